@@ -33,12 +33,12 @@ def public_definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, a
 
 def names(tree: ast.Module) -> set[str]:
     """Every identifier that the module defines or uses."""
-    found = set()
+    result = set()
     for node in ast.walk(tree):
         for field in ("name", "id", "attr", "arg"):
             if isinstance(value := getattr(node, field, None), str):
-                found.add(value)
-    return found
+                result.add(value)
+    return result
 
 
 def test_every_public_definition_has_a_docstring():

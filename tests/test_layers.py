@@ -40,14 +40,14 @@ MODULES = {
 
 def imported(path: Path) -> set[str]:
     """The medfed modules that a file imports, also inside functions and for type checking."""
-    found = set()
+    result = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "medfed":
             names = (f"{node.module}.{alias.name}" for alias in node.names)
-            found |= {name if name in MODULES else node.module for name in names}
+            result |= {name if name in MODULES else node.module for name in names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "medfed"}
-    return found
+            result |= {alias.name for alias in node.names if alias.name.split(".")[0] == "medfed"}
+    return result
 
 
 def package(module: str) -> str:

@@ -391,17 +391,17 @@ def test_a_text_that_is_no_config_is_one_line(text, expected):
 
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
     (tmp_path / "prostate.yaml").write_bytes(b"seed: \xff\n")
-    found = {}
+    result = {}
     for name in ("prostat.yaml", ".", "prostate.yaml"):
         with pytest.raises(UserError) as raised:
             load(tmp_path / name)
-        found[name] = str(raised.value)
+        result[name] = str(raised.value)
     path = tmp_path / "prostate.yaml"
-    assert found["prostat.yaml"] == (
+    assert result["prostat.yaml"] == (
         f"{tmp_path}/prostat.yaml: no such file; expected a YAML file. Did you mean '{path}'? Known: {path}"
     )
-    assert found["."] == f"{tmp_path}: is a folder; expected a YAML file, such as {tmp_path}/config.yaml"
-    assert found["prostate.yaml"] == f"{path}: not UTF-8 text (byte 0xff at position 6); save it as UTF-8"
+    assert result["."] == f"{tmp_path}: is a folder; expected a YAML file, such as {tmp_path}/config.yaml"
+    assert result["prostate.yaml"] == f"{path}: not UTF-8 text (byte 0xff at position 6); save it as UTF-8"
 
 
 def test_a_file_with_a_byte_order_mark_loads(tmp_path):
@@ -458,8 +458,8 @@ def test_an_override_with_nothing_is_empty_text():
     ("trainng.batch_size=8", None),
 ])  # fmt: skip
 def test_a_bad_override_is_named_instead_of_the_file(override, expected):
-    found = complaint("seed: 1", override)
-    assert found == expected if expected else found.startswith(f"--set {override}: ") and "Known: " in found
+    result = complaint("seed: 1", override)
+    assert result == expected if expected else result.startswith(f"--set {override}: ") and "Known: " in result
 
 
 def test_a_mistake_in_the_file_is_not_blamed_on_an_override():

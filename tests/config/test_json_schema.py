@@ -23,8 +23,8 @@ method: {name: elcfs}
 
 
 def test_the_file_in_the_package_is_what_the_code_makes():
-    found = json.loads(json_schema.FILE.read_text(encoding="utf-8"))
-    assert found == json_schema.build(), "run: python -m medfed keys --json-schema > medfed/config/schema.json"
+    result = json.loads(json_schema.FILE.read_text(encoding="utf-8"))
+    assert result == json_schema.build(), "run: python -m medfed keys --json-schema > medfed/config/schema.json"
 
 
 def test_it_is_a_valid_schema():

@@ -67,18 +67,18 @@ def test_meanings_come_from_the_args_section_and_from_base_classes():
     assert reference.meanings_of(Child) == {"size": "of the child.", "first": "of both.", "second": "of both."}
 
 
-def found(word: str) -> dict[str, list[str]]:
+def settings_named(word: str) -> dict[str, list[str]]:
     return {group.name or group.block: list(group.settings) for group in reference.find(word)}
 
 
 def test_a_word_finds_blocks_names_and_keys():
-    assert found("privacy") == {"privacy": ["clip", "noise", "statistics_clip", "statistics_noise", "delta"]}
-    assert found("fedprox") == {"fedprox": ["name", "preset", "mu"]}
-    assert found("federation.rounds") == {"federation": ["rounds"]} == found("rounds")
-    assert found("elcfs.alpha") == {"elcfs": ["alpha"]}
-    assert {"elcfs", "ccst", "feddyn"} <= found("method.alpha").keys() == found("alpha").keys()
-    assert found("seed") == {"": ["seed"]}
-    assert found("weights") == {"network": ["weights"]}  # which every network has from it
+    assert settings_named("privacy") == {"privacy": ["clip", "noise", "statistics_clip", "statistics_noise", "delta"]}
+    assert settings_named("fedprox") == {"fedprox": ["name", "preset", "mu"]}
+    assert settings_named("federation.rounds") == {"federation": ["rounds"]} == settings_named("rounds")
+    assert settings_named("elcfs.alpha") == {"elcfs": ["alpha"]}
+    assert {"elcfs", "ccst", "feddyn"} <= settings_named("method.alpha").keys() == settings_named("alpha").keys()
+    assert settings_named("seed") == {"": ["seed"]}
+    assert settings_named("weights") == {"network": ["weights"]}  # which every network has from it
 
 
 def test_a_class_outside_of_medfed_is_found_by_its_dotted_name(tmp_path, monkeypatch):

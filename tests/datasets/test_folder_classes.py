@@ -25,7 +25,7 @@ def root(tmp_path) -> Path:
     return tmp_path
 
 
-def found(data: FolderClasses, site: str) -> list[tuple[str, int]]:
+def cases_of(data: FolderClasses, site: str) -> list[tuple[str, int]]:
     return [(case.patient, case.label) for case in data.cases(site)]
 
 
@@ -34,7 +34,7 @@ def test_sites_classes_and_labels_are_the_folders(root):
     (root / "photo" / "dog" / "Thumbs.db").write_text("x")
     data = FolderClasses(root=str(root))
     assert data.site_names() == ["photo", "sketch"] and data.classes == ("dog", "horse")
-    assert found(data, "photo") == [("dog/1", 0), ("dog/2", 0), ("horse/1", 1), ("horse/2", 1)]
+    assert cases_of(data, "photo") == [("dog/1", 0), ("dog/2", 0), ("horse/1", 1), ("horse/2", 1)]
     assert (data.channels, data.structures, data.intensity_range) == (3, (), (0.0, 255.0))
     assert all(case.mask is None and case.subject == case.patient for case in data.cases("photo"))
 
@@ -42,7 +42,7 @@ def test_sites_classes_and_labels_are_the_folders(root):
 def test_class_names_select_and_order_the_classes(root):
     write_image(root / "photo" / "cat" / "1.png")
     data = FolderClasses(root=str(root), class_names=("horse", "dog"))
-    assert data.classes == ("horse", "dog") and found(data, "photo")[0] == ("dog/1", 1)
+    assert data.classes == ("horse", "dog") and cases_of(data, "photo")[0] == ("dog/1", 1)
 
 
 def test_a_class_without_a_folder_at_a_site_is_named(root):
@@ -62,7 +62,7 @@ def test_an_empty_class_folder_gives_a_warning(root):
     (root / "sketch" / "dog" / "1.png").unlink()
     (root / "sketch" / "dog" / "2.png").unlink()
     data = FolderClasses(root=str(root))
-    assert found(data, "sketch") == [("horse/1", 1), ("horse/2", 1)]
+    assert cases_of(data, "sketch") == [("horse/1", 1), ("horse/2", 1)]
     assert (
         data.site_warnings("sketch") == ["sketch: no images of the class 'dog'"] and data.site_warnings("photo") == []
     )

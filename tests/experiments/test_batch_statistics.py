@@ -12,10 +12,10 @@ def network() -> torch.nn.Module:
 def test_it_computes_what_training_mode_computes_and_learns_nothing():
     one, images = network().eval(), torch.rand(3, 1, 32, 32)
     before = {name: entry.clone() for name, entry in one.state_dict().items()}
-    found = with_batch_statistics(one)(images)
+    result = with_batch_statistics(one)(images)
     plain = one(images)
-    assert not torch.allclose(found, plain) and all(torch.equal(e, before[n]) for n, e in one.state_dict().items())
-    assert torch.allclose(found, one.train()(images), atol=1e-5)
+    assert not torch.allclose(result, plain) and all(torch.equal(e, before[n]) for n, e in one.state_dict().items())
+    assert torch.allclose(result, one.train()(images), atol=1e-5)
 
 
 def test_a_prediction_depends_on_the_other_images_also_after_eval():

@@ -13,12 +13,12 @@ def test_an_unseen_site_gets_the_average_of_the_local_entries(fedavg):
     toy = ToySegmentation(architecture=BATCH_NORM)
     engine = toy.engine(fedavg, local_batch_norm=True)
     (done,) = federate(fedavg, engine, toy.start(fedavg), Federation(rounds=1), 0)
-    found = unseen_weights(engine.local_sites, done.state.weights)
+    result = unseen_weights(engine.local_sites, done.state.weights)
     name = next(n for n in engine.local_sites[0].local_keys if n.endswith("running_mean"))
     kept = torch.stack([site.memory["local/" + name] for site in engine.local_sites])
-    assert torch.allclose(found[name], kept.mean(dim=0)) and not torch.allclose(found[name], done.state.weights[name])
-    shared = [n for n in found if n not in engine.local_sites[0].local_keys]
-    assert shared and all(torch.equal(found[n], done.state.weights[n]) for n in shared)
+    assert torch.allclose(result[name], kept.mean(dim=0)) and not torch.allclose(result[name], done.state.weights[name])
+    shared = [n for n in result if n not in engine.local_sites[0].local_keys]
+    assert shared and all(torch.equal(result[n], done.state.weights[n]) for n in shared)
 
 
 def test_without_local_entries_an_unseen_site_gets_the_global_weights(toy, fedavg):

@@ -21,46 +21,46 @@ def folds(config, methods, *vary, sites=("UCL",), **others):
     return Grid(config).plan(Path("out"), methods, 1, SITES, sites, varied=parse_varied(vary), **others)
 
 
-def labels(found):
-    return [fold.row.label for fold in found]
+def labels(result):
+    return [fold.row.label for fold in result]
 
 
 def test_every_method_has_a_row_for_each_value(config):
-    found = folds(config, ["fedavg", "elcfs"], "federation.participating=1,2")
-    assert labels(found) == [f"{m}, federation.participating={k}" for m in ("fedavg", "elcfs") for k in (1, 2)]
-    assert [fold.config.federation.participating for fold in found] == [1, 2, 1, 2]
-    assert [fold.row.baseline for fold in found] == [f"fedavg, federation.participating={k}" for k in (1, 2, 1, 2)]
+    result = folds(config, ["fedavg", "elcfs"], "federation.participating=1,2")
+    assert labels(result) == [f"{m}, federation.participating={k}" for m in ("fedavg", "elcfs") for k in (1, 2)]
+    assert [fold.config.federation.participating for fold in result] == [1, 2, 1, 2]
+    assert [fold.row.baseline for fold in result] == [f"fedavg, federation.participating={k}" for k in (1, 2, 1, 2)]
 
 
 def test_several_varied_settings_give_every_combination(config):
-    found = folds(config, ["elcfs"], "method.gamma=0,0.5", "training.batch_size=4,8")
-    assert [(fold.config.method.gamma, fold.config.training.batch_size) for fold in found] == [
+    result = folds(config, ["elcfs"], "method.gamma=0,0.5", "training.batch_size=4,8")
+    assert [(fold.config.method.gamma, fold.config.training.batch_size) for fold in result] == [
         (0, 4), (0, 8), (0.5, 4), (0.5, 8),
     ]  # fmt: skip
-    assert all(fold.row.baseline == f"fedavg, training.batch_size={n}" for fold, n in zip(found, (4, 8, 4, 8)))
+    assert all(fold.row.baseline == f"fedavg, training.batch_size={n}" for fold, n in zip(result, (4, 8, 4, 8)))
 
 
 def test_a_method_without_the_setting_has_one_row_which_is_the_baseline(config):
-    found = folds(config, ["fedavg", "elcfs", "elcfs:episodic=false"], "method.gamma=0,0.5")
-    assert labels(found) == ["fedavg", "elcfs, method.gamma=0", "elcfs, method.gamma=0.5",
+    result = folds(config, ["fedavg", "elcfs", "elcfs:episodic=false"], "method.gamma=0,0.5")
+    assert labels(result) == ["fedavg", "elcfs, method.gamma=0", "elcfs, method.gamma=0.5",
                              "elcfs:episodic=false, method.gamma=0", "elcfs:episodic=false, method.gamma=0.5"]
-    assert {fold.row.baseline for fold in found} == {"fedavg"}
-    assert [fold.config.method.episodic for fold in found[1:]] == [True, True, False, False]
-    assert all(fold.config.method.alpha == 0.1 for fold in found[1:3]), "the config's own settings stay"
+    assert {fold.row.baseline for fold in result} == {"fedavg"}
+    assert [fold.config.method.episodic for fold in result[1:]] == [True, True, False, False]
+    assert all(fold.config.method.alpha == 0.1 for fold in result[1:3]), "the config's own settings stay"
 
 
 def test_values_are_yaml_and_may_have_commas_in_brackets(config):
-    found = folds(config, ["fedavg"], "training.betas=[0.9, 0.99],[0.5,0.5]")
-    assert [fold.config.training.betas for fold in found] == [(0.9, 0.99), (0.5, 0.5)]
-    assert len({fold.folder.path for fold in found}) == 2
-    found = folds(config, ["fedavg"], "training.learning_rate=1e-3, 0.01", "federation.participating=1,null")
-    assert [fold.config.training.learning_rate for fold in found] == [0.001, 0.001, 0.01, 0.01]
-    assert [fold.config.federation.participating for fold in found] == [1, None, 1, None]
+    result = folds(config, ["fedavg"], "training.betas=[0.9, 0.99],[0.5,0.5]")
+    assert [fold.config.training.betas for fold in result] == [(0.9, 0.99), (0.5, 0.5)]
+    assert len({fold.folder.path for fold in result}) == 2
+    result = folds(config, ["fedavg"], "training.learning_rate=1e-3, 0.01", "federation.participating=1,null")
+    assert [fold.config.training.learning_rate for fold in result] == [0.001, 0.001, 0.01, 0.01]
+    assert [fold.config.federation.participating for fold in result] == [1, None, 1, None]
 
 
 def test_the_folder_of_a_method_without_settings_is_its_name(config):
-    found = folds(config, ["fedavg", "elcfs:gamma=0,alpha=0.1"])
-    assert [fold.folder.path.relative_to("out").as_posix() for fold in found] == [
+    result = folds(config, ["fedavg", "elcfs:gamma=0,alpha=0.1"])
+    assert [fold.folder.path.relative_to("out").as_posix() for fold in result] == [
         "fedavg/unseen_UCL/seed_3", "elcfs-gamma=0,alpha=0.1/unseen_UCL/seed_3",
     ]  # fmt: skip
 
@@ -117,12 +117,12 @@ def test_participating_sites_are_nested_and_depend_only_on_the_seed():
     drawn = {}
     for seed in (1, 2, 3, 4):
         for wanted in range(1, 8):
-            found = participating_sites(names, wanted, seed, "a.yaml")
-            assert len(found) == wanted and found == sorted(found)
+            result = participating_sites(names, wanted, seed, "a.yaml")
+            assert len(result) == wanted and result == sorted(result)
             again = participating_sites(names[::-1], wanted, seed, "a.yaml")
-            assert set(again) == set(found), "the order of the listing does not matter"
-            assert set(drawn.get((seed, wanted - 1), [])) < set(found)
-            drawn[seed, wanted] = found
+            assert set(again) == set(result), "the order of the listing does not matter"
+            assert set(drawn.get((seed, wanted - 1), [])) < set(result)
+            drawn[seed, wanted] = result
     assert len({tuple(drawn[seed, 3]) for seed in (1, 2, 3, 4)}) > 1, "the seed draws"
     left = [name for name in names if name != drawn[1, 3][0]]
     others = participating_sites(left, 3, 1, "a.yaml")
@@ -133,8 +133,8 @@ def test_participating_sites_are_nested_and_depend_only_on_the_seed():
 def test_given_pairs_become_the_folds(config):
     """Each unseen site with the validation site that the paper has beside it."""
     pairs = validation_sites(SITES, ["UCL/BMC", "HK/UCL"], "data")
-    found = folds(config, ["fedavg"], sites=list(pairs), validates=pairs)
-    assert [(fold.site, fold.config.federation.validation_site) for fold in found] == [("UCL", "BMC"), ("HK", "UCL")]
+    result = folds(config, ["fedavg"], sites=list(pairs), validates=pairs)
+    assert [(fold.site, fold.config.federation.validation_site) for fold in result] == [("UCL", "BMC"), ("HK", "UCL")]
 
 
 @pytest.mark.parametrize(("pairs", "sentence"), [

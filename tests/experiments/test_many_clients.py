@@ -67,18 +67,20 @@ def test_the_summary_describes_the_clients(finished):
     assert summary["clients"]["partition"] == "heterogeneous 0"
     assert summary["source_sites"] == ["hospital_1", "hospital_2"] and summary["validation_site"] == "hospital_3"
     assert "client_" not in json.dumps(summary)
-    assert any("clients have fewer training images than training.batch_size 6" in said for said in summary["notices"])
+    assert any(
+        "clients have fewer training images than training.batch_size 6" in output for output in summary["notices"]
+    )
     assert set(summary["validation"]["sites"]) == {"hospital_3"}
     assert set(summary["seen"]["sites"]) == {"hospital_1", "hospital_2"}
 
 
 def test_clients_hold_every_training_and_validation_case_of_the_source_sites_once(finished):
     held = json.loads((finished / "clients.json").read_text())
-    found = [case for client in held.values() for part in client.values() for case in part]
+    result = [case for client in held.values() for part in client.values() for case in part]
     tested = {f"{row['site']}/{row['patient']}" for row in rows(finished / "cases.csv") if row["role"] == "seen"}
     known = json.loads((finished / "data.json").read_text())["files"]
-    assert len(found) == len(set(found)) and not set(found) & tested
-    assert set(found) | tested == {case for case in known if not case.startswith("hospital_3/")}
+    assert len(result) == len(set(result)) and not set(result) & tested
+    assert set(result) | tested == {case for case in known if not case.startswith("hospital_3/")}
     for client in held.values():
         assert len({case.partition("/")[0] for part in client.values() for case in part}) == 1
 
@@ -101,9 +103,9 @@ def test_a_resumed_training_gives_the_same_bits(config, finished, tmp_path):
 
 def test_the_closing_table_describes_the_clients_in_one_line(config, finished, capsys):
     assert run(config, finished, more=("--resume",)) == 0
-    said = capsys.readouterr().out
-    assert "\n12 clients of 2 sites, 4 per round, partition: heterogeneous 0\n" in said
-    assert "hospital_3 (VALIDATION)" in said and "client_" not in said
+    output = capsys.readouterr().out
+    assert "\n12 clients of 2 sites, 4 per round, partition: heterogeneous 0\n" in output
+    assert "hospital_3 (VALIDATION)" in output and "client_" not in output
 
 
 @pytest.mark.parametrize(
@@ -125,8 +127,8 @@ def test_the_closing_table_describes_the_clients_in_one_line(config, finished, c
 )
 def test_mistakes_are_one_line_before_anything_is_written(config, tmp_path, capsys, settings, words):
     assert run(config, tmp_path / "run", *settings) == 2
-    (said,) = capsys.readouterr().err.strip().splitlines()
-    assert all(word in said for word in words), said
+    (output,) = capsys.readouterr().err.strip().splitlines()
+    assert all(word in output for word in words), output
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 

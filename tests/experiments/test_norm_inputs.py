@@ -27,8 +27,8 @@ def test_no_batch_norm_entry_changes_the_moments_and_the_network_stays_as_it_is(
             norm.weight *= 3
     images = torch.rand(4, 1, 8, 8, dtype=torch.float64)
     before = {name: entry.clone() for name, entry in other.state_dict().items()}
-    for found, expected in zip(first_norm_input(other, [images])[1:], first_norm_input(one, [images])[1:]):
-        assert torch.equal(found, expected)
+    for result, expected in zip(first_norm_input(other, [images])[1:], first_norm_input(one, [images])[1:]):
+        assert torch.equal(result, expected)
     assert all(torch.equal(entry, before[name]) for name, entry in other.state_dict().items())
     assert other(images).shape == (4, 2, 4, 4), "no hook is left"
 

@@ -34,10 +34,10 @@ def test_null_means_all_sites(tiny_config):
 def test_clients_get_the_patients_of_participating_sites_only(tiny_config):
     """Three patients of one site train or validate, so two clients share them."""
     settings = ["federation.participating=1", "federation.clients=2", "method.name=fedavg", "data.test_ratio=0"]
-    found = build_experiment(load(tiny_config, settings), None, True)
-    (site,) = found.splits
-    assert len(found.clients) == 2
-    assert {case.site for held in found.clients.values() for case in held.all()} == {site}
+    result = build_experiment(load(tiny_config, settings), None, True)
+    (site,) = result.splits
+    assert len(result.clients) == 2
+    assert {case.site for held in result.clients.values() for case in held.all()} == {site}
 
 
 @pytest.mark.parametrize("unseen", ["HK", "UCL"])

@@ -29,9 +29,9 @@ def config(tmp_path, root, unseen_bn: str, network: str = ", norm: batch", *more
 
 
 def trained(tmp_path, root, unseen_bn: str, *more: str):
-    found = config(tmp_path, root, unseen_bn, ", norm: batch", *more)
-    simulation = build_experiment(found, None, True)
-    (done,) = federate(found.method, simulation.engine, simulation.start, found.federation, found.seed)
+    result = config(tmp_path, root, unseen_bn, ", norm: batch", *more)
+    simulation = build_experiment(result, None, True)
+    (done,) = federate(result.method, simulation.engine, simulation.start, result.federation, result.seed)
     return simulation, done.state.weights
 
 
@@ -52,7 +52,7 @@ def test_each_unseen_bn_policy_scores_the_unseen_site_with_its_weights(tmp_path,
             assert torch.equal(held[FIRST], unseen_weights(simulation.engine.local_sites, weights)[FIRST])
             assert not any(torch.equal(held[FIRST], entry) for entry in own.values())
         scores[unseen_bn] = {role: [row["dice"] for row in rows if row["role"] == role] for role in ("seen", "unseen")}
-    seen, unseen = ([found[role] for found in scores.values()] for role in ("seen", "unseen"))
+    seen, unseen = ([result[role] for result in scores.values()] for role in ("seen", "unseen"))
     assert seen[0] == seen[1] == seen[2] and unseen[0] != unseen[1]
 
 
@@ -97,12 +97,12 @@ def test_the_nearest_site_is_the_site_with_the_same_images(tmp_path, tiny_phanto
         site.memory[f"local/{path}.running_var"] = features.var(dim=(0, 2, 3)) + shift
     with pytest.warns(UserWarning, match=f"UCL: is tested with the BatchNorm of {like}"):
         images = simulation.task.network_images(simulation.dataset, cases)
-        found = weights_of_nearest_site(
+        result = weights_of_nearest_site(
             simulation.engine.local_sites, simulation.network, simulation.task, weights, "UCL", images
         )
     chosen = next(site for site in simulation.engine.local_sites if site.name == like)
-    assert all(torch.equal(found[name], entry) for name, entry in chosen.local_entries().items())
-    assert all(torch.equal(found[name], weights[name]) for name in found if name not in chosen.local_keys)
+    assert all(torch.equal(result[name], entry) for name, entry in chosen.local_entries().items())
+    assert all(torch.equal(result[name], weights[name]) for name in result if name not in chosen.local_keys)
 
 
 @pytest.mark.parametrize("unseen_bn, transductive, told", [
@@ -113,19 +113,19 @@ def test_the_nearest_site_is_the_site_with_the_same_images(tmp_path, tiny_phanto
 def test_results_report_what_is_transductive(tmp_path, tiny_phantom, unseen_bn, transductive, told):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    found = run(config(tmp_path, tiny_phantom, unseen_bn), folder, quiet=True)
-    assert found == json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert found["transductive"] is transductive and found["sites_kept_entries"]
-    assert told in closing_table(found) and ("TRANSDUCTIVE" in closing_table(found)) is transductive
-    assert ("transductive" in card_notes(found)) is transductive
-    assert "The bundle contains the average" in card_notes(found)
-    assert any("is tested with the BatchNorm of" in text for text in found["notices"]) is (unseen_bn == "nearest")
+    result = run(config(tmp_path, tiny_phantom, unseen_bn), folder, quiet=True)
+    assert result == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert result["transductive"] is transductive and result["sites_kept_entries"]
+    assert told in closing_table(result) and ("TRANSDUCTIVE" in closing_table(result)) is transductive
+    assert ("transductive" in card_notes(result)) is transductive
+    assert "The bundle contains the average" in card_notes(result)
+    assert any("is tested with the BatchNorm of" in text for text in result["notices"]) is (unseen_bn == "nearest")
 
 
 @pytest.mark.filterwarnings("ignore:.*no BatchNorm")
 def test_without_batch_norm_nothing_is_transductive(tmp_path, tiny_phantom):
-    found = build_experiment(config(tmp_path, tiny_phantom, "batch_stats", ""), None, True)
-    assert unseen_bn_of(found.engine.local_sites) == ""
+    result = build_experiment(config(tmp_path, tiny_phantom, "batch_stats", ""), None, True)
+    assert unseen_bn_of(result.engine.local_sites) == ""
 
 
 def test_with_local_batch_norm_by_config_the_average_is_used(fedavg):

@@ -19,13 +19,13 @@ PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
 
 def rows_of(site, right, role="unseen"):
     """Images of alternating class, one a person; `right` says which are told right, the later the less surely."""
-    found = []
+    result = []
     for k, ok in enumerate(right):
         sure = 0.9 - 0.01 * k
         predicted = k % 2 if ok else 1 - k % 2
         probabilities = (1 - sure, sure) if predicted else (sure, 1 - sure)
-        found.append(case_row(site, role, f"i{k:02}", f"s{k:02}", k % 2, probabilities, ("normal", "tumour")))
-    return found
+        result.append(case_row(site, role, f"i{k:02}", f"s{k:02}", k % 2, probabilities, ("normal", "tumour")))
+    return result
 
 
 def result(method, site, right, seed=0, **others):
@@ -34,8 +34,8 @@ def result(method, site, right, seed=0, **others):
 
 
 def line(table, method, metric="accuracy"):
-    block = next(found for found in table.blocks if found.metric == metric)
-    return next(found for found in block.lines if found.method == method)
+    block = next(result for result in table.blocks if result.metric == metric)
+    return next(result for result in block.lines if result.method == method)
 
 
 RESULTS = [
@@ -64,9 +64,9 @@ def test_the_comparison_has_accuracy_and_auroc_by_unseen_site_and_marks_the_best
 
 def test_significance_of_accuracy_pairs_patients_and_auroc_has_none():
     table = build_table(RESULTS, ["all"])
-    found = line(table, "ccst")
-    assert found.n == 12
-    assert 0 < found.p < 1
+    result = line(table, "ccst")
+    assert result.n == 12
+    assert 0 < result.p < 1
     assert "of each of all n unseen patients" in to_text(table)
     assert (line(table, "ccst", "auroc").p, line(table, "ccst", "auroc").n) == (None, None)
     assert to_json_dict(table)["blocks"][0]["lines"][1]["n"] == 12
@@ -91,11 +91,11 @@ def test_the_closing_table_has_a_line_a_site_the_means_and_the_gap():
     rows = [*rows_of("A", [1, 1, 1, 1], "seen"), *rows_of("B", [1, 1, 0, 0], "seen"), *rows_of("C", [1, 0, 0, 0])]
     extra = {"data": "phantom", "selection": "last", "method": "ccst", "selected_round": 3, "rounds": 5}
     text = closing_table(summarise(rows, 0) | extra)
-    lines = [re.split(r"\s{2,}", found.strip()) for found in text.splitlines()]
+    lines = [re.split(r"\s{2,}", result.strip()) for result in text.splitlines()]
     assert lines[0] == [PHANTOM]
     assert lines[1][0].startswith("ccst; round 3 of 5 by the rule 'last'; [] is the 95 % interval over patients")
     assert lines[3] == ["site", "images", "patients", "accuracy %", "AUROC %", "balanced %", "ECE %"]
-    assert [found[:3] for found in lines[4:7]] == [["A", "4", "4"], ["B", "4", "4"], ["C (UNSEEN)", "4", "4"]]
+    assert [result[:3] for result in lines[4:7]] == [["A", "4", "4"], ["B", "4", "4"], ["C (UNSEEN)", "4", "4"]]
     assert lines[4][3] == "100.00 [100.0, 100.0]"
     assert lines[7][:4] == ["mean seen", "8", "8", "75.00 ± 35.36"]
     assert lines[8][:4] == ["mean UNSEEN", "4", "4", "25.00"]
@@ -150,9 +150,9 @@ def test_reliability_has_a_panel_a_site_seen_first_with_its_error(drawn):
 def test_the_roc_legend_names_every_site_also_one_of_one_class(drawn):
     one = [row for row in rows_of("B", [1, 1, 1]) if row["label"] == "normal"]
     calibration.save_roc_curves([*ROWS, *one], "", "real data")
-    said = [text.get_text() for text in drawn["figure"].axes[0].get_legend().get_texts()]
-    assert said[0].startswith("Z (seen): ")
-    assert said[-1] == "B (unseen): one class only"
+    output = [text.get_text() for text in drawn["figure"].axes[0].get_legend().get_texts()]
+    assert output[0].startswith("Z (seen): ")
+    assert output[-1] == "B (unseen): one class only"
 
 
 def test_confusion_counts_true_by_predicted(drawn):
@@ -197,8 +197,8 @@ def test_histograms_share_their_bins_and_add_up_to_all_pixels(drawn):
 
 def test_a_validation_site_is_marked_and_in_no_mean():
     rows = [*rows_of("A", [1, 1, 1, 1], "seen"), *rows_of("V", [0, 0, 0, 0], "validation"), *rows_of("C", [1, 0, 0, 0])]
-    found = summarise(rows, 0)
-    text = closing_table(found | {"data": "phantom", "selection": "validation_site"})
+    result = summarise(rows, 0)
+    text = closing_table(result | {"data": "phantom", "selection": "validation_site"})
     lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
     assert [line[0] for line in lines[4:8]] == ["A", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
     assert lines[7][3] == "100.00" and lines[5][3].startswith("0.00")

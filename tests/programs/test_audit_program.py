@@ -24,9 +24,9 @@ def audited(tiny_phantom, tmp_path_factory):
     def run(*more: str):
         out = tmp_path_factory.mktemp("audit")
         (out / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
-        with redirect_stdout(io.StringIO()) as said:
+        with redirect_stdout(io.StringIO()) as output:
             assert main([str(out / "tiny.yaml"), "--out", str(out), *FEW, *more]) == 0
-        return json.loads((out / "audit.json").read_text()), (out / "audit.html").read_text(), said.getvalue()
+        return json.loads((out / "audit.json").read_text()), (out / "audit.html").read_text(), output.getvalue()
 
     return run
 
@@ -41,7 +41,7 @@ def test_the_program_is_listed():
 
 
 def test_an_audit_reports_what_would_be_sent_and_what_it_reveals(first):
-    result, page, said = first
+    result, page, output = first
     n = result["n_images"]
     assert (result["site"], result["method"], result["data"]) == ("BMC", "elcfs", "phantom")
     entry = {"name": "windows", "shape": [n, 1, 25], "type": "float32", "bytes": n * 100, "row_for_each_image": True}
@@ -51,10 +51,10 @@ def test_an_audit_reports_what_would_be_sent_and_what_it_reveals(first):
     assert tried["full"]["detail_correlation"] > 0.8 > 0.3 > abs(tried["window"]["detail_correlation"])
     assert result["reidentification"]["perturbations"]["noise"]["top_1"] > 1 / 6
     assert result["site_identification"]["sites"] == 2 and result["site_identification"]["chance"] == 0.5
-    assert f"before training {result['sent']['bytes']} bytes would be sent, message header included" in said
-    assert "image re-identified among 6: noise" in said and "positive control" in said
+    assert f"before training {result['sent']['bytes']} bytes would be sent, message header included" in output
+    assert "image re-identified among 6: noise" in output and "positive control" in output
     for words in ("privacy-safe", "anonymous"):
-        assert words not in (said + page).lower()
+        assert words not in (output + page).lower()
 
 
 def test_the_page_needs_no_network_and_shows_each_figure(first):

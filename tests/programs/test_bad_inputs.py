@@ -24,12 +24,12 @@ from medfed.outputs.run_folder import RunFolder
 
 
 @dataclass
-class Desk:
-    """A user's desk: images to spoil, a config, and the programs. `said` is the last line on stderr."""
+class User:
+    """A user with a folder of images to damage, a config, and the programs. `error_line` is the last line on stderr."""
 
     place: Path
     capsys: pytest.CaptureFixture
-    said: str = ""
+    error_line: str = ""
 
     @property
     def config(self) -> Path:
@@ -61,16 +61,16 @@ class Desk:
         """Exit code and report of `python -m medfed.data check CONFIG`."""
         self.capsys.readouterr()
         code = data.main(["check", str(self.config), "--quiet"])
-        said = self.capsys.readouterr()
-        assert said.err == ""
-        return code, said.out
+        output = self.capsys.readouterr()
+        assert output.err == ""
+        return code, output.out
 
     def refused(self, code: int, *words: str, with_code: int = 2) -> None:
         """The program left with one line on stderr that has these words, and trained nothing."""
         lines = self.capsys.readouterr().err.splitlines()
         assert code == with_code and len(lines) == 1 and lines[0].startswith("medfed."), lines
         assert all(word in lines[0] for word in words), lines[0]
-        self.said = lines[0]
+        self.error_line = lines[0]
 
     def refused_before_training(self, *words: str) -> None:
         self.refused(self.train(), *words)
@@ -81,7 +81,7 @@ class Desk:
         assert self.train(*more) == 0, self.capsys.readouterr().err
         summary = json.loads((self.out / "summary.json").read_text())
         for notice in notices:
-            assert sum(notice in said for said in summary["notices"]) == 1, summary["notices"]
+            assert sum(notice in output for output in summary["notices"]) == 1, summary["notices"]
         return summary
 
     def rows(self, name: str) -> list[dict[str, str]]:
@@ -107,18 +107,18 @@ def three_sites(tmp_path_factory, tiny_phantom) -> Path:
 
 
 @pytest.fixture
-def desk(tmp_path, three_sites, capsys, monkeypatch) -> Desk:
+def user(tmp_path, three_sites, capsys, monkeypatch) -> User:
     """The three sites, to be spoilt."""
     monkeypatch.setattr(
         "medfed.experiments.run.draw_all", lambda *drawn: None
     )  # the pictures of a run take longer than these runs
     shutil.copytree(three_sites, tmp_path / "data")
     (tmp_path / "tiny.yaml").write_text(tiny_yaml(tmp_path / "data"))
-    return Desk(tmp_path, capsys)
+    return User(tmp_path, capsys)
 
 
 @pytest.fixture
-def eyes(tmp_path, capsys, monkeypatch) -> Desk:
+def eyes(tmp_path, capsys, monkeypatch) -> User:
     """Three sites of three colour pictures each, cup (0) in disc (128) on white (255)."""
     monkeypatch.setattr("medfed.experiments.run.draw_all", lambda *drawn: None)
     rng = np.random.default_rng(0)
@@ -138,7 +138,7 @@ network: {{name: unet, features: [4, 4, 4, 8, 8, 4]}}
 method: {{name: fedavg}}
 federation: {{unseen_site: west, rounds: 1}}
 """)
-    return Desk(tmp_path, capsys)
+    return User(tmp_path, capsys)
 
 
 def with_value(value: float):
@@ -175,27 +175,27 @@ CONFIGS = {  # what is wrong: (a part of the config, what stands there instead, 
 
 
 @pytest.mark.parametrize("wrong", CONFIGS)
-def test_a_wrong_config(desk, wrong):
+def test_a_wrong_config(user, wrong):
     old, new, words = CONFIGS[wrong]
-    desk.replace(old, new)
-    desk.refused_before_training("tiny.yaml: ", *words)
-    assert not desk.out.exists()
-    desk.refused(desk.evaluate(), *words)
+    user.replace(old, new)
+    user.refused_before_training("tiny.yaml: ", *words)
+    assert not user.out.exists()
+    user.refused(user.evaluate(), *words)
 
 
-def test_a_config_that_is_not_a_text_file(desk):
-    (desk.place / "other.yml").write_text(desk.config.read_text())
+def test_a_config_that_is_not_a_text_file(user):
+    (user.place / "other.yml").write_text(user.config.read_text())
     spoilt = {
-        "is empty; expected the blocks data, network and method": lambda: desk.config.write_text(""),
+        "is empty; expected the blocks data, network and method": lambda: user.config.write_text(""),
         "not UTF-8 text (byte 0xe9 at position 10); save it as UTF-8":
-            lambda: desk.config.write_bytes("seed: 3 # \u00e9".encode("latin-1")),
-        "no such file; expected a YAML file. Did you mean": desk.config.unlink,
-        "is a folder; expected a YAML file": desk.config.mkdir,
+            lambda: user.config.write_bytes("seed: 3 # \u00e9".encode("latin-1")),
+        "no such file; expected a YAML file. Did you mean": user.config.unlink,
+        "is a folder; expected a YAML file": user.config.mkdir,
     }
     for words, spoiling in spoilt.items():
         spoiling()
-        desk.refused_before_training(f"tiny.yaml: {words}")
-    desk.refused(train.main([str(desk.place / "data" / "a.yaml")]), "no such file", "check the path")
+        user.refused_before_training(f"tiny.yaml: {words}")
+    user.refused(train.main([str(user.place / "data" / "a.yaml")]), "no such file", "check the path")
 
 
 def test_two_folders_of_one_site(eyes):
@@ -203,96 +203,96 @@ def test_two_folders_of_one_site(eyes):
     eyes.refused_before_training("data: 'South' and 'south' differ only in upper and lower case", "remove one")
 
 
-def test_an_image_of_the_unseen_site_in_training(desk):
-    shutil.copy(desk.image("UCL"), desk.image("BMC"))
-    desk.refused_before_training(
+def test_an_image_of_the_unseen_site_in_training(user):
+    shutil.copy(user.image("UCL"), user.image("BMC"))
+    user.refused_before_training(
         "BMC/Case00.nii.gz and", "UCL/Case01.nii.gz: these files are", "expected every image once", "remove all but")
 
 
-def test_an_image_that_occurs_twice_in_a_site_is_refused_unless_allowed(desk):
-    shutil.copy(desk.image(), desk.image().with_name("Case99.nii.gz"))
-    shutil.copy(desk.mask(), desk.image().with_name("Case99_segmentation.nii.gz"))
-    desk.refused_before_training("Case00.nii.gz and", "Case99.nii.gz: these files are", "allow_duplicates: true")
-    desk.replace("image_size", "allow_duplicates: true, image_size")
-    assert desk.check()[0] == 0
-    desk.goes_on("Case99.nii.gz: these files are the same image")
+def test_an_image_that_occurs_twice_in_a_site_is_refused_unless_allowed(user):
+    shutil.copy(user.image(), user.image().with_name("Case99.nii.gz"))
+    shutil.copy(user.mask(), user.image().with_name("Case99_segmentation.nii.gz"))
+    user.refused_before_training("Case00.nii.gz and", "Case99.nii.gz: these files are", "allow_duplicates: true")
+    user.replace("image_size", "allow_duplicates: true, image_size")
+    assert user.check()[0] == 0
+    user.goes_on("Case99.nii.gz: these files are the same image")
 
 
-def test_a_site_without_images_is_refused_with_advice(desk):
-    for path in (desk.place / "data" / "BMC").iterdir():
+def test_a_site_without_images_is_refused_with_advice(user):
+    for path in (user.place / "data" / "BMC").iterdir():
         path.unlink()
     words = "data/BMC: the site BMC has no images", "expected ROOT", "list only the other sites in data.sites"
-    desk.refused_before_training(*words)
-    desk.goes_on(more=("--set", "data.sites=[HK, UCL]", "--set", "federation.rounds=1"))  # no run is in the way
+    user.refused_before_training(*words)
+    user.goes_on(more=("--set", "data.sites=[HK, UCL]", "--set", "federation.rounds=1"))  # no run is in the way
 
 
-def test_a_site_with_few_images_trains_and_shares_nothing(desk):
+def test_a_site_with_few_images_trains_and_shares_nothing(user):
     for index in (3, 2, 1):
-        desk.image("BMC", index).unlink(), desk.mask("BMC", index).unlink()
-    for path in (desk.image(), desk.mask()):
+        user.image("BMC", index).unlink(), user.mask("BMC", index).unlink()
+    for path in (user.image(), user.mask()):
         spoil(path, lambda array: array[..., :3])
-    desk.replace("validation_ratio: 0.2", "validation_ratio: 0, test_ratio: 0")
-    desk.replace("min_patients: 1", "min_patients: 2")
-    summary = desk.goes_on("BMC: has 3 training images, fewer than training.batch_size 16; its batches hold 3")
-    assert sum("BMC" in said and "shares no frequency windows" in said for said in summary["notices"]) == 1
-    ledger = desk.rows("ledger.csv")
+    user.replace("validation_ratio: 0.2", "validation_ratio: 0, test_ratio: 0")
+    user.replace("min_patients: 1", "min_patients: 2")
+    summary = user.goes_on("BMC: has 3 training images, fewer than training.batch_size 16; its batches hold 3")
+    assert sum("BMC" in output and "shares no frequency windows" in output for output in summary["notices"]) == 1
+    ledger = user.rows("ledger.csv")
     assert {r["site"] for r in ledger if r["kind"] == "share" and r["direction"] == "up"} == {"HK"}
     assert {r["site"] for r in ledger if r["kind"] == "train" and r["direction"] == "up"} == {"BMC", "HK"}
 
 
-def test_notices_of_round_1_are_not_lost_on_resume(desk, monkeypatch):
+def test_notices_of_round_1_are_not_lost_on_resume(user, monkeypatch):
     real = federate
 
     def impatient(*arguments):
         yield next(real(*arguments))
         raise KeyboardInterrupt
 
-    desk.replace("min_patients: 1", "min_patients: 9")
+    user.replace("min_patients: 1", "min_patients: 9")
     monkeypatch.setattr("medfed.experiments.training.federate", impatient)
-    desk.refused(desk.train(), "--resume", with_code=130)
+    user.refused(user.train(), "--resume", with_code=130)
     monkeypatch.setattr("medfed.experiments.training.federate", real)
-    summary = desk.goes_on(more=("--resume",))
-    assert sum("shares no frequency windows" in said for said in summary["notices"]) == 2  # one a site
+    summary = user.goes_on(more=("--resume",))
+    assert sum("shares no frequency windows" in output for output in summary["notices"]) == 2  # one a site
 
 
-def test_a_federation_with_one_source_site(desk):
-    desk.replace("[BMC, HK, UCL]", "[HK, UCL]")
-    summary = desk.goes_on("only one site ('HK') trains: this is local training, not a federation")
+def test_a_federation_with_one_source_site(user):
+    user.replace("[BMC, HK, UCL]", "[HK, UCL]")
+    summary = user.goes_on("only one site ('HK') trains: this is local training, not a federation")
     assert summary["source_sites"] == ["HK"]
 
 
-def test_a_batch_size_larger_than_a_site(desk):
-    desk.replace("batch_size: 16", "batch_size: 500")
-    desk.goes_on("BMC: has 12 training images, fewer than training.batch_size 500; its batches hold 12")
+def test_a_batch_size_larger_than_a_site(user):
+    user.replace("batch_size: 16", "batch_size: 500")
+    user.goes_on("BMC: has 12 training images, fewer than training.batch_size 500; its batches hold 12")
 
 
-def test_one_image_and_batch_norm(desk):
+def test_one_image_and_batch_norm(user):
     """A single image is fine as long as BatchNorm has more than one pixel of it, which the image size must allow."""
     for index in (3, 2, 1):
-        desk.image("BMC", index).unlink(), desk.mask("BMC", index).unlink()
-    for path in (desk.image(), desk.mask()):
+        user.image("BMC", index).unlink(), user.mask("BMC", index).unlink()
+    for path in (user.image(), user.mask()):
         spoil(path, lambda array: array[..., 3:4])
-    desk.replace("name: unet", "name: unet, norm: batch")
-    desk.replace("image_size: 32", "image_size: 16")
-    desk.refused_before_training("data.image_size is 16", "multiple of 16 that is at least 32")
-    desk.replace("image_size: 16", "image_size: 32")
-    desk.goes_on("BMC: 1 of 1 images: only one slice", "BMC: has 1 training image, fewer than training.batch_size 16")
+    user.replace("name: unet", "name: unet, norm: batch")
+    user.replace("image_size: 32", "image_size: 16")
+    user.refused_before_training("data.image_size is 16", "multiple of 16 that is at least 32")
+    user.replace("image_size: 16", "image_size: 32")
+    user.goes_on("BMC: 1 of 1 images: only one slice", "BMC: has 1 training image, fewer than training.batch_size 16")
 
 
-def test_all_missing_files_are_listed_at_once(desk):
-    missing = [desk.image("BMC", 1), desk.mask("BMC", 0), desk.mask("HK", 2), desk.mask("UCL", 3)]
-    partners = ["Case01_Segmentation", "Case00.nii.gz", desk.image("HK", 2).name, desk.image("UCL", 3).name]
+def test_all_missing_files_are_listed_at_once(user):
+    missing = [user.image("BMC", 1), user.mask("BMC", 0), user.mask("HK", 2), user.mask("UCL", 3)]
+    partners = ["Case01_Segmentation", "Case00.nii.gz", user.image("HK", 2).name, user.image("UCL", 3).name]
     for path in missing:
         path.unlink()
-    desk.refused_before_training(*partners, "image has no mask; add the mask", "this mask has no image", "and 3 more")
-    assert "4 problems" in desk.check()[1]
+    user.refused_before_training(*partners, "image has no mask; add the mask", "this mask has no image", "and 3 more")
+    assert "4 problems" in user.check()[1]
 
 
-def test_a_broken_symbolic_link(desk):
-    path = desk.image()
+def test_a_broken_symbolic_link(user):
+    path = user.image()
     path.unlink()
     path.symlink_to("nowhere.nii.gz")
-    desk.refused_before_training("Case00.nii.gz: the file does not exist; add it")
+    user.refused_before_training("Case00.nii.gz: the file does not exist; add it")
 
 
 def cut(path: Path, n_bytes: int) -> None:
@@ -307,10 +307,10 @@ def plain(path: Path, n_bytes: int) -> None:
 def header(path: Path, **values) -> None:
     """Write single values into a NIfTI header, whatever nibabel thinks of them."""
     whole = gzip.decompress(path.read_bytes())
-    found = nib.Nifti1Header(whole[:348], check=False)
+    result = nib.Nifti1Header(whole[:348], check=False)
     for name, value in values.items():
-        found[name] = value
-    path.write_bytes(gzip.compress(found.binaryblock + whole[348:]))
+        result[name] = value
+    path.write_bytes(gzip.compress(result.binaryblock + whole[348:]))
 
 
 def shifted(matrix: np.ndarray) -> np.ndarray:
@@ -363,31 +363,31 @@ FILES = {  # what is wrong: (what is done to image and mask, what the sentence h
 
 
 @pytest.mark.parametrize("wrong", FILES)
-def test_a_wrong_file(desk, wrong, caplog):
+def test_a_wrong_file(user, wrong, caplog):
     spoiling, words = FILES[wrong]
-    spoiling(desk.image(), desk.mask())
-    desk.refused_before_training(*words)
-    code, report = desk.check()
-    assert code == 2 and desk.said.removeprefix("medfed.train: ") in report and "1 problem," in report
+    spoiling(user.image(), user.mask())
+    user.refused_before_training(*words)
+    code, report = user.check()
+    assert code == 2 and user.error_line.removeprefix("medfed.train: ") in report and "1 problem," in report
     assert not caplog.records  # nibabel would say things of its own on stderr
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_a_truncated_file_of_any_split_is_reported_before_training(desk, index):
-    cut(desk.image("BMC", index), 5000)
-    desk.refused_before_training(f"Case0{index}.nii.gz: the file is incomplete")
+def test_a_truncated_file_of_any_split_is_reported_before_training(user, index):
+    cut(user.image("BMC", index), 5000)
+    user.refused_before_training(f"Case0{index}.nii.gz: the file is incomplete")
 
 
-def test_a_truncated_file_of_the_unseen_site_loses_no_round(desk):
+def test_a_truncated_file_of_the_unseen_site_loses_no_round(user):
     """It is opened by the evaluator alone, after training; once mended, no round is trained again."""
-    whole = desk.image("UCL").read_bytes()
-    cut(desk.image("UCL"), 5000)
-    desk.replace("rounds: 2", "rounds: 1")
-    desk.refused(desk.train(), "UCL/Case01.nii.gz: the file is incomplete", "copy it again")
-    desk.image("UCL").write_bytes(whole)
-    kept = {path: path.stat().st_mtime_ns for path in desk.out.glob("states/*")}
-    desk.goes_on(more=("--resume",))
-    assert kept and kept == {path: path.stat().st_mtime_ns for path in desk.out.glob("states/*")}
+    whole = user.image("UCL").read_bytes()
+    cut(user.image("UCL"), 5000)
+    user.replace("rounds: 2", "rounds: 1")
+    user.refused(user.train(), "UCL/Case01.nii.gz: the file is incomplete", "copy it again")
+    user.image("UCL").write_bytes(whole)
+    kept = {path: path.stat().st_mtime_ns for path in user.out.glob("states/*")}
+    user.goes_on(more=("--resume",))
+    assert kept and kept == {path: path.stat().st_mtime_ns for path in user.out.glob("states/*")}
 
 
 def test_without_a_spacing_distances_are_in_pixels_and_labelled_so(eyes):
@@ -395,7 +395,7 @@ def test_without_a_spacing_distances_are_in_pixels_and_labelled_so(eyes):
     rows = eyes.rows("cases.csv")
     assert all(row["hd_mm"] == row["hd95_mm"] == row["assd_mm"] == "" for row in rows)
     assert any(row["hd95_px"] for row in rows) and summary["unseen"]["mean"]["disc"]["hd95_mm"]["mean"] is None
-    assert "px" in (said := eyes.capsys.readouterr().out) and "(mm)" not in said
+    assert "px" in (output := eyes.capsys.readouterr().out) and "(mm)" not in output
 
 
 def test_a_grey_level_without_a_class(eyes):
@@ -412,22 +412,22 @@ def test_labels_stored_as_colours(eyes):
     eyes.refused_before_training("masks/a.png: the mask stores its labels as 3 colours; expected one number", "write")
 
 
-def test_empty_masks_are_counted_and_a_missed_organ_has_the_diagonal_as_distance(desk):
+def test_empty_masks_are_counted_and_a_missed_organ_has_the_diagonal_as_distance(user):
     """Nothing is above the threshold: three patients are missed, and of the one without an organ nobody is judged."""
-    spoil(desk.mask("UCL", 0), lambda array: 0 * array)
-    spoil(desk.mask("BMC", 0), lambda array: 0 * array)
+    spoil(user.mask("UCL", 0), lambda array: 0 * array)
+    spoil(user.mask("BMC", 0), lambda array: 0 * array)
     always = ("--set", "evaluation.threshold=0.9999999", "--set", "federation.rounds=1")
-    summary = desk.goes_on("BMC: 1 of 4 images: no prostate in the mask", more=always)
-    unseen = {row["patient"]: row for row in desk.rows("cases.csv") if row["role"] == "unseen"}
+    summary = user.goes_on("BMC: 1 of 4 images: no prostate in the mask", more=always)
+    unseen = {row["patient"]: row for row in user.rows("cases.csv") if row["role"] == "unseen"}
     assert [row["status"] for row in unseen.values()] == ["absent", "missed", "missed", "missed"]
     assert unseen["Case01"]["dice"] == unseen["Case01"]["hd95_mm"] == ""
-    image = nib.load(desk.image("UCL", 1))
+    image = nib.load(user.image("UCL", 1))
     diagonal_mm = np.linalg.norm(np.multiply(image.shape, image.header.get_zooms()))
-    missed = unseen[desk.image("UCL", 1).name.partition(".")[0]]
+    missed = unseen[user.image("UCL", 1).name.partition(".")[0]]
     assert float(missed["dice"]) == 0
     assert float(missed["hd_mm"]) == float(missed["hd95_mm"]) == pytest.approx(diagonal_mm, rel=1e-6)
-    found = summary["unseen"]["sites"]["UCL"]["prostate"]
-    assert (found["n"], found["n_missed"], found["n_absent"], found["hd95_mm"]["n"]) == (3, 3, 1, 3)
+    result = summary["unseen"]["sites"]["UCL"]["prostate"]
+    assert (result["n"], result["n_missed"], result["n_absent"], result["hd95_mm"]["n"]) == (3, 3, 1, 3)
 
 
 def test_a_cup_outside_the_disc(eyes):
@@ -452,16 +452,16 @@ def test_a_grey_image_among_colour_images_is_refused_unless_allowed(eyes):
     eyes.goes_on("south: 1 of 3 images: grey repeated as RGB")
 
 
-def test_a_folder_that_cannot_be_written_is_reported_at_once(desk, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_reported_at_once(user, monkeypatch):
     def read_only(path, mode="r", *more):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
 
     monkeypatch.setattr("medfed.experiments.run.build_experiment", None)  # nothing is read, let alone trained
-    (desk.place / "file").write_text("")
-    desk.refused(desk.train("--out", str(desk.place / "file" / "run")), "cannot write here (Not a directory)", "--out")
-    desk.refused(desk.evaluate("--out", str(desk.place / "file" / "run")), "cannot write here", "--out")
+    (user.place / "file").write_text("")
+    user.refused(user.train("--out", str(user.place / "file" / "run")), "cannot write here (Not a directory)", "--out")
+    user.refused(user.evaluate("--out", str(user.place / "file" / "run")), "cannot write here", "--out")
     monkeypatch.setattr("medfed.core.files.open", read_only, raising=False)
-    desk.refused(desk.train(), "run: cannot write here (Read-only file system); choose another folder with --out")
+    user.refused(user.train(), "run: cannot write here (Read-only file system); choose another folder with --out")
 
 
 class FullDisk:
@@ -499,63 +499,63 @@ MOMENTS = [0.1, 0.5, 0.8, *(pytest.param(n / 16, marks=pytest.mark.slow) for n i
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_run_on_a_full_disk_continues_once_there_is_space(desk, undisturbed, monkeypatch, moment):
+def test_a_run_on_a_full_disk_continues_once_there_is_space(user, undisturbed, monkeypatch, moment):
     model, disk = undisturbed
     with monkeypatch.context() as patch:
-        FullDisk(patch, desk.out, disk.first + round(moment * (disk.asked - disk.first)))
-        desk.refused(
-            desk.train(), "run: No space left on device; free some space and continue with --resume", with_code=1)
-    assert not list(desk.out.rglob("*unfinished*"))
-    desk.goes_on(more=("--resume",))
-    assert (desk.out / "model.safetensors").read_bytes() == model
+        FullDisk(patch, user.out, disk.first + round(moment * (disk.asked - disk.first)))
+        user.refused(
+            user.train(), "run: No space left on device; free some space and continue with --resume", with_code=1)
+    assert not list(user.out.rglob("*unfinished*"))
+    user.goes_on(more=("--resume",))
+    assert (user.out / "model.safetensors").read_bytes() == model
 
 
-def test_a_second_run_in_a_locked_folder_is_refused_but_a_dead_process_holds_no_lock(desk, monkeypatch):
+def test_a_second_run_in_a_locked_folder_is_refused_but_a_dead_process_holds_no_lock(user, monkeypatch):
     monkeypatch.setattr("medfed.experiments.run.build_experiment", None)
-    with RunFolder(desk.out).locked():
-        desk.refused(desk.train(), f"run: process {os.getpid()} is running here; wait for it", "--out")
+    with RunFolder(user.out).locked():
+        user.refused(user.train(), f"run: process {os.getpid()} is running here; wait for it", "--out")
     monkeypatch.undo()
     monkeypatch.setattr("medfed.experiments.run.draw_all", lambda *drawn: None)
-    (desk.out / "run.lock").write_text("process 1\n")  # of a process that was killed: the text stays, the lock went
-    desk.goes_on()
+    (user.out / "run.lock").write_text("process 1\n")  # of a process that was killed: the text stays, the lock went
+    user.goes_on()
 
 
-def test_a_comparison_skips_a_run_that_another_process_has_locked(desk):
-    busy = RunFolder(desk.out / "fedavg" / "unseen_UCL" / "seed_3")
+def test_a_comparison_skips_a_run_that_another_process_has_locked(user):
+    busy = RunFolder(user.out / "fedavg" / "unseen_UCL" / "seed_3")
     some = ("--sites", "UCL", "--set", "federation.rounds=1", "--resume")
     with busy.locked():
-        assert desk.evaluate(*some) == 1
-    assert "1 of 2 runs are locked by another process" in desk.capsys.readouterr().out
-    assert not busy.is_finished() and RunFolder(desk.out / "elcfs" / "unseen_UCL" / "seed_3").is_finished()
+        assert user.evaluate(*some) == 1
+    assert "1 of 2 runs are locked by another process" in user.capsys.readouterr().out
+    assert not busy.is_finished() and RunFolder(user.out / "elcfs" / "unseen_UCL" / "seed_3").is_finished()
 
 
-def test_a_changed_config_is_shown_and_continues_only_if_accepted(desk, undisturbed):
+def test_a_changed_config_is_shown_and_continues_only_if_accepted(user, undisturbed):
     """One round, then a second under an accepted change, is the run of two rounds."""
-    desk.goes_on()
-    desk.refused(
-        desk.train("--resume"), "run: this run was started with another config (federation.rounds: 1 -> 2)", "undo",
+    user.goes_on()
+    user.refused(
+        user.train("--resume"), "run: this run was started with another config (federation.rounds: 1 -> 2)", "undo",
         "--out", "--accept-config-change")
-    summary = desk.goes_on(more=("--resume", "--accept-config-change"))
+    summary = user.goes_on(more=("--resume", "--accept-config-change"))
     assert summary["rounds"] == summary["selected_round"] == 2
-    assert (desk.out / "model.safetensors").read_bytes() == undisturbed[0]
+    assert (user.out / "model.safetensors").read_bytes() == undisturbed[0]
 
 
-def test_another_network_is_refused_even_if_accepted(desk):
-    desk.goes_on()
-    before = {path.name: path.read_bytes() for path in desk.out.iterdir() if path.is_file() and path.name != "run.lock"}
+def test_another_network_is_refused_even_if_accepted(user):
+    user.goes_on()
+    before = {path.name: path.read_bytes() for path in user.out.iterdir() if path.is_file() and path.name != "run.lock"}
     other = ("--resume", "--accept-config-change", "--set", "network.features=[8, 8, 8, 8, 8, 8]")
-    desk.refused(
-        desk.train(*other), "network.features: [4, 4, 4, 8, 8, 4] -> [8, 8, 8, 8, 8, 8]", "would mix two federations",
+    user.refused(
+        user.train(*other), "network.features: [4, 4, 4, 8, 8, 4] -> [8, 8, 8, 8, 8, 8]", "would mix two federations",
         "undo the change", "--out")
-    assert all((desk.out / name).read_bytes() == content for name, content in before.items())
+    assert all((user.out / name).read_bytes() == content for name, content in before.items())
 
 
-def test_resume_without_a_checkpoint(desk):
-    desk.refused(desk.train("--resume"), "run: no run to resume here; remove --resume to start one")
-    desk.goes_on()
-    (desk.out / "summary.json").unlink()
-    for path in desk.out.glob("states/*"):
+def test_resume_without_a_checkpoint(user):
+    user.refused(user.train("--resume"), "run: no run to resume here; remove --resume to start one")
+    user.goes_on()
+    (user.out / "summary.json").unlink()
+    for path in user.out.glob("states/*"):
         path.unlink()
-    desk.refused(
-        desk.train("--resume", "--set", "federation.rounds=1"),
+    user.refused(
+        user.train("--resume", "--set", "federation.rounds=1"),
         "run/states: holds no checkpoint, though", "history.csv", "restore the checkpoints")

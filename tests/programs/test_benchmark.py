@@ -9,16 +9,16 @@ from medfed.benchmarks.styles import styles_table, time_styles
 
 def test_the_three_forms_of_the_exchange_agree_and_ratios_are_of_the_times():
     """Never the speed itself: a busy machine may be slow."""
-    found = time_exchange(size=128, n_images=2, n_sites=2, repeats=1)
-    assert found["max_relative_difference"] < 1e-5
-    assert found["times_faster_than_numpy"] == found["numpy_ms"] / found["medfed_ms"]
-    assert "largest relative difference" in exchange_table(found)
+    result = time_exchange(size=128, n_images=2, n_sites=2, repeats=1)
+    assert result["max_relative_difference"] < 1e-5
+    assert result["times_faster_than_numpy"] == result["numpy_ms"] / result["medfed_ms"]
+    assert "largest relative difference" in exchange_table(result)
 
 
 def test_a_round_is_timed_against_the_bare_loops():
-    found = time_round(size=32, n_sites=2, n_images=8, repeats=1)
-    assert found["federated_over_bare"] == found["federated_s"] / found["bare_s"] > 0
-    assert "the federation adds" in round_table(found)
+    result = time_round(size=32, n_sites=2, n_images=8, repeats=1)
+    assert result["federated_over_bare"] == result["federated_s"] / result["bare_s"] > 0
+    assert "the federation adds" in round_table(result)
 
 
 def test_the_program_prints_the_tables_and_saves_the_numbers(tmp_path, monkeypatch, capsys):
@@ -26,20 +26,20 @@ def test_the_program_prints_the_tables_and_saves_the_numbers(tmp_path, monkeypat
     tables = {"exchange": exchange_table, "round": round_table}
     monkeypatch.setattr(benchmark, "MEASURES", [(name, small[name], tables[name]) for name in small])
     assert benchmark.main(["--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr().out
-    assert "frequency exchange" in said and "one round of FedAvg" in said
+    output = capsys.readouterr().out
+    assert "frequency exchange" in output and "one round of FedAvg" in output
     assert set(json.loads((tmp_path / "out" / "benchmark.json").read_text())) == {"exchange", "round"}
 
 
 def test_both_ways_to_apply_many_styles_give_the_same_images():
-    found = time_styles(size=16, n_images=2, n_styles=2, repeats=1)
-    assert found["max_difference"] < 1e-6
-    assert found["times_faster"] == found["again_ms"] / found["once_ms"] > 0
-    assert "images per second" in styles_table(found)
+    result = time_styles(size=16, n_images=2, n_styles=2, repeats=1)
+    assert result["max_difference"] < 1e-6
+    assert result["times_faster"] == result["again_ms"] / result["once_ms"] > 0
+    assert "images per second" in styles_table(result)
 
 
 def test_every_method_is_timed_on_the_same_round_as_fedavg():
-    found = time_methods(depth=10, size=40, n_images=8, repeats=1, batch_size=4, width=4)
-    assert set(found["train_s"]) == set(METHODS) and found["over_fedavg"]["fedavg"] == 1
-    assert found["share_s"]["fedavg"] == 0 < found["share_s"]["fisc"]
-    assert "style only" in methods_table(found)
+    result = time_methods(depth=10, size=40, n_images=8, repeats=1, batch_size=4, width=4)
+    assert set(result["train_s"]) == set(METHODS) and result["over_fedavg"]["fedavg"] == 1
+    assert result["share_s"]["fedavg"] == 0 < result["share_s"]["fisc"]
+    assert "style only" in methods_table(result)

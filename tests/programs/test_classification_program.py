@@ -47,8 +47,8 @@ federation: {{unseen_site: hospital_5, rounds: 2}}
 
 def test_a_run_writes_scores_figures_and_the_error_of_its_codec(config, tmp_path, capsys):
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet"]) == 0
-    said = capsys.readouterr().out
-    assert "SYNTHETIC PHANTOM DATA" in said and "hospital_5 (UNSEEN)" in said and "AUROC" in said
+    output = capsys.readouterr().out
+    assert "SYNTHETIC PHANTOM DATA" in output and "hospital_5 (UNSEEN)" in output and "AUROC" in output
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
     assert {path.name for path in (tmp_path / "run" / "figures").iterdir()} == PICTURES
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -87,8 +87,8 @@ def test_methods_with_settings_and_stacks_are_rows_of_one_table(config, tmp_path
     arguments = ["--leave-one-site-out", "--sites", "hospital_5", "--set", "federation.rounds=1", "--quiet"]
     out = tmp_path / "table"
     assert evaluate.main([str(config), *arguments, "--methods", *methods, "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert all(method in said for method in methods) and "accuracy (%)" in said
+    output = capsys.readouterr().out
+    assert all(method in output for method in methods) and "accuracy (%)" in output
     run = next((out / "ccst-transfer=moments+elcfs-alpha=0.1").rglob("summary.json"))
     assert json.loads(run.read_text())["method"] == "stack"
 
@@ -100,8 +100,8 @@ def test_a_network_for_another_task_is_a_one_line_error(config, tmp_path, capsys
 
 def test_the_folder_is_recognised_and_checked(patches, capsys):
     assert data.main(["check", str(patches), "--quiet"]) == 0
-    said = capsys.readouterr().out
-    assert "camelyon17" in said and "hospital_4" in said
+    output = capsys.readouterr().out
+    assert "camelyon17" in output and "hospital_4" in output
 
 
 def test_settings_that_fail_after_training_are_refused_before_anything_is_written(config, tmp_path, capsys):
@@ -140,8 +140,8 @@ def test_unknown_settings_of_a_method_name_the_flag(method, config, tmp_path, ca
 def test_the_method_of_the_config_keeps_its_settings_in_a_stack(config):
     from medfed.config.schema import load
 
-    found = grid.Grid(load(config)).config_of("ccst+fedavg", "hospital_5", 3)
-    assert found.method.methods[0].k == 2 and found.method.methods[0].min_patients == 1
+    result = grid.Grid(load(config)).config_of("ccst+fedavg", "hospital_5", 3)
+    assert result.method.methods[0].k == 2 and result.method.methods[0].min_patients == 1
 
 
 def test_no_batch_of_test_images_has_a_single_class(monkeypatch):
@@ -157,5 +157,5 @@ def test_no_batch_of_test_images_has_a_single_class(monkeypatch):
         Case("A", f"{'no' if i < 128 else 'yes'}/{i:03d}", Path("x"), None, f"{i}", int(i >= 128)) for i in range(256)
     ]
     task = Classification(("no", "yes"), 3, 8)
-    found = task.evaluate(None, SimpleNamespace(), cases, "unseen", lambda case, notices: None, lambda n: None)
-    assert len(found.rows) == 256 and batches == [{0, 1}] * 4
+    result = task.evaluate(None, SimpleNamespace(), cases, "unseen", lambda case, notices: None, lambda n: None)
+    assert len(result.rows) == 256 and batches == [{0, 1}] * 4

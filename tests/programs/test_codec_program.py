@@ -169,8 +169,8 @@ def test_show_draws_a_figure_and_prints_the_error_of_each_image(tmp_path, pictur
     out = tmp_path / "sheet.png"
     flags = ["--alpha", "0.5", "--out", str(out), "--device", "cpu"]
     assert codec.main(["show", str(tmp_path / "codec"), *images, *flags]) == 0
-    said = capsys.readouterr().out
-    assert said.count("mean absolute error") == 3 and Image.open(out).size[0] > 400
+    output = capsys.readouterr().out
+    assert output.count("mean absolute error") == 3 and Image.open(out).size[0] > 400
 
 
 def test_images_that_do_not_fit_in_memory_are_refused_before_any_is_read(tmp_path, pictures, monkeypatch, capsys):
@@ -178,9 +178,9 @@ def test_images_that_do_not_fit_in_memory_are_refused_before_any_is_read(tmp_pat
     monkeypatch.setattr("medfed.style_codec.images.MAX_POOL_BYTES", 3968)
     monkeypatch.setattr("medfed.style_codec.images.read_image_file", None)
     assert train(tmp_path / "out", "--steps", 0, "--content", pictures) == 2
-    said = capsys.readouterr().err
-    assert f"{pictures}: 3 images take" in said and "--size 16" in said and "give at most 2 images" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert f"{pictures}: 3 images take" in output and "--size 16" in output and "give at most 2 images" in output
+    assert output.count("\n") == 1
     monkeypatch.undo()
     monkeypatch.setattr("medfed.style_codec.images.MAX_POOL_BYTES", 3969)
     assert len(folder_pool([pictures], 16, list).images) == 3
@@ -190,9 +190,9 @@ def test_an_image_with_more_than_8_bits_is_refused_with_advice(tmp_path, capsys)
     """No key of a config says here what is white."""
     Image.fromarray(np.uint16([[0, 4095]])).save(tmp_path / "deep.png")
     assert codec.main(["show", "small", str(tmp_path / "deep.png"), "--out", str(tmp_path / "sheet.png")]) == 2
-    said = capsys.readouterr().err
-    assert "deep.png: the image has more than 8 bits, with values from 0 to 4095; expected 8 bits; save it as" in said
-    assert "data." not in said
+    output = capsys.readouterr().err
+    assert "deep.png: the image has more than 8 bits, with values from 0 to 4095; expected 8 bits; save it as" in output
+    assert "data." not in output
 
 
 def test_mistakes_are_one_line(tmp_path, pictures, capsys):

@@ -231,29 +231,29 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     last = replace(last, round=1, took_part=dict.fromkeys(SITES, 1))
     folder.write_history([{"round": 1, "train_loss": 0.5, "validation_score": None}])
     folder.write_text("config.yaml", to_yaml(plan))
-    said_goodbye = []
+    ended = []
 
     class Heard:
         sites = staticmethod(lambda: list(SITES))
 
         @staticmethod
-        def exchange(kind, letters):
-            said_goodbye.append((kind, set(letters)))
+        def exchange(kind, messages):
+            ended.append((kind, set(messages)))
             return {"BMC": Message("end"), "HK": failed_reply("is gone")}
 
     with pytest.warns(UserWarning, match="HK: did not receive the final model"):
             _finish(plan, Heard, folder, last)
-    assert said_goodbye == [("end", set(SITES))]
+    assert ended == [("end", set(SITES))]
     onlooked = replace(plan, federation=replace(plan.federation, validation_site="VUMC"))
     with pytest.warns(UserWarning, match="HK: did not receive the final model"):
         _finish(onlooked, Heard, folder, last)
-    assert said_goodbye[1:] == [("end", {*SITES, "VUMC"})]
+    assert ended[1:] == [("end", {*SITES, "VUMC"})]
     assert folder.read_json("summary.json")["validation_site"] == "VUMC"
     with pytest.warns(UserWarning, match="HK: did not receive the final model"):
         _finish(plan, Heard, folder, last)
     bundle = export(folder.path)
-    found = torch.load(bundle / "models" / "model.pt", weights_only=True)
-    assert all(torch.equal(entry, last.weights[name]) for name, entry in found.items()) and found
+    result = torch.load(bundle / "models" / "model.pt", weights_only=True)
+    assert all(torch.equal(entry, last.weights[name]) for name, entry in result.items()) and result
     card = (bundle / "docs" / "README.md").read_text()
     assert "the origin of the training images is not stated" in card and "BMC, HK, UCL" in card
 

@@ -27,15 +27,15 @@ def root(tmp_path) -> Path:
 
 def test_without_arguments_every_dataset_has_a_line(capsys):
     assert main([]) == 0
-    said = capsys.readouterr().out
-    assert all(f"{name}: " in said for name in ("folder", "phantom", "prostate")) and "licence:" in said
+    output = capsys.readouterr().out
+    assert all(f"{name}: " in output for name in ("folder", "phantom", "prostate")) and "licence:" in output
 
 
 def test_a_card_has_licence_layout_and_citation(capsys):
     assert main(["card", "prostate"]) == 0
-    said = capsys.readouterr().out
-    assert all(f"{part}:" in said for part in ("what", "licence", "how to get", "layout", "cite"))
-    assert all(len(line) <= 100 for line in said.splitlines())
+    output = capsys.readouterr().out
+    assert all(f"{part}:" in output for part in ("what", "licence", "how to get", "layout", "cite"))
+    assert all(len(line) <= 100 for line in output.splitlines())
 
 
 def test_an_unknown_card_is_one_line_and_code_2(capsys):
@@ -111,5 +111,5 @@ def test_fetching_a_phantom_creates_it(tmp_path, monkeypatch):
 
 def test_a_folder_without_sites_is_one_line_and_code_2(tmp_path, capsys):
     assert main(["check", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
-    assert "medfed.data: data.root: the folder " in said and "contains no site" in said and said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "medfed.data: data.root: the folder " in output and "contains no site" in output and output.count("\n") == 1

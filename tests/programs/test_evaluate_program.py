@@ -15,8 +15,8 @@ def compare(config, out, *more: str) -> int:
 def test_every_site_is_left_out_once_for_every_method(tiny_config, tmp_path, capsys):
     out = tmp_path / "comparison"
     assert compare(tiny_config, out, "--methods", "fedavg", "elcfs", "--sites", "UCL", "HK", "--seeds", "2") == 0
-    said = capsys.readouterr().out
-    assert all(word in said for word in ("fedavg", "elcfs", "UCL", "HK", "PHANTOM"))
+    output = capsys.readouterr().out
+    assert all(word in output for word in ("fedavg", "elcfs", "UCL", "HK", "PHANTOM"))
     folders = sorted(p.parent.relative_to(out).as_posix() for p in out.rglob("summary.json"))
     assert folders == sorted(
         f"{m}/unseen_{s}/seed_{n}" for m in ("fedavg", "elcfs") for s in ("UCL", "HK") for n in (3, 4)
@@ -57,8 +57,8 @@ def test_two_sites_are_left_out_and_both_reported(tiny_config, tmp_path, capsys)
     short = ("--quiet", "--device", "cpu", "--set", "federation.rounds=1")
     arguments = ("--leave-two-sites-out", "--out", str(out), *short)
     assert evaluate.main([str(tiny_config), *arguments, *rule]) == 0
-    said = capsys.readouterr().out
-    assert said.index("UNSEEN SITES") < said.index("VALIDATION SITES") and "rule 'validation_site'" in said
+    output = capsys.readouterr().out
+    assert output.index("UNSEEN SITES") < output.index("VALIDATION SITES") and "rule 'validation_site'" in output
     folders = {path.parent.parent.name for path in out.rglob("summary.json")}
     assert folders == {"unseen_BMC-validation_HK", "unseen_HK-validation_UCL", "unseen_UCL-validation_BMC"}
     for name, role in (("table", "unseen"), ("validation", "validation")):
@@ -79,8 +79,8 @@ def test_two_sites_are_left_out_and_both_reported(tiny_config, tmp_path, capsys)
 def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored(tiny_config, tmp_path, capsys):
     out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg", "elcfs")
     assert compare(tiny_config, out, *vary, "--sites", "UCL") == 0
-    said = capsys.readouterr().out
-    assert "p against fedavg" in said and "against fedavg with the same varied settings" in said
+    output = capsys.readouterr().out
+    assert "p against fedavg" in output and "against fedavg with the same varied settings" in output
     trained = {}
     for method in ("fedavg", "elcfs"):
         for k in (1, 2):
@@ -110,7 +110,7 @@ def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored
     assert "also run here" not in markdown, "all have a varied setting that no paper's row names"
     assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 0
     assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == output
     assert report.main([str(out), "--quiet"]) == 0
     assert "elcfs, federation.participating=2" in (out / "report.html").read_text()
 
@@ -125,8 +125,8 @@ def test_a_fold_that_another_process_has_locked_is_skipped(tiny_config, tmp_path
 
 
 def refused(capsys, code: int, *words: str) -> None:
-    said = capsys.readouterr().err.strip().splitlines()
-    assert code == 2 and len(said) == 1 and all(word in said[0] for word in words), said
+    output = capsys.readouterr().err.strip().splitlines()
+    assert code == 2 and len(output) == 1 and all(word in output[0] for word in words), output
 
 
 def test_a_row_that_cannot_train_is_refused_before_the_first_run(tiny_config, tmp_path, capsys):

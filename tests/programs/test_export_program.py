@@ -145,10 +145,10 @@ def test_out_names_the_folder_and_a_second_export_there_is_refused(run, tmp_path
 def test_a_run_without_its_files_is_refused_in_one_line(run, name, capsys):
     (run.path / name).unlink()
     assert main([str(run.path)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and said.startswith(f"medfed.export: {run.path}")
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and output.startswith(f"medfed.export: {run.path}")
     expected = {"config.yaml": "is not a run folder", "summary.json": "not finished", "model.safetensors": "is missing"}
-    assert expected[name] in said
+    assert expected[name] in output
     assert not (run.path / "bundle").exists()
 
 

@@ -50,8 +50,10 @@ def test_the_list_imports_nothing_heavy():
 
 
 def test_the_list_survives_a_closed_pipe():
-    found = subprocess.run(f"{sys.executable} -m medfed | true", shell=True, capture_output=True, text=True, timeout=60)
-    assert found.stderr == ""
+    result = subprocess.run(
+        f"{sys.executable} -m medfed | true", shell=True, capture_output=True, text=True, timeout=60
+    )
+    assert result.stderr == ""
 
 
 def test_version_and_help(capsys):
@@ -258,8 +260,8 @@ def test_a_dotted_name_is_found_outside_the_package(rooms, monkeypatch):
 def test_a_dotted_name_that_cannot_be_resolved_is_one_sentence(name, sentence):
     with pytest.raises(UserError) as raised:
         registry.resolve("methods", name)
-    found = str(raised.value)
-    assert found == sentence if sentence else found.startswith(f"no method '{name}'. ")
+    result = str(raised.value)
+    assert result == sentence if sentence else result.startswith(f"no method '{name}'. ")
 
 
 def test_a_missing_import_of_an_outside_module_is_named(rooms):

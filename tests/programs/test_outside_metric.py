@@ -148,8 +148,8 @@ def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
         path = made_run(tmp_path / f"run_{seed}", seed=seed, rows=rows) / "summary.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | scoring.summarise(rows, seed)))
     summary = json.loads((tmp_path / "run_0" / "summary.json").read_text())
-    found = summary["unseen"]["mean"]["all"]["top_two"]
-    assert found == {"n_sites": 1, "mean": 1.0, "sd": None} and summary["gap"]["all"]["top_two"] == 0
+    result = summary["unseen"]["mean"]["all"]["top_two"]
+    assert result == {"n_sites": 1, "mean": 1.0, "sd": None} and summary["gap"]["all"]["top_two"] == 0
     assert "top-2 %" in closing_table(summary)
     _, (comparison,) = read_runs([tmp_path / "run_0", tmp_path / "run_1"])  # by its declaration, without its code
     ((_, table),) = comparison.tables
@@ -179,8 +179,8 @@ def test_a_wrong_metric_is_refused_before_training(tmp_path, tiny_phantom, lab, 
     config = tmp_path / "c.yaml"
     config.write_text(tiny_yaml(tiny_phantom) + f"evaluation: {{metrics: [{metric}]}}\n")
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet"]) == 2
-    said = capsys.readouterr().err
-    assert words in said and "c.yaml" in said and len(said.strip().splitlines()) == 1
+    output = capsys.readouterr().err
+    assert words in output and "c.yaml" in output and len(output.strip().splitlines()) == 1
     assert not (tmp_path / "run" / "states").exists()
 
 
@@ -222,7 +222,7 @@ def test_a_chosen_metric_of_medfed_is_shown_in_comparisons(tmp_path, tiny_phanto
 
     config = tmp_path / "c.yaml"
     config.write_text(tiny_yaml(tiny_phantom) + "evaluation: {metrics: [assd]}\n")
-    found = load(config)
-    scoring = task_of_dataset(found.data, found.evaluation).scoring
+    result = load(config)
+    scoring = task_of_dataset(result.data, result.evaluation).scoring
     assert [metric.name for metric in scoring.metrics_in(COMPARISON)] == ["dice", "hd95", "hd", "assd"]
     assert [column.key for column in scoring.columns].count("assd_mm") == 1

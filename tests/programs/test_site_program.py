@@ -44,9 +44,9 @@ def hospital(tmp_path, tiny_phantom):
 @pytest.fixture
 def joined(monkeypatch):
     """In place of joining: who would have."""
-    found = []
-    monkeypatch.setattr(program, "join_federation", lambda hospital, *others: found.append(hospital.site))
-    return found
+    result = []
+    monkeypatch.setattr(program, "join_federation", lambda hospital, *others: result.append(hospital.site))
+    return result
 
 
 def run(path: Path, *flags: str) -> int:
@@ -71,9 +71,9 @@ def test_a_dry_run_shows_what_the_ledger_of_a_run_then_has(hospital, tiny_phanto
     network = simulation.start.weights
     other = {(row["kind"], row["name"]): (row["shape"], row["dtype"], f"{row['bytes']:,}")
              for row in rows if row["name"] not in network and row["dtype"] != "fact"}  # fmt: skip
-    found = shown(text)
-    assert {key: row for key, row in found.items() if row[1] != "fact"} == other and other
-    assert {key for key, row in found.items() if row[1] == "fact"} == {
+    result = shown(text)
+    assert {key: row for key, row in result.items() if row[1] != "fact"} == other and other
+    assert {key for key, row in result.items() if row[1] == "fact"} == {
         (row["kind"], row["name"]) for row in rows if row["dtype"] == "fact"}  # fmt: skip
     weights = [row["bytes"] for row in rows if row["name"] in network]
     assert f"train     weights of the network ({len(weights)} tensors)" in text and f" {sum(weights):,}\n" in text
@@ -96,9 +96,9 @@ def with_validation_site(hospital, tmp_path):
 def test_a_hospital_that_only_validates_sends_scores_and_agrees_to_no_statistic(with_validation_site, capsys, joined):
     assert run(with_validation_site("HK"), "--yes") == 0
     text = capsys.readouterr().out
-    found = shown(text)
-    assert {kind for kind, _ in found} == {"validate"} and ("validate", "score") in found
-    assert {row[1] for row in found.values()} == {"fact"}
+    result = shown(text)
+    assert {kind for kind, _ in result} == {"validate"} and ("validate", "score") in result
+    assert {row[1] for row in result.values()} == {"fact"}
     assert " images do not leave):" in text and "This site only validates" in text and joined == ["HK"]
 
 
@@ -109,16 +109,18 @@ def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(tiny_phan
 
     (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK"))
     simulation = build_experiment(load(tmp_path / "tiny.yaml"), None, quiet=True)
-    letter = Message("validate", simulation.start.weights, {}, {"round": 1})
-    expected = simulation.engine.validation_site.reply(letter)
+    request = Message("validate", simulation.start.weights, {}, {"round": 1})
+    expected = simulation.engine.validation_site.reply(request)
     _, config = program.read_site_file(with_validation_site("HK"))
-    desk = GuardedSite(build_local_site(config, "HK"), tmp_path, Agreement())
-    assert desk.reply(letter) == expected and len(desk.site.samples) == len(simulation.engine.validation_site.samples)
+    guarded = GuardedSite(build_local_site(config, "HK"), tmp_path, Agreement())
+    assert guarded.reply(request) == expected and len(guarded.site.samples) == len(
+        simulation.engine.validation_site.samples
+    )
     for kind in ("train", "share"):
         with pytest.raises(Refused, match=f"was asked to '{kind}', but agreed to validate, end only"):
-            desk.reply(Message(kind, simulation.start.weights, {}, {"round": 1}))
-    desk.reply(Message("validate", simulation.start.weights, {}, {"round": 1, "last": 1}))
-    assert desk.reply(Message("end", simulation.start.weights, {}, {"round": 2})) == Message("end")
+            guarded.reply(Message(kind, simulation.start.weights, {}, {"round": 1}))
+    guarded.reply(Message("validate", simulation.start.weights, {}, {"round": 1, "last": 1}))
+    assert guarded.reply(Message("end", simulation.start.weights, {}, {"round": 2})) == Message("end")
     assert (tmp_path / "model.safetensors").is_file()
 
 
@@ -161,8 +163,8 @@ def test_a_missing_plan_is_told_and_no_other_hospitals_file_proposed(hospital, t
     (tmp_path / "plan.yaml").unlink()
     (tmp_path / "BMC.yaml").write_text("site: BMC\n")
     assert run(path) == 2 and not joined
-    said = capsys.readouterr().err
-    assert "plan.yaml is missing; the coordinator sends this file" in said and "BMC" not in said
+    output = capsys.readouterr().err
+    assert "plan.yaml is missing; the coordinator sends this file" in output and "BMC" not in output
 
 
 @pytest.mark.parametrize("answer", ["no", "", "y", "yes please"])
@@ -303,30 +305,30 @@ def test_what_a_hospital_wrote_down_goes_to_its_own_folders(with_kit, tmp_path):
 
 
 def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, tiny_phantom):
-    """Every answer of two rounds goes over a desk; its file has the rows that the coordinator's has for this site."""
+    """Two rounds of a guarded site: its ledger file has the rows that the coordinator's has for this site."""
     from medfed.deployment.agreement import Agreement
     from medfed.deployment.guarded_site import LEDGER, GuardedSite
 
     (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
     config = load(tmp_path / "tiny.yaml")
     simulation = build_experiment(config, None, quiet=True)
-    (bmc, hk), desk = simulation.sites, None
-    desk = GuardedSite(hk, tmp_path, Agreement(sends=("windows",), rounds=2))
+    (bmc, hk), guarded = simulation.sites, None
+    guarded = GuardedSite(hk, tmp_path, Agreement(sends=("windows",), rounds=2))
 
     class Engine:
         def sites(self):
             return ["BMC", "HK"]
 
         def exchange(self, kind, messages):
-            return {"BMC": bmc.reply(messages["BMC"]), "HK": desk.reply(messages["HK"])}
+            return {"BMC": bmc.reply(messages["BMC"]), "HK": guarded.reply(messages["HK"])}
 
     rounds = list(federate(config.method, Engine(), simulation.start, config.federation, config.seed))
     rows = [row for one in rounds for row in one.ledger if row["site"] == "HK"]
     expected = [{key: str(value) for key, value in row.items()} for row in rows]
     with open(tmp_path / LEDGER, newline="") as file:
-        found = list(csv.DictReader(file))
+        result = list(csv.DictReader(file))
     by = lambda row: tuple(row.values())  # noqa: E731
-    assert sorted(found, key=by) == sorted(expected, key=by)
+    assert sorted(result, key=by) == sorted(expected, key=by)
 
 
 @pytest.mark.parametrize("block", [

@@ -60,8 +60,8 @@ def test_the_boundary_distance_is_measured_at_the_unseen_site_only_at_the_end(fi
     history = rows(tmp_path / "run" / "history.csv")
     assert all(0 < float(row[f"boundary_distance/{site}"]) < 2 for row in history for site in ("BMC", "HK"))
     assert "UCL" not in "".join(history[0])
-    found = json.loads((tmp_path / "run" / "summary.json").read_text())["boundary_distance"]
-    assert found.keys() == {"UCL"} and 0 < found["UCL"] < 2
+    result = json.loads((tmp_path / "run" / "summary.json").read_text())["boundary_distance"]
+    assert result.keys() == {"UCL"} and 0 < result["UCL"] < 2
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
 
 
@@ -74,9 +74,9 @@ def test_the_summary_records_what_the_scores_depend_on(finished):
 
 
 def test_every_patient_of_the_unseen_site_and_the_test_patients_of_the_others_are_scored(finished):
-    found = rows(finished[1] / "cases.csv")
-    assert {(r["site"], r["role"]) for r in found} == {("BMC", "seen"), ("HK", "seen"), ("UCL", "unseen")}
-    assert sum(r["site"] == "UCL" for r in found) == 4 and len(found) < 4 * 3
+    result = rows(finished[1] / "cases.csv")
+    assert {(r["site"], r["role"]) for r in result} == {("BMC", "seen"), ("HK", "seen"), ("UCL", "unseen")}
+    assert sum(r["site"] == "UCL" for r in result) == 4 and len(result) < 4 * 3
 
 
 def test_the_unseen_site_never_appears_in_the_ledger_or_the_history(finished):
@@ -111,7 +111,7 @@ def test_an_interrupted_run_is_resumed_to_the_same_bytes(finished, tmp_path, mon
 
     monkeypatch.setattr("medfed.experiments.training.federate", impatient)
     assert run(path, tmp_path / "run") == 130
-    assert "stopped in round 2 of 2" in (said := capsys.readouterr().err) and "--resume" in said
+    assert "stopped in round 2 of 2" in (output := capsys.readouterr().err) and "--resume" in output
     monkeypatch.undo()
     assert run(path, tmp_path / "run", "--resume") == 0
     for name in ("model.safetensors", "cases.csv", "ledger.csv", "history.csv"):
@@ -122,14 +122,14 @@ def test_resuming_a_finished_run_only_prints_its_table(finished, capsys):
     path, out = finished
     before = (out / "model.safetensors").stat().st_mtime_ns
     assert run(path, out, "--resume") == 0
-    assert "UCL" in (said := capsys.readouterr().out) and "PHANTOM" in said.upper()
+    assert "UCL" in (output := capsys.readouterr().out) and "PHANTOM" in output.upper()
     assert (out / "model.safetensors").stat().st_mtime_ns == before
 
 
 def refused(capsys, code: int, *words: str) -> None:
-    said = capsys.readouterr().err.strip().splitlines()
-    assert code == 2 and len(said) == 1 and said[0].startswith("medfed.train: ")
-    assert all(word in said[0] for word in words), said
+    output = capsys.readouterr().err.strip().splitlines()
+    assert code == 2 and len(output) == 1 and output[0].startswith("medfed.train: ")
+    assert all(word in output[0] for word in words), output
 
 
 def test_a_folder_with_a_run_is_not_overwritten(finished, capsys):

@@ -76,9 +76,9 @@ def test_flares_and_a_hospitals_own_filters_are_applied_though_no_job_may_name_t
     scope = create_privacy_manager(Workspace(str(kit.path)), names_only=False).default_scope
     for one in scope.task_result_filters["out"]:
         shareable = one.process(shareable, FLContext())
-    found = to_message(shareable)
-    assert found.weights["w"].tolist() == [0, -4, 0, 4]  # below the median of 1, 2, 6, 9: none; above 4: 4
-    assert found.tensors["m"].tolist() == [1]
+    result = to_message(shareable)
+    assert result.weights["w"].tolist() == [0, -4, 0, 4]  # below the median of 1, 2, 6, 9: none; above 4: 4
+    assert result.tensors["m"].tolist() == [1]
 
 
 @pytest.mark.parametrize(("content", "what"), [

@@ -88,8 +88,8 @@ def test_a_coordinator_may_start_and_end_jobs_at_a_hospital_but_not_send_code(au
     from nvflare.fuel.sec.authz import AuthzContext, Person
 
     person = Person("coordinator@medfed.org", "coordinator", "project_admin")
-    found, _ = authorizer.authorize(AuthzContext(right, person, person))
-    assert bool(found) is granted
+    result, _ = authorizer.authorize(AuthzContext(right, person, person))
+    assert bool(result) is granted
 
 
 def test_a_job_with_code_is_refused_at_a_hospital(authorizer, monkeypatch):

@@ -51,7 +51,7 @@ class Page(HTMLParser):
             self.tables[-1][-1][-1] += text
 
     def all(self, name):
-        return [attributes for found, attributes in self.elements if found == name]
+        return [attributes for result, attributes in self.elements if result == name]
 
 
 def page_of(*folders):
