@@ -20,7 +20,8 @@ def main(argv: list[str] | None = None) -> int:
             `-h` or `--help` prints the list; `--version` prints the version.
 
     Returns:
-        The exit code: 0 after the list, otherwise that of the program; 2 if there is no such program.
+        The exit code: 0 after the list or the version, 2 if there is no such program, otherwise the exit code of the
+        program.
     """
     arguments = sys.argv[1:] if argv is None else argv
     return run_program("medfed", lambda: _dispatch(arguments))

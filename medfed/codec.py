@@ -12,7 +12,7 @@ from medfed.style_codec.images import N_TEXTURES
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed codec`, which trains a style codec or draws what a codec does with images.
+    """Run the program `medfed codec`, which trains a style codec, or draws images in the style of other images.
 
     A style codec is an encoder and a decoder that redraw an image in another site's style.
 

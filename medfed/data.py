@@ -22,9 +22,14 @@ from medfed.phantoms.synthetic import SyntheticDataset
 
 
 def main(argv: list[str] | None = None) -> int:
-    """List, describe, check or download datasets, as the arguments `argv` say (None reads `sys.argv`).
+    """Run the program `medfed data`, which lists, describes, checks or downloads datasets.
 
-    Return the exit code: 0; 2 after an error that the user can correct, or if `check` finds a problem in the data.
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 on success, 2 after an error that the user can correct. The command `check` also gives 2 if it
+        finds a problem in the data.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.data", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

@@ -13,14 +13,14 @@ from medfed.core.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed evaluate`, which trains every method with each site as the unseen site and compares them.
+    """Run the program `medfed evaluate`: train every method with each site as the unseen site, and compare the methods.
 
     Args:
         argv: the command-line arguments; None reads `sys.argv`.
 
     Returns:
-        The exit code: 0 if all runs are done, 1 if some were left out because another process has locked them, 2 after
-        an error that the user can correct.
+        The exit code: 0 if all runs are done, 1 if some runs were left out because another process has locked them, 2
+        after an error that the user can correct.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.evaluate", description=__doc__)
     add_config_argument(parser)

@@ -54,13 +54,14 @@ def write_report(runs: list[Path], out: Path, quiet: bool = True) -> int:
     Args:
         runs: folders that `medfed.train` or `medfed.evaluate` wrote.
         out: path of the HTML file to write; an existing file is replaced.
-        quiet: whether to draw no progress bar.
+        quiet: True hides the progress bar.
 
     Returns:
         Size of the page in bytes.
 
     Raises:
-        UserError: if a folder contains neither a finished run nor a comparison with one, or a file in it is damaged.
+        UserError: if a folder contains neither a finished run nor a comparison with a finished run, or if a file in a
+            folder is damaged.
     """
     def with_progress(jobs: list) -> tqdm:
         return tqdm(jobs, desc="reading", unit="run", disable=quiet or len(jobs) < 2, leave=False, dynamic_ncols=True)

@@ -1,4 +1,4 @@
-"""Run the privacy audit of one site: several attacks on the statistics that it would share, each with a reference."""
+"""Run the privacy audit of one site: several attacks on the statistics that the site would share."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def audit(
     n_gallery: int = N_GALLERY,
     quiet: bool = True,
 ) -> tuple[dict, list[reconstruction.Reconstruction]]:
-    """Measure how much the statistics that a site would share reveal about its images, by attacking them.
+    """Attack the statistics that a site would share, and measure how much they reveal about the site's images.
 
     Shared statistics are the tensors that the federated method lets a site send before the first round, such as a mean
     or amplitudes of frequencies. The network's weights are not attacked.
@@ -44,14 +44,14 @@ def audit(
         name: name of the audited site; None for the first site in alphabetical order.
         n_images: number of images that the reconstruction attack tries to recover, at least 1.
         n_gallery: largest number of images among which the re-identification attack searches, at least 2.
-        quiet: whether to hide the progress bar.
+        quiet: True hides the progress bar.
 
     Returns:
         The results as plain JSON values (the content of the file `audit.json`), and the images that the reconstruction
         attack recovered, each with its original and its scores.
 
     Raises:
-        UserError: if there is no site of this name, or the site would not share statistics.
+        UserError: if no site that trains has this name, or if the site would not share statistics.
     """
     ordered = sorted(experiment.sites, key=lambda site: site.name)
     names = [site.name for site in ordered]

@@ -1,4 +1,4 @@
-"""Re-identification attack: link another image of the same scene to one of the rows that the site sent."""
+"""Re-identification attack: find the statistics of an image in what the site sent."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ def reidentify(
 
     For some methods, a site sends one row of statistics for each image. The attacker computes the statistics of the
     changed copy, and chooses the most similar row among N rows that the site sent (the gallery). The choice is correct
-    if this row belongs to the original image. The changed copies are: with noise, mirrored, shifted, compressed with
-    JPEG, and all of these but the mirroring at once ("copy").
+    if the chosen row belongs to the original image. There are five kinds of changed copies: "noise", "mirrored",
+    "shifted", "JPEG" (compressed), and "copy" (changed brightness, shift, noise and JPEG compression together).
 
-    In the test "neighbour", the attacker has another image of the same patient in place of a changed copy: the next
-    slice of the volume, or else the previous one. The row of this image is removed from the gallery, and the choice is
-    correct if the chosen row belongs to any image of the same patient.
+    In a sixth test, "neighbour", the attacker has no changed copy, but another image of the same patient: the next
+    image of the patient (in a volume, the next slice) or, if there is none, the previous one. The row of this other
+    image is removed from the gallery. The choice is correct if the chosen row belongs to any image of the same patient.
 
     Args:
         shared: the audited site and the statistics that it sends.
-        n_images: largest size N of the gallery. The images are sampled at random from those whose row was sent.
-        mirror_axis: axis of an image (C, H, W) that runs from left to right: -1 or -2.
+        n_images: largest number N of rows in the gallery. N random images of the site are used whose rows were sent.
+        mirror_axis: axis along which the mirrored copy of an image (C, H, W) is flipped: -1 (W) or -2 (H).
         tick: function without arguments that is called after each gallery image.
 
     Returns:
         {"n": N, "perturbations": {NAME: {"top_1", "chance", "n"}}}, where NAME is "noise", "mirrored", "shifted",
-        "JPEG", "copy" or "neighbour". "top_1" is the fraction of correct choices, "chance" the fraction that guessing
-        would give, and "n" the number of trials. The result is None if the site sends no rows of single images, or if
-        fewer than two rows can be assigned to an image.
+        "JPEG", "copy" or "neighbour". "top_1" is the fraction of correct choices. "chance" is the fraction that is
+        expected if a row is chosen at random. The inner "n" is the number of choices in this test. The result is None
+        if the site does not send one row for each image, or if fewer than two rows can be assigned to an image.
     """
     if not shared.per_image_entries:
         return None

@@ -24,21 +24,25 @@ def membership_inference(
 ) -> dict | None:
     """Measure how well an attacker can find out which patients' images the shared statistics were computed from.
 
-    Shared statistics are the tensors that a site computes from its images and sends before the first round. The
-    patients whose images they are computed from are called members. The attacker has images of a patient, computes
-    their statistics, and takes the patient for a member if these statistics are close to the shared ones.
+    Shared statistics are the tensors that a site computes from its training images and sends before the first round. A
+    member is a patient whose images were used for the shared statistics. The attacker has images of a patient and
+    computes the statistics of these images. If the patient's statistics are close to the shared statistics, the
+    attacker concludes that the patient is a member.
 
     Args:
         shared: the audited site and the statistics that it shares.
-        held_out: images of patients of the same site who are not members, with labels; None if there are none.
+        held_out: images and labels of patients of the same site who are not members. None if there are none; the result
+            is then None too.
         tick: function without arguments that is called after each tested patient.
 
     Returns:
-        A dictionary with the number of tested members ("members") and non-members ("others"), and the results of two
-        attacks: "same_images", with the patient's unchanged images, and "second_look", with changed copies of them. A
-        result is {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap interval.
-        A result is None if fewer than two patients of a group have statistics. None instead of the dictionary if there
-        are fewer than two members or fewer than two non-members.
+        {"members", "others", "same_images", "second_look"}. The first two are the numbers of tested members and of
+        tested non-members. The last two are the results of two attacks: "same_images" uses the patient's unchanged
+        images, and "second_look" uses copies with changed brightness, shift, noise and JPEG compression. The result
+        of an attack is {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap
+        interval. The result of an attack is None if statistics could be computed for fewer than two members or fewer
+        than two non-members. The function returns None if there are fewer than two members or fewer than two
+        non-members.
     """
     if held_out is None:
         return None
@@ -63,12 +67,12 @@ def membership_inference(
 def n_tested_patients(shared: SharedStatistics, held_out: Samples | None) -> int:
     """Return the number of patients that `membership_inference` tests: at most 40 members and at most 40 non-members.
 
-    Shared statistics are the tensors that a site computes from its images and sends before the first round. A member is
-    a patient whose images they are computed from.
+    Shared statistics are the tensors that a site computes from its training images and sends before the first round. A
+    member is a patient whose images were used for the shared statistics.
 
     Args:
         shared: the audited site, whose training set gives the members.
-        held_out: images of patients who are not members; None if there are none.
+        held_out: images of patients of the same site who are not members. For None, only members are counted.
     """
     return sum(
         min(MAX_PATIENTS, len(images_by_patient(samples))) for samples in (shared.site.training, held_out) if samples

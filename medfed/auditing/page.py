@@ -27,7 +27,12 @@ REAL = "REAL data: the images below show patients. Protect this page as you prot
 
 @dataclass(frozen=True)
 class Leaving:
-    """Content of the section about what would be sent: (name, value) pairs of general facts, and a table of tensors."""
+    """Content of the page's section about what the site would send before training.
+
+    Attributes:
+        facts: (name, value) pairs, such as the site, the method and the number of images.
+        tensors: a table with one row for each tensor that the site would send.
+    """
 
     facts: list[tuple[str, str]]
     tensors: Table
@@ -35,7 +40,12 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Measures:
-    """Content of the section about what the statistics reveal: a table of measures, and a caution about them."""
+    """Content of the page's section about what the shared statistics reveal.
+
+    Attributes:
+        table: one row for each measure: its name, its value, and a value to compare with.
+        caution: a sentence that says what a value near chance does not mean.
+    """
 
     table: Table
     caution: str
@@ -43,7 +53,13 @@ class Measures:
 
 @dataclass(frozen=True)
 class Attempt:
-    """An image of the site and the images that were reconstructed from its statistics, each with a text below it."""
+    """One attacked image of the site and its reconstructions, as the page shows them.
+
+    Attributes:
+        caption: which image is shown.
+        data_label: which data the image belongs to: synthetic phantom data or real data.
+        images: (image, text below it) pairs: first the original, then each reconstruction.
+    """
 
     caption: str
     data_label: str
@@ -53,12 +69,12 @@ class Attempt:
 def build_page(result: Mapping[str, Any], reconstructions: Sequence[Reconstruction], axes: str | None) -> str:
     """Return the report of a privacy audit as the text of one HTML page. Equal arguments give an equal text.
 
-    The page shows what the site would send, how much it reveals, and the images that an attacker could reconstruct.
+    The page shows what the site would send, what these statistics reveal, and the images that the audit reconstructed
+    from the statistics.
 
     Args:
         result: the results of the audit, which are the content of the file `audit.json`.
-        reconstructions: the attacked images, each with its original and the images that were reconstructed from
-            statistics.
+        reconstructions: for each attacked image, the original and its reconstructions, from `reconstruct`.
         axes: two letters for the directions in the patient in which the first and the second image axis increase, such
             as "RA" for right and anterior; None for images that are not from a scanner.
     """

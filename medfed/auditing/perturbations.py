@@ -26,7 +26,7 @@ def perturbations(mirror_axis: int) -> dict[str, Perturbation]:
     shape in [0, 1].
 
     Args:
-        mirror_axis: axis of an image (C, H, W) that runs from left to right: -1 or -2.
+        mirror_axis: axis along which "mirrored" flips an image (C, H, W): -1 (W) or -2 (H).
     """
     return {
         "noise": add_noise,
@@ -51,14 +51,17 @@ def add_noise(image: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def random_shift(image: Tensor, rng: torch.Generator) -> Tensor:
-    """Return a copy of an image, shifted by 3 % of its shorter side along both axes, each in a random direction.
+    """Return a copy of an image that is shifted along H and along W by 3 % of the image's shorter side.
+
+    The shift is rounded to whole pixels and is at least one pixel. The direction along each axis is random. The new
+    border is filled by repeating the edge pixels.
 
     Args:
-        image: (C, H, W), any intensity range. The new border is filled by repeating the edge pixels.
+        image: (C, H, W), any intensity range.
         rng: CPU random generator for the directions.
 
     Returns:
-        (C, H, W), shifted by at least one pixel.
+        (C, H, W), in the unit of the image.
     """
     reach = max(1, round(SHIFT * min(image.shape[1:])))
     down, right = (2 * reach * torch.randint(2, (2,), generator=rng)).tolist()
@@ -83,7 +86,10 @@ def jpeg_compressed(image: Tensor) -> Tensor:
 
 
 def degraded_copy(image: Tensor, rng: torch.Generator) -> Tensor:
-    """Return a copy of an image with up to 5 % more or less brightness, a small shift, noise, and JPEG compression.
+    """Return a copy of an image with changed brightness, a small shift, noise, and JPEG compression, in this order.
+
+    The image is multiplied by a random number in [0.95, 1.05]. The other changes are those of `random_shift`,
+    `add_noise` and `jpeg_compressed`.
 
     Args:
         image: (C, H, W) in [0, 1].

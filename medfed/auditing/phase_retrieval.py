@@ -32,8 +32,8 @@ class ImageEstimate(NamedTuple):
 
     Args:
         image: (H, W) in [0, 1], 0 outside the support, the region in which the image may be different from 0.
-        residual: relative error of the amplitudes (or other statistics) of this image from the known ones; 0 is a
-            perfect fit.
+        residual: relative error of the amplitudes (or other statistics) of this image compared with the known
+            amplitudes (or statistics). 0 is a perfect fit.
     """
 
     image: Tensor
@@ -46,23 +46,25 @@ def retrieve_phase(
 ) -> ImageEstimate:
     """Reconstruct an image from the amplitudes of its Fourier spectrum; the phases are unknown.
 
-    The algorithm is Fienup's hybrid input-output, followed by error reduction, from several random starting images. The
-    result of the start whose amplitudes fit best is returned. The original image is not needed for this choice.
+    The algorithm is Fienup's hybrid input-output, followed by error reduction. It is repeated from several random
+    starting images, and the result whose amplitudes are closest to the known amplitudes is returned. The original image
+    is not needed for this choice.
 
     Args:
         amplitude: (H, W // 2 + 1), |rfft2| of an image in [0, 1]. The computation uses the dtype of this tensor,
             float32 or float64.
-        known: (H, W // 2 + 1) bool; amplitudes are ignored where it is False.
-        support: (H, W) bool; the image is 0 outside the support.
+        known: (H, W // 2 + 1) bool; True where the amplitude is known. All other values of `amplitude` are ignored.
+        support: (H, W) bool, the region in which the image may be different from 0.
         rng: CPU random generator for the starting images.
-        n_steps: largest number of steps of each start.
-        n_starts: number of starts that are computed together.
-        n_waves: how often `n_starts` new starts are tried at most. No new starts are tried once a relative error of the
+        n_steps: largest number of steps from each starting image.
+        n_starts: number of starting images of one wave, which are computed together.
+        n_waves: largest number of waves, at least 1. No further wave is computed if the relative error of the
             amplitudes is below 5e-3.
         beta: feedback factor of hybrid input-output in (0, 1]. The common value 0.9 converges less often here than 0.6.
 
     Returns:
-        The image, (H, W) in [0, 1], and the relative error of its amplitudes from the known ones (`residual`).
+        The image, (H, W) in [0, 1], and `residual`, the relative error of its amplitudes compared with the known
+        amplitudes (0 is a perfect fit).
 
     Raises:
         ValueError: if the shapes do not match, if no amplitude is known, or if `n_waves` is below 1.
@@ -90,7 +92,7 @@ def retrieve_phase(
 def align(estimate: Tensor, original: Tensor) -> Tensor:
     """Align an image from phase retrieval with the original: undo a circular shift and a rotation by 180 degrees.
 
-    Phase retrieval cannot determine the shift and the rotation, because they do not change the amplitudes.
+    Phase retrieval cannot determine the shift and the rotation, because neither of them changes the amplitudes.
 
     Args:
         estimate: (H, W), reconstructed image.
@@ -148,16 +150,16 @@ def correlation(a: Tensor, b: Tensor, inside: Tensor) -> float:
 
 
 def detail_correlation(estimate: Tensor, original: Tensor, inside: Tensor, sigma_px: float) -> float:
-    """Compute Pearson's correlation of the fine details of two aligned images. Details are image minus Gaussian blur.
+    """Compute Pearson's correlation of the fine details of two aligned images.
 
-    Unlike the correlation of the images themselves, it is not high for two different images that have the same black
-    background.
+    The fine details are the image minus its Gaussian blur. Two different images with the same black background can have
+    a high correlation, but the correlation of their fine details is low.
 
     Args:
         estimate: (H, W), reconstructed image.
         original: (H, W), image to compare with.
-        inside: (H, W) bool, True where the original is not empty. Pixels within 2 `sigma_px` of the edge of this region
-            are left out, if more than 16 pixels remain.
+        inside: (H, W) bool, True where the original is not empty. Pixels nearer than 2 `sigma_px` to the edge of this
+            region are left out. If 16 or fewer pixels would remain, the whole region is compared.
         sigma_px: standard deviation of the Gaussian blur in pixels.
 
     Returns:

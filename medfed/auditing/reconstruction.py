@@ -40,16 +40,17 @@ KINDS = ("full", "window", "fitted", "mean")
 class Reconstruction:
     """One image of the site, and the images that were reconstructed from its statistics in different ways.
 
-    The ways are: "full", from all amplitudes of the image's spectrum, which shows that the attack works; "window", from
-    the shared amplitudes of low frequencies; "fitted", by fitting an image to the shared statistics; and "mean", the
-    mean image of the site's other patients, which needs no attack.
+    There are up to four reconstructions. "full" uses all amplitudes of the image's spectrum and shows that the attack
+    works. "window" uses the shared amplitudes of low frequencies. "fitted" is an image whose statistics were fitted to
+    the shared statistics. "mean" is the mean image of the site's other patients, which needs no attack.
 
     Args:
         original: (H, W), one channel in [0, 1], reduced to at most 96 x 96 pixels.
-        images: the reconstructions by way, each (H, W) and aligned with the original.
-        scores: by way, {"correlation", "detail_correlation", "misfit"}. The first two are Pearson's correlation with
-            the original inside the part that is not empty, of the intensities and of the fine details. "misfit" is the
-            relative error of the known amplitudes or statistics; "mean" has none.
+        images: for each reconstruction, by its name ("full" and so on), the image (H, W), aligned with the original.
+        scores: for each reconstruction, by its name, {"correlation", "detail_correlation", "misfit"}. "correlation" is
+            Pearson's correlation of the intensities with the original, where the original is not empty.
+            "detail_correlation" is the same for the fine details. "misfit" is the relative error of the image's
+            amplitudes or statistics compared with the known values; "mean" has no "misfit".
     """
 
     original: Tensor
@@ -62,14 +63,14 @@ def reconstruct(
 ) -> list[Reconstruction]:
     """Try to reconstruct images of a site from the statistics that it would share, and score the results.
 
-    Shared statistics are the tensors that a site computes from its images and sends before the first round. One image
-    of each of several patients is attacked: the middle image of the patient. The patients are spread evenly over the
-    site's training set. Images for which the method shares nothing are left out.
+    Shared statistics are the tensors that a site computes from its images and sends before the first round. Patients
+    are chosen at equal distances in the site's training set, and the middle image of each chosen patient is attacked.
+    Images for which the method shares nothing are left out.
 
     Args:
         shared: the audited site and the statistics that it shares.
-        n_images: number of patients whose image is attacked.
-        n_steps: largest number of phase retrieval steps of each random start.
+        n_images: number of attacked patients, and so of attacked images.
+        n_steps: largest number of phase retrieval steps from each random starting image.
         tick: function without arguments that is called after each image.
 
     Returns:
@@ -158,11 +159,12 @@ def reconstruct_from_window(window: Tensor, shape: Sequence[int], rng: torch.Gen
             centre, divided by the number of pixels. `medfed.functional.fourier.low_frequency_window` returns such
             amplitudes.
         shape: (H, W), height and width of the reconstructed image in pixels.
-        rng: CPU random generator for the random starts.
-        n_steps: largest number of phase retrieval steps of each start.
+        rng: CPU random generator for the starting images.
+        n_steps: largest number of phase retrieval steps from each random starting image.
 
     Returns:
-        The image, (H, W) in [0, 1], and the relative error of its amplitudes from the given ones (`residual`).
+        The image, (H, W) in [0, 1], and `residual`, the relative error of its amplitudes compared with the given
+        amplitudes (0 is a perfect fit).
     """
     half = len(window) // 2
     amplitude = window.new_zeros(shape[0], shape[1] // 2 + 1)

@@ -64,7 +64,8 @@ def table_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         result: the result of `medfed.auditing.audit.audit`.
 
     Returns:
-        For each measure three texts: its name, its value, and a value to compare it with, such as the value of chance.
+        One tuple of three texts for each measure: the name of the measure, its value, and what to compare the value
+        with, such as the value that guessing would give.
     """
     return [*_reconstruction(result["reconstruction"]), *_reidentification(result["reidentification"]),
             *_site(result["site_identification"], result["one_left_out"]), *_membership(result["membership"])]

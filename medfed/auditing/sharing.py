@@ -1,4 +1,4 @@
-"""The statistics that a site would send before training, and those of any other images with the same code.
+"""The statistics that a site would send before training, and the same statistics of any other images.
 
 The audit calls the site's own reply to the coordinator's "share" request, so it measures exactly what would be sent.
 """
@@ -26,9 +26,9 @@ class ImageSet:
     """Images in memory that replace a site's training images when its statistics are computed.
 
     Args:
-        images: (N, C, H, W), prepared images.
-        labels: (N, ...), their labels or masks.
-        n_patients: number of patients that the site reports.
+        images: (N, C, H, W) in [0, 1], not standardised.
+        labels: (N, ...), the class numbers or masks of the images.
+        n_patients: number of patients that the site reports to the method.
     """
 
     images: Tensor
@@ -62,7 +62,7 @@ class SharedStatistics:
         site: the audited site.
         weights: initial weights of the network, which the coordinator sends with its request.
         sent: the tensors that the site would send, by name.
-        n_bytes: size of the site's whole message in bytes.
+        n_bytes: size in bytes of the whole message that contains the tensors.
         per_image_entries: names of the tensors that have one row for each image. The other tensors describe the site
             as a whole.
     """
@@ -75,12 +75,12 @@ class SharedStatistics:
 
     @classmethod
     def from_site(cls, site: Site, weights: Tensors) -> SharedStatistics:
-        """Compute the statistics that a site would send before the first round, and return them with the site.
+        """Compute the statistics that a site would send before the first round, and return a new `SharedStatistics`.
 
         The statistics of a single image are computed too, to find out which tensors have one row for each image.
 
         Args:
-            site: the site to audit.
+            site: the site to audit, with its training images.
             weights: initial weights of the network, by name.
         """
         reply = site.reply(_share_request(weights))
@@ -96,13 +96,13 @@ class SharedStatistics:
     def statistics_of(self, batch: Batch, *purpose: str | int) -> Tensors:
         """Compute the statistics that the site would send if the given images were its training images.
 
-        The number of patients that is reported to the method is that of the site's whole training set. Otherwise a
-        method with the setting `min_patients` might send nothing for a few images.
+        A method with the setting `min_patients` sends nothing for too few patients. Therefore the number of patients in
+        the site's whole training set is given to the method, and not the number in the batch.
 
         Args:
-            batch: images (N, C, H, W), prepared like the site's training images, and their labels.
-            purpose: words and numbers from which the random seed of the computation is made; the same words give the
-                same random numbers.
+            batch: images (N, C, H, W) in [0, 1], not standardised, and their labels.
+            purpose: words and numbers from which the random seed of the computation is made. Equal words and numbers
+                give equal random numbers.
 
         Returns:
             Tensors by name; empty if the site would send nothing, for example for blank images.
@@ -119,8 +119,8 @@ class SharedStatistics:
             tensors: tensors by name, such as the attribute `sent` or the result of `statistics_of`.
 
         Returns:
-            (R, D) float64. For a method that sends one row of statistics for each image, R is the number of images, and
-            tensors without such rows are left out. For other methods R is 1. The shape is (0, 0) if there are no
+            (R, D) float64. If the site sends tensors with one row for each image (`per_image_entries`), only these
+            tensors are used, and R is the number of rows. Otherwise R is 1. The shape is (0, 0) if there are no
             floating-point tensors.
         """
         entries = [entry.detach().double().cpu() for name, entry in sorted(tensors.items())
@@ -135,12 +135,13 @@ class SharedStatistics:
         """Compute the statistics that the site would send for the given images, and average them over the images.
 
         Args:
-            batch: images (N, C, H, W), prepared like the site's training images, and their labels.
-            purpose: words and numbers from which the random seed of the computation is made; the same words give the
-                same random numbers.
+            batch: images (N, C, H, W) in [0, 1], not standardised, and their labels.
+            purpose: words and numbers from which the random seed of the computation is made. Equal words and numbers
+                give equal random numbers.
 
         Returns:
-            (1, D) float64, the mean of the rows of `vectors`; (0, 0) if the site would send nothing.
+            (1, D) float64: the statistics as vectors (see `vectors`), averaged over the rows. The shape is (0, 0) if
+            the site would send nothing.
         """
         rows = self.vectors(self.statistics_of(batch, *purpose))
         return rows.mean(dim=0, keepdim=True) if len(rows) else rows
@@ -150,7 +151,7 @@ class SharedStatistics:
 
         Returns:
             One dictionary of plain JSON values for each tensor: "name"; "shape", a list; "type", such as "float32";
-            "bytes", its size; and "row_for_each_image", whether it has one row for each image.
+            "bytes", the size of the tensor; and "row_for_each_image", whether the tensor has one row for each image.
         """
         return [{"name": name, "shape": list(entry.shape), "type": str(entry.dtype).removeprefix("torch."),
                  "bytes": entry.numel() * entry.element_size(), "row_for_each_image": name in self.per_image_entries}
@@ -160,7 +161,8 @@ class SharedStatistics:
 class ForceGradients(TorchFunctionMode):
     """Context manager in which `torch.no_grad` and `Tensor.detach` do not stop gradients.
 
-    With it the audit can compute gradients through the function with which a method computes its shared statistics.
+    Methods compute their shared statistics without gradients. Inside this context, the audit can compute the gradients
+    of the shared statistics with respect to an image.
     """
 
     def __torch_function__(
@@ -196,7 +198,7 @@ def evenly_spaced(items: Sequence, n: int) -> list:
 
     Args:
         items: items to choose from.
-        n: number of items to choose.
+        n: number of items to choose, at least 0.
 
     Returns:
         The chosen items in their original order; all items if there are at most `n`.

@@ -17,12 +17,12 @@ MAX_LEFT_OUT = 12  # largest number of patients that are left out in turn
 
 
 def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None) -> dict | None:
-    """Measure how often the statistics of half of a site's patients reveal which site they come from.
+    """Measure how often the statistics of half of a site's patients reveal to which site the patients belong.
 
     Shared statistics are the tensors that a site computes from its images and sends before the first round. The
-    patients of every site are split into two random halves, and these tensors are computed for each half. The
-    statistics of a second half are identified if the first half with the most similar statistics belongs to the same
-    site.
+    patients of every site are split into two random halves, and the shared statistics are computed for each half. Each
+    second half is then compared with the first halves of all sites. The identification is correct if the most similar
+    first half belongs to the same site.
 
     Args:
         sites: the audited site first, then the other sites, each with its statistics.
@@ -63,10 +63,12 @@ def leave_one_out(
         tick: function without arguments that is called after each removed patient.
 
     Returns:
-        {"patients": number of patients that were removed in turn, "mean_change", "largest_change"}. The changes are
-        Euclidean distances, divided by the norm of the complete statistics. If at least two other sites share
-        statistics, there is also "of_distance": the largest change divided by the median distance to the other sites,
-        both computed from standardised statistics. None if the site has fewer than three patients.
+        {"patients": number of removed patients, "mean_change", "largest_change", "of_distance"}. A change is the
+        Euclidean distance between the statistics without the patient and the complete statistics, divided by the norm
+        of the complete statistics. "of_distance" is the largest change divided by the median distance between this site
+        and the other sites. For "of_distance", every statistic is first standardised over the sites (see
+        `StandardizedDistance`). This key is missing if fewer than two other sites share statistics. The result is None
+        if the site has fewer than three patients.
     """
     patients = images_by_patient(shared.site.training)
     if len(patients) < 3:

@@ -21,10 +21,10 @@ AXES = (-2, -1)
 def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats: int = 7) -> dict[str, float | int]:
     """Time three implementations of ELCFS's amplitude exchange, which gives images the appearance of other sites.
 
-    One batch of float32 RGB images is mixed with amplitudes of `n_sites` other sites, which gives n_images * n_sites
-    restyled images. The amplitudes of the other sites are computed before the measurement. Each restyled batch is
-    discarded when the next is made, as in training, so that mostly the mathematics is timed and not the memory
-    allocator.
+    The images are random float32 RGB images. One batch is mixed with amplitudes of `n_sites` other sites, which gives
+    n_images * n_sites restyled images. The amplitudes of the other sites are computed before the measurement. As in
+    training, each restyled batch is discarded when the next batch is computed, so that little of the measured time is
+    spent on memory allocation.
 
     Args:
         size: side of the images in pixels.
@@ -33,10 +33,11 @@ def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats:
         repeats: how often each implementation is timed.
 
     Returns:
-        The arguments; the number of threads (`threads`); the median time in milliseconds of NumPy, `torch.fft` and
-        medfed (`numpy_ms`, `torch_fft_ms`, `medfed_ms`); how many times faster medfed is than the other two
-        (`times_faster_than_numpy`, `times_faster_than_torch_fft`); and the largest difference between medfed's images
-        and theirs, relative to the brightest pixel (`max_relative_difference`).
+        A dictionary with the arguments by name, and with: `threads`, the number of threads; `numpy_ms`, `torch_fft_ms`
+        and `medfed_ms`, the median times in milliseconds for all restyled images; `times_faster_than_numpy` and
+        `times_faster_than_torch_fft`, the time of the other implementation divided by medfed's time; and
+        `max_relative_difference`, the largest difference between a pixel of medfed and the same pixel of another
+        implementation, relative to the brightest pixel.
     """
     implementations = _implementations(size, n_images, n_sites)
     views = {name: list(run()) for name, run in implementations.items()}                         # warms up, too
@@ -57,8 +58,8 @@ def numpy_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> I
     """Mix the low-frequency amplitudes of images with those of other sites, one image at a time, with NumPy.
 
     Each image needs one `fft2` and one `ifft2`. This is the slow reference implementation of the benchmark. In the
-    lowest frequencies (a 7 x 7 window at 384 x 384 pixels) the new amplitude is (1 - ratio) * own + ratio * other; all
-    phases stay the same.
+    lowest frequencies (a 7 x 7 window at 384 x 384 pixels) the new amplitude is (1 - ratio) * own + ratio * other,
+    where "own" is the image's amplitude and "other" the other site's amplitude. All phases stay the same.
 
     Args:
         images: (B, C, H, W), non-negative intensities in any unit.
@@ -78,7 +79,8 @@ def torch_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> I
     """Mix the low-frequency amplitudes of images with those of other sites, a whole batch at a time, with `torch.fft`.
 
     Each restyled batch needs one `fft2` and one `ifft2`. In the lowest frequencies (a 7 x 7 window at 384 x 384 pixels)
-    the new amplitude is (1 - ratio) * own + ratio * other; all phases stay the same.
+    the new amplitude is (1 - ratio) * own + ratio * other, where "own" is the image's amplitude and "other" the other
+    site's amplitude. All phases stay the same.
 
     Args:
         images: (B, C, H, W), non-negative intensities in any unit.
@@ -102,8 +104,8 @@ def medfed_views(images: Tensor, windows: list[Tensor], ratios: list[Tensor]) ->
     """Mix the low-frequency amplitudes of images with those of other sites, with `medfed.functional.fourier`.
 
     The low frequencies of the batch are computed once. Each restyled batch is then the batch plus a small correction,
-    without another FFT. In the lowest frequencies the new amplitude is (1 - ratio) * own + ratio * other; all phases
-    stay the same.
+    without another FFT. In the lowest frequencies the new amplitude is (1 - ratio) * own + ratio * other, where "own"
+    is the image's amplitude and "other" the other site's amplitude. All phases stay the same.
 
     Args:
         images: (B, C, H, W), non-negative intensities in any unit.

@@ -13,8 +13,8 @@ def time_alternating(implementations: dict[str, Callable[[], Iterator[Tensor]]],
     """Time several implementations in turn, so that other load on the machine affects all of them equally.
 
     Args:
-        implementations: by name, a function that returns an iterator. The measured time includes consuming the
-            iterator.
+        implementations: functions without arguments, by name. Each returns an iterator over tensors. The measured time
+            is the time from the call of the function to the end of its iterator.
         repeats: how often each implementation is timed, at least 1.
 
     Returns:

@@ -101,7 +101,9 @@ def overrides(arguments: argparse.Namespace) -> list[str]:
 
 
 def run_program(name: str, work: Callable[[], int]) -> int:
-    """Run a program's work and return its exit code. Errors that a user can correct are printed without a traceback.
+    """Call the function that does a program's work, and return the exit code of the program.
+
+    Errors that a user can correct are printed without a traceback.
 
     The exit codes are:
 
@@ -109,7 +111,7 @@ def run_program(name: str, work: Callable[[], int]) -> int:
     - 1 if a file or folder cannot be written, for example because the disk is full;
     - 2 for a UserError;
     - 129 for SIGHUP, 130 for Ctrl-C and 143 for SIGTERM;
-    - 141, without a message, if the reader of the output has gone (`| head`).
+    - 141, without a message, if the program that reads the output has ended, such as `head` in `medfed data | head`.
 
     Any other exception is a bug and keeps its traceback.
 

@@ -10,11 +10,11 @@ from tqdm import tqdm
 class RoundProgress(AbstractContextManager):
     """Draw one progress bar that counts the updates of all sites over all rounds.
 
-    Its text shows the round, the site that trains, its step and the last validation score.
+    The text of the bar shows the round, the site that trains, the training step and the last validation score.
 
     Args:
         rounds_done: number of rounds that are already finished.
-        rounds: number of all rounds.
+        rounds: number of all rounds, including the finished ones.
         n_sites: number of sites that train in a round.
         quiet: whether to draw nothing.
     """
@@ -31,7 +31,7 @@ class RoundProgress(AbstractContextManager):
         )
 
     def step(self, site: str, step: int, n_steps: int) -> None:
-        """Show which site is training and how many steps it has made in this round.
+        """Show which site is training, and how many training steps this site has made in this round.
 
         Args:
             site: name of the site.
@@ -61,8 +61,8 @@ class RoundProgress(AbstractContextManager):
         """Show the number of the next round, and the validation score of the round that has just ended.
 
         Args:
-            history: the row of this round in `history.csv`, by column. It has the column "round", and
-                "validation_score" if the round was validated.
+            history: the row of the finished round in `history.csv`, by column. It has the column "round" (the number of
+                the round) and, if scores were computed, "validation_score".
         """
         self._round = int(history["round"]) + 1
         if history.get("validation_score") is not None:

@@ -17,8 +17,9 @@ class Batch:
         image: (B, C, H, W), intensities in [0, 1], not standardised.
         label: segmentation: masks (B, S, H, W) of 0 and 1, one channel per structure. Classification: class numbers
             (B,), int64.
-        views: other versions of the same images, such as style-transferred ones, by name; each (B, C, H, W). A method
-            may add them to its samples (`Method.expand`). A geometric augmentation of `image` is applied to them too.
+        views: other versions of the same images, by name, each (B, C, H, W). An example is the images in the style of
+            another site. A method may add views to its samples (`Method.expand`). A geometric augmentation of `image`
+            is applied to the views too.
     """
 
     image: Tensor
@@ -32,7 +33,7 @@ class Batch:
     def transform(self, function: Callable[[Tensor], Tensor], label: Tensor) -> Batch:
         """Apply one function to the images and to every view, and replace the label.
 
-        A view is another version of the same images, such as a style-transferred one (`views`).
+        A view is another version of the same images, such as the images in the style of another site (`views`).
 
         Args:
             function: maps (B, C, H, W) to (B, C, H', W'). It is called once for the images and once for each view.

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 class UserError(ValueError):
     """A mistake that the user can correct: which file or key, what was found, what was expected, what to do.
 
-    The programs print it on one line and end with exit code 2. Every other exception is a mistake of medfed and keeps
-    its traceback.
+    The programs print the message on one line and end with exit code 2. Every other exception is a mistake of medfed
+    and keeps its traceback.
     """
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The sentences of the message, one for each mistake. A plain UserError has one; UserErrors has several."""
+        """The sentences of the error message, one for each mistake; only the subclass UserErrors has more than one."""
         return (str(self),)
 
 
@@ -25,5 +25,5 @@ class UserErrors(UserError):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The messages of the error, one sentence for each mistake."""
+        """The sentences of the error message, one for each mistake."""
         return self._sentences

@@ -30,16 +30,16 @@ def write_atomically(path: Path, *parts: bytes | str) -> None:
 
 
 def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
-    """Write the content of a file to a temporary file, and return a function that renames it to its final name.
+    """Write the content of a file to a temporary file, and return a function that gives this file its final name.
 
-    This is `write_atomically` in two steps. So several files can be written first and then renamed together.
+    Several files can thus be written first, and then be renamed together. `write_atomically` does both steps at once.
 
     Args:
         path: the file to create or to replace; its folder must exist.
         parts: the content, written one after another; text is encoded as UTF-8.
 
     Returns:
-        A function without arguments that flushes the temporary file to the disk and renames it to `path`.
+        A function without arguments that flushes the temporary file to the disk and renames the file to `path`.
 
     Raises:
         OSError: if the temporary file cannot be written.
@@ -61,8 +61,8 @@ def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
 def sha256_digest(*parts: bytes) -> bytes:
     """Return the SHA-256 (32 bytes) of the content of a file, to be written at the beginning of the file.
 
-    `read_with_checksum` verifies it. It is needed because a safetensors file has no checksum of its own: when one bit
-    of such a file was flipped, loading noticed it in only 1 of 500 tests.
+    `read_with_checksum` verifies this checksum. A safetensors file has no checksum of its own: in 500 tests in which
+    one bit of such a file was flipped, loading the file found the error only once.
 
     Args:
         parts: the content of the file in one or more parts, which are concatenated.
@@ -81,7 +81,7 @@ def read_with_checksum(path: Path, advice: str) -> bytes:
         advice: what the user can do if the file is damaged. The error message ends with this text.
 
     Raises:
-        UserError: if the content does not have this SHA-256.
+        UserError: if the content does not have the SHA-256 with which the file begins.
     """
     data = path.read_bytes()
     if hashlib.sha256(data[32:]).digest() != data[:32]:
@@ -91,19 +91,19 @@ def read_with_checksum(path: Path, advice: str) -> bytes:
 
 @contextmanager
 def exclusive_lock(path: Path, busy: Callable[[str], UserError], wait_s: float = 0.0) -> Iterator[int]:
-    """Context manager that holds an exclusive lock on a file, so that two processes never work in one folder.
+    """Context manager that holds an exclusive lock on a file, so that two processes never use one folder together.
 
     The operating system releases the lock when the last process that has the file open ends, even after `kill -9`.
 
     Args:
         path: the lock file; it is created if it does not exist. While the lock is held, the file contains the text
             "process N", where N is the number of the process that holds it.
-        busy: function that is called if another process holds the lock. Its argument is the text in the lock file, and
-            it returns the error to raise.
-        wait_s: how many seconds to wait for the lock before raising this error.
+        busy: function that is called if another process holds the lock. The function receives the text in the lock
+            file, and returns the error to raise.
+        wait_s: how many seconds to wait for the lock before raising this error; 0 does not wait.
 
     Yields:
-        The file descriptor, for a child process that should hold the lock too.
+        The file descriptor of the lock file. A child process that inherits it holds the lock too.
 
     Raises:
         UserError: the error from `busy`, if another process still holds the lock after `wait_s` seconds.

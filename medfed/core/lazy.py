@@ -26,7 +26,7 @@ def lazy_names(
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def get_attribute(name: str) -> Any:
-        """Import the module that defines a public name and return the object; AttributeError for any other name."""
+        """Import the module that defines a public name, and return the object. AttributeError for any other name."""
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(module_of[name])

@@ -85,14 +85,15 @@ def resolve(kind: str, name: str) -> type[Any]:
 
 
 def require(kind: str, name: str) -> None:
-    """Check that a name is known, or has the form of a dotted name. Nothing is imported.
+    """Check that a name in a config is the name of a class of medfed, or a dotted name. Nothing is imported.
 
     Args:
         kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
-        name: the name to check: the name of a file of this kind such as "elcfs", or `package.module.Class`.
+        name: the name to check: the name of a file of this kind without `.py`, such as "elcfs"; or a dotted name such
+            as `package.module.Class`, which is not looked up.
 
     Raises:
-        UserError: if the name is not known and has no dot between valid Python names.
+        UserError: if the name is neither known nor of the form `package.module.Class`.
     """
     if (kind, name) in RENAMED:
         raise UserError(f"the {KINDS[kind][0]} '{name}' is now called '{RENAMED[kind, name]}'; use that name")

@@ -1,6 +1,6 @@
 """Named random streams: each purpose has a generator of its own, seeded by its name.
 
-So no random number changes when sites are added or run in another order.
+The random numbers of a site therefore do not change if other sites are added or if the sites run in another order.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def stream_seed(seed: int, *purpose: str | int) -> int:
 def stream(seed: int, *purpose: str | int) -> torch.Generator:
     """Return a new random generator for a named stream of random numbers, e.g. `stream(seed, "train", site, round)`.
 
-    The generator is on the CPU. Sample from it there and move the values to the GPU: they are then the same on every
-    machine.
+    The generator is on the CPU. Sample on the CPU and then move the values to the GPU, so that the values are the same
+    on every machine.
 
     Args:
         seed: the seed of the run.

@@ -10,7 +10,7 @@ _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt
 
 
 def check(names: Iterable[str]) -> None:
-    """Check that all site names are safe as folder names, and that they are different on every file system.
+    """Check that all site names can be folder names, and that no file system treats two of the names as equal.
 
     A name has 1 to 64 characters: letters of any script, digits, spaces and most punctuation.
 

@@ -83,8 +83,8 @@ class Dataset:
             root: an existing folder.
 
         Returns:
-            This dataset for the folder, with settings that fit the files; None if the folder has another layout. The
-            base class always returns None.
+            A dataset of this class for the folder, with settings that fit the files. None if the folder has another
+            layout. The base class always returns None.
         """
         return None
 
@@ -116,8 +116,8 @@ class Dataset:
     def ratio_structures(self) -> tuple[str, str] | None:
         """Names of the (inner, outer) structures whose ratio of vertical diameters is reported.
 
-        None reports no ratio. For fundus images these are ("cup", "disc"), for the vertical cup-to-disc ratio. The base
-        class returns None.
+        For fundus images these are ("cup", "disc"), for the vertical cup-to-disc ratio. If the value is None, no ratio
+        is reported. The base class returns None.
         """
         return None
 
@@ -125,8 +125,8 @@ class Dataset:
     def intensity_range(self) -> tuple[float, float] | None:
         """Stored intensities (low, high) that are mapped to 0 and 1 for the network, or None.
 
-        For 2-D image files these are (0, 255). None, as for MRI, maps the percentiles 0.5 and 99.5 of each volume to 0
-        and 1. The base class returns None.
+        For 2-D image files these are (0, 255). If the value is None, as for MRI, the percentiles 0.5 and 99.5 of each
+        volume are mapped to 0 and 1. The base class returns None.
         """
         return None
 
@@ -170,7 +170,7 @@ class Dataset:
         return any(self.find_cases(site, folder)[0] for site, folder in self.find_sites().items())
 
     def site_warnings(self, site: str) -> list[str]:
-        """Return warnings about one site. A warning is about something that is allowed but that the user should know.
+        """Return warnings about one site: about things that are allowed, but may be a mistake of the user.
 
         Args:
             site: name of the site.
@@ -197,7 +197,7 @@ class Dataset:
         return reading.read_image(case.image, self.channels, notices)
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the reference mask of a case. A subclass for segmentation must override this method.
+        """Read the mask of a case. A subclass for segmentation must override this method.
 
         Args:
             case: a case of this dataset.
@@ -231,16 +231,18 @@ class Dataset:
         return registry.resolve("datasets", name)(**{**settings, "root": f"{Path(self.root)}_phantom"})
 
     def ensure_available(self, progress: Progress | None = None) -> Dataset:
-        """Return this dataset if its folder exists; otherwise create and return a synthetic dataset, the phantom.
+        """Return this dataset if its folder exists. If not, create and return its phantom, a synthetic dataset.
 
-        The phantom is created only if the field `if_missing` is "phantom".
+        The phantom is created only if the field `if_missing` is "phantom". A phantom that exists with the same
+        settings is used again.
 
         Args:
             progress: function that wraps the iterable of the phantom's cases while they are created, to show a progress
                 bar, as tqdm does; None shows none.
 
         Raises:
-            UserError: if `root` does not exist and `if_missing` is "error", or if this dataset has no phantom.
+            UserError: if `root` does not exist and `if_missing` is "error", if this dataset has no phantom, or if the
+                phantom's folder contains other files.
         """
         if Path(self.root).is_dir():
             return self
@@ -251,7 +253,7 @@ class Dataset:
     def site_names(self) -> list[str]:
         """Return the names of the sites in use, sorted.
 
-        These are the names in the field `sites`; if this field is empty, all sites in the folder `root`.
+        These are the names in the field `sites`. If this field is empty, all sites in the folder `root` are in use.
 
         Raises:
             UserError: if `root` contains no site or a site with an invalid name, or if a site in `sites` is missing.
@@ -346,8 +348,8 @@ class Dataset:
             case: a case of this dataset, with a mask.
 
         Returns:
-            The image (C, H, W, D), the mask (S, H, W, D), the voxel size, and notices about conversions and unusual
-            properties.
+            A `Volume` with the image (C, H, W, D), the mask (S, H, W, D) of 0 and 1, the voxel size in mm, and notices
+            about conversions and unusual properties.
 
         Raises:
             UserError: if a file is missing or damaged, or if image and mask differ in shape or position.

@@ -98,7 +98,10 @@ class Camelyon17(Dataset):
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic. They are if the file PHANTOM.json is in the same folder as metadata.csv."""
+        """Whether the images are synthetic.
+
+        Synthetic images are marked by the file PHANTOM.json in the same folder as metadata.csv.
+        """
         return (self._home() / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
@@ -126,7 +129,8 @@ class Camelyon17(Dataset):
 
         Returns:
             Two lists. The first contains the patches, one `Case` each. The second contains the problems: one sentence
-            for each slide whose folder lacks patches or lies outside `root`.
+            for each slide whose folder lacks patches, or lies outside `root` although the field `follow_symlinks` is
+            False.
         """
         table = self._table()
         rows = table[table[:, metadata.CENTRE] == int(site.removeprefix("hospital_")) - 1]
@@ -169,9 +173,12 @@ class Camelyon17(Dataset):
         return image
 
     def load(self, case: Case) -> Volume:
-        """Always raise an error: `load` returns an image with its mask, but a patch has a class instead of a mask.
+        """Always raise an error, because a patch has a class and no mask. Use `read_image` to read a patch.
 
-        Use `read_image` to read a patch.
+        For datasets with masks, `load` reads the image and the mask of a case.
+
+        Args:
+            case: a patch of this dataset, which the error message names.
 
         Raises:
             TypeError: always.

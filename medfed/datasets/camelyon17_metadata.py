@@ -33,9 +33,10 @@ def read(path: Path, with_split: bool = False) -> np.ndarray:
         with_split: True also reads the column `split`, which says in which part of the published split a patch is.
 
     Returns:
-        (N, 8) int64, read-only, one row per patch. The columns are: number of the patient, number of the lymph node
-        (the slide), x and y of the patch in its slide as in its file name, tumour (0 or 1), centre (the hospital, 0 to
-        4), split (0 training, 1 validation; -1 if `with_split` is False), and the line number in the file.
+        (N, 8) int64, read-only, one row per patch. The columns are: (0) number of the patient, (1) number of the lymph
+        node, which identifies the slide, (2) x and (3) y, the position of the patch in its slide, (4) tumour, 0 or 1,
+        (5) centre, the number of the hospital from 0 to 4, (6) split, which is 0 for training, 1 for validation and -1
+        if `with_split` is False, and (7) the number of the line in the file.
 
     Raises:
         UserError: if the file cannot be read, a column is missing, a value is invalid, a patch is listed twice, or a

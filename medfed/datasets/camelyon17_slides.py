@@ -30,7 +30,7 @@ def existing_cases(cases: Iterable[Case], root: Path, follow_symlinks: bool) -> 
 
     Returns:
         Two lists. The first contains the cases whose files exist. The second contains the problems: one sentence for
-        each slide folder that lacks files, or that lies outside `root` and is not accepted.
+        each slide folder in which files are missing, or which lies outside `root` although `follow_symlinks` is False.
     """
     folders: dict[Path, list[Case]] = defaultdict(list)
     for case in cases:

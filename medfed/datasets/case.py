@@ -16,7 +16,7 @@ class Case:
         site: name of the site that holds the case.
         patient: name of the case, unique within its site; tables and file names show it.
         image: path of the image file.
-        mask: path of the reference segmentation; None for classification.
+        mask: path of the mask file; None for classification.
         subject: identifier of the patient. Cases with the same subject (two eyes, two visits) stay in the same part of
             a split. "" takes `patient`, so that every case counts as a patient of its own.
         label: class number, starting at 0, for classification; None for segmentation.
@@ -36,10 +36,10 @@ class Case:
 
     @property
     def mask_path(self) -> Path:
-        """Path of the file with the reference segmentation.
+        """Path of the mask file of this case.
 
         Raises:
-            TypeError: if the case has no such file, because it belongs to a classification dataset.
+            TypeError: if the case has no mask, because it belongs to a classification dataset.
         """
         if self.mask is None:
             raise TypeError(f"{self.image}: this case has a class and no mask; read it with read_image")

@@ -31,7 +31,8 @@ def to_text(report: DatasetReport) -> str:
         report: from `check_dataset`.
 
     Returns:
-        Lines of text: a table with one row per site, then the warnings, the problems, and the number of both.
+        Lines of text: a table with one row per site, then the warnings, then the problems, and at the end the number of
+        problems and the number of warnings.
     """
     rows = [HEADER, *(_row(site) for site in report.sites)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]

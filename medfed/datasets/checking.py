@@ -118,7 +118,8 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str
         case: a case of this dataset: one image with its mask (segmentation) or its class (classification).
 
     Returns:
-        The properties of the case, or None if there is a problem. And a list of problems, one sentence each.
+        Two values. The first contains the properties of the case; it is None if there is a problem. The second is the
+        list of the problems, one sentence each, which is empty if there are none.
     """
     notices: list[str] = []
     problems: list[str] = []

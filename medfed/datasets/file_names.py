@@ -124,8 +124,8 @@ def pair_two_folders(images: Path, masks: Path) -> tuple[Pairs, Problems]:
         masks: folder of the masks.
 
     Returns:
-        The paths (image, mask) by NAME. And a list of problems: one sentence for each file that has no counterpart,
-        exists twice or has an unsupported format.
+        A dict and a list. The dict contains the paths (image, mask) by NAME. The list contains the problems: one
+        sentence for each file that has no counterpart, exists twice or has an unsupported format.
     """
     images_by_stem, problems = _by_stem(images.iterdir())
     masks_by_stem, mask_problems = _by_stem(masks.iterdir())
@@ -153,8 +153,8 @@ def pair_in_one_folder(folder: Path) -> tuple[Pairs, Problems]:
         folder: folder of the images and masks.
 
     Returns:
-        The paths (image, mask) by NAME. And a list of problems: one sentence for each file that has no counterpart,
-        exists twice or has an unsupported format.
+        A dict and a list. The dict contains the paths (image, mask) by NAME. The list contains the problems: one
+        sentence for each file that has no counterpart, exists twice or has an unsupported format.
     """
     by_stem, problems = _by_stem(folder.iterdir())
     images = {stem: path for stem, path in by_stem.items() if not _image_name(stem)}
@@ -189,8 +189,8 @@ def pair_case_folders(folder: Path, image_name: str, mask_name: str) -> tuple[Pa
         mask_name: name of the mask file in each case folder, without suffix.
 
     Returns:
-        The paths (image, mask) by the name of the case folder. And a list of problems: one sentence for each case
-        folder without image or mask.
+        A dict and a list. The dict contains the paths (image, mask) by the name of the case folder. The list contains
+        the problems: one sentence for each case folder without image or mask.
     """
     pairs, problems = {}, []
     for case in sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != "."):
@@ -208,14 +208,15 @@ def pair_case_folders(folder: Path, image_name: str, mask_name: str) -> tuple[Pa
 def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
     """Guess from the file names in the folder of one case which file is the image and which is the mask.
 
-    Usual names of a mask, such as "segmentation" or "mask", are known.
+    A mask is found by a usual name, such as "segmentation" or "mask". If there are several other image files, the image
+    is found by a usual name, too, such as "t2" or "image".
 
     Args:
         folder: folder of the case.
 
     Returns:
-        The names of the image and the mask without suffixes. None if the folder does not contain exactly one file with
-        a usual name of a mask and one image.
+        The names of the image and the mask without suffixes. None if the folder does not contain exactly one such mask
+        and exactly one such image.
     """
     endings = {path.name: suffix(path) for path in sorted(folder.iterdir()) if path.is_file()}
     stems = [name.removesuffix(ending) for name, ending in endings.items() if ending and name.endswith(ending)]

@@ -85,11 +85,17 @@ class Folder(Dataset):
     def recognise(cls, root: Path) -> Dataset:
         """Return this dataset for any folder, with settings that are guessed from its files.
 
-        From the first site and its first case, it guesses whether each case has a folder of its own and which names the
-        image and the mask have in it. The number of image channels is that of the first 2-D image file, or 1.
+        The first folder in `root`, and the first folder inside that folder, are searched for exactly one image and one
+        mask with a usual name. If one of them contains such a pair, it is taken as the folder of a case, and the names
+        of the two files become `image_name` and `mask_name`. If the case folder lies directly in `root`,
+        `one_site_per_case` is true. The number of image channels is that of the first 2-D image file, or 1 if there is
+        none.
 
         Args:
             root: an existing folder.
+
+        Returns:
+            The dataset; never None.
         """
         dataset = cls(root=str(root))
         first_site = next(iter(dataset.find_sites().values()), None)

@@ -66,10 +66,10 @@ class FolderClasses(Dataset):
     def recognise(cls, root: Path) -> Dataset | None:
         """Return this dataset for a folder with the layout ROOT/SITE/CLASS/NAME.png.
 
-        Every site must contain only folders, the classes, and these must contain 2-D image files (PNG, JPEG, BMP, TIFF)
-        and no folders. There must be at least two different class names. No class folder may have a usual name of a
-        folder of images or masks, such as "images" or "masks", or look like the folder of one case with an image and a
-        mask.
+        SITE must contain only folders. Each of these folders is a class and must contain no other folder. At least one
+        of them must contain a 2-D image file (PNG, JPEG, BMP, TIFF), and there must be at least two different class
+        names. The folder is refused if it looks like one with masks: if a class is called "images", "masks" or "mask",
+        for example, or if a class folder contains exactly one image with one mask.
 
         Args:
             root: an existing folder.
@@ -97,7 +97,7 @@ class FolderClasses(Dataset):
     def classes(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the class numbers, which start at 0.
 
-        These are the names in the field `class_names`. If it is empty, they are the names of all class folders, in
+        These are the names in the field `class_names`. If this field is empty, the classes are all class folders, in
         alphabetical order.
 
         Raises:
@@ -182,9 +182,12 @@ class FolderClasses(Dataset):
         )  # fmt: skip
 
     def load(self, case: Case) -> Volume:
-        """Always raise an error: `load` returns an image with its mask, but this dataset has classes and no masks.
+        """Always raise an error, because this dataset has classes and no masks. Use `read_image` to read an image.
 
-        Use `read_image` to read an image.
+        For datasets with masks, `load` reads the image and the mask of a case.
+
+        Args:
+            case: a case of this dataset, which the error message names.
 
         Raises:
             TypeError: always.

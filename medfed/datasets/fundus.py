@@ -64,13 +64,15 @@ class Fundus(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset for a folder, if the folder contains at least one pair of image and mask in its layout.
+        """Return this dataset if a folder contains at least one pair of image and mask.
+
+        A pair is found by the names that the published collection gives to its folders and files.
 
         Args:
             root: an existing folder.
 
         Returns:
-            The dataset with default settings; None if no pair is found.
+            The dataset with `root` and default settings; None if no pair is found.
         """
         dataset = cls(root=str(root))
         return dataset if dataset.has_cases() else None
@@ -100,7 +102,7 @@ class Fundus(Dataset):
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic. They are if the file PHANTOM.json is in the folder `root`."""
+        """Whether the images are synthetic. Synthetic images are marked by the file PHANTOM.json in `root`."""
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
@@ -159,7 +161,8 @@ class Fundus(Dataset):
         """Read the mask of a case: one channel for the disc and one for the cup. The disc includes the cup.
 
         In the file, 0 is the cup, 128 the rim of the disc, and 255 the background. Other grey values, as in smoothed
-        masks, are assigned by thresholds: up to 50 is cup, up to 200 is rim. A notice then reports this.
+        masks, are assigned by thresholds: values up to 50 are the cup, values from 51 to 200 are the rim, and higher
+        values are the background. In this case, a notice is added.
 
         Args:
             case: a case of this dataset: one photograph with its mask.
@@ -169,7 +172,8 @@ class Fundus(Dataset):
             (2, H, W, 1) uint8 of 0 and 1; the channels are disc and cup.
 
         Raises:
-            UserError: if the corners of the mask are not background, or a value is above 255.
+            UserError: if the file is missing or damaged, if none of the four corners of the mask is background, or if a
+                value is above 255.
         """
         grey = reading.read_labels(case.mask_path, notices)
         corners = grey[0][:: max(grey.shape[1] - 1, 1), :: max(grey.shape[2] - 1, 1)]

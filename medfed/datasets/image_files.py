@@ -32,12 +32,12 @@ def read_image_file(
     The image is rotated as its EXIF data require, and an alpha channel is dropped.
 
     Args:
-        path: the file.
+        path: a PNG, JPEG, BMP or TIFF file.
         white: the stored value that means white in images with more than 8 bits, such as 4095. The intensities of such
             an image are multiplied by 255 / white. None raises an error for such an image.
         notices: a short description of every conversion is appended to this list.
-        hint: what the user can do about an image with more than 8 bits if `white` is None. The error message ends with
-            this text.
+        hint: advice to the user, with which the error message ends if the image has more than 8 bits and `white` is
+            None.
 
     Returns:
         (1, H, W) for grey or (3, H, W) for RGB, float32.
@@ -73,11 +73,11 @@ def read_label_file(path: Path, notices: list[str]) -> np.ndarray:
     rotated as its EXIF data require.
 
     Args:
-        path: the file.
+        path: a PNG, JPEG, BMP or TIFF file.
         notices: a short description of every conversion is appended to this list.
 
     Returns:
-        (H, W) float32.
+        (H, W) float32, the stored value of each pixel, such as 0, 128 and 255.
 
     Raises:
         UserError: if the file is not a supported image file, is damaged or too large, or stores the labels as colours.

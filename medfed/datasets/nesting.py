@@ -12,11 +12,11 @@ from torch import Tensor
 def nesting_notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]) -> list[str]:
     """Find structures that lie outside the structure that must contain them, such as a cup outside the disc.
 
-    A structure is called inner, and another one outer, if all values of the inner structure in the mask file also
-    belong to the outer one, which has further values. Therefore the outer channel always contains the inner channel,
-    even if the inner structure was drawn in a wrong place. A cup that was drawn far from its disc is then a separate
-    connected piece of the disc's channel, and the cup covers this piece completely. This function searches for such
-    pieces.
+    The mask file has one value per pixel, and a value can belong to several structures. For example, the value 0
+    belongs to the cup and to the disc, and the value 128 belongs only to the disc. All values of the cup then belong to
+    the disc as well, so the cup is called an inner structure, and the disc is called its outer structure. A cup that
+    was drawn far from its disc appears in the channel of the disc, too, as a separate connected piece. The cup covers
+    this piece completely. This function searches for such pieces.
 
     Args:
         mask: (S, H, W, D) of 0 and 1, one channel per structure.
@@ -25,8 +25,8 @@ def nesting_notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structure
         structures: names of the S structures, in the order of the channels.
 
     Returns:
-        One short description for each inner and outer structure with such a piece, such as "cup with no disc around
-        it". The list is empty if there is none.
+        One short description for each pair of inner and outer structure with such a piece, such as "cup with no disc
+        around it". The list is empty if there is no such piece.
     """
     values = {name: {value for value, names in labels.items() if name in names} for name in structures}
     descriptions = []

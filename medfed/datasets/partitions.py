@@ -41,8 +41,9 @@ def partition(
             one site and of all sites (`heterogeneous_shares`). "dirichlet": random fractions of each site
             (`dirichlet_shares`; the StableFDG paper calls this "multi").
         seed: seed of the run; another seed gives another assignment.
-        mixing: only for the rule "heterogeneous": lambda in [0, 1]. 0 gives each client images of one site, 1 gives all
-            clients equal fractions of every site.
+        mixing: only for the rule "heterogeneous": a number in [0, 1], called lambda in the paper. 0 gives each client
+            images of one site (or of several whole sites, if there are more sites than clients). 1 gives all clients
+            equal fractions of every site.
         concentration: only for the rule "dirichlet": parameter of the Dirichlet distribution, above 0.
         min_images: only for the rule "dirichlet": smallest number of training images of each client, at least 1.
 
@@ -94,24 +95,24 @@ def client_names(n: int) -> list[str]:
 def heterogeneous_shares(
     sizes: Mapping[str, int], n_clients: int, mixing: float, patients: Mapping[str, int] | None = None
 ) -> Shares:
-    """Compute the fraction of each site's images that every simulated client gets.
+    """Compute the fraction of each site's images that every simulated client gets, by heterogeneous partitioning.
 
-    The argument `mixing` sets how different the clients are.
+    See Bai et al., "Benchmarking Algorithms for Federated Domain Generalization", ICLR 2024,
+    https://arxiv.org/abs/2307.04942. The argument `mixing` sets how different the clients are. Each site has one or
+    more main clients. A site with more images has more main clients. If there are fewer clients than sites, a client is
+    the main client of several sites. If a site has m main clients, the fractions of its images are
 
-    This is heterogeneous partitioning (Bai et al., "Benchmarking Algorithms for Federated Domain Generalization", ICLR
-    2024, https://arxiv.org/abs/2307.04942). Each site has one or more main clients: a site with more images has more of
-    them, and if there are fewer clients than sites, a client is the main client of several sites. If site d has m_d
-    main clients, the fraction of its images that client k gets is (1 - mixing) * 1(k is a main client of d) / m_d +
-    mixing / K.
+        (1 - mixing) / m + mixing / K      for each of its main clients
+        mixing / K                         for each other client
 
     Args:
         sizes: number of training images of each site, by the name of the site.
         n_clients: K, the number of clients.
         mixing: in [0, 1] (lambda in the paper). 0 gives the images of a site to its main clients only; 1 gives all
             clients equal fractions of every site.
-        patients: number of training patients of each site. A site gets at most as many main clients as it has patients,
-            if the other sites have enough patients for all clients. None assumes that each image is a patient of its
-            own.
+        patients: number of training patients of each site, by the name of the site. A site gets at most as many main
+            clients as it has patients, as long as the other sites have enough patients for the remaining clients. None
+            assumes that each image belongs to another patient.
 
     Returns:
         For each site (K,), the fraction of its images that each client gets; the fractions of a site sum to 1.
@@ -129,14 +130,14 @@ def dirichlet_shares(
 ) -> Shares:
     """Sample the fraction of each site's images that every simulated client gets, from a Dirichlet distribution.
 
-    This is the partition of the StableFDG paper. The fractions of all sites are sampled again until every client has at
-    least `min_images` training images.
+    The StableFDG paper (Park et al., NeurIPS 2023) divides images in this way. The fractions of all sites are sampled
+    again until every client has at least `min_images` training images.
 
     Args:
         training: training cases of each site, by the name of the site.
         n_clients: K, the number of clients.
         concentration: parameter of the symmetric Dirichlet distribution, above 0. With a small value, a client gets
-            images of few sites; with a large value, all clients get almost equal fractions of every site.
+            images of few sites. With a large value, all clients get almost equal fractions of every site.
         min_images: smallest number of training images of each client.
         seed: seed of the run.
 

@@ -51,13 +51,15 @@ class Prostate(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset for a folder, if the folder contains at least one pair of image and mask in its layout.
+        """Return this dataset if a folder contains at least one pair of image and mask.
+
+        A pair is found by the names that the published collection gives to its folders and files.
 
         Args:
             root: an existing folder.
 
         Returns:
-            The dataset with default settings; None if no pair is found.
+            The dataset with `root` and default settings; None if no pair is found.
         """
         dataset = cls(root=str(root))
         return dataset if dataset.has_cases() else None
@@ -74,7 +76,7 @@ class Prostate(Dataset):
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic. They are if the file PHANTOM.json is in the folder `root`."""
+        """Whether the images are synthetic. Synthetic images are marked by the file PHANTOM.json in `root`."""
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:

@@ -62,8 +62,8 @@ def read_image(
         notices: short descriptions of conversions and unusual properties are appended to this list.
         intensity_max: the stored value that means white in 2-D images with more than 8 bits, such as 4095. None raises
             an error for such images.
-        grey_to_rgb: True repeats the channel of a grey 2-D image three times if `channels` is 3; False raises an error
-            for it.
+        grey_to_rgb: what to do with a grey 2-D image if `channels` is 3: True repeats its channel three times, False
+            raises an error.
         suggest_keys: whether error messages may recommend the config keys data.image_channels, data.intensity_max and
             data.grey_to_rgb, which not every dataset has.
 
@@ -103,12 +103,12 @@ def read_mask(
 
     Args:
         path: file in any format that `read_image` supports.
-        labels: for every allowed value in the file, the names of the structures that it belongs to, such as {0: (), 1:
-            ("disc",), 2: ("disc", "cup")}. The background belongs to none.
+        labels: for every allowed value in the file, the names of the structures to which the value belongs, such as
+            {0: (), 1: ("disc",), 2: ("disc", "cup")}. The value of the background belongs to no structure.
         structures: names of the S structures, in the order of the channels.
         notices: short descriptions of conversions and unusual properties are appended to this list.
-        hint: what the user can do about a mask with other values. The error message ends with this text; "" gives a
-            general advice.
+        hint: advice to the user, with which the error message ends if the mask has other values. "" gives general
+            advice.
 
     Returns:
         (S, H, W, D) uint8 of 0 and 1.
@@ -120,13 +120,13 @@ def read_mask(
 
 
 def read_labels(path: Path, notices: list[str], threshold: float | None = None) -> MetaTensor:
-    """Read a mask file as its stored whole numbers.
+    """Read the whole numbers that a mask file stores, without assigning them to structures.
 
     Args:
         path: file in any format that `read_image` supports.
         notices: short descriptions of conversions and unusual properties are appended to this list.
-        threshold: for masks with soft edges: values above it become 1, all others 0. None keeps the stored values,
-            which must be whole numbers.
+        threshold: for masks with soft edges: values above the threshold become 1, all other values 0. None keeps the
+            stored values, which must be whole numbers.
 
     Returns:
         (1, H, W, D) float32 of whole numbers.
@@ -178,12 +178,12 @@ def to_structures(
     Args:
         path: path of the mask, for the error message.
         mask: (1, H, W, D) of whole numbers. It is not changed.
-        labels: for every allowed value, the names of the structures that it belongs to, such as {0: (), 1: ("disc",),
-            2: ("disc", "cup")}. The background belongs to none; a value belongs to several structures if they lie
-            inside each other.
+        labels: for every allowed value, the names of the structures to which the value belongs, such as {0: (), 1:
+            ("disc",), 2: ("disc", "cup")}. The value of the background belongs to no structure. A value belongs to
+            several structures if one of them lies inside another.
         structures: names of the S structures, in the order of the channels.
-        hint: what the user can do about a mask with other values. The error message ends with this text; "" gives a
-            general advice.
+        hint: advice to the user, with which the error message ends if the mask has other values. "" gives general
+            advice.
 
     Returns:
         (S, H, W, D) uint8 of 0 and 1, with the affine of `mask`. `meta["label_values"]` lists the values in `mask`.
@@ -231,8 +231,8 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
         ignore_geometry: True compares only the shapes (H, W, D).
 
     Raises:
-        UserError: if they differ. A difference of the voxel size up to 0.001 mm, or of the position up to a tenth of a
-            voxel, is accepted.
+        UserError: if image and mask differ. Differences of up to 0.001 mm in the voxel size, and of up to a tenth of a
+            voxel in the position, are accepted.
     """
     if image.shape[1:] != mask.shape[1:]:
         raise UserError(
@@ -251,8 +251,8 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
 def format_values(values: Sequence[int]) -> str:
     """Return whole numbers as text, such as "0, 128, 255".
 
-    If there are more than eight numbers, the text contains the first eight and the number of all, such as "0, 1, 2, 3,
-    4, 5, 6, 7, ... (256 values)".
+    If there are more than eight numbers, the text contains only the first eight, and says how many there are, such as
+    "0, 1, 2, 3, 4, 5, 6, 7, ... (256 values)". The text for an empty list is "".
     """
     listed = ", ".join(map(str, values[:8]))
     return f"{listed}, ... ({len(values)} values)" if len(values) > 8 else listed

@@ -11,11 +11,11 @@ from medfed.datasets.base import Dataset
 
 
 def recognise(root: Path, name: str | None = None) -> Dataset:
-    """Return the dataset whose layout of folders and files a folder has, with settings that fit its files.
+    """Find out which dataset a folder contains, and return this dataset with settings that fit the folder's files.
 
-    The method `Dataset.recognise` of every dataset decides whether the folder fits. Published collections are tried
-    first, then images in a particular layout, then any folder (`Dataset.generality`). The search ends as soon as a
-    dataset fits.
+    The method `Dataset.recognise` of each dataset decides whether the folder has the layout of this dataset. Published
+    collections are tried first, then datasets for any images in a particular layout, then datasets for any folder
+    (`Dataset.generality`). The search ends as soon as a dataset fits.
 
     Args:
         root: folder of the dataset.

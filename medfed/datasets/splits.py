@@ -33,20 +33,22 @@ class Split:
 def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio: float) -> Split:
     """Split one site's cases into training, validation and test parts. All cases of a patient are in the same part.
 
-    The patients (`Case.subject`) are ordered by the SHA-256 of (seed, site, patient). The first ones are used for
-    validation, the next ones for test, and the others for training. So the order of the cases and the other sites have
-    no influence, and adding a patient moves few others to another part.
+    The patients (`Case.subject`) are ordered by the SHA-256 of (seed, site, patient). In this order, the first patients
+    are used for validation, the next patients for test, and the remaining patients for training. The order of `cases`
+    has no influence. If a patient is added, few other patients move to another part.
 
-    The numbers of validation and test patients are the ratios times the number of patients, rounded. If its ratio is
-    above 0, validation has at least one patient (of two or more), and test has at least one (of three or more).
-    Training always has at least one patient: if necessary, the larger of the other two parts becomes smaller (test, if
-    they are equal).
+    The numbers of validation and test patients are the ratios times the number of patients, rounded. If
+    `validation_ratio` is above 0 and there are two or more patients, at least one patient is used for validation. If
+    `test_ratio` is above 0 and there are three or more patients, at least one patient is used for test. At least one
+    patient is always left for training. For this, the larger of the other two parts gets fewer patients, or the test
+    part if both are equally large.
 
-    If the dataset comes with a published split, the field `part` of the cases says the part, and these parts are used.
-    If the published split has no validation part, some training patients are used for validation, selected as above.
+    If the dataset comes with a published split, the field `part` of each case names its part, and the ratios are not
+    used. There is one exception: if the published split has no validation part, the fraction `validation_ratio` of its
+    training patients is used for validation, selected as above.
 
     Args:
-        cases: cases of one site.
+        cases: cases of one site, in any order.
         seed: seed of the run; another seed gives another split.
         validation_ratio: fraction of the patients for validation, in [0, 1).
         test_ratio: fraction of the patients for test, in [0, 1).

@@ -41,8 +41,9 @@ def read_volume(path: Path) -> MetaTensor:
         path: file in NIfTI, MHA, MHD or NRRD format.
 
     Returns:
-        (C, H, W, D) float32 on the voxel grid of the file. C is the number of values per voxel or the length of a
-        fourth axis, and 1 for a file with neither. D is 1 for a 2-D image. `affine` maps voxel indices to millimetres.
+        (C, H, W, D) float32 on the voxel grid of the file. C is 1, except if the file has several values per voxel or a
+        fourth axis: then C is the number of values, or the length of this axis. D is 1 for a 2-D image. The attribute
+        `affine`, a matrix (4, 4), maps voxel indices to millimetres.
 
     Raises:
         UserError: if the file is damaged, incomplete or too large, has another format, or if its affine is singular.

@@ -1,8 +1,8 @@
 """A hospital's agreement with a federation, and the guard that enforces it.
 
-The hospital writes down in its own file what may leave it. `Guard` checks every request before the site sees any of it,
-and every reply before it leaves; what is not agreed to is refused, and nothing is sent. The coordinator need not be
-trusted for this: all checks run at the hospital.
+The hospital writes in its own file what may leave the hospital. `Guard` checks every request before the site uses it,
+and every reply before the reply leaves. What the hospital did not agree to is refused, and nothing is sent. All checks
+run at the hospital, so they protect the hospital even from a coordinator that it does not trust.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MAX_BYTES_DOWN = 2 << 30  # of statistics in one request
 class Refused(Exception):
     """Error of a request or reply that the hospital did not agree to.
 
-    Its text is a clause whose subject is the hospital or a tensor; it contains no names of files or patients, because
-    it is sent to the coordinator.
+    The text of the error is a clause whose subject is the hospital or a tensor, such as "was asked to share in round 2,
+    but ...". The text is sent to the coordinator, and therefore contains no names of files or patients.
     """
 
 
@@ -58,11 +58,11 @@ class Agreement:
         bounds.check(self)
 
     def allows(self, name: str) -> bool:
-        """Return whether a tensor of this name may leave the hospital. Weights may always leave.
+        """Return whether the hospital agreed to send a shared statistic, which is a tensor that is not a weight.
 
         Args:
-            name: the name of a tensor that is not an entry of the network, such as `mean`. It is compared with the
-                names in `sends`, in which `*` stands for any text.
+            name: the name of the statistic, such as `mean`. The name is compared with the names in `sends`, in which
+                `*` stands for any text.
         """
         return any(fnmatchcase(name, pattern) for pattern in self.sends)
 
@@ -75,12 +75,12 @@ class Guard:
         agreement: what the hospital agreed to.
         network: the site's own state dict, with the names, shapes and dtypes that weights must have.
         local_keys: names of the entries of `network` that never leave the site.
-        kinds: the kinds of requests to which the site replies.
+        kinds: the kinds of requests to which the site replies, such as "train".
         shares: when the method shares statistics (`Method.shares`).
-        n_replies: number of replies by kind and round, such as "train 3". The holder of the guard must store this and
-            the next two dicts to keep them after a restart.
+        n_replies: number of replies by kind and round, such as "train 3". To continue after a restart, the program that
+            uses the guard must store `n_replies`, `sent_bytes` and `sent`.
         sent_bytes: number of bytes that left, by round.
-        sent: digests of the replies that left, together with their requests, by round.
+        sent: digests (hash values) of the replies that left, each together with its request, by round.
     """
 
     agreement: Agreement
@@ -95,15 +95,21 @@ class Guard:
     def check_request(self, request: Message) -> None:
         """Check a request of the coordinator before the site uses any of it.
 
+        The request is refused in these cases:
+
+        - The kind of the request is not one of `kinds`.
+        - The request has other facts (named values without a shape) than `round` and `last`, or one of these two is not
+          the number of an agreed round.
+        - The site has already replied to this kind of request in this round as often as agreed.
+        - The round of the request is more than one round before the latest round in which the site trained.
+        - The request asks for shared statistics, but the method shares none in this round.
+        - The weights do not fit the network, a tensor is not finite, or the statistics are larger than 2 GiB.
+
         Args:
             request: the request, as it was received.
 
         Raises:
-            Refused: if the kind of the request is not one of `kinds`; if it has other facts (named values without a
-                shape) than `round` and `last`; if it repeats a request more often than agreed; if its round is not an
-                agreed one, or is more than one round before the latest round in which the site trained; if the method
-                shares no statistics in this round; or if weights or statistics do not fit the network, are not finite
-                or are too large.
+            Refused: in each of these cases. The text says why.
         """
         if request.kind not in self.kinds:
             raise Refused(f"was asked to '{request.kind}', but agreed to {', '.join(self.kinds)} only")
@@ -130,12 +136,12 @@ class Guard:
 
         Args:
             request: the request, which `check_request` has accepted.
-            reply: the site's reply to it.
+            reply: the site's reply to the request.
 
         Raises:
-            Refused: if the reply holds an entry of the network that must stay at the site, or a tensor that the
-                hospital did not agree to send, or if the replies of this round become larger than agreed. Then nothing
-                is counted, and the reply must not be sent.
+            Refused: if the reply contains an entry of the network that must stay at the site, if the reply contains a
+                statistic that the hospital did not agree to send, or if the replies of this round would be larger than
+                agreed. A refused reply is not counted, and must not be sent.
         """
         number = request.facts["round"]
         if unknown := sorted(set(reply.weights) - (set(self.network) - self.local_keys)):

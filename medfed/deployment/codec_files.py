@@ -1,8 +1,8 @@
 """The style codecs of a plan, as files that travel with it.
 
-All sites of a federation must use exactly the same codec: two codecs with the same architecture give statistics of the
-same shape that must not be mixed, and no check of shapes would find that. A plan therefore names a codec by its
-checksum, and its file lies next to the plan.
+All sites of a federation must use exactly the same codec. Two codecs with the same architecture give statistics of the
+same shape, so a check of shapes would not find that the codecs differ. A plan therefore names a codec by its checksum,
+and the codec's file lies next to the plan.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from medfed.networks.adain import codec_path, load_codec
 
 
 def export_codecs(config: Config, folder: Path) -> Config:
-    """Copy the style codecs that a config's method uses into a folder, under names that contain their checksums.
+    """Copy the style codecs of a config's method to a folder, under file names that contain their checksums.
 
     A style codec is a pretrained encoder and decoder, stored in a file. A codec that is part of medfed is not copied.
 
     Args:
-        config: the config.
-        folder: an existing folder.
+        config: the config. Its method names the codecs; most methods use none.
+        folder: an existing folder, to which the files are written.
 
     Returns:
-        A copy of the config, in which the path of each copied codec is replaced by the name of its copy.
+        A copy of the config, in which the path of each copied codec is replaced by the file name of the copy.
 
     Raises:
         UserError: if a codec is missing or damaged.
@@ -42,17 +42,17 @@ def export_codecs(config: Config, folder: Path) -> Config:
 
 
 def resolve_codecs(config: Config, folder: Path) -> Config:
-    """Find the style codecs that a plan names in the plan's folder, and compare them with their checksums.
+    """Check that the folder of a plan contains the style codecs that the plan names, and put their paths into the plan.
 
     The plan is the config of the federation, written by the coordinator. A style codec is a pretrained encoder and
-    decoder, stored in a file.
+    decoder, stored in a file whose name contains its checksum.
 
     Args:
         config: the plan, in which a codec has the name that `export_codecs` gave to its copy.
         folder: the folder of the plan.
 
     Returns:
-        A copy of the plan, in which the name of each codec is replaced by its path.
+        A copy of the plan, in which the name of each codec is replaced by the path of the codec's file in `folder`.
 
     Raises:
         UserError: if a file is missing or has another checksum.

@@ -39,8 +39,9 @@ def run_coordinator(args: argparse.Namespace) -> int:
 
     Args:
         args: the parsed arguments: `folder` (the folder that `prepare` wrote), `kits` (the folder with FLARE's startup
-            kits; None looks in `folder`), `join_seconds` (how long to wait for the hospitals to join), `resume` and
-            `quiet`.
+            kits; None takes `kits/medfed/prod_00` in `folder`), `join_seconds` (for how many seconds to wait for the
+            hospitals to join), `resume` (whether to continue an existing run) and `quiet` (whether to show no
+            progress).
 
     Returns:
         The exit code 0.

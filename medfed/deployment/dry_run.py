@@ -1,4 +1,4 @@
-"""The dry run: show what would leave a hospital, and check it against its agreement, before anything is sent.
+"""The dry run: before anything is sent, show what would leave a hospital, and compare it with the agreement.
 
 The site runs one round on a few of its images, with the requests that a coordinator would send, and the replies are
 listed as rows of the ledger. Called by `python -m medfed.site`, with and without `--dry-run`.
@@ -50,11 +50,11 @@ class _FirstSamples:
 def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
     """Compute what a site that trains would send in the first round, without sending anything.
 
-    The site shares statistics of all its images and validates as in a real round, but trains on at most two batches of
-    images. No other site takes part, so tensors whose number depends on the other sites may be missing.
+    The site computes statistics of all its images and validation scores as in a real round, but trains on at most two
+    batches of images. No other site takes part, so tensors whose number depends on the other sites may be missing.
 
     Args:
-        site: the site; its memory (the tensors that it keeps between rounds) is not changed.
+        site: the site. Its memory (the tensors that the site keeps between rounds) is not changed by the training.
         start: the coordinator's state before the first round, with the network's first weights.
         seed: the seed of the coordinator's random streams.
 
@@ -96,17 +96,17 @@ def outgoing_rows(site: Site | ValidationSite) -> Sequence[Row]:
 
 
 def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement, file: str) -> None:
-    """Check that the hospital agreed to everything that would leave it in a round.
+    """Check that the hospital agreed to everything that would leave the hospital in a round.
 
     Args:
-        rows: what would leave, as `outgoing_rows` returns it.
+        rows: one dict for each tensor or single value that would leave, as `outgoing_rows` returns them.
         site: the site. The tensors of its network are weights, all other tensors in `rows` are statistics.
         agreement: what the hospital agreed to.
         file: the path of the hospital's YAML file, which contains the agreement; for error messages.
 
     Raises:
-        UserError: if a statistic is not in the list `sends` of the agreement, or the total size is above its
-            `megabytes_per_round`.
+        UserError: if a statistic is not in the list `sends` of the agreement, or the total size is above
+            `megabytes_per_round` of the agreement.
     """
     tensors: set[str] = {row["name"] for row in rows if row["dtype"] != "fact"} - set(site.network.state_dict())
     if missing := sorted(name for name in tensors if not agreement.allows(name)):
@@ -124,8 +124,8 @@ def format_report(rows: Sequence[Row], site: Site | ValidationSite, method: str,
     """Return a text that shows everything that would leave a site in a round: a table and an explanation.
 
     Args:
-        rows: what would leave, as `outgoing_rows` returns it.
-        site: the site. The tensors of its network are shown in one line for each kind of reply.
+        rows: one dict for each tensor or single value that would leave, as `outgoing_rows` returns them.
+        site: the site. All weights of its network are shown together, in one line for each kind of reply.
         method: the name of the federated method.
         n_rounds: the number of rounds of the federation.
     """

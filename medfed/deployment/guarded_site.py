@@ -37,8 +37,8 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
         name: the name of the site.
 
     Returns:
-        A site that trains. If the config names this site as the validation site, it is a site that only scores weights,
-        on all its images.
+        A site that trains. If the config names this site as the validation site: a site that does not train, and only
+        computes the scores of weights on all its images.
 
     Raises:
         UserError: if the folder of the site or its images are missing or damaged.
@@ -61,12 +61,12 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
 class GuardedSite:
     """A hospital's site that replies only to what the hospital agreed to.
 
-    Every request and every reply is checked (`Guard`) and recorded in the hospital's own list, `ledger.csv`. What the
-    guard has counted is stored in the folder and kept after a restart.
+    Every request and every reply is checked (`Guard`) and recorded in the hospital's own list, `ledger.csv`. The
+    numbers of replies and bytes that the guard has counted are stored in the folder and kept after a restart.
 
     Args:
         site: the site that replies.
-        folder: the hospital's output folder, with its ledger, its counts, the site's files and the final model.
+        folder: the hospital's output folder, for the ledger, the guard's counts, the site's files and the final model.
         agreement: what may leave the hospital.
     """
 
@@ -101,7 +101,7 @@ class GuardedSite:
             The reply, of the same kind as the request.
 
         Raises:
-            Refused: if the hospital did not agree to the request or the reply. Then nothing must be sent.
+            Refused: if the hospital did not agree to the request or the reply. Then nothing may be sent.
             UserError: if the site cannot do what is requested.
         """
         self.guard.check_request(request)

@@ -39,8 +39,8 @@ CODE_KEYS = ("name", "engine", "metrics")  # keys of a plan whose values may nam
 class SiteFile:
     """The content of a hospital's own file, such as `HK.yaml`.
 
-    The file may also have the blocks `data` and `device`, whose values replace those of the plan. Paths in the file are
-    relative to the file.
+    The file may also have the blocks `data` and `device`, whose values replace the same values of the plan. Paths in
+    the file are relative to the folder of the file.
 
     Args:
         site: the name of the site in the federation.
@@ -60,8 +60,8 @@ class SiteFile:
 def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     """Read a hospital's YAML file, and the plan (the config of the federation, written by the coordinator).
 
-    The hospital's file says where its images are, what it agrees to send, and where the plan lies. Its sections `data`
-    and `device` replace those of the plan.
+    The hospital's file says where the images are, what the hospital agrees to send, and where the plan lies. Values in
+    its sections `data` and `device` replace the same values of the plan.
 
     Args:
         path: the hospital's file, such as `HK.yaml`.
@@ -71,8 +71,8 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
         hospital's own `data` and `device`.
 
     Raises:
-        UserError: if a file is missing or wrong, if the plan names Python code from outside medfed, or if it has more
-            rounds than the hospital agreed to.
+        UserError: if a file is missing or wrong, if the plan names Python code from outside medfed, or if the plan has
+            more rounds than the hospital agreed to.
     """
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
@@ -167,8 +167,8 @@ def lock_kit(kit: Path) -> AbstractContextManager[int]:
         kit: the folder of the startup kit.
 
     Returns:
-        A context manager that holds the lock and yields its file descriptor. FLARE's client must inherit the
-        descriptor, because it may run longer than this process.
+        A context manager that holds the lock and yields the file descriptor of the lock file. FLARE's client must
+        inherit the descriptor, because the client may run longer than this process.
 
     Raises:
         UserError: on entering the context, if another program holds the lock.

@@ -79,7 +79,8 @@ class MedfedClient(ClientAlgo):
         """Check that the host (the program that runs the federation) uses the name of this site.
 
         Args:
-            extra: may hold the name under `ExtraItems.CLIENT_NAME`. Without it, nothing is checked.
+            extra: may hold the name that the host uses, under `ExtraItems.CLIENT_NAME`. Without this entry, or with
+                None, nothing is checked.
 
         Raises:
             UserError: if the host calls this client by another name.
@@ -94,11 +95,12 @@ class MedfedClient(ClientAlgo):
         """Return the statistics that the federated method shares before a round, and the number of training images.
 
         Args:
-            extra: may hold the global weights under "weights", as a state dict. Without them, the present weights of
-                the site's network are used; before the first round, these depend only on the config.
+            extra: may hold the global weights under "weights", as a state dict. Without this entry, or with None, the
+                present weights of the site's network are used. Before the first round, these weights depend only on the
+                config.
 
         Returns:
-            An object whose `statistics` are the method's shared tensors by name, and the number of training images
+            An object whose `statistics` contain the method's shared tensors by name, and the number of training images
             under `FlStatistics.DATA_COUNT`.
         """
         weights = self._weights((extra or {}).get("weights") or self._site.network.state_dict())
@@ -107,17 +109,18 @@ class MedfedClient(ClientAlgo):
         return ExchangeObject(statistics={**copy.deepcopy(reply.tensors), FlStatistics.DATA_COUNT: n_images})
 
     def train(self, data: ExchangeObject, extra: dict | None = None) -> None:
-        """Train on the site's images for one round; `get_weights` then returns the result.
+        """Train on the site's images for one round. Afterwards, `get_weights` returns the trained weights.
 
         Args:
             data: the complete global weights as `weights`. If the federated method sends other tensors to the sites,
-                these are in `statistics`, by name.
-            extra: may hold the number of the round under "round", and the number of this site's last accepted round
-                under "last". Without them, the client counts the rounds.
+                `statistics` contains these tensors by name.
+            extra: may hold the number of the round under "round", and under "last" the number of the last round in
+                which the host (the program that runs the federation) accepted an update of this site. Without these
+                numbers, or with None, the client counts the rounds itself.
 
         Raises:
             ValueError: if `data` does not hold complete weights that fit the network.
-            Aborted: if the host (the program that runs the federation) called `abort` during the training.
+            Aborted: if the host called `abort` during the training.
         """
         extra, self._aborted = extra or {}, False
         number = int(extra.get(ROUND, self._round + 1))
@@ -140,9 +143,9 @@ class MedfedClient(ClientAlgo):
             extra: not used.
 
         Returns:
-            An object with the complete weights (not their change) as `weights`. Its `statistics` are the method's other
-            tensors by name, the number of training steps (`FlStatistics.NUM_EXECUTED_ITERATIONS`) and the number of
-            training images (`FlStatistics.DATA_COUNT`).
+            An object with the complete weights (not their change) as `weights`. Its `statistics` contain the method's
+            other tensors by name, the number of training steps (`FlStatistics.NUM_EXECUTED_ITERATIONS`) and the number
+            of training images (`FlStatistics.DATA_COUNT`).
 
         Raises:
             ValueError: if `train` has not been called.
@@ -163,8 +166,8 @@ class MedfedClient(ClientAlgo):
             extra: not used.
 
         Returns:
-            An object whose `metrics` are the scores by name, among them "score", where higher is better. `metrics` is
-            empty if the site has no validation patients.
+            An object whose `metrics` are the scores by name. One of them is "score", for which higher is better.
+            `metrics` is empty if the site has no validation patients.
 
         Raises:
             ValueError: if `data` does not hold complete weights that fit the network.
@@ -173,7 +176,7 @@ class MedfedClient(ClientAlgo):
         return ExchangeObject(metrics=dict(self._site.reply(request).facts))
 
     def abort(self, extra: dict | None = None) -> None:
-        """Stop a running `train` after its present training step; it then raises `Aborted`.
+        """Stop a running call of `train` after its present training step. The call of `train` then raises `Aborted`.
 
         Args:
             extra: not used.
@@ -181,7 +184,7 @@ class MedfedClient(ClientAlgo):
         self._aborted = True
 
     def finalize(self, extra: dict | None = None) -> None:
-        """Free the memory that the result of the last `train` uses. `get_weights` cannot be called afterwards.
+        """Free the memory that the result of the last `train` uses. Afterwards, `get_weights` raises ValueError.
 
         Args:
             extra: not used.

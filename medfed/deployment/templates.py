@@ -93,7 +93,7 @@ def site_file_text(site: str, n_rounds: int) -> str:
     """Return the text of a hospital's own YAML file, which the hospital then completes.
 
     The file says where the images are and what may leave the hospital. The list of statistics that may leave is empty,
-    because the hospital decides on it after a dry run.
+    because the hospital fills it in after a dry run.
 
     Args:
         site: the name of the site.

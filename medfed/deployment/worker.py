@@ -34,7 +34,7 @@ LOCK, LOCK_TIMEOUT_S = "site.lock", 60
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program for one site. `SiteProcess` starts it; users do not.
+    """Run the program that serves one site in a process of its own. `SiteProcess` starts this program, not the user.
 
     Args:
         argv: one argument, the file descriptor of this process's end of the socket; None reads `sys.argv`.

@@ -31,14 +31,17 @@ class InProcess:
 
     Args:
         local_sites: the sites that train.
-        folder: folder in which each site's reply and kept tensors are stored after each training round. None stores
-            nothing. Then a run cannot be resumed, and work of a rejected reply is not undone at the site.
-        validation_site: the validation site; None if there is none. It is not among `sites`.
+        folder: folder in which each site's reply, and the tensors that the site keeps between rounds, are stored after
+            each training round. None stores nothing. Then a run cannot be resumed, and work of a rejected reply is not
+            undone at the site.
+        validation_site: the validation site; None if there is none. The method `sites` does not return its name.
         settings: the `federation` section of the config.
-        config_yaml: the whole config as YAML text, for engines that build the sites in another process.
-        source: the name of the config in error messages, for such engines.
-        on_reply: function that is called after each reply (`OnReply`); None calls nothing.
-        on_step: function that is called after each training step (`OnStep`); None calls nothing.
+        config_yaml: the whole config as YAML text. Only subclasses that build the sites in other processes use it.
+        source: the name of the config in error messages. Only such subclasses use it.
+        on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
+            requests); None calls nothing.
+        on_step: function that is called after each training step with (site, step, steps of this round); None calls
+            nothing.
     """
 
     local_sites: list[Site]
@@ -56,7 +59,7 @@ class InProcess:
             self._store = SiteStore(self.folder)
 
     def sites(self) -> list[str]:
-        """Return the sorted names of the sites that train."""
+        """Return the sorted names of the sites that train. The validation site, which never trains, is left out."""
         return sorted(site.name for site in self.local_sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
@@ -67,11 +70,12 @@ class InProcess:
             messages: the requests by the name of the site.
 
         Returns:
-            The replies by the name of the site. If a site raises a UserError and the setting `federation.on_bad_update`
-            is "drop", its reply has the kind "failed".
+            The replies by the name of the site, sorted by name. If a site raises a UserError and the setting
+            `federation.on_bad_update` is "drop", its reply is a message of kind "failed" with the reason.
 
         Raises:
-            UserError: if a site raises it and `federation.on_bad_update` is "stop".
+            UserError: if a site raises a UserError and the setting `federation.on_bad_update` is "stop", or if a site's
+                file in the engine's folder is missing or damaged.
         """
         by_name = self._by_name()
         training_sites = [site for site in self.local_sites if site.name in messages] if kind == "train" else []
@@ -95,10 +99,11 @@ class InProcess:
         return replies
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """Give each site the tensors that it kept after its last accepted round. Called before a run is resumed.
+        """Give each site back the tensors that the site kept after its last accepted round.
 
-        Such tensors are, for example, the state of the site's optimiser. They are read from the site's file. Nothing
-        happens if the engine has no folder.
+        Such tensors are, for example, the state of the site's optimiser. The tensors are read from the site's file in
+        the engine's folder. Nothing happens if the engine has no folder. The method is called before the first round,
+        so that a run can be resumed, and after the last round, for the evaluation.
 
         Args:
             took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
@@ -110,7 +115,7 @@ class InProcess:
             self._store.restore(self.local_sites, took_part)
 
     def close(self) -> None:
-        """Do nothing: this engine has neither processes nor connections to close."""
+        """Do nothing. Other engines end processes and connections here; this engine has none."""
 
     def _by_name(self) -> dict[str, Site | ValidationSite]:
         by_name: dict[str, Site | ValidationSite] = {site.name: site for site in self.local_sites}

@@ -47,7 +47,8 @@ class NVFlare(Processes):
             messages: the requests by the name of the site.
 
         Returns:
-            The replies, by the name of the site. If a site could not reply, its reply has the kind "failed".
+            The replies, by the name of the site, sorted by name. If a site fails, or does not reply within
+            `federation.reply_timeout_s` seconds (0: no limit), its entry is a message of kind "failed" with the reason.
 
         Raises:
             UserError: if NVIDIA FLARE is not installed, there are more than 100 sites, or FLARE cannot use the name of

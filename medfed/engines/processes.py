@@ -51,8 +51,8 @@ class Processes(InProcess):
             messages: the requests by the name of the site.
 
         Returns:
-            The replies, by the name of the site, sorted by name. If a site could not reply, its reply has the kind
-            "failed".
+            The replies, by the name of the site, sorted by name. If a site fails, or does not reply within
+            `federation.reply_timeout_s` seconds (0: no limit), its entry is a message of kind "failed" with the reason.
         """
         replies = {}
         n_workers = max(1, (os.cpu_count() or 1) // torch.get_num_threads())
@@ -70,10 +70,10 @@ class Processes(InProcess):
         return dict(sorted(replies.items()))
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """Load, into this process, the entries of the network that stay at each site. The evaluation needs them.
+        """Load the network entries that stay at each site (`Site.local_keys`) into the site objects of this process.
 
-        They are read from the folder of each site. The sites' own processes do not need this call, because each request
-        tells them from which round to continue.
+        The entries are read from each site's folder. The evaluation, which runs in this process, needs these entries.
+        The sites' own processes do not need this call, because each request names the site's last accepted round.
 
         Args:
             took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
@@ -94,7 +94,7 @@ class Processes(InProcess):
 
     @property
     def sites_folder(self) -> Path:
-        """The folder that contains one folder for each site, with the site's files.
+        """The engine's folder (`folder`), which contains one folder for each site, with the site's files.
 
         Raises:
             ValueError: if the engine was created without a folder.

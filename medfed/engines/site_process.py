@@ -37,8 +37,9 @@ class SiteProcess:
     Args:
         job: description from which the worker builds its site, as JSON values (`medfed.deployment.worker.serve`). Its
             entry `directory` is the working directory of the process.
-        on_step: function that is called with the site, the training step and the number of steps after each step.
-        on_warning: function that is called with each warning of the site, as a sentence.
+        on_step: function that is called after each training step with (site, step, steps of this round); None calls
+            nothing.
+        on_warning: function that is called with each warning of the site, as a sentence; None drops the warnings.
     """
 
     job: dict[str, Any]
@@ -64,8 +65,8 @@ class SiteProcess:
             The bytes of the reply, for `Message.from_bytes`.
 
         Raises:
-            SiteFailed: if the process ended, if it did not reply in time or `stopped` returned True (the process is
-                then killed), or if the site reported an error.
+            SiteFailed: if the process ended or the site reported an error; also if the process did not reply in time
+                or `stopped` returned True. In the last two cases the process is killed.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
@@ -76,7 +77,7 @@ class SiteProcess:
             raise SiteFailed(self._how_it_ended(error)) from error
 
     def close(self) -> None:
-        """Kill the site's process, if it runs, and close the connection to it."""
+        """Kill the site's process, if it runs, and close the connection to the process."""
         if self._process is not None:
             if self._process.poll() is None:
                 self._process.kill()

@@ -44,12 +44,12 @@ class SiteStore:
     _released: set[str] = field(default_factory=set)  # sites whose memory is only in their file
 
     def begin_round(self, sites: Iterable[Site], training_sites: Collection[str], number: int) -> None:
-        """Free RAM before a training round, and delete files of sites that are no longer needed.
+        """Free RAM before a training round, and delete those files of the sites that are no longer needed.
 
-        The memory of a site (`Site.memory`) is the tensors that it keeps between rounds. The memory of a site that does
-        not train in this round is removed from RAM and stays in the site's file only. An exception is a site with
-        entries of the network that it never sends. Files of earlier rounds are deleted for sites whose memory was empty
-        after the round.
+        The memory of a site (`Site.memory`) is the tensors that the site keeps between rounds. If a site does not train
+        in this round, its memory is removed from RAM and stays in the site's file only. An exception is a site with
+        network entries that are never sent (`Site.local_keys`), whose memory stays in RAM. The file of an earlier round
+        is deleted if the site's memory was empty after that earlier round.
 
         Args:
             sites: all sites of this process.
@@ -71,8 +71,9 @@ class SiteStore:
         """Return a site's reply to a training request; train only if no reply to the same request is stored.
 
         Args:
-            site: the site. Before training, its memory (the tensors that it keeps between rounds) is set to that of its
-                last accepted round. After a successful call, its memory is that of the requested round.
+            site: the site, whose memory (`Site.memory`, the tensors that it keeps between rounds) changes. Before
+                training, the memory is restored to its content after the last accepted round. After a successful call,
+                the memory is the one after the requested round.
             request: the bytes of the request.
             reply_to: function that trains and returns the bytes of the reply. It is called only if no stored reply to
                 this request exists.
@@ -103,9 +104,10 @@ class SiteStore:
         return reply, commit
 
     def end_round(self, trained: Iterable[Site], number: int) -> None:
-        """Record which of the sites that trained in this round keep no tensors after it.
+        """Record, at the end of a training round, which sites have an empty memory (`Site.memory`).
 
-        For those sites, a missing file is not an error when the run is resumed.
+        The memory is the tensors that a site keeps between rounds. For a site with an empty memory, a missing file is
+        not an error when the run is resumed.
 
         Args:
             trained: the sites that trained in this round, sorted by name.
@@ -122,13 +124,15 @@ class SiteStore:
             write_atomically(self.folder / WITHOUT_MEMORY, json.dumps(new, sort_keys=True))
 
     def restore_memory(self, site: Site, last: int) -> None:
-        """Set a site's memory to that of its last accepted round, if it is the memory of another round now.
+        """Restore a site's memory to its content after the site's last accepted round, from the site's file.
 
         The memory (`Site.memory`) is the tensors that a site keeps between rounds, such as its optimiser's state.
+        Nothing happens if the memory in RAM is already the one after this round.
 
         Args:
             site: the site; its memory is replaced.
-            last: the number of its last accepted round. 0 means that it has none, and empties the memory.
+            last: the number of the site's last accepted round. 0 means that no round of the site was accepted; the
+                memory is then emptied.
 
         Raises:
             UserError: if the file of that round is missing or damaged.
@@ -139,13 +143,15 @@ class SiteStore:
             self._released.discard(site.name)
 
     def restore(self, sites: Iterable[Site], took_part: Mapping[str, int]) -> None:
-        """Set the memory of each site to that of its last accepted round. Called before a run is resumed.
+        """Restore the memory of each site to its content after the site's last accepted round, from the site's file.
 
-        The memory (`Site.memory`) is the tensors that a site keeps between rounds, such as its optimiser's state. It is
-        read from the site's file.
+        The memory (`Site.memory`) is the tensors that a site keeps between rounds, such as its optimiser's state. To
+        save RAM, the memory of a site that did not take part in the latest round stays in the file until it is needed.
+        An exception is a site with network entries that are never sent (`Site.local_keys`).
 
         Args:
-            sites: all sites of this process. A site that is missing in `took_part` is not changed.
+            sites: all sites of this process. A site that is missing in `took_part`, or has the number 0, stays
+                unchanged.
             took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
 
         Raises:

@@ -30,10 +30,14 @@ def assign_patients(
         file: the path of the config file, for error messages.
 
     Returns:
-        Three dicts. The first has the split (training, validation and test patients) of each site that trains, by its
-        name, and last that of the validation site, whose patients are all for validation. The second has the training
-        and validation patients of each client, by its name; it is empty if each site is one client. The third has the
-        cases (an image with its mask or class) of the unseen site, by its name; it is empty if there is no unseen site.
+        Three dicts:
+
+        - For each site that trains, by its name, the training, validation and test patients. The last entry is the
+          validation site, if there is one; all its patients are for validation.
+        - For each client, by its name, the training and validation patients. This dict is empty if each site is one
+          client.
+        - For the unseen site, by its name, the cases (images with their masks or classes). This dict is empty if there
+          is no unseen site.
 
     Raises:
         UserError: if a named site does not exist, if no site is left to train on, if a site has no training images, if
@@ -93,10 +97,10 @@ def _sites(
 
 
 def participating_sites(source: list[str], wanted: int | None, seed: int, file: str) -> list[str]:
-    """Choose at random which sites train, as many as the setting `federation.participating` says.
+    """Choose at random which sites train. The setting `federation.participating` says how many.
 
-    A site's place in the random order depends only on the seed and the site's name. With the same seed, the sites that
-    are chosen for `wanted` = 2 are therefore among those that are chosen for `wanted` = 3.
+    A site's place in the random order depends only on the seed and the site's name. With the same seed, the two sites
+    that are chosen for `wanted` = 2 are therefore also chosen for `wanted` = 3.
 
     Args:
         source: names of the sites that are neither the unseen site nor the validation site.

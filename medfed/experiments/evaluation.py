@@ -26,21 +26,20 @@ from medfed.tasks.task import Task
 def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool) -> EvaluationResult:
     """Predict and score all test patients with the trained weights.
 
-    These are the test patients of the sites that trained, and all patients of the unseen site and of the validation
-    site (sites that never train). A row of scores has the role of its site: "seen" for a site that trained, "unseen" or
-    "validation".
+    The test patients are some patients of each site that trained, and all patients of the unseen site and of the
+    validation site. A row of scores contains the role of its site: "seen" (the site trained), "unseen" or "validation".
 
     Args:
-        experiment: the sites, the network and the task.
+        experiment: the sites, the network and the task. The weights of the network are overwritten.
         weights: the global weights, as a state dict. If the sites keep entries of the network to themselves (such as
             BatchNorm), a site that trained is scored with its own entries. The other sites are scored with the average
-            of these entries, or as the method's `unseen_bn` says.
+            of these entries, or as the method's setting `unseen_bn` says.
         quiet: whether to draw no progress bar.
 
     Returns:
-        One object with three parts: the rows of scores; the ratio of the vertical diameters of two structures for each
-        patient (only for a dataset that names two structures, otherwise empty); and the predicted masks of the unseen
-        site (for segmentation).
+        An object with three attributes. `rows`: one dict of scores for each image, or for each structure of each case.
+        `ratios`: the ratio of the vertical diameters of two structures for each patient; empty if the dataset does not
+        name two structures for this ratio. `masks`: for segmentation, the predicted masks of the unseen site.
     """
     task, dataset, network = experiment.task, experiment.dataset, experiment.network
     source_sites, validation_site = experiment.sites, experiment.validation_site
@@ -75,13 +74,13 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
 def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the state dict with which a site that did not train is scored.
 
-    Some methods keep entries of the network, such as BatchNorm, at each site. These entries are averaged over the
-    sites, weighted by the number of training images, as the author of the method FedBN advises for external sites. In a
-    real federation the sites would have to agree to send these entries once.
+    Some methods keep entries of the network, such as BatchNorm, at each site. The state dict contains the average of
+    these entries over the sites that trained, weighted by the number of training images. The author of the method FedBN
+    advises this for external sites. In a real federation, the sites must agree to send these entries once.
 
     Args:
         source_sites: the sites that trained.
-        weights: the global weights, as a state dict.
+        weights: the global weights, as a state dict; not changed.
 
     Returns:
         A new dict with all entries of the network. If no entries stay at the sites, it equals `weights`.
@@ -97,15 +96,16 @@ def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) ->
     """Compute, for each site that did not train, how well the features separate structures from the background.
 
     The boundary distance is the mean cosine distance, in [0, 2], between features along the outline of a structure and
-    features of the background around it (Figure 7 of ELCFS). Sites that train report it when they validate.
+    features of the background around it (Figure 7 of ELCFS). Sites that train report their own boundary distance
+    together with their validation scores.
 
     Args:
-        experiment: the sites, the network and the task.
+        experiment: the sites, the network and the task. The weights of the network may be overwritten.
         weights: the global weights, as a state dict.
 
     Returns:
-        The boundary distance, by the name of the site. The dict is empty if the setting `evaluation.boundary_distance`
-        is false. A site is missing if none of its images shows an outline.
+        The boundary distance of each site that did not train, by the name of the site. The dict is empty if the setting
+        `evaluation.boundary_distance` is false. A site is missing if none of its images shows an outline.
     """
     task, validation_site = experiment.task, experiment.validation_site
     if not task.measures_boundary_distance:

@@ -44,12 +44,12 @@ class Results:
     """Everything that the figures of a run are drawn from.
 
     Args:
-        task, dataset, network: those of the run.
+        task, dataset, network: the task, the dataset and the network of the run.
         source_sites: the sites that trained.
         unseen: cases of the unseen site.
-        method: the method.
-        state: the coordinator's state after the selected round.
-        result: scores of the test cases, and the masks that were scored.
+        method: the federated method.
+        state: the coordinator's state after the round whose weights are the result of the run.
+        result: scores of the test cases, and the predicted masks that were scored.
         folder: folder of the figures.
         label: "real data" or "synthetic phantom data", part of every title.
     """
@@ -70,7 +70,7 @@ def draw_all(
     experiment: Experiment, method: Method, state: State, result: EvaluationResult, folder: RunFolder,
     boundary_distances: Mapping[str, float],
 ) -> None:
-    """Draw all figures of a run and save them as PNG files in its folder `figures`.
+    """Draw all figures of a run, and save them as PNG files in the subfolder `figures` of the run's folder.
 
     Args:
         experiment: task, dataset, network and sites of the run.
@@ -78,8 +78,9 @@ def draw_all(
         state: the coordinator's state after the round whose weights are the result of the run.
         result: scores of the test cases, and the predicted masks that were scored.
         folder: the run's folder.
-        boundary_distances: for each site that did not train, the distance that the function `boundary_distances`
-            returns; empty if it was not measured.
+        boundary_distances: for each site that did not train, by its name, the mean cosine distance in [0, 2] between
+            features along the outlines of structures and features of the background around them. The dict is empty if
+            the distance was not measured.
     """
     where = folder.path / FIGURES
     where.mkdir(exist_ok=True)

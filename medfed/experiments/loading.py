@@ -20,8 +20,8 @@ class SiteImages:
     """Reads the images of the sites, advances a progress bar, and counts notices (unusual properties of images).
 
     Args:
-        dataset: knows how to read a case.
-        task: prepares images for the network.
+        dataset: the dataset, which reads the cases.
+        task: the task, which prepares the images for the network.
         bar: progress bar, advanced by one for each case.
         max_cache_bytes: how many bytes of the images of one site or client may stay in memory.
         notices: how many images have each notice, by (site, notice).

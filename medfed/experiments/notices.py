@@ -17,17 +17,18 @@ from medfed.outputs.run_folder import RunFolder
 
 @contextmanager
 def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
-    """Print medfed's warnings as notes of one line, each text once, and collect them. A context manager.
+    """Context manager that prints and collects the warnings of medfed, and PyTorch's warnings about determinism.
 
-    If the run's folder has a `config.yaml`, so that it holds a run, the notes are also saved in its file
-    `notices.json`. A resumed run starts with the saved notes.
+    Each warning is printed as a note of one line, and each text only once. As soon as the run's folder contains a
+    `config.yaml`, the notes are also saved in the folder's file `notices.json`. A resumed run starts with the saved
+    notes.
 
     Args:
         folder: the run's folder.
         quiet: whether to print nothing; the notes are still collected.
 
     Yields:
-        The list of the notes, to which new ones are added while the context is active.
+        The list of the notes. New notes are added to this list while the context is active.
     """
     has_begun, has_notices = ((folder.path / name).is_file() for name in ("config.yaml", "notices.json"))
     notices: list[str] = folder.read_json("notices.json") if has_begun and has_notices else []
@@ -57,10 +58,10 @@ def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
 
 @contextmanager
 def name_folder_of_full_disk(folder: RunFolder) -> Iterator[None]:
-    """Add the path of the run's folder to the error of a full disk. A context manager.
+    """Context manager that adds the path of the run's folder to the error that a full disk causes.
 
-    The operating system's error may not name a file. Only an OSError for a full disk or an exceeded quota is changed.
-    Every error is raised again.
+    The operating system's error may not name a file. Only an OSError for a full disk or an exceeded quota is changed,
+    and only if the error names no file. Every error is raised again.
 
     Args:
         folder: the run's folder.

@@ -36,18 +36,18 @@ REMAINDERS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
 def check_run_folder(
     folder: RunFolder, settings: Mapping[str, Any], resume: bool, accept_change: bool = False
 ) -> None:
-    """Check that a new run may start in a folder, or that the run in it may be continued.
+    """Check that a new run may start in a folder, or that the run in the folder may be continued.
 
     Args:
         folder: the run's folder.
         settings: all values of the config, as nested dicts (`medfed.config.schema.resolved`).
-        resume: true to continue the run in the folder, false to start a new one.
+        resume: true to continue the run in the folder, false to start a new run.
         accept_change: whether to continue although settings have changed. Only the settings in MAY_CHANGE, such as the
             number of rounds, may change.
 
     Raises:
-        UserError: if there is no run to continue, if a new run would overwrite an existing one, or if the config
-            differs from that of the existing run and the difference is not accepted.
+        UserError: if there is no run to continue, if a new run would overwrite an existing run, or if the config
+            differs from the config of the existing run and the difference is not accepted.
     """
     config_file = folder.path / "config.yaml"
     if resume and not config_file.is_file():
@@ -89,7 +89,7 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
 
 
 def changed_settings(folder: RunFolder, settings: Mapping[str, Any]) -> list[str]:
-    """List the settings that differ from those of the run in a folder.
+    """List the settings of a new config that differ from the config of the run in a folder.
 
     Args:
         folder: the run's folder, which has a `config.yaml`.
@@ -110,7 +110,7 @@ def load_resume_state(folder: RunFolder, start: State) -> State:
         start: the state before the first round. It is returned if the folder has no saved round.
 
     Raises:
-        UserError: if the saved weights have other names, shapes or dtypes than those of `start`.
+        UserError: if the saved weights and the weights of `start` differ in name, shape or dtype.
     """
     rounds = folder.rounds()
     if not rounds:
@@ -127,11 +127,11 @@ def load_resume_state(folder: RunFolder, start: State) -> State:
 
 
 def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:
-    """Record in `data.json` on which files a run is trained, or compare them with an existing record.
+    """Check that a run is continued with the files with which it was started; at the first start, record these files.
 
-    `data.json` in the run's folder holds the SHA-256 of every image and mask of the sites that train and of the
-    validation site, and of each codec file. For more than MAX_HASHED_CASES cases it holds the file sizes instead,
-    because hashing all files at every start would take too long.
+    The record is the file `data.json` in the run's folder. It holds the SHA-256 of every image and mask of the sites
+    that train and of the validation site, and of each codec file. For more than MAX_HASHED_CASES cases it holds the
+    sizes of the images and masks instead, because hashing all files at every start would take too long.
 
     Args:
         folder: the run's folder.
@@ -140,8 +140,8 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
         codecs: names or paths of the style codecs (pretrained encoders and decoders) that the method uses.
 
     Raises:
-        UserError: if files changed, appeared or disappeared since the run was started; or if it was started on
-            synthetic images and now finds real ones, or the reverse.
+        UserError: if files changed, appeared or disappeared since the run was started; or if the run was started on
+            synthetic images and the dataset is now real, or the reverse.
     """
     cases = [case for patients in splits.values() for case in patients.all()]
     hashed = len(cases) <= MAX_HASHED_CASES

@@ -29,8 +29,9 @@ from medfed.outputs.run_folder import RunFolder
 def default_folder(config: Config) -> Path:
     """Return the folder of a run for which the user names no folder with `--out`.
 
-    It is `runs/CONFIG-METHOD-unseen_SITE-seedN`, with `-validation_SITE` before `-seedN` if there is a validation site.
-    CONFIG is the name of the config file without its ending. Without an unseen site, its name is "none".
+    The folder is `runs/CONFIG-METHOD-unseen_SITE-seedN`. CONFIG is the name of the config file without its ending, SITE
+    is the name of the unseen site ("none" without an unseen site), and N is the seed. If there is a validation site,
+    `-validation_NAME` comes before `-seedN`.
 
     Args:
         config: the config of the run.
@@ -59,7 +60,7 @@ def start_or_resume(
         The content of `summary.json`, with the scores of the run.
 
     Raises:
-        UserError: if the config, the data or the folder do not allow the run.
+        UserError: if the config or the data have a mistake, or the folder does not allow to start or continue the run.
         KeyboardInterrupt: if the user interrupts the run; the message says how to continue.
     """
     with folder.locked():
@@ -78,7 +79,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
     """Do the remaining steps of a run: train, score, draw figures and write the summary.
 
     The caller must have locked the folder and called `check_run_folder`. If the run is complete and its config is
-    unchanged, nothing is computed.
+    unchanged, nothing is computed, and the stored summary is returned.
 
     Args:
         config: the config of the run.
@@ -89,7 +90,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
         The content of `summary.json`, which is the last file that a run writes.
 
     Raises:
-        UserError: if the config, the data or the saved rounds do not allow the run.
+        UserError: if the config or the data have a mistake, or the saved rounds do not fit the config or the data.
     """
     is_complete = folder.is_finished() and (folder.path / "model.safetensors").is_file()
     if is_complete and not changed_settings(folder, resolved(config)):

@@ -49,8 +49,8 @@ class Experiment:
         sites: the sites that train.
         validation_site: the site that only computes validation scores; None if there is none.
         start: the coordinator's state before the first round.
-        splits: patients of each source site by part, and last of the validation site, which has validation patients
-            only.
+        splits: the training, validation and test patients of each source site, by its name. The last entry is the
+            validation site, if there is one; it has validation patients only.
         unseen: cases of the unseen site, by its name; only the evaluation reads them.
         clients: training and validation cases of each client; empty if each site is one client.
     """
@@ -118,10 +118,12 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
         name: name of the site, or of the client (a simulated participant that holds patients of one or more sites).
 
     Returns:
-        A site that trains; or, if the config names it as the validation site, one that only scores weights.
+        A site that trains. If the config names this site as the validation site: a site that does not train, and only
+        computes the scores of weights.
 
     Raises:
-        UserError: if no site or client has this name, if its files cannot be used, or if settings do not fit the data.
+        UserError: if no site or client has this name, if its files cannot be used, or if the settings do not fit the
+            data.
     """
     dataset = config.data.ensure_available(None)
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
@@ -145,12 +147,12 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     """Return the task of a dataset: segmentation of its structures, or classification into its classes.
 
     Args:
-        config: the config of the run. Its network must be made for this task; its `evaluation` section says how the
-            task is evaluated.
-        dataset: the dataset. It decides which task is returned.
+        config: the config of the run. The network in this config must be made for the task of the dataset. The
+            `evaluation` section says how the task is evaluated.
+        dataset: the dataset, which decides which of the two tasks is returned.
 
     Raises:
-        UserError: if the network is made for the other task.
+        UserError: if the network is made for the other of the two tasks.
     """
     task, draws_masks = task_of_dataset(dataset, config.evaluation), bool(config.network.decoder_levels)
     if task.uses_decoder != draws_masks:
@@ -215,12 +217,12 @@ def check_local_entries(method: Method, settings: Federation, source: str, netwo
 
 @dataclass(frozen=True)
 class SiteBuilder:
-    """Build the sites of one federation.
+    """Builds the sites of one federation.
 
     Args:
         config: the config of the federation.
-        task: the task.
-        network: the network; all sites share it, because each of them loads its weights before it computes.
+        task: the task, segmentation or classification.
+        network: the network. All sites share one network, because each site loads its weights before it computes.
     """
 
     config: Config
@@ -228,12 +230,12 @@ class SiteBuilder:
     network: nn.Module
 
     def site(self, name: str, patients: Split, images: SiteImages, max_cache_bytes: int) -> Site:
-        """Build a site, or a simulated client, that trains with the given patients; their images are read.
+        """Read the images of the given patients, and build a site or simulated client that trains with these images.
 
         Args:
             name: name of the site or client.
-            patients: its training and validation patients.
-            images: reads the images.
+            patients: the training and validation patients of the site or client.
+            images: the object with which the images are read.
             max_cache_bytes: limit in bytes for the cache of images that the method computes, such as restyled images.
         """
         config, federation = self.config, self.config.federation
@@ -258,20 +260,20 @@ class SiteBuilder:
         )
 
     def validation_site(self, name: str, patients: Split, images: SiteImages) -> ValidationSite:
-        """Build a site that never trains and only computes validation scores; the images are read.
+        """Build a site that never trains and only computes validation scores. The images of the site are read.
 
         Args:
             name: name of the site.
-            patients: the split of the site. Only its validation patients are used.
-            images: reads the images.
+            patients: the training, validation and test patients of the site. Only the validation patients are used.
+            images: the object with which the images are read.
         """
         return ValidationSite(name, images.samples(patients.validation), self.task, self.network)
 
     def warn_of_small_batches(self, sites: list[Site]) -> None:
         """Warn if a site has fewer training images than `training.batch_size`, the number of images per training step.
 
-        If the sites are simulated clients, there is one warning for all of them. Otherwise there is one for each such
-        site.
+        If the sites are simulated clients, there is one warning for all clients together. Otherwise, there is one
+        warning for each site with too few images.
 
         Args:
             sites: the sites that train.

@@ -33,7 +33,7 @@ def summarise(
 
     Returns:
         JSON values by name: the scores with confidence intervals, the numbers of patients, the names of the sites, the
-        versions of the software, the notes, and more.
+        versions of the software, the notes, and other information about the run.
     """
     federation = config.federation
     transductive = transductive_by(experiment.task, experiment.sites)
@@ -98,8 +98,9 @@ def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, obje
 
     Returns:
         JSON values by name: `channels` (number of image channels), `structures` and `classes` (names),
-        `intensity_range` (the lowest and highest intensity; None for MRI), `standardised` (whether the network receives
-        standardised images), and `pictures` (whether the images are 2-D image files such as PNG).
+        `intensity_range` (the two stored intensities that become 0 and 1 for the network; None, as for MRI, if these
+        are percentiles of each volume), `standardised` (whether the network receives standardised images), and
+        `pictures` (whether the images are 2-D image files such as PNG).
     """
     intensity_range = dataset.intensity_range
     return {

@@ -22,15 +22,17 @@ from medfed.tasks.task import Task
 
 
 def unseen_bn_of(source_sites: Sequence[Site]) -> str:
-    """Return which BatchNorm entries a site that did not train gets, if each site keeps its own (as in FedBN).
+    """Return the rule by which a site that did not train gets its BatchNorm entries (for methods such as FedBN).
+
+    The rule is needed if each site that trains keeps its own BatchNorm entries.
 
     Args:
         source_sites: the sites that trained; at least one.
 
     Returns:
-        "average" (the mean of the entries of the sites that trained), "batch_stats" (the same, but each batch of test
-        images is normalised by its own statistics) or "nearest" (the entries of the most similar site that trained), as
-        the method's `unseen_bn` says. It is "" if no entries of the network stay at the sites.
+        The value of the method's `unseen_bn`; "" if no entries of the network stay at the sites. "average": the mean of
+        the entries of the sites that trained. "batch_stats": this mean, but each batch of test images is normalised by
+        the statistics of the batch. "nearest": the entries of the most similar site that trained.
     """
     return source_sites[0].method.unseen_bn if any(site.local_keys for site in source_sites) else ""
 
@@ -53,11 +55,12 @@ def weights_of_nearest_site(
     source_sites: Sequence[Site], network: nn.Module, task: Task, weights: Mapping[str, Tensor], name: str,
     images: Iterable[Tensor],
 ) -> dict[str, Tensor]:
-    """Return the weights for a site that did not train, with the BatchNorm entries of the most similar other site.
+    """Return the weights for a site that did not train, with the BatchNorm entries of the most similar source site.
 
-    The images of the site pass through the network up to the first BatchNorm layer. The mean and variance of the
-    features there are compared with the running statistics of each site that trained (`gaussian_distance`). Labels are
-    not used. A warning names the chosen site. If several are equally near, it is the first in alphabetical order.
+    The images of the site that did not train pass through the network up to the first BatchNorm layer. The mean and
+    variance of the features that enter this layer are compared with the layer's running statistics at each source site
+    (`gaussian_distance`). The source site with the smallest distance is chosen; among equal distances, the first one in
+    alphabetical order. Labels are not used. A warning names the chosen site.
 
     Args:
         source_sites: the sites that trained; at least one must have entries of the network that it never sends.
@@ -65,10 +68,11 @@ def weights_of_nearest_site(
         task: standardises the images.
         weights: the global weights, as a state dict.
         name: name of the site that did not train, for the warning.
-        images: batches of its images, each (B, C, S, S), in [0, 1].
+        images: batches of the images of this site, each (B, C, S, S) with the image size S, in [0, 1], not
+            standardised.
 
     Returns:
-        A new state dict: `weights`, with the entries that stay at the chosen site.
+        A new state dict: `weights`, together with the entries of the network that the chosen site never sends.
     """
     sites = {site.name: site.local_entries() for site in source_sites if site.local_entries()}
     any_site = next(iter(sites.values()))
@@ -108,11 +112,11 @@ def first_norm_input(network: nn.Module, batches: Iterable[Tensor]) -> tuple[str
 
     Args:
         network: a network with a BatchNorm layer, in evaluation mode.
-        batches: one or more batches (B, C, H, W), in the form that the network receives.
+        batches: one or more batches (B, C, H, W) of images, standardised as the network expects them.
 
     Returns:
-        The dotted path of the layer, such as `encoder.norm1`; and the mean (D,) and the variance (D,) of each of its D
-        channels over all images and pixels, float64, on the CPU.
+        Three values: the dotted path of the layer, such as `encoder.norm1`; and for each of the D channels that enter
+        the layer, the mean (D,) and the variance (D,) over all images and pixels, float64, on the CPU.
 
     Raises:
         ValueError: if the network has no BatchNorm layer or there is no batch.
@@ -145,7 +149,7 @@ def gaussian_distance(mean: Tensor, variance: Tensor, other_mean: Tensor, other_
     """Return the squared 2-Wasserstein distance of two Gaussians, relative to the second one, averaged over channels.
 
     For a channel in which the Gaussians have the means m and m' and the standard deviations s and s', the distance is
-    ((m - m')^2 + (s - s')^2) / s'^2. If s' is 0, it is 0 for m = m' and s = 0, and infinite otherwise.
+    ((m - m')^2 + (s - s')^2) / s'^2. If s' is 0, the distance is 0 for two equal Gaussians, and infinite otherwise.
 
     Args:
         mean: (C,), the mean m of the first Gaussian in each channel.
@@ -163,8 +167,8 @@ def gaussian_distance(mean: Tensor, variance: Tensor, other_mean: Tensor, other_
 def with_batch_statistics(network: nn.Module) -> nn.Module:
     """Return a copy of a network in which every BatchNorm layer normalises with the statistics of the present batch.
 
-    The copy is in evaluation mode and its parameters require no gradient. Its prediction for an image depends on the
-    other images of the batch.
+    The copy is in evaluation mode and its parameters require no gradient. The prediction of the copy for an image
+    depends on the other images of the batch.
 
     Args:
         network: the network; it is not changed.

@@ -20,9 +20,10 @@ class Engine(Protocol):
     """Interface of an engine: it delivers requests to sites and returns their replies.
 
     Attributes:
-        on_reply: function that is called after each reply, to show progress; None calls nothing.
-        on_step: function that is called after each training step of a site on this machine, to show progress; None
-            calls nothing.
+        on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
+            requests), to show progress; None calls nothing.
+        on_step: function that is called after each training step of a site on this machine with (site, step, steps of
+            this round), to show progress; None calls nothing.
     """
 
     on_reply: OnReply | None
@@ -44,15 +45,16 @@ class Engine(Protocol):
             messages: the requests, by the name of the site.
 
         Returns:
-            The replies, by the name of the site, sorted by name. If a site could not reply, its reply has the kind
-            "failed", or it is missing from the dict.
+            The replies, by the name of the site, sorted by name. If a site could not reply, either its entry is a
+            message of kind "failed" with the reason, or the site is missing from the dict.
         """
         ...
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """Give each site the tensors that it kept after its last accepted round. Called before a run is resumed.
+        """Give each site back the tensors that the site kept after its last accepted round.
 
-        Such tensors are, for example, the state of the site's optimiser.
+        Such tensors are, for example, the state of the site's optimiser. The method is called before the first round,
+        so that a run can be resumed, and after the last round, for the evaluation.
 
         Args:
             took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).

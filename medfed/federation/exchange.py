@@ -55,9 +55,9 @@ class Exchange:
     Attributes:
         ledger: rows for `ledger.csv` since the last call of `take_records`: one for each tensor or single value that
             was sent.
-        seconds: the measured seconds since that call, by the kind of request ("share", "train", "validate"), and of
-            "aggregate".
-        n_clients: how many sites were asked to train since that call.
+        seconds: the measured seconds since the last call of `take_records`: by the kind of request ("share", "train",
+            "validate"), and under "aggregate" those of the computation at the coordinator.
+        n_clients: how many sites were asked to train since the last call of `take_records`.
     """
 
     def __init__(self, engine: Engine, settings: Federation) -> None:
@@ -74,7 +74,8 @@ class Exchange:
 
         Args:
             messages: the requests by the name of the site, all of one kind and round; at least one.
-            state: the coordinator's state. The checks compare the weights in the replies with its weights.
+            state: the coordinator's state. The checks compare the weights in the replies with the global weights in the
+                state.
 
         Returns:
             An object with the accepted replies, by the name of the site, and the kind and round of the requests.
@@ -100,12 +101,12 @@ class Exchange:
     def apply(
         self, step: Callable[[dict[str, Message]], Result], replies: Replies
     ) -> tuple[Result, dict[str, Message]]:
-        """Compute something from the sites' replies; leave out a site whose reply makes the computation fail.
+        """Compute a result from the sites' replies; leave out each site whose reply makes the computation fail.
 
         A reply can pass every check and still lack something that the method needs. If `step` fails with an error that
-        is not a `UserError`, it is called with the reply of one site at a time. The sites with which it fails are
-        rejected, and `step` is called again with the others. If it fails with every site, the error is in the method
-        and is raised.
+        is not a `UserError`, `step` is called with the reply of one site at a time. The sites with which `step` fails
+        are rejected, and `step` is called again with the other sites. If `step` fails with every site, the error is in
+        the method, and the first error is raised.
 
         Args:
             step: the computation, from the replies by the name of the site to a result of any type. It must not change
@@ -116,8 +117,8 @@ class Exchange:
             The result of `step`, and the replies from which it was computed, by the name of the site.
 
         Raises:
-            UserError: if `step` raises it, if a site is rejected and the setting `federation.on_bad_update` is "stop",
-                or if fewer replies than the setting `federation.quorum` are left.
+            UserError: if `step` raises a UserError, if a site is rejected and the setting `federation.on_bad_update` is
+                "stop", or if fewer replies than the setting `federation.quorum` are left.
         """
         used = replies.by_site
         with self._timing("aggregate"):
@@ -142,8 +143,9 @@ class Exchange:
 
         Returns:
             Three values. The first is a list of rows for `ledger.csv`, one for each tensor or single value that was
-            sent or received. The second is the measured seconds by kind of request ("share", "train", "validate"), and
-            of "aggregate". The third is the number of sites that were asked to train.
+            sent or received. The second is a dict of measured seconds: by the kind of request ("share", "train",
+            "validate"), and under "aggregate" the seconds of the computation at the coordinator. The third is the
+            number of sites that were asked to train.
         """
         records = self.ledger, self.seconds, self.n_clients
         self.ledger, self.seconds, self.n_clients = [], {}, 0
@@ -154,8 +156,8 @@ class Exchange:
 
         Raises:
             UserError: if `federation.quorum` (how many replies a round needs) is larger than the number of sites in a
-                round; or if `federation.largest_change` is set, which compares each site with the median, and fewer
-                than three sites take part in a round.
+                round; or if `federation.largest_change` is set and fewer than three sites take part in a round. The
+                latter setting compares each site with the median of the sites.
         """
         n_sites = len(self.engine.sites())
         n_asked = min(self.settings.clients_per_round or n_sites, n_sites)

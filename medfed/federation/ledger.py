@@ -14,7 +14,7 @@ COLUMNS = ("round", "site", "direction", "kind", "name", "shape", "dtype", "byte
 
 
 def message_rows(round_number: int, direction: str, messages: Mapping[str, Message]) -> list[dict[str, object]]:
-    """Return rows of the ledger, the list of everything that was sent, for some messages.
+    """Return the rows of the ledger for some messages. The ledger is the table of everything that was sent.
 
     A message contains tensors and facts (named values without a shape, such as a loss or a number of images). Each
     tensor and each fact has one row.

@@ -78,8 +78,8 @@ class Task(Protocol):
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Return a copy of the batch after random rotation, scaling and flipping.
 
-        The images, their masks and their views (other versions of the images, such as restyled ones) are moved
-        together. Class labels stay as they are.
+        An image, its mask and its views (other versions of the image, such as restyled ones) are transformed in the
+        same way. Class labels stay as they are.
 
         Args:
             batch: images (B, C, H, W) in [0, 1], not standardised, and their labels.
@@ -87,13 +87,13 @@ class Task(Protocol):
         """
 
     def validate(self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
-        """Return validation scores by name. The score with the name "score" is the main one, where higher is better.
+        """Return the validation scores of a network by name. The main score has the name "score"; higher is better.
 
         Args:
             network: the network to score.
             samples: the validation samples.
-            decoder_levels: names of the decoder's submodules, from full resolution to the coarsest, for scores that use
-                their features. If it is empty, these scores are left out.
+            decoder_levels: names of the decoder's submodules, from full resolution to the coarsest. Some scores use the
+                features of these submodules. If the sequence is empty, such scores are left out.
         """
 
 
@@ -197,24 +197,24 @@ class LocalRound:
     max_cache_bytes: int = 2 * 2**30
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return the network's trained parameters by state-dict name, not copied.
+        """Return the network's trainable parameters by state-dict name, not copied.
 
-        Buffers, such as BatchNorm's statistics, and frozen parameters are left out.
+        Buffers, such as BatchNorm's running statistics, and frozen parameters are left out.
         """
         return trainable_parameters(self.network)
 
     def sent_parameters(self) -> dict[str, nn.Parameter]:
-        """Return the trained parameters that the site sends to the coordinator, by state-dict name, not copied.
+        """Return the trainable parameters that the site sends to the coordinator, by state-dict name, not copied.
 
-        These are the parameters of `trainable` without the entries that stay at the site (`local_keys`).
+        These are the parameters that `trainable` returns, without the entries that stay at the site (`local_keys`).
         """
         return {name: entry for name, entry in self.trainable().items() if name not in self.local_keys}
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return all parameters of the network by name, not copied, with the frozen ones.
+        """Return all parameters of the network, trained and frozen, by state-dict name, not copied.
 
-        Pass them to `forward` as `fast_weights` for a second forward pass in training mode that does not update
-        BatchNorm's running statistics. The logits are the same as without `fast_weights`.
+        The result is meant for the argument `fast_weights` of `forward`. A forward pass with these parameters gives the
+        same logits as a forward pass with None, but does not update BatchNorm's running statistics in training mode.
         """
         return dict(self.network.named_parameters())
 
@@ -233,14 +233,15 @@ class LocalRound:
 
         Args:
             batch: images (B, C, H, W) in [0, 1], not standardised, and their labels, on `device`.
-            taps: names of submodules whose outputs are returned as well.
+            taps: names of submodules whose outputs are returned as well; empty for none.
             fast_weights: parameters by name that replace the network's own in this pass. BatchNorm's running statistics
                 then stay unchanged. None uses the network's own parameters; in training mode, such a pass updates
                 BatchNorm's running statistics. For further passes, such as on a changed copy of the batch, pass the
                 network's own parameters (`parameters()`) here.
 
         Returns:
-            The images and labels of the batch, the logits, and in `features` the outputs of the submodules in `taps`.
+            An object with the images and labels of the batch, the logits, and in `features` the outputs of the
+            submodules in `taps`, by the name of the submodule.
         """
         image = self.task.standardise(batch.image)
         with capture_features(self.network, taps) as features:
@@ -269,7 +270,7 @@ def mean_loss(network: nn.Module, task: Task, samples: Samples, size: int = 16) 
     """Return the task's mean loss over all images, with the network in evaluation mode and without gradients.
 
     Args:
-        network: the network. Its training or evaluation mode is restored afterwards.
+        network: the network. Afterwards it is in the same mode (training or evaluation) as before.
         task: standardises the images and computes the loss.
         samples: the images and labels, at least one.
         size: largest number of images in one forward pass.

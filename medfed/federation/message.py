@@ -106,7 +106,7 @@ class State:
         """Return the state before the first round of training.
 
         Args:
-            network: the network with its first weights. They are copied to the CPU.
+            network: the network with its initial weights. The weights are copied to the CPU.
         """
         weights = {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}
         parameters = dict(network.named_parameters(remove_duplicate=False))

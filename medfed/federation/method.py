@@ -93,9 +93,9 @@ class Method:
     def site_weights(self) -> SiteWeights:
         """Rule for the weights of the sites in the average: "examples" or "uniform". Default: "examples".
 
-        "examples" weights a site by its number of training images: n_k / N for site k, where N is the sum over the
-        sites whose updates were accepted. "uniform" gives each of these K sites the weight 1 / K. A method may override
-        this property by a field of the same name, so that a config can choose.
+        "examples" gives site k the weight n_k / N, where n_k is the site's number of training images and N is the sum
+        of n_k over the K sites whose updates were accepted. "uniform" gives each of these K sites the weight 1 / K. A
+        method may override this property by a field of the same name, so that a config can choose the rule.
         """
         return "examples"
 
@@ -104,9 +104,10 @@ class Method:
         """Rule for the BatchNorm entries of a site that did not train: "average", "batch_stats" or "nearest".
 
         The rule is used only if BatchNorm entries stay at the sites that train (`local_keys`), as in `FedBN`.
-        "average", the default, uses the mean of the entries of these sites. "batch_stats" uses the same weights and
-        biases, but normalises each batch of test images by the mean and variance of this batch. "nearest" uses the
-        entries of the training site whose BatchNorm statistics are most similar to those of the test images.
+        "average", the default, uses the mean of the entries over the sites that train. "batch_stats" uses this mean for
+        the weights and biases only, and normalises each batch of test images by the mean and variance of the batch.
+        "nearest" uses the entries of one site that trains: the site whose BatchNorm statistics are most similar to the
+        statistics of the test images.
         """
         return "average"
 
@@ -115,8 +116,8 @@ class Method:
         """When the coordinator asks the sites for statistics (`share`): `NEVER`, `ONCE` or `EVERY_ROUND`.
 
         `ONCE` means before the first round, `EVERY_ROUND` before each round. Default: `ONCE` if the class overrides
-        `share`, else `NEVER`. A method whose settings make no use of shared tensors returns `NEVER`, so that nothing
-        leaves a site without need.
+        `share`, else `NEVER`. If a method does not need the statistics with its present settings, it returns `NEVER`,
+        so that nothing leaves a site without need.
         """
         return NEVER if type(self).share is Method.share else ONCE
 
@@ -133,8 +134,8 @@ class Method:
         """Return a copy of the method that reads the same files from other paths.
 
         Args:
-            names: dictionary from the present path of a file in `files` to its new path. A file that is not in it keeps
-                its path.
+            names: dictionary from the present path of a file in `files` to the new path of this file. A file that is
+                missing in the dictionary keeps its path.
 
         Returns:
             The copy. The default, for a method without files, is the method itself.
@@ -142,7 +143,7 @@ class Method:
         return self
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Raise UserError if the method cannot work on images of this size and form. Default: accept all images.
+        """Check that the method can work on images of this size and number of channels. Default: accept all images.
 
         This hook is called before a run writes any file.
 
@@ -204,8 +205,8 @@ class Method:
 
         Args:
             state: the state before the round. Its weights and memory must not be changed in place.
-            shared: the dictionary that each site returned from `share`, by name of the site. It is empty for a site
-                that shared nothing. A site whose reply is missing or was rejected is not included.
+            shared: by name of the site, the dictionary that the site returned from `share`. This dictionary is empty
+                for a site that shared nothing. A site whose reply is missing or was rejected is not included.
             rng: CPU random generator of this round.
 
         Returns:
@@ -259,7 +260,7 @@ class Method:
         Args:
             local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1] that are not standardised yet, and their labels, on the site's device.
-                The augmentation of `training.augment` is already applied. Not to be changed in place.
+                The augmentation of `training.augment` is already applied. The batch must not be changed in place.
 
         Returns:
             The batch to train on, on the same device.
@@ -310,7 +311,8 @@ class Method:
         The memory, `state.memory`, is what the method keeps at the coordinator between rounds.
 
         Args:
-            state: the state before the round, with the old weights and the old memory. Not to be changed in place.
+            state: the state before the round, with the old weights and the old memory. They must not be changed in
+                place.
             updates: the accepted updates by name of the site. An update has the `weights` after local training, the
                 `tensors` of `on_round_end`, and in `facts` the numbers "examples" (number of training images), "steps"
                 (number of training steps) and "loss" (mean over the steps).
@@ -329,10 +331,10 @@ class Method:
 
         Args:
             state: the state with the old global weights. Its memory is already the result of `remember`.
-            updates: the accepted updates by name of the site, at least one.
+            updates: the accepted updates by name of the site, at least one, as `remember` receives them.
 
         Returns:
-            The new weights by state-dict name, on the CPU. Entries that are missing in it keep their old value.
+            The new weights by state-dict name, on the CPU. An entry that is missing in the result keeps its old value.
         """
         trained_weights = [update.weights for update in updates.values()]
         return weight_maths.average(trained_weights, self.averaging_weights(updates))  # FedAvg, Alg. 1
@@ -396,10 +398,10 @@ class Method:
 
 
 def has_too_few_patients(site: str, samples: Samples, min_patients: int, content: str) -> bool:
-    """Return True, with a warning, if a site has fewer training patients than `method.min_patients`.
+    """Return True, with a warning, if a site has fewer training patients than `min_patients`; else return False.
 
-    Statistics of very few patients could be traced back to one of them. Such a site therefore takes part in training,
-    but shares no statistics.
+    Statistics of very few patients could be traced back to one of these patients. Such a site therefore takes part in
+    training, but shares no statistics.
 
     Args:
         site: name of the site, for the warning.

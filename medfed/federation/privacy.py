@@ -88,11 +88,11 @@ def protect(
         request: the request, with the weights from which the site started.
         privacy: the settings. The weights are not changed if `clip` is 0, and the other tensors are not changed if
             `statistics_clip` is 0.
-        key: at least 32 bytes from which the noise is derived. In a real federation it must be secret, because whoever
-            knows it can remove the noise. It must differ for different replies, because the difference of two replies
-            with equal noise contains no noise.
-        variances: names of the entries that are running variances, such as `bn.running_var`. Negative values in them
-            are set to 0 after the noise is added, because BatchNorm divides by their square root.
+        key: at least 32 bytes from which the noise is derived. In a real federation the key must be secret, because
+            whoever knows the key can remove the noise. Different replies need different keys, because the difference of
+            two replies with equal noise contains no noise.
+        variances: names of the entries that are running variances, such as `bn.running_var`. Negative values in these
+            entries are set to 0 after the noise is added, because BatchNorm uses the square root of a variance.
 
     Returns:
         The reply that may leave the site, with the same names, shapes and dtypes.

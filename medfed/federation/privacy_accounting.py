@@ -50,7 +50,7 @@ def count_releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) 
         entries: the names in the network's state dict.
 
     Returns:
-        The two numbers for each site that sent a tensor, by the name of the site.
+        The two numbers (`weights` and `statistics`) for each site that sent a tensor, by the name of the site.
     """
     network = set(entries)
     rows: Counter[tuple[str, ...]] = Counter()
@@ -86,11 +86,11 @@ def require_accountant(privacy: Privacy) -> None:
 def epsilon(privacy: Privacy, released: Releases) -> float:
     """Compute the epsilon of differential privacy for everything that one site sent in a run.
 
-    Smaller values mean a stronger guarantee. The computation is Google's accountant for Renyi differential privacy.
+    Smaller values mean a stronger guarantee. Google's accountant for Renyi differential privacy computes the value.
 
     Args:
-        privacy: the `privacy` section of the config, with the standard deviations of the noise and with delta.
-        released: how many messages left the site.
+        privacy: the `privacy` section of the config, with the strength of the noise and with delta.
+        released: how many messages with weights, and how many with statistics, left the site.
 
     Returns:
         Epsilon for delta = `privacy.delta`, at least 0. It is infinite if any weights or statistics left the site
@@ -119,7 +119,7 @@ def format_budget(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str
     Returns:
         A dict with four entries: `epsilon` (the largest of all sites, or the text "none" if it is infinite), `delta`,
         `of` (a text that says what the guarantee covers) and `not_covered` (a text that says what it does not cover).
-        None if the config neither clips nor adds noise.
+        None if all settings of `privacy` have their default values, so that nothing is clipped and no noise is added.
     """
     if privacy == Privacy():
         return None

@@ -63,15 +63,16 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
     """Check one site's reply on its own, without the replies of other sites.
 
     Args:
-        site: the name of the site. If it reported a number of images in an earlier round, the number must be the same.
+        site: the name of the site. If the site reported its number of images in an earlier round, the number in this
+            reply must be the same.
         reply: the reply.
         expected: the kind and round of the request, the global weights, and the earlier numbers of images.
 
     Raises:
-        InvalidReply: if the reply has another kind or round than the request, is too large, holds NaN, infinity or an
-            absolute value above 1e18, or holds weights or tensors that were not requested; for a "train" request, also
-            if it has no valid number of images, number of steps or loss; for a "validate" request, also if a score is
-            not a finite number.
+        InvalidReply: if the reply has another kind or round than the request; if the reply is too large; if it contains
+            NaN, infinity or an absolute value above 1e18; or if it contains weights or tensors that were not requested.
+            A reply to "train" is also invalid without a valid number of images, number of steps and loss. A reply to
+            "validate" is also invalid if a score is not a finite number.
     """
     if reply.kind != expected.kind:
         raise InvalidReply(f"is of kind {reprlib.repr(reply.kind)}, but '{expected.kind}' was requested")

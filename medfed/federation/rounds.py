@@ -66,10 +66,10 @@ class Round:
 def federate(
     method: Method, engine: Engine, state: State, settings: Federation, seed: int, training: Training | None = None
 ) -> Iterator[Round]:
-    """Run the remaining rounds of a federated training; yield each round when it is complete.
+    """Run the remaining rounds of a federated training, and yield a `Round` with the results after each round.
 
-    A run can be stopped after any yielded round. Calling `federate` again with the state of that round continues it
-    with bit-identical results.
+    A run can be stopped after any yielded round. Calling `federate` again with the state of that round continues the
+    run with bit-identical results.
 
     Args:
         method: the federated method.
@@ -82,9 +82,9 @@ def federate(
 
     Raises:
         ValueError: if `state.parameters` is empty.
-        UserError: if the settings do not fit the number of sites, a reply fails a check and the setting
-            `federation.on_bad_update` is "stop", fewer replies than the setting `federation.quorum` are accepted, or
-            the new weights are not finite.
+        UserError: if the settings do not fit the number of sites; if a reply fails a check and the setting
+            `federation.on_bad_update` is "stop"; if fewer replies than the setting `federation.quorum` are accepted; or
+            if the new weights contain NaN or infinite values.
     """
     if not state.parameters:
         raise ValueError("state.parameters is empty, so that no weight would be trained; start from State.of(network)")
@@ -150,7 +150,7 @@ def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str
 
     Args:
         sites: the sorted names of all sites.
-        n: how many sites to choose. 0 chooses all sites, and so does a number that is not below the number of sites.
+        n: how many sites to choose. 0 chooses all sites. A number larger than the number of sites also chooses all.
         rng: the random generator, on the CPU.
 
     Returns:
@@ -163,9 +163,9 @@ def choose_sites(sites: Iterable[str], n: int, rng: torch.Generator) -> list[str
 
 
 def training_requests(method: Method, state: State, sites: list[str]) -> dict[str, Message]:
-    """Return the message that asks each site to train for one round.
+    """Return, for each site, the message that asks the site to train for one round.
 
-    A message contains the global weights and the tensors that the method sends to this site.
+    A message contains the global weights and the tensors that the method sends to the site.
 
     Args:
         method: the method. Its hook `broadcast` returns the tensors for a site.
@@ -185,9 +185,9 @@ def training_requests(method: Method, state: State, sites: list[str]) -> dict[st
 def requests_with_last_round(kind: str, state: State, sites: Iterable[str], number: int) -> dict[str, Message]:
     """Return one request for each site, with the global weights and the number of the site's last accepted round.
 
-    This is the last round in which the coordinator used the site's update. A site keeps tensors between rounds, such as
-    its optimiser's state. With the request it restores those of its last accepted round, so that work of a rejected
-    round is undone.
+    The last accepted round of a site is the last round in which the coordinator used the site's update. A site keeps
+    tensors between rounds, such as its optimiser's state. When the site receives the request, it restores the tensors
+    that it had after its last accepted round, so that work of a rejected round is undone.
 
     Args:
         kind: the kind of the requests: "share", "train" or "validate".
@@ -216,7 +216,7 @@ def aggregate(
     Args:
         method: the method. Its hooks compute the new global weights (`aggregate`) and the tensors that the coordinator
             keeps between rounds (`remember`).
-        exchange: calls the hooks, and leaves out a site whose update makes them fail.
+        exchange: calls the hooks, and leaves out a site whose update makes the hooks fail.
         state: the state before the round; it is not changed.
         updates: the accepted replies to the training requests.
         seed: the seed of the random streams.
@@ -225,7 +225,8 @@ def aggregate(
         The state after the round, and the updates from which it was computed, by the name of the site.
 
     Raises:
-        UserError: if the new weights or kept tensors are not finite, or too few updates can be used.
+        UserError: if the new weights, or the tensors that the coordinator keeps, contain NaN or infinite values; or if
+            fewer updates than the setting `federation.quorum` can be used.
     """
 
     def server_step(replies: dict[str, Message]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -257,14 +258,14 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
     """Score the new global weights on the validation patients of the sites; return columns for `history.csv`.
 
     The scores are computed in every `federation.validate_every`-th round and in the last round. In other rounds nothing
-    is sent.
+    is sent, and the only column is `validation_score` with the value None.
 
     Args:
         exchange: sends the requests.
         state: the state after the round.
-        updates: the updates of the round, by the name of the site. If they lack entries of the network (because these
-            entries stay at the sites), the validation site, which never trains, is not asked: no complete model exists
-            for it.
+        updates: the updates of the round, by the name of the site. If the updates lack network entries, because these
+            entries stay at the sites, then no complete model exists for the validation site. In this case the
+            validation site, which never trains, is not asked.
 
     Returns:
         `validation_score` is the mean over the sites that train, or None if there are no scores.

@@ -99,7 +99,7 @@ class Site:
             images (`Method.share`), and no weights. A "train" reply holds the weights after local training, the tensors
             that the method sends with them (`Method.on_round_end`), and three facts: `examples` (number of training
             images), `steps` (number of training steps) and `loss` (mean over the steps). A "validate" reply holds the
-            validation scores as facts. It is empty if the site has no validation patients.
+            validation scores as facts. A "validate" reply is empty if the site has no validation patients.
 
         Raises:
             ValueError: if the kind is unknown, or the weights do not fit the network.
@@ -134,10 +134,10 @@ class Site:
         self.network.load_state_dict(merged)
 
     def local_entries(self) -> dict[str, Tensor]:
-        """Return the values of the network's entries that stay at this site, by their names in the state dict.
+        """Return the values of the network entries that stay at this site (`local_keys`), by state-dict name.
 
-        These entries (`local_keys`) are never sent, such as the BatchNorm entries in the method FedBN. The dict is
-        empty if there are no such entries, and before the site's first training round.
+        Such entries are never sent. An example is the BatchNorm entries in the method FedBN. The dict is empty if there
+        are no such entries, and before the site's first training round.
         """
         return {name.removeprefix(LOCAL): entry for name, entry in self.memory.items() if name.startswith(LOCAL)}
 

@@ -64,8 +64,8 @@ def validate_replies(
     There are three checks. A reply that fails one of them is rejected.
     First, each reply is checked on its own, for example for its kind, its size, and numbers that are not finite.
     Second, names, dtypes and shapes are compared. Weights must have the entries that at least half of the sites sent.
-    Other tensors of the same name must have the same dtype at the sites, and the same dimensions except the first (for
-    example the number of classes). A tensor that is named after an entry of the network, such as `control/ENTRY`, must
+    Any other tensor must have the dtype, and in all dimensions except the first the sizes, that more than half of the
+    senders of this tensor use. A tensor that is named after an entry of the network, such as `control/ENTRY`, must also
     have the shape of that entry.
     Third, if `expected.largest_change` is set and at least three sites are left, the L2 norm of each site's weight
     change is compared with the median over the sites. A site whose norm is more than `largest_change` times the median
@@ -73,7 +73,8 @@ def validate_replies(
 
     Args:
         requests: what was sent, by the name of the site. A reply of any other site is rejected.
-        replies: what was received, by the name of the site.
+        replies: what was received, by the name of the site. A missing reply, or a reply of kind "failed", gives a
+            rejection that is not counted as a bad reply (`Rejection.is_bad`).
         expected: what a valid reply must fit: the kind and round of the request, the global weights, the earlier
             numbers of images, and `largest_change`.
 
@@ -106,10 +107,10 @@ def validate_replies(
 def find_failing_sites(
     step: Callable[[RepliesBySite], Any], replies: RepliesBySite, kind: str, number: int
 ) -> list[Rejection]:
-    """Find the sites whose replies make a computation at the coordinator fail, although they passed all checks.
+    """Find the sites whose replies passed all checks, but make a computation at the coordinator fail.
 
-    Call this function only after `step(replies)` raised an error that is not a `UserError`. It calls `step` again, with
-    the reply of one site at a time.
+    Call this function only after `step(replies)` raised an error that is not a `UserError`. The function calls `step`
+    again, with the reply of one site at a time.
 
     Args:
         step: the computation, such as a method's aggregation; it is called once for each site.

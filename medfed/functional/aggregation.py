@@ -7,7 +7,7 @@ Names of arguments that several functions share:
     local_weights: w_k, one state dict per site, after its local training.
     fractions: p_k, the sites' weights in the average, for example their fractions of all training images.
     parameters: the names of the entries that are learned parameters. All other entries are buffers (running statistics
-        and counters): a buffer has no direction of descent, so it is averaged.
+        and counters), which are not trained by gradients.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def gradient_masked_average(
     start: Weights, local_weights: Sequence[Weights], fractions: Tensor, votes: Tensor, parameters: Collection[str],
     threshold: float, step: float = 1.0,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Average the sites' changes and shrink each element on which the signs of the changes disagree.
+    """Average the sites' weight changes, and shrink each element for which the signs of the changes disagree (FedGMA).
 
         w + step * mask * sum_k p_k (w_k - w),   mask = 1 where A >= threshold, else A
 
@@ -62,19 +62,21 @@ def gradient_masked_average(
     Args:
         start: w, the weights from which all sites started their local training. It may have more entries than the
             local weights.
-        local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries.
+        local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries. K is
+            at least 1.
         fractions: (K,), p_k: the weight of each site in the average, at least 0, with sum 1.
         votes: (K,), v_k: how much the sign of each site counts in A, above 0.
         parameters: names of the learned parameters. All other entries (buffers such as running statistics) are
             averaged without a mask.
-        threshold: the agreement in [0, 1] from which on an element is not shrunk (tau in the paper). 0 shrinks nothing.
+        threshold: an element is not shrunk if its agreement A is at least this number in [0, 1] (tau in the paper). 0
+            shrinks nothing.
         step: factor of the averaged change. 1 makes the full step.
 
     Returns:
         A new state dict with the entries, shapes and dtypes of the local weights.
 
     Raises:
-        ValueError: if there are no local weights, or the fractions are negative or do not sum to 1.
+        ValueError: if the fractions are negative or do not sum to 1.
     """
     merged: dict[str, Tensor] = {}
     for name, first in local_weights[0].items():
@@ -112,7 +114,7 @@ def effective_steps(steps: int, momentum: float) -> float:
 def normalized_average(
     start: Weights, local_weights: Sequence[Weights], fractions: Tensor, lengths: Tensor, parameters: Collection[str]
 ) -> dict[str, Tensor]:
-    """Average the sites' changes per local step, then multiply by the mean number of steps (FedNova).
+    """Average the sites' weight changes per local step, then multiply by the mean number of steps (FedNova).
 
         w + L sum_k p_k (w_k - w) / l_k,   L = sum_k p_k l_k
 
@@ -124,7 +126,8 @@ def normalized_average(
     Args:
         start: w, the weights from which all sites started their local training. It may have more entries than the
             local weights.
-        local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries.
+        local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries. K is
+            at least 1.
         fractions: (K,), p_k: the weight of each site in the average, at least 0, with sum 1.
         lengths: (K,), l_k, above 0: the number of local steps of each site, with the effect of momentum included as
             `effective_steps` computes it.
@@ -133,9 +136,6 @@ def normalized_average(
 
     Returns:
         A new state dict with the entries, shapes and dtypes of the local weights.
-
-    Raises:
-        ValueError: if there are no local weights, or the fractions are negative or do not sum to 1.
     """
     if bool((lengths == lengths[0]).all()):
         return average(local_weights, fractions)
@@ -163,8 +163,8 @@ def coordinate_median(weights: Sequence[Weights]) -> dict[str, Tensor]:
         weights: K state dicts with the same entries, K at least 1.
 
     Returns:
-        A new state dict with the shapes and dtypes of the first one, computed in float64. If fewer than K / 2 sites are
-        faulty, each element lies between the smallest and the largest value of the other sites.
+        A new state dict with the shapes and dtypes of the first state dict, computed in float64. If fewer than K / 2
+        sites are faulty, each element lies between the smallest and the largest value of the sites that are not faulty.
 
     Raises:
         ValueError: if there are no state dicts, or their entries differ in name, shape or dtype.
@@ -173,7 +173,7 @@ def coordinate_median(weights: Sequence[Weights]) -> dict[str, Tensor]:
 
 
 def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
-    """Return the element-wise mean of K state dicts without the `cut` smallest and the `cut` largest values.
+    """Return the element-wise mean of K state dicts, one per site, without the `cut` smallest and `cut` largest values.
 
     For integer entries (counters) the largest value is taken. See Yin et al., "Byzantine-Robust Distributed Learning:
     Towards Optimal Statistical Rates", ICML 2018, https://arxiv.org/abs/1803.01498. The paper takes the mean of
@@ -185,8 +185,8 @@ def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
             result is bit-identical to the plain average in which all state dicts have the weight 1 / K.
 
     Returns:
-        A new state dict with the shapes and dtypes of the first one, computed in float64. If at most `cut` sites are
-        faulty, each element lies between the smallest and the largest value of the other sites.
+        A new state dict with the shapes and dtypes of the first state dict, computed in float64. If at most `cut` sites
+        are faulty, each element lies between the smallest and the largest value of the sites that are not faulty.
 
     Raises:
         ValueError: if `cut` is out of range, or the entries differ in name, shape or dtype.
@@ -202,7 +202,7 @@ def clipped_average(
     start: Weights, local_weights: Sequence[Weights], fractions: Tensor, parameters: Collection[str],
     bound: float | None = None, times: float = 1.0,
 ) -> dict[str, Tensor]:  # fmt: skip
-    """Average the sites' changes after scaling down every change whose Euclidean norm exceeds a limit.
+    """Average the sites' weight changes after scaling down every change whose Euclidean norm exceeds a limit.
 
         w + sum_k p_k c_k (w_k - w),   c_k = min(1, limit / |w_k - w|)
 
@@ -218,8 +218,8 @@ def clipped_average(
         local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries.
         fractions: (K,), p_k: the weight of each site in the average, at least 0, with sum 1.
         parameters: names of the learned parameters. Floating-point entries that are not among them are buffers.
-        bound: limit for the norm of a site's change of all parameters together, at least 0. None sets the limit to
-            `times` the median of the K norms.
+        bound: limit for the norm of a site's change, over all parameters together, at least 0. None sets the limit to
+            `times` the median of the sites' norms.
         times: factor of the median norm, at least 0.
 
     Returns:

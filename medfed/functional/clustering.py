@@ -24,22 +24,24 @@ def finch(vectors: Tensor) -> list[Tensor]:
 
     Two or three vectors always form one cluster. With 4 to 10 vectors one cluster is still frequent. In simulations
     with random vectors around a common mean (as image styles are), all vectors were in one cluster in 89 % of the draws
-    for 4 vectors, 77 % for 5, 64 % for 6 and 33 % for 10. With random vectors around 0 in many dimensions it was 80 %,
-    57 %, 37 % and 5 %.
+    for 4 vectors, 77 % for 5, 64 % for 6 and 33 % for 10. With random vectors around 0 in many dimensions, the numbers
+    were 80 % for 4 vectors, 57 % for 5, 37 % for 6 and 5 % for 10.
 
     Args:
-        vectors: (N, D), real, finite, N at least 1, no row zero. They are copied to the CPU, in float64.
+        vectors: (N, D), real, finite, N at least 1. No vector may be all zeros. The vectors are copied to the CPU, in
+            float64.
 
     Returns:
         The partitions from the finest to the coarsest, each (N,) int64 on the CPU: the cluster number of each vector.
         Clusters are numbered from 0, in the order of their first vectors. A partition with one cluster is left out
-        unless it is the only one. Permuting the vectors changes only cluster numbers and ties. The mean of a cluster is
-        the mean of its unscaled vectors, as in the paper. Vector lengths therefore do not change the first partition,
-        but may change the later ones. A mean of exactly zero has no direction and counts as orthogonal to all others.
+        unless it is the only partition. If the vectors are permuted, the clusters stay the same, except for their
+        numbers and for ties. The lengths of the vectors do not change the first partition. They may change the later
+        partitions, because the mean of a cluster is the mean of its unscaled vectors, as in the paper. A mean of
+        exactly zero has no direction and counts as orthogonal to all other means.
 
     Raises:
-        ValueError: if the vectors are not real and (N, D), N is 0, or rows are zero, NaN or infinite (the message names
-            the rows).
+        ValueError: if the vectors are not real and (N, D), if N is 0, or if a vector is all zeros or contains NaN or
+            infinity. The message then names the row numbers of these vectors.
     """
     _check_vectors(vectors)
     values = vectors.detach().to("cpu", torch.float64)
@@ -53,20 +55,21 @@ def finch(vectors: Tensor) -> list[Tensor]:
 
 
 def finch_partition(vectors: Tensor, partition: str = "last") -> Tensor:
-    """Cluster vectors with FINCH and return the finest or the coarsest of the partitions that it finds.
+    """Cluster vectors with FINCH, and return the finest or the coarsest of the partitions that FINCH finds.
 
     FINCH links every vector to its nearest other vector by cosine similarity, then does the same with the means of the
-    clusters, and so on. `finch` describes it and returns all partitions.
+    clusters, and so on. The function `finch` returns all partitions.
 
     Args:
-        vectors: (N, D), real, finite, N at least 1, no row zero.
+        vectors: (N, D), real, finite, N at least 1. No vector may be all zeros.
         partition: "first" for the finest partition (most clusters), "last" for the coarsest (fewest clusters).
 
     Returns:
         (N,) int64 on the CPU: the cluster number of each vector, from 0.
 
     Raises:
-        ValueError: if `partition` is another word, or the vectors are not real, finite and (N, D), or a row is zero.
+        ValueError: if `partition` is another word, or the vectors are not real, finite and (N, D), or a vector is all
+            zeros.
     """
     if partition not in ("first", "last"):
         raise ValueError(f'partition must be "first" or "last", got "{partition}"')

@@ -21,7 +21,7 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         A pair. `vectors`: (B, D), the mean vectors, in the dtype of `features` but at least float32. `present`: (B,)
-        bool, False where the mask is empty. The vector of such an image is 0 and has no meaning.
+        bool, False for an image whose mask is empty. The vector of such an image is 0 and has no meaning.
 
     Raises:
         ValueError: if the shapes do not fit each other.
@@ -40,8 +40,9 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
     """Return the mean feature vector inside a region, concatenated over several feature maps of a network.
 
-    Each feature map is resized bilinearly to (H, W) and then averaged over the region. This gives the same vectors as
-    concatenating the resized maps first, which ELCFS describes (eq. 5), and needs less memory.
+    Each feature map is resized bilinearly to (H, W) and then averaged over the region. ELCFS (Liu et al., CVPR 2021,
+    eq. 5) concatenates the resized maps first and then averages them, which gives the same vectors but needs more
+    memory.
 
     Args:
         levels: feature maps (B, D_i, H_i, W_i) of one batch, for example the outputs of a U-Net's decoder levels.
@@ -84,10 +85,10 @@ def triplet_loss(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: 
     the gradient finite at a = p.
 
     Args:
-        anchors: a, (A, D).
-        positives: p, (A, D), vectors that should be close to the anchors.
-        negatives: n, (A, D), vectors that should be far from the anchors.
-        margin: by how much the negative must be further away than the positive, above 0.
+        anchors: a, (A, D), one vector per row.
+        positives: p, (A, D): row i is a vector that should be close to row i of `anchors`.
+        negatives: n, (A, D): row i is a vector that should be far from row i of `anchors`.
+        margin: by how much the negative must be further away from the anchor than the positive, above 0.
 
     Returns:
         Scalar, at least 0; 0 with gradient 0 if A is 0.
@@ -113,20 +114,20 @@ def info_nce(
     Implements eq. 6-7 of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
     Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030). As printed, eq. 6
     leaves the positive pair out of the denominator, so its loss may be negative, even below -1 / temperature. The
-    released code includes the positive pair, and so does the default here. Other vectors with the anchor's label are
-    in neither denominator. The loss of (i, j) differs from that of (j, i), so both orders count.
+    released code includes the positive pair, and so does the default here. None of the two denominators includes other
+    vectors with the anchor's label. The pairs (i, j) and (j, i) have different losses, so both pairs count.
 
-    MONAI's `ContrastiveLoss` computes something else: its only positive pairs are row i with row i of two inputs, and
-    all other rows are negatives, including those of the same label.
+    MONAI's `ContrastiveLoss` is a different loss. It takes two inputs, and its positive pairs are row i of the first
+    and row i of the second input. All other rows are negatives, even rows with the same label.
 
     Args:
-        vectors: (N, D), floating point, no row zero.
+        vectors: (N, D), floating point; no vector may be all zeros.
         labels: (N,), integers, the label of each vector.
         temperature: divisor of the cosine similarities, above 0.
         denominator: "positive_and_negatives" or "negatives": which of the two formulas is used.
 
     Returns:
-        Scalar. It is 0 with gradient 0 if no two vectors have the same label, or if all have the same label.
+        Scalar. It is 0 with gradient 0 if no two vectors have the same label, or if all vectors have the same label.
 
     Raises:
         ValueError: if the shapes do not fit, the temperature is not above 0, or `denominator` is another word.

@@ -9,9 +9,9 @@ A style is the mean and the standard deviation of each channel of a feature map.
   https://arxiv.org/abs/2202.03958.
 
 Gradients flow through the normalised feature map. Except in `add_style_noise`, a map's own mean and standard deviation
-are constants to the gradient, as in the released codes of MixStyle and StableFDG. (In one place StableFDG's code
-differs: its exploration lets the gradient pass through the statistics that it removes.) The functions always act; the
-caller draws whether they should (usually with probability 0.5, in training only).
+are constants to the gradient, as in the released codes of MixStyle and StableFDG. (The exploration in StableFDG's code
+differs: the gradient also passes through the statistics that are removed.) The functions always change the styles. The
+caller decides when to call them (usually with probability 0.5, in training only).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EPSILON = 1e-6  # added to variances under the square root
 
 
 class SiteStyle(NamedTuple):
-    """The distribution of the styles of a site's images, which StableFDG shares (eq. 3).
+    """The mean and the variation of the styles of a site's images, which the method StableFDG shares (eq. 3).
 
     Args:
         mean: (C,), mean over the site's images of the channel means.
@@ -87,20 +87,22 @@ def restyle_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 def compute_site_style(means: Tensor, stds: Tensor) -> SiteStyle:
     """Summarise the styles of a site's N images as one site style of 4 C numbers, which StableFDG sends to other sites.
 
-    The style of an image is the mean and the standard deviation of each of C feature channels. The site style consists
-    of the averages of both over the images, and of their spreads over the images. Implements eq. 2-3 of StableFDG (Park
-    et al., NeurIPS 2023, https://arxiv.org/abs/2311.00227). A spread is sqrt(variance + 1e-6), as in the released code;
-    the paper uses the variance itself. The variance is unbiased (divided by N - 1), and 0 for a single image.
+    The style of an image is the mean and the standard deviation of each of C feature channels. For each channel, the
+    site style contains the average of the images' means, the average of the images' standard deviations, and how much
+    each of these two numbers varies between the images. Implements eq. 2-3 of StableFDG (Park et al., NeurIPS 2023,
+    https://arxiv.org/abs/2311.00227). The variation is measured as the standard deviation sqrt(variance + 1e-6), as in
+    the released code; the paper uses the variance. The variance is unbiased (divided by N - 1), and 0 for N = 1.
 
     Args:
         means: (N, C), the channel means of N images, N at least 1, as `feature_mean_std` returns them.
         stds: (N, C), the channel standard deviations of the same images.
 
     Returns:
-        The site style: `mean`, `std`, `mean_spread` and `std_spread`, each (C,), float32, computed in float64.
+        The site style, four tensors (C,), float32, computed in float64. `mean` and `std` are the averages over the
+        images; `mean_spread` and `std_spread` are the standard deviations over the images.
 
     Raises:
-        ValueError: if means and stds are not both (N, C) with N at least 1.
+        ValueError: if `means` or `stds` is not (N, C) with N at least 1, or their shapes differ.
     """
     if means.ndim != 2 or means.shape != stds.shape or len(means) == 0:
         raise ValueError(f"means and stds must both be (N, C), got {tuple(means.shape)} and {tuple(stds.shape)}")
@@ -115,20 +117,21 @@ def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_k
         mean = mean' + e * mean_spread',  std = max(0, std' + e * std_spread'),  e ~ N(0, 1) per sample and channel
 
     The style of a sample is the mean and the standard deviation of each channel of its feature map. A prime marks the
-    received style. The samples that keep their style are selected with the seeding of k-means++ on (mean, std), so
-    their styles differ much from each other. This is step 2 (selective style shifting) of StableFDG (Park et al.,
-    NeurIPS 2023, https://arxiv.org/abs/2311.00227). The released code keeps cluster centres instead of samples.
+    received style, whose spreads are standard deviations over images. The samples that keep their style are selected
+    with the seeding of k-means++ on (mean, std), so their styles differ much from each other. This is step 2 (selective
+    style shifting) of StableFDG (Park et al., NeurIPS 2023, https://arxiv.org/abs/2311.00227). In the released code,
+    k-means++ selects cluster centres instead of samples.
 
     Args:
         features: (B, C, H, W), floating point. If a mean or standard deviation is not finite (training diverged), the
             features are returned unchanged.
-        received: the style of another site, four tensors (C,), as `compute_site_style` returns it. Or the styles of R
-            sites, four tensors (R, C), one of which is drawn at random for each changed sample.
+        received: the style of another site, four tensors (C,), as `compute_site_style` returns it; or the styles of R
+            sites, four tensors (R, C). With R sites, one site is drawn at random for each changed sample.
         rng: a CPU generator.
         n_kept: number of samples that keep their style, 0..B. None keeps B // 2.
 
     Returns:
-        (B, C, H, W) in the dtype and order of `features`. Samples that keep their style are bit-identical.
+        (B, C, H, W) in the dtype and order of `features`. Samples that keep their style are returned bit-identical.
 
     Raises:
         ValueError: if `n_kept` is outside 0..B, or the style has another number of channels.
@@ -163,8 +166,9 @@ def explore_styles(features: Tensor, added: Tensor, level: float = 3.0, clamp: b
         added: (A,) int64, indices of the samples to copy, as `draw_oversampled` returns them; repeats are allowed.
         level: how far the styles are moved, in multiples of their distance from the average. 0 keeps the styles; the
             paper uses 3.
-        clamp: True sets negative new standard deviations to 0. False keeps them, as the released code does; the channel
-            is then mirrored. At level 3 this affects standard deviations below 0.75 of the batch's average.
+        clamp: True sets negative new standard deviations to 0. False keeps negative values, as the released code does;
+            the channel is then mirrored. At level 3, the new standard deviation is negative if the old one is below
+            0.75 of the batch's average.
 
     Returns:
         (A, C, H, W), the changed copies only, in the dtype of `features`.
@@ -204,8 +208,8 @@ def explore_and_mix_styles(
 
     The style of a sample is the mean and the standard deviation of each channel of its feature map. The copies get
     styles that lie further away from the average style of the batch (`explore_styles`). Then every sample gets a
-    mixture of its own and its partner's style (`mix_styles`). The feature maps are normalised only once for both.
-    Normalising twice would lose the content of a channel whose extrapolated standard deviation is 0.
+    mixture of its own and its partner's style (`mix_styles`). The feature maps are normalised only once, for both steps
+    together. Normalising twice would lose the content of a channel whose extrapolated standard deviation is 0.
 
     These are steps 3-5 (oversampling, exploration and mixing) of StableFDG (Park et al., NeurIPS 2023,
     https://arxiv.org/abs/2311.00227).
@@ -214,15 +218,16 @@ def explore_and_mix_styles(
         features: (B, C, H, W), floating point: the feature maps of the batch.
         added: (A,) int64, indices of the samples to copy and append, as `draw_oversampled` returns them.
         ratio: (B + A,) in [0, 1], the weight of each sample's own style in the mixture. The first B numbers belong to
-            the batch, the last A to the appended copies.
+            the batch, the last A numbers to the appended copies.
         partners: (B + A,) int64, a permutation of 0..B+A-1: the index of each sample's partner.
         level: how far the styles of the copies are moved away from the average style, in multiples of their distance
-            from it. 0 keeps their styles.
-        clamp: True sets negative extrapolated standard deviations to 0; False keeps them, which mirrors the channel.
+            from the average style. 0 keeps the styles of the copies.
+        clamp: True sets negative extrapolated standard deviations to 0. False keeps negative values, which mirror the
+            channel.
 
     Returns:
-        (B + A, C, H, W) in the dtype of `features`: the batch, followed by the copies. The labels that belong to it are
-        the batch's labels, followed by `labels[added]`.
+        (B + A, C, H, W) in the dtype of `features`: the batch, followed by the copies. The labels of the result are the
+        batch's labels, followed by `labels[added]`.
 
     Raises:
         ValueError: if ratio or partners is not (B + A,), or a ratio is outside [0, 1].
@@ -273,13 +278,14 @@ def add_style_noise(features: Tensor, rng: torch.Generator, factor: float = 1.0)
 
         mean = mu + e_mu * S_mu,  std = sigma + e_sigma * S_sigma,  e ~ N(0, 1) per sample and channel
 
-    mu and sigma are the mean and the standard deviation of a channel of one feature map. S_mu and S_sigma, their
-    spreads over the batch, are sqrt(variance + 1e-6) for each channel. As in the released code of DSU (Li et al., ICLR
-    2022, https://arxiv.org/abs/2202.03958), a drawn standard deviation may be negative, which mirrors the channel, and
-    gradients flow through all statistics.
+    mu and sigma are the mean and the standard deviation of a channel of one feature map. S_mu and S_sigma are the
+    standard deviations of mu and of sigma over the batch, sqrt(variance + 1e-6) for each channel. As in the released
+    code of DSU (Li et al., ICLR 2022, https://arxiv.org/abs/2202.03958), gradients flow through all statistics, and the
+    random standard deviation `std` may be negative, which mirrors the channel.
 
     Args:
-        features: (B, C, H, W), floating point. A batch of one image has no spread and is returned unchanged.
+        features: (B, C, H, W), floating point. A batch of one image is returned unchanged, because its style cannot
+            vary over the batch.
         rng: a CPU generator.
         factor: multiplies S_mu and S_sigma, at least 0. 0 returns the features unchanged.
 

@@ -6,8 +6,8 @@
 A and P are the amplitude and phase of the image's discrete Fourier transform F. Equations of ELCFS: Liu et al., "FedDG:
 Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in Continuous Frequency Space", CVPR
 2021, https://arxiv.org/abs/2103.06030. Only a small window of low frequencies changes, so no full spectrum is computed:
-thin matrix products give the window, and add its change to the image. The result equals that of two full FFTs up to
-rounding.
+thin matrix products compute the window, and add the change of the window to the image. Two full FFTs give the same
+result up to rounding.
 
 Conventions:
 
@@ -35,12 +35,13 @@ from torch import Tensor
 class LowFrequencySpectrum:
     """The low-frequency part of the Fourier transform of a batch of real images.
 
-    Compute it once with `low_frequency_spectrum`; `mix_amplitude` then makes any number of changed copies of the images
-    from it.
+    `low_frequency_spectrum` computes the spectrum once. `mix_amplitude` then makes any number of changed copies of the
+    images from the spectrum.
 
     Args:
-        spectrum: (B, C, S, [S,] half_width + 1), complex, in the unit of the images. Frequencies run from -half_width
-            to half_width, on the last axis from 0 to half_width: the other half is the complex conjugate.
+        spectrum: (B, C, S, [S,] half_width + 1), complex, in the unit of the images, divided by the number of pixels.
+            Frequencies run from -half_width to half_width. On the last axis they run from 0 to half_width, because the
+            other half is the complex conjugate.
         half_width: the highest frequency of the window, in cycles per field of view; S = 2 * half_width + 1.
         shape: (H, W[, D]), the spatial size of the images in pixels.
     """
@@ -53,8 +54,9 @@ class LowFrequencySpectrum:
         """Return the amplitudes (absolute values) of all frequencies from -half_width to half_width along each axis.
 
         Returns:
-            (B, C, S, S), or (B, C, S, S, S) for volumes, with S = 2 * half_width + 1, at least 0, in the unit of the
-            images. Frequency 0 is in the middle.
+            (B, C, S, S), or (B, C, S, S, S) for volumes, with S = 2 * half_width + 1. Frequency 0 is in the middle. The
+            amplitudes are at least 0, in the unit of the images, and divided by the number of pixels: the amplitude of
+            frequency 0 is the mean of the channel.
         """
         half = self.spectrum.abs()
         spatial = tuple(range(2, half.ndim))
@@ -65,13 +67,13 @@ def window_half_width(shape: tuple[int, ...], alpha: float) -> int:
     """Return the highest frequency of the window of low frequencies, floor(alpha * min(shape)).
 
     The window is the square (or cube) of low frequencies whose amplitudes are exchanged between images. Along each
-    axis, it reaches from minus this frequency to this frequency. A product alpha * min(shape) that is below a whole
-    number only by a rounding error (such as 0.29 * 100) counts as that number.
+    axis, the window reaches from minus the returned frequency to the returned frequency. A product alpha * min(shape)
+    that is below a whole number only by a rounding error (such as 0.29 * 100) counts as the whole number.
 
     Args:
         shape: the spatial size of the image in pixels, (H, W) or (H, W, D).
-        alpha: the size of the window, in [0, 0.5). 0 gives a window with frequency 0 only, which is the mean of the
-            image.
+        alpha: half the side of the window, as a fraction of the image's shortest side, in [0, 0.5). 0 gives a window
+            that contains only frequency 0, which is the mean of the image.
 
     Returns:
         The highest frequency, a whole number of waves along a side of the image (cycles per field of view), at least 0.
@@ -116,8 +118,8 @@ def mix_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, window:
 
         new amplitude = (1 - ratio) * own amplitude + ratio * given amplitude      for the low frequencies
 
-    The result is the same as that of `exchange_amplitude`. Use this function to make several changed copies of the same
-    images, because the spectrum of the images is then computed only once. ELCFS is the method of Liu et al. (CVPR 2021,
+    `exchange_amplitude` gives the same result, but computes the spectrum of the images in each call. Use this function
+    to make several changed copies of the same images. ELCFS is the method of Liu et al. (CVPR 2021,
     https://arxiv.org/abs/2103.06030).
 
     Args:
@@ -199,7 +201,8 @@ def low_frequency_window(images: Tensor, alpha: float) -> Tensor:
 
     Returns:
         (B, C, S, S), or (B, C, S, S, S) for volumes, with S = 2 * half_width + 1: frequencies from -half_width to
-        half_width along each axis, frequency 0 in the middle. The amplitudes are at least 0, in the unit of the images.
+        half_width along each axis, frequency 0 in the middle. The amplitudes are at least 0, in the unit of the images,
+        and divided by the number of pixels: the amplitude of frequency 0 is the mean of the channel.
 
     Raises:
         ValueError: if the images are not a batch of floating-point 2-D or 3-D images, or alpha is outside [0, 0.5).

@@ -2,8 +2,8 @@
 
 Implements Zhang et al., "Exact Feature Distribution Matching for Arbitrary Style Transfer and Domain Generalization",
 CVPR 2022, https://arxiv.org/abs/2203.07740: the r-th smallest value of a channel becomes the r-th smallest value of the
-style's channel. This matches all moments of the distribution, where AdaIN matches the first two. Both maps must have
-the same size. The cost is one sort per channel, O(HW log HW).
+style's channel. This matches all moments of the distribution, whereas AdaIN matches only the mean and the standard
+deviation. The two feature maps must have the same size. The cost is one sort per channel, O(HW log HW).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def match_histograms(features: Tensor, style: Tensor) -> Tensor:
 
     Returns:
         (B, C, H, W). Equal values are ranked in the order of their positions. The gradient of the result passes
-        unchanged to `features`. It also passes to `style`, to each value that was used.
+        unchanged to `features`. Each value of `style` gets the gradient of the pixel at which it was placed.
 
     Raises:
         ValueError: if the shapes differ.

@@ -90,8 +90,9 @@ def replace_output(
     Args:
         network: the network that will be called inside the `with` block.
         changes: one function for each dotted path of a submodule. A function takes the submodule's output and returns
-            the tensor that the following layers get instead. It may return another number of images.
-        first: True applies the functions before all forward hooks that the submodules already have, False after them.
+            the tensor that the following layers get instead, which may have another number of images.
+        first: True applies the functions before all forward hooks that the submodules already have. False applies them
+            after these hooks.
 
     Raises:
         AttributeError: if the network has no submodule of a given path.
@@ -108,11 +109,11 @@ def replace_output(
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Set a network to evaluation mode inside the `with` block, and restore the mode of each module at its end.
+    """Set a network to evaluation mode inside the `with` block, and restore the mode of each module after the block.
 
     Args:
-        network: the network; changed in place inside the `with` block. Its modules may be in different modes before,
-            for example if only BatchNorm is in evaluation mode.
+        network: the network; changed in place inside the `with` block. Before the block, its modules may be in
+            different modes, for example only BatchNorm in evaluation mode.
     """
     modes = {module: module.training for module in network.modules()}
     network.eval()

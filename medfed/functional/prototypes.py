@@ -23,11 +23,12 @@ def region_embeddings(features: Tensor, label: Tensor, ring_width: int) -> tuple
     Args:
         features: (B, D, H, W), feature maps with the height and width of the masks.
         label: (B, S, H, W), masks of S structures, 0 outside; structures may overlap.
-        ring_width: width in pixels, at least 1, of the ring around all structures together that counts as background.
+        ring_width: width in pixels, at least 1, of the background: only a ring around all structures together counts.
 
     Returns:
-        A pair: the mean vectors (R, D) of the R regions of all images that are not empty, and their classes (R,) int64:
-        0..S-1 for a structure, S for the background. R may be 0.
+        A pair: `vectors`, (R, D), and `classes`, (R,) int64. A region is one structure, or the background ring, of one
+        image. R is the number of regions in the batch that contain at least one pixel; it may be 0. The class of a
+        region is 0..S-1 for a structure, and S for the background.
     """
     inside = label.bool()
     around = background_ring(inside.any(dim=1, keepdim=True), ring_width)
@@ -45,8 +46,8 @@ def class_sums(vectors: Tensor, classes: Tensor) -> dict[int, tuple[Tensor, int]
         classes: (N,), integers, the class of each vector.
 
     Returns:
-        A dict from the class number to a pair: the sum of the class's vectors, (D,) float64 without a gradient, and
-        their number. Classes without a vector are missing.
+        A dict from the class number to a pair: the sum of the class's vectors, (D,) float64 without a gradient, and the
+        number of these vectors. Classes without a vector are missing.
     """
     vectors = vectors.detach().double()
     return {k: (vectors[classes == k].sum(dim=0), int((classes == k).sum())) for k in classes.unique().tolist()}
@@ -92,8 +93,8 @@ def prototype_contrastive_loss(
         temperature: divisor of the cosine similarities, above 0.
 
     Returns:
-        Scalar, at least 0: the mean of L_i over the embeddings whose class has a prototype. It is 0 with gradient 0 if
-        there is no such embedding. L_i is 0 if all prototypes belong to the class of embedding i.
+        Scalar, at least 0: the mean of L_i over the embeddings whose class has a prototype. The loss is 0 with gradient
+        0 if there is no such embedding. L_i is 0 if all prototypes belong to the class of embedding i.
 
     Raises:
         ValueError: if the temperature is not above 0.
@@ -112,7 +113,7 @@ def prototype_contrastive_loss(
 def prototype_distance_loss(
     vectors: Tensor, classes: Tensor, prototypes: Tensor, prototype_classes: Tensor
 ) -> Tensor:
-    """Return the mean squared difference between embeddings and the unbiased prototype of their class.
+    """Return the mean squared difference between each embedding and the unbiased prototype of its class.
 
     The unbiased prototype of a class is the mean of the cluster prototypes of the class. A cluster of many sites
     therefore counts as much as a cluster of one site. Implements eq. 9-10 of FPL (Huang et al., "Rethinking Federated
@@ -126,8 +127,8 @@ def prototype_distance_loss(
         prototype_classes: (M,), integers, the class of each prototype.
 
     Returns:
-        Scalar, at least 0: the mean over the D features and over the embeddings whose class has a prototype. It is 0
-        with gradient 0 if there is no such embedding.
+        Scalar, at least 0: the mean of the squared differences over the D features and over the embeddings whose class
+        has a prototype. The loss is 0 with gradient 0 if there is no such embedding.
     """
     own = (classes[:, None] == prototype_classes[None, :]).to(vectors)
     n_clusters = own.sum(dim=1, keepdim=True)

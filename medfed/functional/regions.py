@@ -4,7 +4,8 @@ Both are used by the boundary loss of ELCFS (Liu et al., "FedDG: Federated Domai
 Segmentation via Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030).
 
 Pixels are neighbours along rows and columns (the 4-connected cross), so distances are L1 distances. MONAI's `erode` and
-`dilate` use the full square instead, whose ring has other corners, and its `LabelToContour` draws an 8-connected edge.
+`dilate` use the full square instead, whose ring has other corners, and MONAI's `LabelToContour` draws an 8-connected
+edge.
 As in `scipy.ndimage`, everything outside the image counts as background: a structure that touches the image border has
 its boundary there, and nothing grows in from outside.
 """
@@ -80,9 +81,9 @@ def _dilate_once(region: Tensor, outside: bool) -> Tensor:
 def edge_agreement(before: Tensor, after: Tensor, mask: Tensor, width: int = 2) -> float | None:
     """Measure how well the image edges near the outlines of structures stay in place when images are changed.
 
-    For each image, this is the Pearson correlation between the gradient magnitudes (mean over channels) of the original
-    and of the changed image. It is computed over the pixels near an outline: the inner boundary of each structure, and
-    the background in a ring of `width` pixels around each structure.
+    The measure of an image is the Pearson correlation between the gradient magnitudes (mean over channels) of the
+    original image and of the changed image. Only pixels near an outline count: the inner boundary of each structure,
+    and the background in a ring of `width` pixels around each structure.
 
     Args:
         before: (B, C, H, W), the original images.
@@ -91,8 +92,9 @@ def edge_agreement(before: Tensor, after: Tensor, mask: Tensor, width: int = 2) 
         width: width of the ring in pixels, at least 1.
 
     Returns:
-        Mean correlation over the images, in [-1, 1]. It is 1 if only brightness or contrast changed, and near 0 if the
-        edges moved. Images without a structure, or with constant gradients near it, are left out. None if none is left.
+        Mean correlation over the images, in [-1, 1]. The correlation is 1 if only brightness or contrast changed, and
+        near 0 if the edges moved. Images without a structure, or with constant gradients near its outline, are left
+        out. The result is None if no image is left.
     """
     near = ((boundary(mask) > 0.5) | (background_ring(mask, width) > 0.5)).any(dim=1)
     correlations = []

@@ -89,14 +89,14 @@ def class_ids(label: Tensor) -> Tensor:
 
 
 def draw_same_class(labels: Tensor, rng: torch.Generator) -> Tensor:
-    """Draw, for each sample of a batch, another sample of the same class, all equally likely.
+    """Draw, for each sample of a batch, another sample of the same class. All such samples are equally likely.
 
     Args:
         labels: (B,), integers, on the CPU.
         rng: a CPU generator.
 
     Returns:
-        (B,) int64: indices into the batch; a sample's own index if it is the only one of its class.
+        (B,) int64: indices into the batch. For a sample without another sample of its class, this is its own index.
     """
     others = labels[:, None] == labels[None, :]
     others.fill_diagonal_(False)
@@ -105,7 +105,7 @@ def draw_same_class(labels: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def draw_other_class(labels: Tensor, candidates: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw, for each sample, one candidate of a different class, all equally likely.
+    """Draw, for each sample, one candidate of a different class. All such candidates are equally likely.
 
     Args:
         labels: (A,), integers, on the CPU: the classes of the samples.
@@ -113,8 +113,8 @@ def draw_other_class(labels: Tensor, candidates: Tensor, rng: torch.Generator) -
         rng: a CPU generator.
 
     Returns:
-        A pair: (A,) int64, the index of the drawn candidate for each sample, and (A,) bool, False where no candidate
-        has a different class. Where it is False, the index has no meaning.
+        A pair: (A,) int64, the index of the drawn candidate for each sample, and (A,) bool, False for a sample if no
+        candidate has a different class. The index of such a sample has no meaning.
     """
     return _draw_column_per_row(labels[:, None] != candidates[None, :], rng)
 

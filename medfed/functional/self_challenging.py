@@ -57,7 +57,8 @@ def select_largest_drops(drop: Tensor, n: int) -> Tensor:
     """Select the samples of a batch whose confidence dropped most when their features were masked.
 
     Args:
-        drop: (B,), the network's confidence before minus its confidence after the masking.
+        drop: (B,), the network's confidence (for example the probability of the true class) before the masking, minus
+            its confidence after the masking.
         n: maximum number of samples to select.
 
     Returns:

@@ -163,13 +163,13 @@ class PixelMoments:
         return cls(pixels.shape[1], mean, (pixels - mean[:, None]).square().sum(dim=1))
 
     def add(self, features: Tensor) -> PixelMoments:
-        """Return the moments of all pixels so far and of the pixels of one more batch together.
+        """Include the pixels of one more batch, and return a new object with the updated mean and standard deviation.
 
         Args:
             features: (B, C, H, W), floating point, with at least one pixel and as many channels as before.
 
         Returns:
-            A new object; this one is not changed.
+            A new object; this object is not changed.
 
         Raises:
             ValueError: if the features are not floating-point maps, hold no pixel, or have another number of channels.
@@ -177,10 +177,10 @@ class PixelMoments:
         return self.merge(PixelMoments.from_features(features))
 
     def merge(self, other: PixelMoments) -> PixelMoments:
-        """Return the moments of the pixels of this and another object together.
+        """Return an object with the mean and standard deviation over the pixels of this object and of another object.
 
         Args:
-            other: the moments of other pixels with the same number of channels.
+            other: the mean and the deviations of other pixels, with the same number of channels.
 
         Returns:
             A new object; the two objects are not changed.

@@ -26,21 +26,21 @@ def clustered_site_style(
 
     A style is the mean and the standard deviation of each of C feature channels. FINCH clustering groups the images by
     their styles. The style of a cluster is the mean and the standard deviation over all pixels of its images. The mean
-    of the site's style is the average over its clusters; `spread` says how their standard deviations are combined.
-    Implements eq. 1-2 of FISC (Nguyen et al., 2024, https://arxiv.org/abs/2410.22622).
+    of the site's style is the average of the clusters' means; `spread` says how the standard deviation of the site's
+    style is computed. Implements eq. 1-2 of FISC (Nguyen et al., 2024, https://arxiv.org/abs/2410.22622).
 
     With a single cluster, the result is the mean and the standard deviation over all pixels of all images of the site,
-    which CCST calls the overall style. It differs slightly if `std` was computed with the divisor n - 1 instead of n,
-    for n pixels per image.
+    which CCST calls the overall style. The standard deviation differs slightly if `std` was computed with the divisor
+    n - 1 instead of n, for n pixels per image.
 
     Args:
         mean: (N, C), the channel means of N images.
         std: (N, C), the channel standard deviations of the same images.
         partition: which of FINCH's partitions to use: "first" (the finest), "last" (the coarsest), or "none" to treat
             all images as one cluster.
-        spread: how the clusters' standard deviations are combined. "mixture", as in the released code, takes the
-            standard deviation of the equal mixture of the clusters, which grows with the distance between their means.
-            "mean" averages the standard deviations.
+        spread: how the standard deviation is computed. "mixture", as in the released code, takes the standard deviation
+            of a mixture of all clusters with equal weights, which grows with the distance between the clusters' means.
+            "mean" takes the average of the clusters' standard deviations.
 
     Returns:
         mean (C,) and std (C,), both float64, and the number of clusters.
@@ -58,7 +58,9 @@ def clustered_site_style(
 
 
 def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of an equal mixture of N distributions, for each of C channels.
+    """Return the mean and standard deviation of the mixture of N distributions, all with the same weight.
+
+    The mixture is computed separately for each of C channels.
 
     Args:
         mean: (N, C), the means of the distributions.
@@ -78,9 +80,9 @@ def interpolation_style(
     """Combine the styles of all sites into one common style, which FISC calls the interpolation style.
 
     A style is the mean and the standard deviation of each of C feature channels. FINCH clustering groups the sites by
-    their styles, and each cluster is represented by the mean of its styles. The result is the element-wise median over
-    the clusters. For three sites or fewer FINCH always finds one cluster, so the result is the mean style of the sites.
-    Implements eq. 3 of FISC (Nguyen et al., 2024, https://arxiv.org/abs/2410.22622).
+    their styles, and each cluster is represented by the mean of its styles. The result is the element-wise median of
+    these cluster means. For three sites or fewer FINCH always finds one cluster, so the result is the mean style of the
+    sites. Implements eq. 3 of FISC (Nguyen et al., 2024, https://arxiv.org/abs/2410.22622).
 
     Args:
         mean: (N, C), the channel means of the styles of N sites.

@@ -27,7 +27,7 @@ def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
         fractions: (K,), the weight of each state dict in the average, at least 0, with sum 1.
 
     Returns:
-        A new state dict with the shapes and dtypes of the first one. Sums run in float64, in the given order.
+        A new state dict with the shapes and dtypes of the first state dict. Sums run in float64, in the given order.
 
     Raises:
         ValueError: if there are no state dicts, the fractions are negative or do not sum to 1, or the state dicts
@@ -104,7 +104,7 @@ def squared_distance(entries: Weights, start: Weights) -> Tensor:
         start: tensors by name, with at least the names of `entries` and the same shapes. Further entries are ignored.
 
     Returns:
-        Scalar, at least 0. Gradients flow to `entries`. It is 0 if `entries` is empty.
+        Scalar, at least 0, and 0 if `entries` is empty. Gradients flow to `entries` and `start`.
     """
     terms = ((entry - start[name]).square().sum() for name, entry in entries.items())
     return sum(terms, torch.zeros(()))
@@ -118,8 +118,8 @@ def check_same_entries(expected: Weights, given: Weights) -> None:
         given: the state dict to check.
 
     Raises:
-        ValueError: if they differ. The message names the first entry that is missing, unknown, or of another shape or
-            dtype.
+        ValueError: if the two state dicts differ. The message names the first entry that is missing, unknown, or of
+            another shape or dtype.
     """
     if missing := sorted(set(expected) - set(given)):
         raise ValueError(f"{len(missing)} entries are missing, the first is '{missing[0]}'")
@@ -196,7 +196,8 @@ def trainable_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that require a gradient and are part of the network's state dict.
 
     Frozen parameters and buffers are left out. Parameters that a layer keeps out of the state dict (for example the
-    class Gaussians of FedSR) are also left out, because they stay at their site and are not aggregated.
+    Gaussian distributions of the classes in the method FedSR) are also left out, because they stay at their site and
+    are not aggregated.
 
     Args:
         network: any network.

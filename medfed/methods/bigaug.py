@@ -80,17 +80,18 @@ class BigAug(BigAugRanges, Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"noise": BigAugRanges.noise}}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return a copy of the batch after nine random transforms of each image, on the same device.
+        """Return a copy of the batch, on the same device, after nine random transforms of the images.
 
         The transforms are blur, sharpening, noise, brightness, contrast, intensity perturbation (an image is multiplied
-        by one random number, and another one is added), rotation, scaling and deformation. Masks (B, S, H, W) and views
-        (other versions of the images, such as restyled ones) get the same geometric transforms as their image. Class
-        labels stay as they are. With probability 0, the batch itself is returned.
+        by one random number, and another one is added), rotation, scaling and deformation. Each transform is applied to
+        an image with the probability `probability`. Masks (B, S, H, W) and views (other versions of the images, such as
+        restyled ones) get the same geometric transforms as their image. Class labels stay as they are. If `probability`
+        is 0, the batch itself is returned.
 
         Args:
             local: the site's round of training, with its random generator.
             batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W).
+                H, W) of 0 and 1 for S structures.
         """
         if self.probability == 0:
             return batch

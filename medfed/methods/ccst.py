@@ -108,7 +108,7 @@ class CCST(Method):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Path of the style codec (an encoder and a decoder that redraw images) that the sites read.
+        """The path of the style codec (an encoder and a decoder that redraw images) that the sites read, in a tuple.
 
         The tuple is empty for the codec that comes with medfed, and for `transfer: moments`, which needs no codec.
         """
@@ -118,12 +118,13 @@ class CCST(Method):
         """Return a copy of the method that reads its style codec from another path.
 
         Args:
-            names: dictionary from the present path of a file to its new path. A file that is not in it keeps its path.
+            names: dictionary from the present path of a file to its new path. A file that is not in the dictionary
+                keeps its path.
         """
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Raise UserError if the style codec (encoder and decoder) cannot process images of this form.
+        """Raise UserError if the style codec (encoder and decoder) does not accept this image size or channel number.
 
         With `transfer: moments`, which needs no codec, all images are accepted.
 
@@ -133,7 +134,8 @@ class CCST(Method):
             standardised: not used.
 
         Raises:
-            UserError: if the images are smaller than the codec needs, or have neither 1 nor 3 channels.
+            UserError: if the codec cannot be loaded or the images have neither 1 nor 3 channels. Also if the images are
+                smaller than the codec needs. A setting `transfer_size` above 0 counts as the size of the images.
         """
         self._style_transfer.check(image_size, channels)
 
@@ -146,9 +148,10 @@ class CCST(Method):
 
         Returns:
             With the setting `style: overall`: `mean` and `std`, each (C,) float32, over all images. With `style:
-            single`: `mean` and `std`, each (J, C), of J single images. C is the number of feature channels, or of image
-            channels for `transfer: moments`. In addition, with a codec, `codec_error` (1,): the mean absolute
-            difference between images in [0, 1] and their reconstruction. Empty if the site has fewer than
+            single`: `mean` and `std`, each (J, C) float32, of J random single images, where J is the number of training
+            images divided by `images_per_style`, rounded up. C is the number of feature channels, or of image channels
+            for `transfer: moments`. In addition, with a codec, `codec_error` (1,): the mean absolute difference between
+            images in [0, 1] and their reconstruction by the codec. The dictionary is empty if the site has fewer than
             `min_patients` training patients or only blank images.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
@@ -181,8 +184,8 @@ class CCST(Method):
 
         Returns:
             `style/SITE/mean` and `style/SITE/std` for each site, each (C,) for one style of C channels, or (J, C) for J
-            styles of single images. In addition, with a codec, `style/SITE/codec_error`, (1,): the reconstruction
-            error.
+            styles of single images. In addition, with a codec, `style/SITE/codec_error`, (1,): the mean absolute
+            difference between images of the site in [0, 1] and their reconstruction by the codec.
         """
         return {f"{STYLE}{site}/{name}": entry for site, tensors in shared.items() for name, entry in tensors.items()}
 
@@ -191,7 +194,7 @@ class CCST(Method):
 
         Args:
             state: the coordinator's state. Its memory holds the styles.
-            site: not used. All sites receive the same tensors, with their own style among them.
+            site: not used. All sites receive the same tensors, which include the style of the receiving site.
 
         Returns:
             `style/SITE/mean` and `style/SITE/std` for each site that shared a style, each (C,) for one style of C
@@ -202,8 +205,9 @@ class CCST(Method):
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
         """Return the expanded training set of a site: each training image in K styles (Algorithm 1 of CCST).
 
-        For each image, K of the sites are drawn at random. The image is redrawn in the style of each drawn site; if the
-        site itself is drawn, the original image is used.
+        For each image, K of the sites are drawn at random. The image is redrawn in the style of each drawn site. If a
+        drawn site shared several styles, one of them is used at random. If the site itself is drawn, the original image
+        is used.
 
         Args:
             local: the site's round of training. The received message contains the styles of all sites.
@@ -211,8 +215,8 @@ class CCST(Method):
             rng: CPU generator with which the sites and styles are drawn.
 
         Returns:
-            K n samples. An image is redrawn when a batch first needs it. K is `k`, or the number of sites with a style
-            if `k` is larger.
+            K * n samples. An image is redrawn when a batch first needs it. K is the setting `k`, but at most the number
+            of sites that can be drawn: the site itself and all other sites with a style.
         """
         bank = _bank(local.message.tensors)
         domains = [local.site, *(name for name in sorted(bank) if name != local.site)]
@@ -246,13 +250,17 @@ class CCST(Method):
         return expanded
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return `codec_reconstruction_error`, how much encoding and decoding alone change an image.
+        """Return the reconstruction error of the style codec: how much encoding and decoding alone change an image.
 
-        It is the mean absolute difference of pixels of images in [0, 1], averaged over the sites. Restyled images
-        contain at least this error. The dictionary is empty for `transfer: moments`, which needs no codec.
+        Restyled images contain this error in addition to the change of style.
 
         Args:
             state: the coordinator's state after the last round.
+
+        Returns:
+            {"codec_reconstruction_error": number}: the mean absolute difference between the pixels of images in [0, 1]
+            and of their reconstructions, averaged over the sites. Empty if no site shared a style, and for `transfer:
+            moments`, which needs no codec.
         """
         errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
         return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}

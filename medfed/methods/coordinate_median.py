@@ -44,7 +44,7 @@ class CoordinateMedian(Method):
             updates: each site's update (its weights after local training), by name of the site.
 
         Returns:
-            Tensors by state-dict name, with the shapes of the sites' weights. Integer counters take the maximum over
-            the sites.
+            Tensors by state-dict name, with the shapes of the sites' weights. For integers, such as BatchNorm's
+            counters, the maximum over the sites is taken.
         """
         return coordinate_median([update.weights for update in updates.values()])  # Def. 1

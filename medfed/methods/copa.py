@@ -74,7 +74,7 @@ class COPA(Method):
 
         Args:
             network: the network.
-            architecture: names of its submodules, such as the head.
+            architecture: names of the network's submodules, such as the head.
 
         Raises:
             UserError: if the head is neither `nn.Linear` nor `nn.Conv2d`.
@@ -95,7 +95,7 @@ class COPA(Method):
             site: name of the site that receives the heads. Its own head is left out.
 
         Returns:
-            `heads/SITE/ENTRY`, where ENTRY is the state-dict name of a weight of the head, such as `fc.weight` (K, D)
+            `heads/SITE/ENTRY`, where ENTRY is the state-dict name of an entry of the head, such as `fc.weight` (K, D)
             for K classes and D features. Empty if no other site has sent its head yet.
         """
         return {name: entry for name, entry in state.memory.items() if _site_of(name) != site}
@@ -106,7 +106,7 @@ class COPA(Method):
         In the site's first round, the network keeps the head of the global weights.
 
         Args:
-            local: the site's round of training. Its network is changed in place.
+            local: the site's round of training. `local.network` is changed in place.
         """
         with torch.no_grad():
             for name, entry in _head_entries(local).items():
@@ -114,16 +114,17 @@ class COPA(Method):
                     entry.copy_(local.memory[OWN + name])
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss through the site's own head, plus a loss through the heads of the other sites.
+        """Return the task's loss through the site's own head (last layer), plus a loss through the other sites' heads.
 
-        The second loss is `weight` times the mean of the task's losses of the other sites' heads on the same features.
-        These heads are frozen: the second loss trains only the layers before the head. It is left out if `weight` is 0
-        or if no other site's head is known yet, as in round 1.
+        For the second loss, the same features pass through the head of each other site. The second loss is `weight`
+        times the mean of the task's losses of these predictions. The other sites' heads are frozen, so the second loss
+        trains only the layers before the head. The second loss is left out if `weight` is 0 or if no other site's head
+        is known yet, as in round 1.
 
         Args:
             local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W).
+                H, W) of 0 and 1 for S structures.
 
         Returns:
             The loss, a scalar, and the network's output for the images, through the site's own head.
@@ -142,8 +143,11 @@ class COPA(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Return the site's trained head (the last layer), to be sent, and store a copy of it in the site's memory.
 
+        Args:
+            local: the site's round of training, with the trained network. `local.memory` is changed in place.
+
         Returns:
-            `head/ENTRY` on the CPU, where ENTRY is the state-dict name of a weight of the head, such as `fc.weight` (K,
+            `head/ENTRY` on the CPU, where ENTRY is the state-dict name of an entry of the head, such as `fc.weight` (K,
             D) for K classes and D features.
         """
         head = {name: entry.detach().cpu().clone() for name, entry in _head_entries(local).items()}
@@ -153,7 +157,8 @@ class COPA(Method):
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Return the newest known head of each site, which the coordinator stores.
 
-        Sites that took part in this round replace their head. The other sites keep the head of their last round.
+        For a site that took part in this round, the new head replaces the old one. For any other site, the head of its
+        last round stays.
 
         Args:
             state: the state before the round, with the heads known so far.
@@ -161,7 +166,7 @@ class COPA(Method):
             rng: not used.
 
         Returns:
-            `heads/SITE/ENTRY`, where ENTRY is the state-dict name of a weight of the head, such as `fc.weight` (K, D)
+            `heads/SITE/ENTRY`, where ENTRY is the state-dict name of an entry of the head, such as `fc.weight` (K, D)
             for K classes and D features.
         """
         memory = dict(state.memory)

@@ -67,7 +67,7 @@ class DSU(Method):
 
         Args:
             network: the network, changed in place.
-            architecture: names of its submodules, such as the encoder's stages and the head.
+            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
 
         Raises:
             UserError: if the network has fewer stages than the setting `stages` names.

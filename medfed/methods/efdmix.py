@@ -64,12 +64,13 @@ class EFDMix(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Insert layers that mix the feature values of pairs of images in training; return the network.
 
-        One layer is inserted after each chosen stage of the encoder. The sorted values of each feature channel are
-        mixed with those of another image of the batch. The layers act only in training and have no weights.
+        One layer is inserted after each chosen stage of the encoder. For each feature channel, the sorted values of an
+        image are mixed with the sorted values of another image of the batch. The layers act only in training and have
+        no weights.
 
         Args:
             network: the network, changed in place.
-            architecture: names of its submodules, such as the encoder's stages and the head.
+            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
 
         Raises:
             UserError: if the network has fewer stages than the setting `stages` names.

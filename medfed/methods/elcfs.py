@@ -133,16 +133,16 @@ class ELCFS(Method):
     def shares(self) -> str:
         """When the sites share low-frequency amplitudes of their images: `ONCE` or `NEVER`.
 
-        `ONCE` means before the first round. It is `NEVER` if the setting `exchange` is false.
+        `ONCE` means before the first round. The value is `NEVER` if the setting `exchange` is false.
         """
         return ONCE if self.exchange else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the low-frequency amplitudes of the site's training images.
 
-        They are the amplitudes of the Fourier transform at the S x S lowest frequencies, with S = 2 * floor(alpha *
-        side) + 1 for images whose shorter side has `side` pixels. The amplitudes are point-symmetric, so only about
-        half of them are sent.
+        The amplitudes are those of the Fourier transform at the S x S lowest frequencies, with S = 2 * floor(alpha *
+        side) + 1 for images whose shorter side has `side` pixels. The amplitude at frequency 0 is the mean of the
+        image. The amplitudes are point-symmetric, so only about half of them are sent.
 
         Args:
             site: the site's images and random generator.
@@ -150,8 +150,8 @@ class ELCFS(Method):
 
         Returns:
             `windows`, (n, C, P) float32, for n images in random order, C channels and P = (S * S + 1) / 2. n is the
-            number of images times `bank_share`, rounded up. Empty if the site has fewer than `min_patients` training
-            patients.
+            number of images times `bank_share`, rounded up. The dictionary is empty if the site has fewer than
+            `min_patients` training patients.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
@@ -173,7 +173,7 @@ class ELCFS(Method):
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Return the low-frequency amplitudes of all sites' images, which the coordinator stores.
 
-        The ELCFS paper calls them the distribution bank.
+        The ELCFS paper calls this collection of amplitudes the distribution bank.
 
         Args:
             state: not used.
@@ -191,7 +191,7 @@ class ELCFS(Method):
 
         Args:
             state: the coordinator's state. Its memory holds the amplitudes of all sites.
-            site: name of the site that receives them. Its own amplitudes are left out.
+            site: name of the site that receives the amplitudes. Its own amplitudes are left out.
 
         Returns:
             `bank/SITE`, (n, C, P) for each other site: P = (S * S + 1) / 2 amplitudes for each of n images and C
@@ -220,17 +220,19 @@ class ELCFS(Method):
         return restyled
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the loss of ELCFS: task's loss on images and on restyled copies, plus the weighted boundary loss.
+        """Return the task's loss on the images, plus the task's loss on restyled copies, plus a weighted boundary loss.
 
         A restyled copy has the low-frequency amplitudes of an image of another site mixed in. If no other site shared
         amplitudes, the original images take the place of the copies. The loss on the copies is computed with the
-        weights after one trial gradient step on the original images (the inner step). Minimising it prefers weights for
-        which such a step also helps on images of other sites. `boundary_loss`, times `gamma`, is added for masks only.
+        weights after one trial gradient step on the original images (the inner step), or with the present weights if
+        the setting `episodic` is false. With the inner step, training prefers weights for which a step on the site's
+        own images also helps on the copies. The boundary loss (`boundary_loss`) is multiplied by the setting `gamma`.
+        It is used for masks only.
 
         Args:
             local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W).
+                H, W) of 0 and 1 for S structures.
 
         Returns:
             The loss, a scalar, and the network's output for the original images.
@@ -290,16 +292,17 @@ class ELCFS(Method):
         return mix_amplitude(image, spectrum, window, ratio.to(image)).clamp(0, 1)  # eq. 2-3
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
-        """Return the loss that separates the features at the outline of a structure from those in the ring around it.
+        """Return the loss that separates the features at a structure's outline from the features in the ring around it.
 
-        For each structure, the decoder's features are averaged over its outline and over the ring of background, in
-        every image. The contrastive loss InfoNCE (ELCFS, eq. 5-7) compares these mean features: those of the same
-        region attract each other, those of different regions repel each other. The vectors of all images form one pool,
-        and the losses of the structures are added.
+        For each structure, the decoder's features are averaged over the outline of the structure and over the ring of
+        background around the structure, in every image. The contrastive loss InfoNCE (ELCFS, eq. 5-7) compares these
+        mean features. Mean features of the same region attract each other, and mean features of different regions repel
+        each other. The mean features of all images are compared with one another. The losses of the structures are
+        added.
 
         Args:
             outputs: outputs for the original and for the restyled images, with the feature maps of the decoder levels
-                in `features` and masks (B, S, H, W) in `label`.
+                in `features`, each (B, D, h, w), and masks (B, S, H, W) of S structures in `label`.
 
         Returns:
             A scalar. A structure that no image of the batch shows adds 0.

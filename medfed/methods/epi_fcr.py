@@ -103,12 +103,12 @@ class EpiFCR(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Add a copy of the head (the last layer) with frozen random weights to the network, and return the network.
 
-        The network's forward pass does not use this random head. Only one term of the loss uses it, the term with the
-        weight `random_classifier`. If this weight is 0, nothing is added.
+        The network's forward pass does not use this random head. Only one term of the loss uses the random head, the
+        term with the weight `random_classifier`. If `random_classifier` is 0, no head is added.
 
         Args:
             network: the network, changed in place.
-            architecture: names of its submodules, such as the encoder's stages and the head.
+            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
         """
         if self.random_classifier > 0:
             head = copy.deepcopy(network.get_submodule(architecture.head)).requires_grad_(False)
@@ -126,7 +126,7 @@ class EpiFCR(Method):
 
         Args:
             state: not used.
-            updates: each site's update, by name of the site, with its own model in its tensors.
+            updates: each site's update, by name of the site, with the site's own model in the tensors `domain/ENTRY`.
             rng: CPU generator that draws the circle.
 
         Returns:
@@ -143,13 +143,13 @@ class EpiFCR(Method):
     def broadcast(self, state: State, site: str) -> Tensors:
         """Return the own model of one other site, which `site` receives with the global weights.
 
-        A site's own model is a second network that it trains on its images alone. The other site is the successor of
-        `site` in the random circle that the coordinator drew after the last round.
+        A site's own model is a second network that the site trains on its images alone. The other site is the successor
+        of `site` in the random circle that the coordinator drew after the last round.
 
         Args:
             state: the coordinator's state. Its memory holds the own models and the circle.
-            site: name of the site that receives the model. If it is not in the circle, its position in the circle
-                follows from its name.
+            site: name of the site that receives the model. A site that is not in the circle receives the model at a
+                fixed position of the circle, which follows from the site's name.
 
         Returns:
             `domain/ENTRY`, where ENTRY is the state-dict name of an entry of the model. Empty if no other site sent a
@@ -165,14 +165,17 @@ class EpiFCR(Method):
     def on_round_start(self, local: LocalRound) -> None:
         """Prepare the site's own model, a second network that the site trains on its images alone.
 
-        In the site's first round, the own model is a copy of the network. In later rounds it is moved from the site's
-        memory to the device of the network, with the two moments of its Adam optimiser.
+        The own model is in the site's memory, together with the two moments of its Adam optimiser. In the site's first
+        round, the own model is created as a copy of the network. In every round, the own model and the moments are
+        moved to the device of the network. There is no own model if `foreign_classifier` and `foreign_features` are
+        both 0.
 
         Args:
-            local: the site's round of training. Its memory is changed in place.
+            local: the site's round of training. `local.memory` is changed in place.
 
         Raises:
-            UserError: if BatchNorm entries must stay at the site, or another method adds a layer to the head.
+            UserError: if BatchNorm entries must stay at the site, or if another method has added a layer to the head
+                (the last layer).
         """
         if not self._exchanges and not self.random_classifier:
             return
@@ -196,15 +199,18 @@ class EpiFCR(Method):
         _move(local.memory, local.device)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the three episodic loss terms of a batch, and train the site's own model on the batch for one step.
+        """Return the weighted sum of three episodic loss terms, and train the site's own model for one step.
 
-        The own model is a second network that the site trains on its images alone. The terms are the task's losses of
-        three combinations: the network's features with another site's classifier, another site's features with the
-        network's classifier, and the network's features with a random classifier. Each is multiplied by its weight.
+        The own model is a second network that the site trains on its images alone, here with one step on the batch. The
+        terms are the task's losses of three combinations. The first is the network's features with another site's
+        classifier (weight `foreign_classifier`). The second is another site's features with the network's classifier
+        (weight `foreign_features`). The third is the network's features with a random classifier (weight
+        `random_classifier`). The first two terms are left out as long as the site has not received another site's
+        model.
 
         Args:
             local: the site's round of training. The received message contains the other site's model.
-            output: the network's output for the batch, with its images and labels.
+            output: the network's output for the batch, with the images and labels of the batch.
 
         Returns:
             The weighted sum of the terms, a scalar.
@@ -234,12 +240,17 @@ class EpiFCR(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Return the site's own model, to be sent to the coordinator, and move the own model in the memory to the CPU.
 
-        The own model is a second network that the site trains on its images alone. If one of `foreign_classifier` and
-        `foreign_features` is 0, only the part that the other sites use is sent.
+        The own model is a second network that the site trains on its images alone. Only the parts that the other sites
+        use are sent. The head (the last layer) is left out if `foreign_classifier` is 0. All other layers are left out
+        if `foreign_features` is 0.
+
+        Args:
+            local: the site's round of training. `local.memory` is changed in place.
 
         Returns:
             `domain/ENTRY`, where ENTRY is the state-dict name of an entry of the model. Empty before round `warm_up`,
-            or if the site has fewer than `min_patients` training patients.
+            if the site has fewer than `min_patients` training patients, or if `foreign_classifier` and
+            `foreign_features` are both 0.
         """
         if not self._exchanges:
             return {}

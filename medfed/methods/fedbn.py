@@ -58,7 +58,7 @@ class FedBN(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Return the network unchanged, with a warning if it has no BatchNorm layer.
 
-        Without BatchNorm, no entry of the network stays at the sites, and the result of FedBN is that of FedAvg.
+        Without BatchNorm, no entry of the network stays at the sites, and FedBN gives the same result as FedAvg.
 
         Args:
             network: the network.
@@ -75,6 +75,9 @@ class FedBN(Method):
     def local_keys(self, network: nn.Module) -> frozenset[str]:
         """Return the state-dict names of all entries of BatchNorm layers: these entries never leave a site.
 
-        They are weights, biases, running statistics and counters.
+        The entries are weights, biases, running statistics and counters.
+
+        Args:
+            network: the network whose BatchNorm layers are searched.
         """
         return batch_norm_entries(network)

@@ -67,7 +67,10 @@ class FedDGGA(Method):
 
     @property
     def shares(self) -> str:
-        """When the sites share: always `EVERY_ROUND`, to report the loss of the global model before each round."""
+        """When the coordinator asks the sites for statistics (`share`): always `EVERY_ROUND`, before each round.
+
+        The statistic is the loss of the global model at the site.
+        """
         return EVERY_ROUND
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
@@ -80,7 +83,7 @@ class FedDGGA(Method):
             network: the network with the global weights.
 
         Returns:
-            `loss`, (1,) float32.
+            `loss`, (1,) float32, on the CPU.
         """
         return {"loss": mean_loss(network, site.task, site.validation or site.samples)}
 
@@ -114,12 +117,15 @@ class FedDGGA(Method):
         return add_prefix(local_losses, LOCAL) | add_prefix(entries, WEIGHT)
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return the mean loss of the site's trained network on its validation images, to be sent with the weights.
+        """Return the mean loss of the trained network on the site's validation images, to be sent with the weights.
 
         If the site has no validation patients, its training images are used.
 
+        Args:
+            local: the site's round of training, with the trained network.
+
         Returns:
-            `loss`, (1,) float32.
+            `loss`, (1,) float32, on the CPU.
         """
         return {"loss": mean_loss(local.network, local.task, local.validation or local.training)}
 
@@ -132,16 +138,16 @@ class FedDGGA(Method):
             rng: not used.
 
         Returns:
-            `local_loss/SITE`, (1,), replaced for the sites of this round, and all other entries of the memory
-            unchanged.
+            `local_loss/SITE`, (1,) float32: the losses of the sites' own trained networks, with new values for the
+            sites of this round. All other entries of the memory are unchanged.
         """
         return {**state.memory, **{LOCAL + site: update.tensors["loss"] for site, update in updates.items()}}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Return the new global weights: the average of the sites' network weights, with the adjusted site weights.
 
-        The site weights are those of `combine`, scaled to sum 1 over the sites of this round. If they are all 0, the
-        sites count equally.
+        `combine` computed the site weights. They are scaled to sum 1 over the sites of this round. If all of them are
+        0, the sites count equally.
 
         Args:
             state: the state with the site weights `weight/SITE` in its memory.
@@ -171,9 +177,10 @@ class FedDGGA(Method):
 
         Args:
             rounds_done: number of finished rounds.
-            rounds: number of rounds of the whole training; 0 if it is not known.
+            rounds: number of rounds of the whole training; 0 if the number is not known.
 
         Returns:
-            `step` after the first round, and `step` / `rounds` after the last round. If `rounds` is 0, always `step`.
+            The setting `step` up to the end of the first round. Then the value decreases linearly to `step` / `rounds`
+            after the last round. If `rounds` is 0, the result is always `step`.
         """
         return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step  # d_t

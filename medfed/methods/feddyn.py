@@ -77,10 +77,10 @@ class FedDyn(Method):
         """Move the site's gradient estimate to the network's device; in the site's first round, set it to 0.
 
         The gradient estimate has one tensor per sent parameter. It approximates the gradient of the site's loss at the
-        end of its last round and never leaves the site.
+        end of its last round and never leaves the site. If `alpha` is 0, there is no estimate and nothing is done.
 
         Args:
-            local: the site's round of training. Its memory is changed in place.
+            local: the site's round of training. `local.memory` is changed in place.
         """
         if self.alpha:
             for name, entry in local.sent_parameters().items():
@@ -109,7 +109,10 @@ class FedDyn(Method):
         """Update the site's gradient estimate in its memory: g <- g - alpha (w - w0). Send no tensors.
 
         w are the trained weights and w0 the weights at the start of the round. The estimate g approximates the gradient
-        of the site's loss at w and never leaves the site.
+        of the site's loss at w. It never leaves the site. If `alpha` is 0, there is no estimate.
+
+        Args:
+            local: the site's round of training, with w and w0. `local.memory` is changed in place.
 
         Returns:
             An empty dictionary.
@@ -124,9 +127,9 @@ class FedDyn(Method):
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Return the coordinator's new correction: the mean, over all sites, of the sites' gradient estimates.
 
-        The coordinator computes it from the changes of the weights, because the gradient estimates never leave the
-        sites: h <- h - (alpha / m) * sum of (w_k - w0) over the sites k of this round. h is the correction, m the
-        number of all sites that train, w_k the weights of site k after training, and w0 the old global weights.
+        The coordinator computes the correction from the changes of the weights, because the gradient estimates never
+        leave the sites: h <- h - (alpha / m) * sum of (w_k - w0) over the sites k of this round. h is the correction, m
+        the number of all sites that train, w_k the weights of site k after training, and w0 the old global weights.
 
         Args:
             state: the state before the round, with w0 and the old correction.

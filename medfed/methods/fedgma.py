@@ -54,12 +54,13 @@ class FedGMA(Method):
     votes: SiteWeights = "uniform"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the old ones plus the sites' average change, reduced where they disagree.
+        """Return the new global weights: the old ones plus the sites' average change, reduced where the sites disagree.
 
-        For each element of each parameter, the agreement is the absolute value of the mean sign of the sites' changes,
-        between 0 and 1. The setting `votes` says whether the sites count equally in this mean. The average change is
-        multiplied by `step`, and where the agreement is below `tau`, also by the agreement. Buffers, such as
-        BatchNorm's statistics, are only averaged.
+        The change of a site is its weights after training minus the old global weights. For each element of each
+        parameter, the agreement is the absolute value of the mean sign of the sites' changes, between 0 and 1. The
+        setting `votes` says whether the sites count equally in this mean. The average change is multiplied by `step`.
+        Where the agreement is below `tau`, the change is also multiplied by the agreement. Buffers, such as BatchNorm's
+        statistics, are only averaged.
 
         Args:
             state: the state with the old global weights.

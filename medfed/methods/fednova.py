@@ -51,8 +51,9 @@ class FedNova(Method):
         """Return the new global weights: the old ones plus the sites' average change, corrected for numbers of steps.
 
         The change of each site is divided by the length of its local training (for plain SGD, the number of steps). The
-        average of these quotients is multiplied by the mean length. A site with more steps therefore has no larger
-        influence. Buffers, such as BatchNorm's statistics, are only averaged.
+        weighted average of these quotients is multiplied by the weighted mean of the lengths. In both, a site's weight
+        is proportional to its number of training images. A site with more steps therefore has no larger influence.
+        Buffers, such as BatchNorm's statistics, are only averaged.
 
         Args:
             state: the state with the old global weights and the training settings.

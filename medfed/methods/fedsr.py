@@ -89,13 +89,13 @@ class FedSR(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Make the network's embedding random and add one distribution per class; return the network.
 
-        The embedding is then drawn from a normal distribution, whose standard deviation a new layer computes. The
-        distributions of the classes are added if `cmi` is above 0. With `stochastic: false`, the embedding is not
-        random.
+        The embedding (the input of the last layer) is then drawn from a normal distribution. A new layer computes the
+        standard deviation of this distribution. The distributions of the classes are added if `cmi` is above 0. With
+        `stochastic: false`, the embedding is not random.
 
         Args:
             network: the network, changed in place.
-            architecture: names of its submodules, such as the encoder's stages and the head.
+            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
 
         Raises:
             UserError: if the network predicts masks, or `cmi` is above 0 but the embedding is not random.
@@ -118,15 +118,17 @@ class FedSR(Method):
         return network
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Load the site's private parameters, which never leave the site, from its memory into the network.
+        """Load the site's private parameters, which never leave the site, from the site's memory into the network.
 
-        They are mean and spread of each class's embedding distribution (`mean` and `spread`, (K, D) each for K classes
-        and D features), and a factor on the embeddings (`scale`, a scalar). In the site's first round they get their
-        initial values. Loading is necessary because all sites that run in one process use the same network object,
-        which may still hold the private parameters of another site. If `cmi` is 0, there are none.
+        The private parameters are `mean` and `spread`, (K, D) each for K classes and D features, and `scale`, a scalar.
+        `mean` is the mean of each class's embedding distribution, the standard deviation of this distribution is
+        softplus(`spread`), and `scale` is a factor on the embeddings. In the site's first round, the private parameters
+        get their initial values. Loading is necessary because all sites that run in one process use the same network
+        object, which may still hold the private parameters of another site. If `cmi` is 0, there are no private
+        parameters.
 
         Args:
-            local: the site's round of training. Its network is changed in place.
+            local: the site's round of training. `local.network` is changed in place.
         """
         if self.cmi:
             getattr(local.network, PRIVATE).set_parameters(select_prefix(local.memory, f"{PRIVATE}/"))
@@ -158,10 +160,14 @@ class FedSR(Method):
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Store the site's private parameters, which never leave the site, in its memory. Send no tensors.
+        """Store the site's private parameters, which never leave the site, in the site's memory. Send no tensors.
 
-        They are mean and spread of each class's embedding distribution (`mean` and `spread`, (K, D) each for K classes
-        and D features), and a factor on the embeddings (`scale`, a scalar). If `cmi` is 0, there are none.
+        The private parameters are `mean` and `spread`, (K, D) each for K classes and D features, and `scale`, a scalar.
+        `mean` is the mean of each class's embedding distribution, the standard deviation of this distribution is
+        softplus(`spread`), and `scale` is a factor on the embeddings. If `cmi` is 0, there are no private parameters.
+
+        Args:
+            local: the site's round of training, with the trained network. `local.memory` is changed in place.
 
         Returns:
             An empty dictionary.

@@ -148,7 +148,7 @@ class FISC(Method):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Path of the style codec (an encoder and a decoder that redraw images) that the sites read.
+        """The path of the style codec (an encoder and a decoder that redraw images) that the sites read, in a tuple.
 
         The tuple is empty for the codec that comes with medfed, and for `transfer: moments`, which needs no codec.
         """
@@ -158,12 +158,13 @@ class FISC(Method):
         """Return a copy of the method that reads its style codec from another path.
 
         Args:
-            names: dictionary from the present path of a file to its new path. A file that is not in it keeps its path.
+            names: dictionary from the present path of a file to its new path. A file that is not in the dictionary
+                keeps its path.
         """
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Raise UserError if the style codec (encoder and decoder) cannot process images of this form.
+        """Raise UserError if the style codec (encoder and decoder) does not accept this image size or channel number.
 
         For greyscale images, a warning says that the FISC paper expects no gain. With `transfer: moments`, which needs
         no codec, all images are accepted.
@@ -174,7 +175,8 @@ class FISC(Method):
             standardised: not used.
 
         Raises:
-            UserError: if the images are smaller than the codec needs, or have neither 1 nor 3 channels.
+            UserError: if the codec cannot be loaded or the images have neither 1 nor 3 channels. Also if the images are
+                smaller than the codec needs. A setting `transfer_size` above 0 counts as the size of the images.
         """
         self._style_transfer.check(image_size, channels)
         if channels == 1:
@@ -225,8 +227,8 @@ class FISC(Method):
             rng: not used.
 
         Returns:
-            `style/mean` and `style/std`, (C,) float32 each for C channels; `n_clusters`, (1,) int64, the number of
-            clusters of sites; `clusters/SITE`, (1,) int64, the number of clusters of the site's images. Empty if no
+            `style/mean` and `style/std`, (C,) float32 each for C feature channels; `n_clusters`, (1,) int64, the number
+            of clusters of sites; `clusters/SITE`, (1,) int64, the number of clusters of the site's images. Empty if no
             site shared a style.
         """
         styles = {site: shared[site] for site in sorted(shared) if shared[site]}
@@ -246,14 +248,17 @@ class FISC(Method):
         return {**common, "n_clusters": torch.tensor([n_clusters]), **counts}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the interpolation style, computed from the styles of all sites, which every site receives.
+        """Return the interpolation style, which every site receives together with the global weights.
+
+        The interpolation style is the common style that the coordinator computed from the styles of all sites.
 
         Args:
-            state: the coordinator's state. Its memory holds the style.
+            state: the coordinator's state. Its memory holds the interpolation style.
             site: not used. All sites receive the same style.
 
         Returns:
-            `style/mean` and `style/std`, (C,) float32 each for C feature channels. Empty if no site shared a style.
+            `style/mean` and `style/std`, (C,) float32 each for C feature channels (image channels for `transfer:
+            moments`). Empty if no site shared a style.
         """
         return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
 
@@ -261,9 +266,9 @@ class FISC(Method):
         """Return the site's samples with a second version of each image, redrawn in the interpolation style.
 
         The interpolation style is the common style that the coordinator computed from the styles of all sites. The
-        second version of an image is in `Batch.views["fisc"]`. It is computed when a batch first needs it and is then
-        stored. If the site received no style, or the loss does not use the second version, the samples are returned
-        unchanged.
+        second version of an image is in `Batch.views["fisc"]`. The second version is computed when a batch first needs
+        it, and is then kept in memory, up to `local.max_cache_bytes` bytes for all images together. If the site
+        received no style, or the loss does not use the second version, the samples are returned unchanged.
 
         Args:
             local: the site's round of training. The received message contains the style.
@@ -281,12 +286,13 @@ class FISC(Method):
         return RestyledView(samples, VIEW, restyle, local.max_cache_bytes)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Put the BatchNorm layers into evaluation mode if `freeze_batch_norm` is true.
+        """Put the BatchNorm layers into evaluation mode if the setting `freeze_batch_norm` is true.
 
-        They then normalise with their running statistics, which do not change. Otherwise, nothing is done.
+        In evaluation mode, BatchNorm layers normalise with their running statistics, which do not change. If
+        `freeze_batch_norm` is false, nothing is done.
 
         Args:
-            local: the site's round of training. Its network is changed in place.
+            local: the site's round of training. `local.network` is changed in place.
         """
         if self.freeze_batch_norm:
             for norm in batch_norm_layers(local.network).values():
@@ -297,13 +303,15 @@ class FISC(Method):
 
         The interpolation style is the common style of all sites. A triplet loss, with weight `contrast`, brings the
         embeddings of an image and of its copy together and separates embeddings of different classes. A regulariser,
-        with weight `regularisation`, is the mean square of the embeddings of the images plus that of their copies. If
+        with weight `regularisation`, is the mean square of the embeddings of the images plus the mean square of the
+        embeddings of their copies. For masks, an embedding is the mean feature vector of a region of an image: of a
+        structure, or of the background around the structures. Each structure and the background count as a class. If
         the batch has no copies, only the task's loss is returned.
 
         Args:
             local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W).
+                H, W) of 0 and 1 for S structures.
 
         Returns:
             The loss, a scalar, and the network's output for the original images.
@@ -335,7 +343,7 @@ class FISC(Method):
         Args:
             features: (B, D, H, W), feature maps of the images.
             second: (B, D, H, W), feature maps of their second views.
-            label: masks (B, S, H, W).
+            label: masks (B, S, H, W) of 0 and 1 for S structures.
 
         Returns:
             Embeddings z and z', each (R, D), for the R structures and rings that are in the images; the kind of each,
@@ -368,7 +376,7 @@ class FISC(Method):
         """Return copies of images, redrawn in the interpolation style, the common style of all sites.
 
         Args:
-            state: the coordinator's state. Its memory holds the style.
+            state: the coordinator's state. Its memory holds the interpolation style.
             image: (B, C, H, W), in [0, 1].
 
         Returns:

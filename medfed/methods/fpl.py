@@ -102,15 +102,15 @@ class FPL(Method):
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss plus two terms that pull embeddings to the prototypes of their class.
 
-        A prototype is the mean embedding of a class over similar sites. The first term, with weight `contrast`, is a
-        contrastive loss over the prototypes of all classes. The second, with weight `consistency`, is the squared
-        distance to the mean prototype of the class. In the first round there are no prototypes, and the result is the
-        task's loss.
+        A prototype is the mean embedding (feature vector) of a class over similar sites. The first term, with weight
+        `contrast`, is a contrastive loss over the prototypes of all classes. The second term, with weight
+        `consistency`, is the mean squared difference from the mean prototype of the class. In the first round there are
+        no prototypes, and the result is the task's loss.
 
         Args:
             local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W).
+                H, W) of 0 and 1 for S structures.
 
         Returns:
             The loss, a scalar, and the network's output for the images.
@@ -134,15 +134,18 @@ class FPL(Method):
         """Return the site's prototypes, to be sent: the mean embedding over its images of each class.
 
         The embedding of an image is the pooled feature vector before the classifier. With masks, every structure that
-        an image shows has an embedding of its own: the mean of the features over its pixels. The embeddings are
+        an image shows has an embedding: the mean of the features over the pixels of the structure. The embeddings are
         computed after training, in evaluation mode and without augmentation. Classes with fewer than `min_images`
         images at the site are left out.
 
+        Args:
+            local: the site's round of training, with the trained network.
+
         Returns:
-            `prototype/CLASS`, (D,) float32 on the CPU, for each class number and D features. For masks, CLASS is the
-            number of a structure, and the number of structures stands for the background. Empty if the settings
-            `contrast` and `consistency`, the weights of the two prototype losses, are both 0, or if the site has fewer
-            than `min_patients` training patients.
+            `prototype/CLASS`, (D,) float32 on the CPU, for each class number and D features. For masks of S structures,
+            CLASS is from 0 to S - 1 for a structure, and S for the ring of background around the structures. Empty if
+            the settings `contrast` and `consistency`, the weights of the two prototype losses, are both 0, or if the
+            site has fewer than `min_patients` training patients.
         """
         if not self._compares or has_too_few_patients(local.site, local.training, self.min_patients, "prototypes"):
             return {}
@@ -171,15 +174,17 @@ class FPL(Method):
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Cluster the prototypes of each class over the sites, and return the mean of each cluster.
 
-        A prototype is the mean embedding of a class at one site. A class that no site sent keeps its earlier clusters.
+        A prototype is the mean embedding of a class at one site. For a class that no site sent in this round, the
+        earlier clusters stay.
 
         Args:
-            state: the state before the round, with the clusters so far.
+            state: the state before the round, with the clusters of earlier rounds.
             updates: each site's update, by name of the site, with `prototype/CLASS`, (D,), in its tensors.
             rng: not used.
 
         Returns:
-            `clusters/CLASS`, (M, D), for the M clusters of a class and D features. M may differ between the classes.
+            `clusters/CLASS`, (M, D): the means of the M clusters of a class, with D features. M may differ between the
+            classes.
         """
         prototypes = [updates[site].tensors for site in sorted(updates)]
         memory = dict(state.memory)
@@ -199,7 +204,7 @@ class FPL(Method):
             site: not used. All sites receive the same tensors.
 
         Returns:
-            `clusters/CLASS`, (M, D), for the M clusters of a class and D features. Empty in the first round.
+            `clusters/CLASS`, (M, D): the means of the M clusters of a class, with D features. Empty in the first round.
         """
         return dict(state.memory)
 
@@ -210,8 +215,8 @@ class FPL(Method):
             state: the coordinator's state after the last round.
 
         Returns:
-            {"clusters_of_classes": {CLASS: number}}: into how many clusters the sites' mean embeddings of a class were
-            grouped.
+            {"clusters_of_classes": {CLASS: number}}: for each class number CLASS, the number of clusters into which the
+            sites' mean embeddings of the class were grouped.
         """
         clusters = select_prefix(state.memory, CLUSTERS)
         return {"clusters_of_classes": {kind: len(means) for kind, means in clusters.items()}}

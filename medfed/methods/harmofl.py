@@ -117,7 +117,7 @@ class HarmoFL(Method):
 
         Args:
             network: the network, changed in place.
-            architecture: names of its submodules, such as the encoder's stages and the head.
+            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
         """
         if self.normalise:
             prepend_normaliser(network, self.half_width)
@@ -127,14 +127,15 @@ class HarmoFL(Method):
     def shares(self) -> str:
         """When the sites share the low-frequency amplitudes of their images: `ONCE` or `NEVER`.
 
-        `ONCE` means before the first round. It is `NEVER` if the setting `normalise` is false.
+        `ONCE` means before the first round. The value is `NEVER` if the setting `normalise` is false.
         """
         return ONCE if self.normalise else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the low-frequency amplitudes of the Fourier transform, averaged over the site's training images.
 
-        The amplitudes are point-symmetric, so only about half of them are sent.
+        The amplitude at frequency 0 is the mean of an image. The amplitudes are point-symmetric, so only about half of
+        them are sent.
 
         Args:
             site: the site's images.
@@ -182,7 +183,7 @@ class HarmoFL(Method):
 
         Returns:
             `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies, with S = 2 *
-            half_width + 1.
+            half_width + 1. Empty in later rounds, and if no site shared amplitudes.
         """
         return {} if state.round else dict(state.memory)
 
@@ -192,7 +193,7 @@ class HarmoFL(Method):
         In later rounds nothing is done, because the amplitudes are then a part of the network's weights.
 
         Args:
-            local: the site's round of training. Its network is changed in place.
+            local: the site's round of training. `local.network` is changed in place.
         """
         if WINDOW in local.message.tensors:
             local.network.get_buffer(f"{NAME}.window").copy_(unpack_window(local.message.tensors[WINDOW]))
@@ -201,13 +202,13 @@ class HarmoFL(Method):
         """Return the task's loss at perturbed weights, and the network's output at its present weights.
 
         The perturbed weights are the present weights, moved by the distance `perturbation` in the direction of the
-        gradient of the loss. If `perturbation` is 0, the loss is that at the present weights. Only the forward pass at
-        the present weights changes BatchNorm's running statistics.
+        gradient of the loss. If `perturbation` is 0, the loss at the present weights is returned. Only the forward pass
+        at the present weights changes BatchNorm's running statistics.
 
         Args:
             local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W).
+                H, W) of 0 and 1 for S structures.
 
         Returns:
             The loss at the perturbed weights, a scalar, and the network's output at the present weights.

@@ -74,7 +74,7 @@ class JiGen(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"weight": 0.1}}
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Raise UserError if the images are smaller than 3 x 3 pixels: they could not be cut into 3 x 3 tiles.
+        """Raise UserError if the images are smaller than 3 x 3 pixels, because JiGen cuts them into 3 x 3 tiles.
 
         Args:
             image_size: height and width of the images in pixels.
@@ -90,14 +90,14 @@ class JiGen(Method):
             )
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add a linear layer to the network that predicts the order of puzzle tiles; return the network.
+        """Add a linear layer that predicts the order of the tiles of a jigsaw puzzle; return the network.
 
         The layer has one output for each of the `n_orders` permutations. The network's own forward pass does not use
-        it.
+        this layer.
 
         Args:
             network: the network, changed in place.
-            architecture: names of its submodules, such as the encoder's stages and the head.
+            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
         """
         module = network.get_submodule(architecture.head if architecture.embedding else architecture.encoder_stages[-1])
         width = input_output_widths(module)[0] if architecture.embedding else output_channels(module)
@@ -107,13 +107,14 @@ class JiGen(Method):
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
         """Return the loss of the jigsaw puzzle, a scalar: the cross-entropy of predicting how tiles were permuted.
 
-        The 3 x 3 tiles of each image are permuted, and an additional layer of the network predicts the number of the
-        permutation. The loss is multiplied by `weight`. This forward pass does not change BatchNorm's running
-        statistics.
+        The 3 x 3 tiles of each image are permuted at random, and an additional layer of the network predicts the number
+        of the permutation. The permuted images have a forward pass of their own, which does not change BatchNorm's
+        running statistics. The loss is multiplied by `weight`.
 
         Args:
             local: the site's round of training.
-            output: the network's output for the batch. Its original images are used.
+            output: the network's output for the batch, which also contains the images of the batch. Only these images
+                are used.
         """
         if not self.weight:
             return super().regulariser(local, output)

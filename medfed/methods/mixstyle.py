@@ -65,12 +65,12 @@ class MixStyle(Method):
         """Insert layers that mix the feature statistics of pairs of images in training; return the network.
 
         One layer is inserted after each chosen stage of the encoder. The statistics are the mean and standard deviation
-        of each feature channel. They are mixed with those of another image of the batch. The layers act only in
-        training and have no weights.
+        of each feature channel. The statistics of each image are mixed with the statistics of another image of the
+        batch. The layers act only in training and have no weights.
 
         Args:
             network: the network, changed in place.
-            architecture: names of its submodules, such as the encoder's stages and the head.
+            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
 
         Raises:
             UserError: if the network has fewer stages than the setting `stages` names.

@@ -53,9 +53,10 @@ class NormClipping(Method):
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Return the new global weights: the old ones plus the average of the sites' clipped changes.
 
-        A site's change is its weights after training minus the old global weights. It is scaled down if its Euclidean
-        norm is larger than `bound`, or, without a bound, than `times` the median norm over the sites. The changes of
-        BatchNorm's statistics are clipped separately, at `times` their own median norm.
+        A site's change is its weights after training minus the old global weights. The change is scaled down if its
+        Euclidean norm is larger than the limit. The limit is the setting `bound`. If `bound` is None, the limit is
+        `times` the median norm over the sites. The changes of BatchNorm's statistics are clipped separately, and their
+        limit is always `times` the median norm of these changes.
 
         Args:
             state: the state with the old global weights.

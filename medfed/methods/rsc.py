@@ -88,16 +88,19 @@ class RSC(Method):
     }
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss, where some predictions are made again without the most important features.
+        """Return the task's loss, with some predictions replaced by predictions without the most important features.
 
-        The network makes a first prediction for all images. Then the features with the largest gradients of the true
-        class are set to 0, and a second prediction is made from the others. The loss uses the second prediction for the
-        samples whose confidence decreased most, and the first prediction for all other samples.
+        The network makes a first prediction for all images. Then the most important positions or channels of the last
+        feature map (for masks, of the encoder's last stage) are set to 0, and a second prediction is made. The
+        importance is computed from the gradient of the logit of the true class. The setting `mask` chooses between
+        positions and channels. The loss uses the second prediction for the images whose probability of the true class
+        decreased most. The setting `sample_shares` limits their number to a fraction of the batch. For all other
+        images, the loss uses the first prediction.
 
         Args:
             local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W).
+                H, W) of 0 and 1 for S structures.
 
         Returns:
             The loss, a scalar, and the network's output of the first prediction.

@@ -67,7 +67,12 @@ class SCAFFOLD(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"site_weights": "uniform"}}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the site's number of training images: `examples`, (1,) int64."""
+        """Return the site's number of training images: `examples`, (1,) int64.
+
+        Args:
+            site: the site's images.
+            network: not used.
+        """
         return {"examples": torch.tensor([len(site.samples)])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
@@ -79,7 +84,7 @@ class SCAFFOLD(Method):
             rng: not used.
 
         Returns:
-            `examples/SITE`, (1,) int64.
+            `examples/SITE`, (1,) int64, for each site.
         """
         return {EXAMPLES + site: tensors["examples"] for site, tensors in shared.items()}
 
@@ -103,7 +108,8 @@ class SCAFFOLD(Method):
         network object, which may still hold gradients of another site.
 
         Args:
-            local: the site's round of training. Its memory is changed in place. In round 1 there is no correction.
+            local: the site's round of training. `local.memory` is changed in place. In round 1, the site has received
+                no global control, and there is no correction.
         """
         local.network.zero_grad(set_to_none=True)
         for name, entry in local.sent_parameters().items():
@@ -118,7 +124,7 @@ class SCAFFOLD(Method):
         is added once. The site needs the sum for its mean gradient over the round.
 
         Args:
-            local: the site's round of training. The sum is in its memory.
+            local: the site's round of training. The sum in `local.memory` is changed.
             batch: the batch of the next step.
         """
         self._add_gradients(local)
@@ -127,9 +133,9 @@ class SCAFFOLD(Method):
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
         """Return a scalar of value 0 whose gradient is SCAFFOLD's correction of the gradients.
 
-        The correction is added to the gradients of each training step. It is the global control (mean gradient of all
-        sites) minus the site's own control (its mean gradient in its last round). Because the value is 0, the reported
-        loss stays the task's loss.
+        The correction is added to the gradients of each training step. The correction is the global control (the mean
+        gradient of all sites) minus the site's own control (the site's mean gradient in its last round). Because the
+        scalar is 0, the reported loss stays the task's loss.
 
         Args:
             local: the site's round of training, with the correction in its memory.
@@ -144,8 +150,11 @@ class SCAFFOLD(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Return the change of the site's control, to be sent, and store the new control in the site's memory.
 
-        The control is the site's mean gradient. Its new value is the mean over the steps of this round, without the
-        correction that SCAFFOLD adds to the gradients.
+        The control is the site's mean gradient. The new control is the mean of the gradients over the steps of this
+        round, without the correction that SCAFFOLD adds to the gradients.
+
+        Args:
+            local: the site's round of training. `local.memory` is changed in place.
 
         Returns:
             `change/NAME`, the new control minus the old one, in the shape of the parameter NAME, on the CPU.
@@ -166,8 +175,8 @@ class SCAFFOLD(Method):
         """Return the coordinator's memory with the new global control, the mean gradient of all sites.
 
         The new global control is the old one plus the weighted sum of the changes of the controls that the sites of
-        this round sent. The weight of a site is its share of the images of all sites that train, or the same for each
-        site with `site_weights: uniform`.
+        this round sent. The weight of a site is its share of the images of all sites that train. With `site_weights:
+        uniform`, all sites have the same weight.
 
         Args:
             state: the state before the round, with the old global control.

@@ -58,9 +58,10 @@ MAX_BATCH = 64  # largest number of images whose first-stage features are comput
 class StableFDG(Method):
     """FedAvg on features in the styles of other sites and in new styles, with an attention layer.
 
-    Before each round, each participating site shares its style: of the channel means and standard deviations after the
-    network's first stage (eq. 1), the mean and the spread over its images (eq. 2-3). The coordinator passes each style
-    on to one other site. For each batch of B images, each step with probability `probability`:
+    Before each round, each participating site shares its style: the mean and the standard deviation, over the site's
+    images, of the channel means and of the channel standard deviations after the network's first stage (eq. 1-3). The
+    coordinator passes each style on to one other site. For each batch of B images, each step with probability
+    `probability`:
 
     1. style shifting (section 3.1, step 2): B / 2 images, selected by k-means++ to differ most, keep their style; the
        others take the received one;
@@ -128,13 +129,14 @@ class StableFDG(Method):
     }
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add an attention layer to the network, whose output is added to the logits; return the network.
+        """Add an attention layer to the network; return the network.
 
-        The layer weights the positions of the last feature map. If `attention` is false, it is not added.
+        The layer weights the positions of the last feature map, and its output is added to the logits. If `attention`
+        is false, no layer is added.
 
         Args:
             network: the network, changed in place.
-            architecture: names of its submodules, such as the encoder's stages and the head.
+            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
 
         Raises:
             UserError: if the network has fewer stages than the setting `stages` names, or if `attention` is true for a
@@ -171,7 +173,7 @@ class StableFDG(Method):
         """Return the style of a site: statistics of the feature channels after the network's first stage.
 
         For each training image, the mean and the standard deviation of each channel are computed. The style describes
-        how these two numbers are distributed over the images.
+        how the means and the standard deviations are distributed over the images.
 
         Args:
             site: the site's images.
@@ -179,9 +181,9 @@ class StableFDG(Method):
 
         Returns:
             Four tensors, (C,) float32 each for C channels. `mean` and `std` are the averages over the images of the
-            channel means and of the channel standard deviations. `mean_spread` and `std_spread` are the standard
-            deviations of the same numbers over the images. Empty if the site has fewer than `min_patients` training
-            patients.
+            channel means and of the channel standard deviations. `mean_spread` is the standard deviation of the channel
+            means over the images, and `std_spread` is the standard deviation of the channel standard deviations over
+            the images. Empty if the site has fewer than `min_patients` training patients.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
@@ -195,12 +197,13 @@ class StableFDG(Method):
         return compute_site_style(means, stds)._asdict()  # eq. 2-3
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Choose for each site R styles of other sites that it will receive.
+        """Choose the R styles of other sites that each site will receive.
 
-        With `sharing: random`, the sites are put into a random circle, and a site receives the styles of the next ones.
-        With `sharing: farthest`, a site receives the styles whose means and standard deviations have the largest
-        Euclidean distance from its own. R is `received`, or the number of other sites' styles if there are fewer. A
-        site that shared no style itself always receives random ones.
+        With `sharing: random`, the sites are put into a random circle, and a site receives the styles of the R sites
+        that follow it in the circle. With `sharing: farthest`, a site receives the styles whose means and standard
+        deviations have the largest Euclidean distance from the site's own style. R is the setting `received`, or the
+        number of other sites' styles if there are fewer. A site that shared no style itself always receives the styles
+        of random sites.
 
         Args:
             state: not used.
@@ -230,9 +233,10 @@ class StableFDG(Method):
             site: name of the site that receives the styles.
 
         Returns:
-            Four tensors of shape (R, C) for C channels of the network's first stage. `mean` and `std` are the channel
-            means and standard deviations of the features, averaged over a site's images; `mean_spread` and `std_spread`
-            say how much both vary between the images (see `SiteStyle`). Empty if no other site shared a style.
+            Four tensors of shape (R, C) for C channels of the network's first stage. `mean` and `std` are the averages
+            of the channel means and of the channel standard deviations over a site's images. `mean_spread` is the
+            standard deviation of the channel means over the images, and `std_spread` is the standard deviation of the
+            channel standard deviations over the images. Empty if no other site shared a style.
         """
         return select_prefix(state.memory, f"{RECEIVED}{site}/")
 
@@ -248,7 +252,7 @@ class StableFDG(Method):
         Args:
             local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W).
+                H, W) of 0 and 1 for S structures.
 
         Returns:
             The loss, a scalar, and the network's output for the batch and the added copies.

@@ -69,7 +69,8 @@ class Stack(Method):
     def site_weights(self) -> SiteWeights:
         """Rule for the weights of the sites in the average: "examples" (by numbers of images) or "uniform".
 
-        It is the value of the first method that has a setting of this name, and "examples" if no method has.
+        The value is that of the first method in the stack with a setting `site_weights`. The value is "examples" if no
+        method has this setting.
         """
         return next((method.site_weights for method in self.methods if "site_weights" in vars(method)), "examples")
 
@@ -77,7 +78,8 @@ class Stack(Method):
     def shares(self) -> str:
         """When the coordinator asks the sites for statistics: `NEVER`, `ONCE` or `EVERY_ROUND`.
 
-        All methods of the stack that share have the same value. It is `NEVER` if no method shares.
+        The value is that of the methods in the stack that share statistics, and is the same for all of them. The value
+        is `NEVER` if no method shares statistics.
         """
         return next((method.shares for method in self._sharers()), NEVER)
 
@@ -85,7 +87,8 @@ class Stack(Method):
     def unseen_bn(self) -> UnseenBatchNorm:
         """Rule for the BatchNorm entries of a site that did not train: "average", "batch_stats" or "nearest".
 
-        It is the first value of a method in the stack that is not "average", and "average" if there is none.
+        The value is that of the first method in the stack whose value is not "average". The value is "average" if there
+        is no such method.
         """
         return next((method.unseen_bn for method in self.methods if method.unseen_bn != "average"), "average")
 
@@ -98,7 +101,8 @@ class Stack(Method):
         """Return a copy of the stack whose methods read their files from other paths.
 
         Args:
-            names: dictionary from the present path of a file to its new path. A file that is not in it keeps its path.
+            names: dictionary from the present path of a file to its new path. A file that is not in the dictionary
+                keeps its path.
         """
         return replace(self, methods=tuple(method.with_files(names) for method in self.methods))
 
@@ -123,7 +127,7 @@ class Stack(Method):
 
         Args:
             network: the network, which may be changed in place.
-            architecture: names of its submodules, such as the encoder's stages and the head.
+            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
         """
         for method in sorted(self.methods, key=lambda method: method.reads_features):
             network = method.wrap_network(network, architecture)
@@ -133,6 +137,9 @@ class Stack(Method):
         """Return the names of the state-dict entries that at least one of the methods keeps at the sites.
 
         These entries never leave a site.
+
+        Args:
+            network: the network after `wrap_network`.
         """
         return frozenset().union(*(method.local_keys(network) for method in self.methods))
 
@@ -144,8 +151,8 @@ class Stack(Method):
             network: the network in evaluation mode, with the global weights.
 
         Returns:
-            `NUMBER/NAME`, where NUMBER is the position of the method in the stack, from 0, and NAME the method's own
-            name for the tensor.
+            Tensors by name `NUMBER/NAME`. NUMBER is the position of the method in the stack, from 0, and NAME is the
+            method's own name for the tensor. For example, `0/mean` is the tensor `mean` of the first method.
         """
         return _joined(method.share(site, network) if method.shares != NEVER else {} for method in self.methods)
 
@@ -158,8 +165,9 @@ class Stack(Method):
             rng: CPU generator, which the methods use one after the other.
 
         Returns:
-            The new memory: `NUMBER/NAME`, where NUMBER is the position of the method in the stack, from 0, and NAME the
-            method's own name for the tensor.
+            The new memory: tensors by name `NUMBER/NAME`. NUMBER is the position of the method in the stack, from 0,
+            and NAME is the method's own name for the tensor. For example, `0/mean` is the tensor `mean` of the first
+            method.
         """
         return _joined(
             method.combine(own, {site: select_prefix(tensors, f"{i}/") for site, tensors in shared.items()}, rng)
@@ -177,8 +185,8 @@ class Stack(Method):
             site: name of the site that receives the tensors.
 
         Returns:
-            `NUMBER/NAME`, where NUMBER is the position of the method in the stack, from 0, and NAME the method's own
-            name for the tensor.
+            Tensors by name `NUMBER/NAME`. NUMBER is the position of the method in the stack, from 0, and NAME is the
+            method's own name for the tensor. For example, `0/mean` is the tensor `mean` of the first method.
         """
         return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
 
@@ -216,7 +224,8 @@ class Stack(Method):
 
         Args:
             local: the site's round of training.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their labels.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
+                H, W) of 0 and 1 for S structures.
         """
         for i, method in enumerate(self.methods):
             with _view(local, i) as own:
@@ -224,12 +233,14 @@ class Stack(Method):
         return batch
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the loss of the method that defines one, or else the task's loss. At most one method does.
+        """Return the training loss of a batch, as the method of the stack with a loss of its own computes it.
+
+        At most one method of the stack has a loss of its own. If there is none, the task's loss is returned.
 
         Args:
             local: the site's round of training.
             batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W).
+                H, W) of 0 and 1 for S structures.
 
         Returns:
             The loss, a scalar, and the network's output for the images.
@@ -256,9 +267,12 @@ class Stack(Method):
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Return the tensors that the methods of the stack send together with the site's weights.
 
+        Args:
+            local: the site's round of training, with the trained network. `local.memory` is changed in place.
+
         Returns:
-            `NUMBER/NAME`, where NUMBER is the position of the method in the stack, from 0, and NAME the method's own
-            name for the tensor.
+            Tensors by name `NUMBER/NAME`. NUMBER is the position of the method in the stack, from 0, and NAME is the
+            method's own name for the tensor. For example, `0/mean` is the tensor `mean` of the first method.
         """
         tensors = []
         for i, method in enumerate(self.methods):
@@ -275,16 +289,17 @@ class Stack(Method):
             rng: CPU generator, which the methods use one after the other.
 
         Returns:
-            The new memory: `NUMBER/NAME`, where NUMBER is the position of the method in the stack, from 0, and NAME the
-            method's own name for the tensor.
+            The new memory: tensors by name `NUMBER/NAME`. NUMBER is the position of the method in the stack, from 0,
+            and NAME is the method's own name for the tensor. For example, `0/mean` is the tensor `mean` of the first
+            method.
         """
         return _joined(method.remember(*_own_round(state, updates, i), rng) for i, method in enumerate(self.methods))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: those of the method that defines an aggregation, or else an average.
+        """Return the new global weights, as the method of the stack with an aggregation of its own computes them.
 
-        At most one method of the stack defines an aggregation. The average is that of the sites' weights, with the
-        weights of the sites that `site_weights` names.
+        At most one method of the stack has an aggregation of its own. If there is none, the result is the weighted
+        average of the sites' network weights, with the weights of the sites that `site_weights` names.
 
         Args:
             state: the state with the old global weights and the new memory.
@@ -314,7 +329,7 @@ class Stack(Method):
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
         """Return for each image a map of the positions that the network attends to.
 
-        The maps are those of the first method of the stack that has such maps. They are used for figures only.
+        The maps are those of the first method of the stack that has such maps. The maps are used for figures only.
 
         Args:
             network: the trained network.

@@ -49,8 +49,8 @@ class TrimmedMean(Method):
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Return the new global weights: for each element, the mean over the sites without the extreme values.
 
-        With K sites, the ceil(trim * K) smallest and as many largest values of each element are left out. Integer
-        counters take the maximum over the sites.
+        With K sites, the ceil(trim * K) smallest values and the ceil(trim * K) largest values of each element are left
+        out. For integers, such as BatchNorm's counters, the maximum over the sites is taken.
 
         Args:
             state: not used.
@@ -60,7 +60,7 @@ class TrimmedMean(Method):
             Tensors by state-dict name.
 
         Raises:
-            UserError: if no value is left.
+            UserError: if all values would be left out.
         """
         n_sites = len(updates)
         n_cut = math.ceil(self.trim * n_sites - 1e-9)  # the 1e-9 absorbs rounding errors: 0.2 * 5 must give 1, not 2

@@ -22,7 +22,7 @@ class AverageSurfaceDistance(MaskMetric):
         The mean is over the edge voxels of both masks.
 
         Args:
-            masks: a prediction and a reference that both have at least one voxel.
+            masks: the predicted mask and the true mask (reference), each with at least one voxel.
 
         Returns:
             Distance, at least 0, in mm if the voxel size is known, otherwise in pixels.

@@ -14,8 +14,9 @@ from medfed.metrics.class_metric import ClassMetric, ScoredImages, mean_of_defin
 class AreaUnderROC(ClassMetric):
     """Probability that a positive image has a higher score than a negative one; ties count one half.
 
-    With two classes, class 1 is the positive one. With more classes, it is the mean of one class against all others
-    over the classes that have both positive and negative images. It is undefined (NaN) if there is no such class.
+    With two classes, class 1 is the positive class. With more classes, the probability is computed for each class
+    against all other classes, and averaged over the classes that have both positive and negative images. The metric is
+    undefined (NaN) if there is no such class.
 
     Example:
         >>> from medfed.metrics.class_metric import compute_class_metric
@@ -34,9 +35,9 @@ class AreaUnderROC(ClassMetric):
     def values(self, images: ScoredImages) -> np.ndarray:
         """Compute the area under the ROC curve (AUROC) under each weighting of the images.
 
-        It is the probability that a positive image has a higher score than a negative image (the Mann-Whitney
-        statistic). With two classes, class 1 is positive. With more classes, the values of each class against all
-        others are averaged.
+        AUROC is the probability that a positive image has a higher score than a negative image (the Mann-Whitney
+        statistic). Ties count one half. With two classes, class 1 is positive. With more classes, AUROC is computed for
+        each class against all other classes, and averaged over the classes that occur.
 
         Args:
             images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of

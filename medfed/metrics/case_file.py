@@ -15,13 +15,13 @@ def write_rows(
     path: str | Path, rows: Sequence[dict], columns: Sequence[str], keys: Sequence[str],
     format_value: Callable[[object, str], str],
 ) -> None:  # fmt: skip
-    """Write rows to a CSV file, sorted. The file is replaced in one step, so it is never half written.
+    """Write sorted rows to a CSV file. The file is replaced in one step, so it is never half written.
 
     Args:
-        path: the file.
+        path: the file to write.
         rows: one dict per line of the file, with values by column name. Entries that are not in `columns` are ignored.
         columns: names of the columns, in the order of the file.
-        keys: names of the entries by which the rows are sorted.
+        keys: names of the entries by which the rows are sorted, the most important name first.
         format_value: function from a value and its column's name to the text in the file.
     """
     text = io.StringIO()
@@ -61,7 +61,8 @@ def parse_row(
         Values by column name: a float or None in the number columns, else a string.
 
     Raises:
-        UserError: if the line has another number of values, or a value that is not a number.
+        UserError: if the number of values differs from the number of columns, or a value in a number column is not a
+            number.
     """
     if len(line) != len(columns):
         raise UserError(f"{path}, line {number}: has {len(line)} values, expected {len(columns)}; is it cut off?")

@@ -82,7 +82,12 @@ class ClassMetric(Metric):
     has_interval: ClassVar[bool] = True
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the attributes and methods that a class metric must define but this class does not."""
+        """Return what a metric of classified images must define and this class does not define.
+
+        Returns:
+            Names of attributes, such as "label", and "method values" if the class does not override `values`. The list
+            is empty if nothing is missing.
+        """
         has_values = type(self).values is not ClassMetric.values
         return super().missing_declarations() + ["method values"] * (not has_values)
 
@@ -112,7 +117,7 @@ def compute_class_metrics(
             sample contains the image.
 
     Returns:
-        (R,) float64 by metric name, one value per row of weights; NaN where the metric is undefined.
+        For each metric, by its name, (R,) float64: one value per row of weights; NaN where the metric is undefined.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
@@ -145,7 +150,8 @@ def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels:
         labels: (N,), true classes, integers in 0..K-1.
 
     Returns:
-        The value as stored (a fraction is in [0, 1]); None if the metric is undefined for these images.
+        The value; None if the metric is undefined for these images. A fraction is in [0, 1], also if tables show it in
+        percent.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
@@ -166,8 +172,8 @@ def one_vs_rest(probabilities: np.ndarray, labels: np.ndarray) -> Iterator[tuple
         labels: (N,), true classes, integers in 0..K-1.
 
     Yields:
-        For each problem, the predicted probability of the positive class (N,), and (N,) bool, True for the images of
-        the positive class.
+        For each problem, a pair: the predicted probability of the positive class, (N,), and (N,) bool, True for the
+        images of the positive class.
     """
     for index in (1,) if probabilities.shape[1] == 2 else range(probabilities.shape[1]):
         yield probabilities[:, index], labels == index
@@ -177,11 +183,11 @@ def sort_with_ties(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the order that sorts values, and where each group of equal values starts.
 
     Args:
-        values: (N,).
+        values: (N,), finite numbers.
 
     Returns:
-        (N,) int64, the indices that sort the values in ascending order; and (M,) int64, the positions in the sorted
-        values at which each of the M groups of equal values starts.
+        A pair: (N,) int64, the indices that sort the values in ascending order; and (M,) int64, the position in the
+        sorted values at which each of the M groups of equal values starts.
     """
     order = values.argsort(kind="stable")
     return order, np.flatnonzero(np.diff(values[order], prepend=-np.inf))

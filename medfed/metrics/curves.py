@@ -20,8 +20,8 @@ def reliability_curve(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np
         labels: (N,), true classes, integers in 0..K-1.
 
     Returns:
-        Mean confidence (M,), accuracy (M,), both in [0, 1], and number of images (M,), for each of the M bins that are
-        not empty.
+        Three arrays (M,), with one value for each of the M bins that are not empty: the mean confidence in [0, 1], the
+        accuracy in [0, 1], and the number of images.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
@@ -42,8 +42,8 @@ def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
         positive: (N,) of 0 and 1, 1 for the positive images; both must occur.
 
     Returns:
-        False positive rate (M,) and true positive rate (M,), both in [0, 1]. The first point is (0, 0), and each
-        different score adds one point. The last point is (1, 1).
+        A pair: the false positive rate (M,) and the true positive rate (M,) of the M points of the curve, both in
+        [0, 1]. The first point is (0, 0), and each different score adds one point. The last point is (1, 1).
 
     Raises:
         ValueError: if there are no positive or no negative images.
@@ -60,17 +60,17 @@ def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
 def macro_roc_curve(probabilities: np.ndarray, labels: np.ndarray) -> Curve | None:
     """Return the ROC curve whose area is the metric AUROC.
 
-    With two classes it is the curve of class 1. With more classes, each class that occurs is compared with all other
-    classes, and the true positive rates of these curves are averaged at each false positive rate. Both ends of every
-    vertical step are kept, so that the area equals AUROC.
+    With two classes, the result is the curve of class 1. With more classes, there is one curve for each class that
+    occurs, against all other classes, and the true positive rates of these curves are averaged at each false positive
+    rate. Both ends of every vertical step are kept, so that the area equals AUROC.
 
     Args:
         probabilities: (N, K) in [0, 1], K at least 2.
         labels: (N,), true classes, integers in 0..K-1.
 
     Returns:
-        False positive rate (M,) and true positive rate (M,), both in [0, 1]; None if AUROC is undefined, because only
-        one class occurs.
+        A pair: the false positive rate (M,) and the true positive rate (M,) of the M points of the curve, both in
+        [0, 1]. None if only one class occurs, because AUROC is then undefined.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].

@@ -28,10 +28,10 @@ class Dice(MaskMetric):
         """Return the Dice coefficient of two masks: twice their common voxels, divided by the sum of their voxels.
 
         Args:
-            masks: a prediction and a reference that both have at least one voxel.
+            masks: the predicted mask and the true mask (reference), each with at least one voxel.
 
         Returns:
-            In [0, 1]; 1 for equal masks, 0 for disjoint ones.
+            A number in [0, 1]: 1 for equal masks, 0 for masks without a common voxel.
         """
         size = int(masks.prediction.sum()) + int(masks.reference.sum())
         return 2 * int((masks.prediction & masks.reference).sum()) / size

@@ -36,7 +36,7 @@ class ExpectedCalibrationError(ClassMetric):
                 weights is one weighting of the images, for example a bootstrap sample.
 
         Returns:
-            (R,) float64 in [0, 1], one value per weighting; 0 is perfectly calibrated.
+            (R,) float64 in [0, 1], one value per weighting. 0 means that the probabilities are perfectly calibrated.
         """
         in_bin = np.eye(N_BINS)[confidence_bins(images.probabilities)]
         difference = (images.correct - images.probabilities.max(axis=1))[:, None]

@@ -17,10 +17,10 @@ class HausdorffDistance(MaskMetric):
     def value(self, masks: MaskPair) -> float:
         """Return the largest distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
 
-        Both directions count: from the prediction to the reference, and from the reference to the prediction.
+        Both directions count: the edge voxels of the predicted mask, and the edge voxels of the true mask.
 
         Args:
-            masks: a prediction and a reference that both have at least one voxel.
+            masks: the predicted mask and the true mask (reference), each with at least one voxel.
 
         Returns:
             Distance, at least 0, in mm if the voxel size is known, otherwise in pixels.

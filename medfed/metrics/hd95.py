@@ -25,11 +25,11 @@ class HausdorffDistance95(MaskMetric):
         """Return the 95 % Hausdorff distance (HD95) of two masks.
 
         A surface distance is the distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
-        The 95th percentile of these distances is computed for the edge voxels of the prediction and for the edge voxels
-        of the reference. The larger of the two percentiles is returned.
+        The 95th percentile of these distances is computed for the edge voxels of the predicted mask, and for the edge
+        voxels of the true mask. The larger of the two percentiles is returned.
 
         Args:
-            masks: a prediction and a reference that both have at least one voxel.
+            masks: the predicted mask and the true mask (reference), each with at least one voxel.
 
         Returns:
             Distance, at least 0, in mm if the voxel size is known, otherwise in pixels.

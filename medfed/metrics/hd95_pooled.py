@@ -23,22 +23,25 @@ class PooledHausdorffDistance95(MaskMetric):
         """Return the 95th percentile of all surface distances of two masks, in voxels.
 
         A surface distance is the distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
-        The distances of the edge voxels of both masks are put together for one percentile.
+        One percentile is computed over the distances of the edge voxels of both masks together.
 
         Args:
-            masks: a prediction and a reference that both have at least one voxel.
+            masks: the predicted mask and the true mask (reference), each with at least one voxel.
 
         Returns:
-            Distance in voxels, at least 0. It is in voxels even if the voxel size in mm is known.
+            Distance, at least 0, in voxels, even if the voxel size in mm is known.
         """
         if masks.spacing and len(set(masks.spacing)) == 1:  # cubic voxels: mm are voxels times a constant
             return float(np.percentile(np.concatenate(masks.surface_distances), 95)) / masks.spacing[0]
         return float(np.percentile(np.concatenate(masks.surface_distances_in_voxels), 95))
 
     def value_of_failure(self, masks: MaskPair) -> float:
-        """Return the value that the metric gets if exactly one mask is empty: the image's diagonal in voxels.
+        """Return the value that the metric gets if exactly one mask is empty: the length of the image's diagonal.
 
         Args:
-            masks: a prediction and a reference of which one is empty.
+            masks: the predicted mask and the true mask (reference). Exactly one of the two is empty.
+
+        Returns:
+            The length in voxels, even if the voxel size in mm is known.
         """
         return masks.diagonal(in_voxels=True)

@@ -27,7 +27,7 @@ OK, MISSED, FALSE_ALARM, ABSENT = STATUSES = ("ok", "missed", "false_alarm", "ab
 
 @dataclass(frozen=True)
 class MaskPair:
-    """A predicted and a reference mask of one structure of one patient.
+    """A predicted mask and a reference (true) mask of one structure of one patient.
 
     Args:
         prediction: (H, W, D) bool, or (H, W) for a volume of one slice.
@@ -44,8 +44,8 @@ class MaskPair:
         """Check two masks and their voxel size, and return them as a pair.
 
         Args:
-            prediction: (H, W, D) of 0 and 1, a tensor on any device or an array.
-            reference: (H, W, D) of 0 and 1, in the shape of `prediction`.
+            prediction: the predicted mask, (H, W, D) of 0 and 1, a tensor on any device or an array.
+            reference: the true mask, (H, W, D) of 0 and 1, in the shape of `prediction`.
             spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
 
         Returns:
@@ -68,8 +68,8 @@ class MaskPair:
     def status(self) -> str:
         """Which of the two masks are empty, as one of four words.
 
-        "ok" means that neither mask is empty, "missed" that only the prediction is empty, "false_alarm" that only the
-        reference is empty, and "absent" that both are empty.
+        "ok" means that no mask is empty, "missed" that only the predicted mask is empty, "false_alarm" that only the
+        true mask (reference) is empty, and "absent" that both masks are empty.
         """
         if self.reference.any():
             return OK if self.prediction.any() else MISSED
@@ -79,9 +79,9 @@ class MaskPair:
     def surface_distances(self) -> DistancePair:
         """For each edge voxel of one mask, the distance to the nearest edge voxel of the other mask.
 
-        Two float64 arrays: the first has a value for each edge voxel of the prediction, the second for each edge voxel
-        of the reference. The unit is mm if the voxel size is known, otherwise pixels. Both masks must have at least one
-        voxel.
+        Two float64 arrays: the first has a value for each edge voxel of the predicted mask, the second for each edge
+        voxel of the true mask. The unit is mm if the voxel size is known, otherwise pixels. Both masks must have at
+        least one voxel.
         """
         return self._directed(self.spacing)
 
@@ -90,7 +90,7 @@ class MaskPair:
         """For each edge voxel of one mask, the distance in voxels to the nearest edge voxel of the other mask.
 
         The distances are in voxels even if the voxel size in mm is known. Two float64 arrays: the first has a value for
-        each edge voxel of the prediction, the second for each edge voxel of the reference. Both masks must have at
+        each edge voxel of the predicted mask, the second for each edge voxel of the true mask. Both masks must have at
         least one voxel.
         """
         return self.surface_distances if self.spacing is None else self._directed(None)
@@ -99,7 +99,7 @@ class MaskPair:
         """Return the length of the image's diagonal: in mm if the voxel size is known, otherwise in voxels.
 
         Args:
-            in_voxels: whether to return the length in voxels even if the voxel size is known.
+            in_voxels: True returns the length in voxels even if the voxel size is known.
         """
         return image_diagonal(self.reference.shape, None if in_voxels else self.spacing)
 
@@ -141,7 +141,12 @@ class MaskMetric(Metric):
     worst: ClassVar[float]
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the attributes and methods that a mask metric must define but this class does not."""
+        """Return what a metric of two masks must define and this class does not define.
+
+        Returns:
+            Names of attributes, such as "label" or "finite worst", and "method value" if the class does not override
+            `value`. The list is empty if nothing is missing.
+        """
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
         worst = getattr(self, "worst", None)
         is_finite = isinstance(worst, int | float) and math.isfinite(worst)
@@ -155,21 +160,22 @@ class MaskMetric(Metric):
         """Compute the metric of two masks that both have at least one voxel; a subclass must override this method.
 
         Args:
-            masks: the prediction, the reference and their voxel size.
+            masks: the predicted mask, the true mask (reference) and their voxel size.
 
         Returns:
-            The value, or None if it is unknown.
+            The value of the metric, or None if the value is unknown. A fraction is in [0, 1]. A distance is in mm if
+            the voxel size is known, otherwise in pixels.
         """
         raise NotImplementedError
 
     def value_of_failure(self, masks: MaskPair) -> float:
         """Return the value that the metric gets if exactly one of the two masks is empty.
 
-        For a distance this is the length of the image's diagonal, in mm if the voxel size is known, otherwise in
-        voxels. For any other metric it is the attribute `worst`.
+        The value of a distance is the length of the image's diagonal, in mm if the voxel size is known, otherwise in
+        voxels. The value of any other metric is its attribute `worst`.
 
         Args:
-            masks: a prediction and a reference of which one is empty.
+            masks: the predicted mask and the true mask (reference). Exactly one of the two is empty.
         """
         return masks.diagonal() if self.unit == DISTANCE else self.worst
 
@@ -177,24 +183,27 @@ class MaskMetric(Metric):
 def compute_mask_metrics(
     metrics: Iterable[MaskMetric], prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None
 ) -> dict[str, object]:
-    """Compute several metrics of one structure of one patient.
+    """Compute several metrics of the predicted and the true mask of one structure of one patient.
 
     Args:
         metrics: the metrics to compute.
-        prediction: (H, W, D) of 0 and 1, a tensor on any device or an array; D = 1 for a single image.
-        reference: (H, W, D) of 0 and 1, in the shape of `prediction`.
+        prediction: the predicted mask, (H, W, D) of 0 and 1, a tensor on any device or an array; D = 1 for a single
+            image.
+        reference: the true mask, (H, W, D) of 0 and 1, in the shape of `prediction`.
         spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
 
     Returns:
-        One entry per metric, by the metric's name, and "status". A distance has two entries, NAME_mm and NAME_px:
-        NAME_mm has the value if the voxel size is known, otherwise NAME_px, and the other entry is None. "status" is
-        "ok", "missed" (only the prediction is empty), "false_alarm" (only the reference is empty) or "absent" (both are
-        empty; then all values are None). A value that is not finite becomes None.
+        One entry per metric, by the metric's name, and "status". A distance has two entries, NAME_mm and NAME_px. If
+        the voxel size is known, NAME_mm has the value and NAME_px is None; otherwise NAME_px has the value and NAME_mm
+        is None. A value that is not finite becomes None. "status" is "ok" (no mask is empty), "missed" (only the
+        predicted mask is empty), "false_alarm" (only the true mask is empty) or "absent" (both masks are empty). For
+        "missed" and "false_alarm", each metric has its worst value, as `MaskMetric.value_of_failure` returns it. For
+        "absent", all values are None.
 
     Raises:
         ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is not
             positive.
-        UserError: if a metric raises an error, or returns a value worse than its value for a missed structure.
+        UserError: if a metric raises an error, or returns a value that is worse than the metric's own worst value.
     """
     metrics = tuple(metrics)
     masks = MaskPair.from_masks(prediction, reference, spacing_mm)

@@ -42,7 +42,11 @@ class Metric:
     in_voxels: ClassVar[str] = ""
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the attributes and methods that a metric must define but this class does not."""
+        """Return the names of the attributes that every metric must define and this class does not define.
+
+        Returns:
+            "name", "label" or both; a subclass may add further texts. The list is empty if nothing is missing.
+        """
         return [name for name in ("name", "label") if not isinstance(getattr(self, name, None), str)]
 
 
@@ -52,7 +56,7 @@ class Column:
 
     Args:
         key: the column's name in files, for example "hd95_mm".
-        unit: the unit, for example "mm"; "%" for fractions; "" for none.
+        unit: the unit, for example "mm"; "%" for fractions; "" for no unit.
         metric: the metric.
     """
 
@@ -88,9 +92,9 @@ def metric_columns(metric: Metric) -> tuple[Column, ...]:
 def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
     """Return the columns of several metrics in the order in which files contain them.
 
-    A column is a metric in one unit: a distance has one column in mm and one in pixels, any other metric has one
-    column. The order is that of the metrics. For distances that follow each other, all columns in mm come first, then
-    all columns in pixels.
+    A column is a metric in one unit: a distance has one column in mm and one column in pixels, any other metric has one
+    column. The columns are in the order of the metrics, with one exception: of distances that directly follow each
+    other, first all columns in mm are returned, then all columns in pixels.
     """
     result: list[Column] = []
     for _, group in groupby(metrics, key=lambda metric: metric.unit == DISTANCE):
@@ -113,7 +117,7 @@ def describe_metric(metric: Metric) -> dict[str, Any]:
 
 
 def metric_from_description(facts: Mapping[str, Any]) -> Metric:
-    """Create a metric from its description. It can be shown in tables and figures, but it cannot be computed.
+    """Create a metric from its description. The metric can be shown in tables and figures, but not computed.
 
     Args:
         facts: the attributes of the metric by name ("name", "label", "unit", "limits", ...), as `describe_metric`
@@ -147,7 +151,8 @@ def check_declarations(metrics: Sequence[Metric], taken: Iterable[str]) -> None:
         taken: names of the table's other columns, which no metric may use.
 
     Raises:
-        ValueError: if one of the conditions is not met; the message names the class of the metric.
+        ValueError: if an attribute is missing or not valid, or a column name occurs twice. The message names the class
+            of the metric.
     """
     known = set(taken)
     for metric in metrics:

@@ -17,31 +17,31 @@ COLUMNS = ("site", "role", "patient", "reference", "predicted", "error")
 def vertical_ratio(inner: Tensor, outer: Tensor) -> float | None:
     """Return the ratio of the vertical diameters of two structures, for example of optic cup and optic disc.
 
-    A vertical diameter is the number of pixel rows from the first to the last row that contains the structure.
+    The vertical diameter of a structure is the number of pixel rows from its first to its last row.
 
     Args:
         inner: (H, W, D), above 0 inside the inner structure; H runs from top to bottom.
-        outer: (H, W, D), above 0 inside the outer structure, which contains the inner one.
+        outer: (H, W, D), above 0 inside the outer structure, which surrounds the inner structure.
 
     Returns:
-        The vertical diameter of the inner structure divided by the vertical diameter of the outer one, at least 0. It
-        is 0 if the inner structure is empty, and None if the outer structure is empty.
+        The vertical diameter of the inner structure divided by the vertical diameter of the outer structure, at least
+        0. The ratio is 0 if only the inner structure is empty, and None if the outer structure is empty.
     """
     heights = [_height(mask) for mask in (inner, outer)]
     return heights[0] / heights[1] if heights[1] else None
 
 
 def ratio_row(site: str, role: str, patient: str, reference: float | None, predicted: float | None) -> dict:
-    """Return one patient's row of `ratios.csv`: the ratio of two structures' heights, such as cup to disc.
+    """Return one patient's row of `ratios.csv`: the ratio of two structures' heights (optic cup to optic disc).
 
     Args:
         site: name of the patient's site.
         role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it did not
             train, but may have helped to select the round).
         patient: name of the patient's image or volume, unique within the site.
-        reference: ratio in the reference mask; None if the outer structure of the reference is empty.
-        predicted: ratio in the predicted mask; None if the outer structure of the prediction is empty. The error then
-            counts it as 0.
+        reference: ratio in the true mask; None if the outer structure of the true mask is empty.
+        predicted: ratio in the predicted mask; None if the outer structure of the predicted mask is empty. For the
+            error, None counts as 0.
 
     Returns:
         The arguments by name, and "error": the absolute difference of the two ratios, or None if `reference` is None.
@@ -51,16 +51,17 @@ def ratio_row(site: str, role: str, patient: str, reference: float | None, predi
 
 
 def summarise_ratios(rows: Sequence[Mapping]) -> dict:
-    """Summarise the errors of a predicted ratio of two structures' heights, such as cup to disc, by role and site.
+    """Summarise, by role and site, the errors of a predicted ratio of heights, such as optic cup to optic disc.
 
     Args:
         rows: one dict per patient, with "site", "role" ("seen", "unseen" or "validation"), "patient" and "error" (the
             absolute error of the ratio, or None), as `ratio_row` returns them.
 
     Returns:
-        For each role, a dict of two entries. "sites" has, for each site, "n" (the number of patients with a known
-        error) and "mean_error" (their mean absolute error). "mean_error" is the mean of the sites' mean errors; it is
-        None if the role has no sites. The result is empty if there are no rows.
+        {ROLE: {"sites": {SITE: {"n", "mean_error"}}, "mean_error"}}. For a site, "n" is the number of patients whose
+        error is known, and "mean_error" is the mean absolute error of these patients. A site without such patients is
+        left out. For a role, "mean_error" is the mean of the sites' mean errors, or None if the role has no sites. The
+        dict is empty if there are no rows.
     """
     summary: dict = {}
     for role in present_roles(rows) if rows else ():
@@ -76,12 +77,12 @@ def summarise_ratios(rows: Sequence[Mapping]) -> dict:
 
 
 def write_ratios(path: str | Path, rows: Sequence[Mapping]) -> None:
-    """Write the file `ratios.csv`, sorted by role, site and patient; an unknown value becomes an empty cell.
+    """Write the file `ratios.csv`, sorted by role, site and patient. The value None becomes an empty cell.
 
     Args:
-        path: the file.
-        rows: one dict per patient, with the ratio of two structures' heights in reference and prediction, as
-            `ratio_row` returns them.
+        path: the file to write.
+        rows: one dict per patient, with the ratio of two structures' heights in the true and in the predicted mask, as
+            `ratio_row` returns it.
     """
     write_rows(path, [dict(row) for row in rows], COLUMNS, ("role", "site", "patient"), _format_value)
 

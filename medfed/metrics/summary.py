@@ -42,18 +42,19 @@ def summarise(
         score_group: function that computes the scores of one group. Its arguments are the rows of one role, site and
             structure, and the names (role, site, structure), from which it may seed random numbers. It returns the
             counts by name and, for each of `metrics`, a dict with at least `n` (number of values) and `mean`.
-        counts: names of the counts that are summed over sites. The first is the number of cases for which every metric
-            should have a value.
+        counts: names of the counts that are summed over sites. The first name belongs to the number of cases for which
+            every metric should have a value.
         metrics: names of the metrics.
         in_gap: names of those metrics for which the gap between seen and unseen sites is computed.
-        with_spread: whether the means over sites come with the standard deviation over sites (`sd`).
+        with_spread: True adds the standard deviation over the sites, as `sd`, to each mean over the sites.
 
     Returns:
-        JSON values. For each role, `sites[site][structure]` is the result of `score_group`, and `mean[structure]`
-        contains the summed counts and the mean of each metric over the sites. Every site has the same weight in this
-        mean; a site counts for a metric only if all its cases have a value. `gap[structure][metric]` is the mean of the
-        seen sites minus the mean of the unseen sites. It is None if a site lacks the metric, or if a role has no sites.
-        "validation" is included if rows have this role.
+        JSON values. `result[role]["sites"][site][structure]` is the result of `score_group`.
+        `result[role]["mean"][structure]` contains the summed counts and, for each metric, a dict with `n_sites` and the
+        mean over these sites, in which every site has the same weight. A site counts for a metric only if all cases of
+        the site have a value. `result["gap"][structure][metric]` is the mean of the seen sites minus the mean of the
+        unseen sites. The gap is None if a site lacks the metric, or if a role has no sites. The role "validation" is
+        included only if rows have this role.
     """
     summary: dict = {}
     for role in present_roles(rows):
@@ -119,12 +120,13 @@ def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str
 
     Args:
         a: the first method's values, one per case, by a tuple that identifies the case, such as (site, patient).
-        b: the second method's values, by the same tuples.
+        b: the second method's values, by tuples of the same form. Cases that only one method has are ignored.
         cases: what a case is, in the plural (for example "patients"); used in the text of `reason`.
 
     Returns:
         `p`, the p value; `n`, the number of common cases; `n_differ`, the number of cases with different values; and
-        `reason`. If fewer than six values differ, p is None and the reason is a sentence. Otherwise the reason is None.
+        `reason`. If the values of fewer than six cases differ, `p` is None and `reason` is a sentence. Otherwise
+        `reason` is None.
     """
     difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
     n, difference = len(difference), difference[difference != 0]
@@ -140,14 +142,14 @@ def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str
 
 
 def bootstrap_indices(n: int, seed: tuple) -> np.ndarray:
-    """Draw the patients of each bootstrap resample, with replacement.
+    """Draw 2000 bootstrap samples of n patients, with replacement.
 
     Args:
         n: number of patients.
-        seed: names and numbers that determine the random generator.
+        seed: names and numbers that determine the random generator. The same seed gives the same samples.
 
     Returns:
-        (2000, n) integers in 0..n-1: one row of patients for each of 2000 resamples (N_BOOTSTRAP).
+        (2000, n) integers in 0..n-1: the indices of the patients in each bootstrap sample, one sample per row.
     """
     digest = hashlib.sha256("\0".join(map(str, seed)).encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))

@@ -61,9 +61,9 @@ def build(name: str, in_channels: int, out_channels: int, **settings: object) ->
             class of your own, derived from `NetworkSettings`, it is the path `package.module.Class`.
         in_channels: number of image channels.
         out_channels: number of structures (segmentation) or classes (classification).
-        **settings: settings of the network, such as `features=(8, 8, 16, 16, 32, 8)` for "unet". `weights` names a file
-            of pretrained weights to start from; without it, weights are random unless the network has its own
-            pretrained weights ("bundle" and "efficientnet_lite").
+        **settings: settings of the network, such as `features=(8, 8, 16, 16, 32, 8)` for "unet". The setting `weights`
+            names a file of pretrained weights to start from. Without this setting, "bundle" and "efficientnet_lite"
+            start from their own pretrained weights, and all other networks start from random weights.
 
     Returns:
         A module in training mode. A segmentation network returns logits (B, out_channels, H, W), a classification

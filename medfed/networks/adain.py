@@ -71,12 +71,12 @@ class StyleCodec(nn.Module):
 
     @property
     def downsampling(self) -> int:
-        """Side in pixels of the image area that one position of the feature map stands for, for example 4."""
+        """Number of image pixels, along each axis, that one position of the feature map represents, for example 4."""
         return self.encoder.downsampling
 
     @property
     def min_side(self) -> int:
-        """Smallest height and width in pixels of an image that the codec can process; smaller ones cannot be padded."""
+        """Smallest height and width in pixels of an image that the codec can process, for example 9."""
         return (1 + self.encoder.margin) * self.downsampling + 1
 
     def train(self, mode: bool = True) -> StyleCodec:
@@ -91,14 +91,15 @@ class StyleCodec(nn.Module):
         return super().train(False)
 
     def encoder_levels(self, images: Tensor) -> list[Tensor]:
-        """Return the four feature maps of the encoder, with gradients if the images require them.
+        """Return the four feature maps that the encoder computes for images, with gradients if the images require them.
 
         Args:
-            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels.
+            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels. One channel is repeated
+                to three. The images are padded by reflection at the bottom and on the right.
 
         Returns:
-            Four feature maps (B, C_i, H_i, W_i), the one with the largest H_i and W_i first. The last one is the map
-            that `encode` returns.
+            Four feature maps (B, C_i, H_i, W_i), in the order in which the encoder computes them: the first one has the
+            largest height and width, and the last one is the map that `encode` returns.
 
         Raises:
             ValueError: if the images are not floating point, have another number of channels, or sides below
@@ -111,15 +112,17 @@ class StyleCodec(nn.Module):
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
-        """Encode images to the feature map whose channel means and standard deviations are the style; no gradients.
+        """Encode images to feature maps, without gradients.
+
+        The style of an image consists of the mean and the standard deviation of each channel of its feature map.
 
         Args:
             images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels. One channel is repeated
                 to three. The images are padded by reflection at the bottom and on the right.
 
         Returns:
-            (B, channels, h, w), float32. For VGG codecs h is ceil(H / downsampling); for the small codec h is larger by
-            one. w follows from W in the same way.
+            (B, channels, h, w), float32. h is ceil(H / downsampling) if the encoder is a `VGGEncoder`, and larger by
+            one if it is a `SmallEncoder`. w follows from W in the same way.
 
         Raises:
             ValueError: if the images are not floating point, have another number of channels, or sides below
@@ -133,8 +136,8 @@ class StyleCodec(nn.Module):
 
         Args:
             features: (B, C, h, w), as `encode` returns them, possibly changed to another style by `adain`.
-            size: (H, W) of the images that were encoded. It cuts off the padding that `encode` added.
-            channels: number of image channels: 3 for RGB, 1 for grey (the mean of RGB).
+            size: (H, W) of the images that were encoded. The padding that `encode` added is cut off.
+            channels: number of channels of the returned images: 3 for RGB, 1 for grey (the mean of RGB).
 
         Returns:
             (B, channels, H, W), float32, clamped to [0, 1].
@@ -149,7 +152,7 @@ class StyleCodec(nn.Module):
         styles of the result: `RandAdaINStyle(codec, bank=[codec.style(images)])`.
 
         Args:
-            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1].
+            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels.
 
         Returns:
             mean (B, channels) and std (B, channels), float32.
@@ -254,7 +257,7 @@ def serialise_codec(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
 
 
 def codec_path(name_or_path: str | Path) -> Path:
-    """Return the path of the file that contains a style codec. It does not check that the file exists.
+    """Return the path of the file that contains a style codec. Whether the file exists is not checked.
 
     Args:
         name_or_path: "small" for the codec that is part of medfed, or the path of a codec's file, or the path of a

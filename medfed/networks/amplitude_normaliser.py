@@ -39,15 +39,16 @@ class AmplitudeNormaliser(nn.Module):
     def forward(self, image: Tensor) -> Tensor:
         """Return images with the common low-frequency amplitudes, clipped to [0, 1].
 
-        The common amplitudes are the same for all images: the buffer `window`, (C, S, S) with S = 2 * half_width + 1.
-        They replace each image's own amplitudes of its Fourier transform for all frequencies up to half_width waves
-        along a side of the image (cycles per field of view). The phase is kept.
+        The common amplitudes are the buffer `window`, (C, S, S) with S = 2 * half_width + 1. In the Fourier transform
+        of each image, they replace the amplitudes of all frequencies up to `half_width`, and the phase is kept.
+        Frequencies are counted in waves along a side of the image (cycles per field of view).
 
         Args:
             image: (B, C, H, W) in [0, 1], at least S pixels along each side.
 
         Returns:
-            (B, C, H, W) in [0, 1]. As long as `window` is 0 everywhere (its initial value), the image itself.
+            (B, C, H, W) in [0, 1]. As long as `window` is 0 everywhere, which is its initial value, the input itself is
+            returned.
 
         Raises:
             ValueError: if an image is smaller than the window.
@@ -74,7 +75,8 @@ def alpha_for_half_width(half_width: int, side: int) -> float:
         alpha, in (0, 0.5).
 
     Raises:
-        ValueError: if the window is larger than the image.
+        ValueError: if `half_width` is negative, or if the window, 2 * half_width + 1 frequencies along each axis, is
+            larger than the image.
     """
     if not 0 <= half_width <= (side - 1) // 2:
         largest = (side - 1) // 2
@@ -85,8 +87,9 @@ def alpha_for_half_width(half_width: int, side: int) -> float:
 def prepend_normaliser(network: nn.Module, half_width: int) -> None:
     """Insert an `AmplitudeNormaliser` before the first layer of a network, in place.
 
-    The new layer gives all images the same low-frequency amplitudes of their Fourier transforms. It becomes the
-    submodule "amplitude"; no existing entry of the state dict is renamed.
+    The new layer replaces the low-frequency amplitudes in the Fourier transform of each image by common amplitudes,
+    which are the layer's buffer `window`. As long as this buffer is 0 everywhere, images pass unchanged. The layer
+    becomes the submodule "amplitude", and no existing entry of the state dict is renamed.
 
     Args:
         network: changed in place. Its first convolution has as many input channels as the images.

@@ -31,7 +31,7 @@ class NetworkSettings:
     weights: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check every field against its annotation; a subclass that overrides this method calls it first.
+        """Check every field against its annotation. A subclass that overrides this method must call it first.
 
         Raises:
             ValueError: with one sentence for each field whose value is not allowed.
@@ -40,9 +40,10 @@ class NetworkSettings:
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Dotted paths of the submodules that are the decoder's levels of a segmentation network, such as "upcat_1".
+        """Dotted paths of the submodules that are the levels of a segmentation network's decoder, such as "upcat_1".
 
-        The finest level (full resolution) is first. A classification network has no decoder: ().
+        The finest level (full resolution) is first. For a classification network, which has no decoder, the tuple is
+        empty.
         """
         return ()
 
@@ -58,7 +59,8 @@ class NetworkSettings:
     def last_features(self) -> str:
         """Dotted path of the submodule that outputs the network's last feature map, (B, C, H, W).
 
-        In a classification network it comes before pooling, in a segmentation network before the last layer.
+        In a classification network, this feature map is the input of the pooling. In a segmentation network, it is the
+        input of the last layer.
         """
         return ""
 
@@ -66,7 +68,7 @@ class NetworkSettings:
     def embedding(self) -> str:
         """Dotted path of the submodule whose output, flattened to (B, d), enters a classification network's last layer.
 
-        It is "" for a segmentation network.
+        The path is "" for a segmentation network.
         """
         return ""
 
@@ -96,21 +98,25 @@ class NetworkSettings:
             out_channels: number of structures (segmentation) or classes (classification).
 
         Returns:
-            A dict with `_target_` (a class of `monai`) and the arguments of this class. MONAI's network has the same
-            state-dict keys as the network that `build` returns. None if MONAI has no such network. The exported bundle
-            then contains the network as TorchScript.
+            A dict with `_target_`, the path of one of MONAI's networks, and the arguments of this network. MONAI's
+            network has the same state-dict keys as the network that `build` returns. None if MONAI has no such network.
+            The exported bundle then contains the network as TorchScript. The base class returns None.
         """
         return None
 
     def weights_file(self) -> Path | None:
-        """Return the path of the file of pretrained weights, or None if training starts from random weights."""
+        """Return the path of the file of pretrained weights that the setting `weights` names.
+
+        Returns:
+            The path; None if `weights` is "", so that training starts from random weights.
+        """
         return Path(self.weights) if self.weights else None
 
     def load_pretrained(self, network: nn.Module) -> None:
         """Load the file of pretrained weights that the setting `weights` names into a network.
 
-        It does nothing if `weights` is "". It gives a Python warning if the last layer keeps its random weights, or if
-        weights for colour images are converted for grey images.
+        Nothing is loaded if `weights` is "". A Python warning is given if the last layer keeps its random weights, or
+        if weights for colour images are converted for grey images.
 
         Args:
             network: a network from `build`, before a federated method adds layers to it; changed in place.
@@ -134,6 +140,8 @@ class NetworkSettings:
     def translate_weight_name(self, name: str) -> str:
         """Translate the name of an entry in a file of pretrained weights to the name of this entry in the network.
 
+        The base class returns the name unchanged.
+
         Args:
             name: state-dict name in the file, for example the name that torchvision uses.
 
@@ -143,10 +151,11 @@ class NetworkSettings:
         return name
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Return the dotted paths of submodules whose pretrained weights may be missing or have another shape.
+        """Return the dotted paths of the submodules that a file of pretrained weights need not fit.
 
-        Such a submodule keeps its random weights. By default it is only the network's last layer, because the weights
-        may come from a task with other classes.
+        If the file lacks the weights of such a submodule, or has them in another shape, the submodule keeps its random
+        weights. The base class returns only the network's last layer, because the pretrained weights may come from a
+        task with other classes.
         """
         return (self.head,)
 
@@ -154,8 +163,8 @@ class NetworkSettings:
         """Check that the network can process square images of this size.
 
         Args:
-            size: side of the images in pixels. Each stage of the encoder after the first one must halve it evenly, and
-                at least 2 pixels must be left in the last stage.
+            size: side of the images in pixels. Each stage of the encoder after the first one halves the side. The side
+                must be even before each halving, and at least 2 pixels after the last one.
 
         Raises:
             UserError: if the size does not fit. The message names a size that fits.

@@ -116,9 +116,10 @@ class Bundle(NetworkSettings):
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Dotted paths of the submodules that are the decoder's levels of a segmentation network, such as "upcat_1".
+        """Dotted paths of the submodules that are the levels of a segmentation network's decoder, such as "upcat_1".
 
-        The finest level (full resolution) is first. A classification network has no decoder: ().
+        The finest level (full resolution) is first. For a classification network, which has no decoder, the tuple is
+        empty.
         """
         return self.network_settings.decoder_levels
 
@@ -134,7 +135,8 @@ class Bundle(NetworkSettings):
     def last_features(self) -> str:
         """Dotted path of the submodule that outputs the network's last feature map, (B, C, H, W).
 
-        In a classification network it comes before pooling, in a segmentation network before the last layer.
+        In a classification network, this feature map is the input of the pooling. In a segmentation network, it is the
+        input of the last layer.
         """
         return self.network_settings.last_features
 
@@ -142,7 +144,7 @@ class Bundle(NetworkSettings):
     def embedding(self) -> str:
         """Dotted path of the submodule whose output, flattened to (B, d), enters a classification network's last layer.
 
-        It is "" for a segmentation network.
+        The path is "" for a segmentation network.
         """
         return self.network_settings.embedding
 
@@ -174,8 +176,8 @@ class Bundle(NetworkSettings):
             out_channels: number of structures (segmentation) or classes (classification).
 
         Returns:
-            A dict with `_target_` (a class of `monai`) and the arguments of this class. None if MONAI has no such
-            network.
+            A dict with `_target_`, the path of one of MONAI's networks, such as "monai.networks.nets.BasicUNet", and
+            the arguments of this network.
         """
         return self.network_settings.network_def(in_channels, out_channels)
 
@@ -183,8 +185,8 @@ class Bundle(NetworkSettings):
         """Return the path of the file of pretrained weights.
 
         Returns:
-            The file that the setting `weights` names. If `weights` is "", models/model.safetensors or models/model.pt
-            in the bundle's folder; None if the bundle has neither.
+            If the setting `weights` is not "", the file that it names. If `weights` is "", the file
+            models/model.safetensors or models/model.pt in the bundle's folder, or None if the bundle has neither file.
         """
         if self.weights:
             return Path(self.weights)
@@ -226,10 +228,11 @@ class Bundle(NetworkSettings):
         return self.network_settings.translate_weight_name(name)
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Return the dotted paths of submodules whose pretrained weights may be missing or have another shape.
+        """Return the dotted paths of the submodules that a file of pretrained weights need not fit.
 
-        Such a submodule keeps its random weights. It is usually the network's last layer, because the bundle may have
-        been trained for other classes.
+        If the file lacks the weights of such a submodule, or has them in another shape, the submodule keeps its random
+        weights. Usually only the network's last layer is returned, because the bundle may have been trained for other
+        classes.
         """
         return self.network_settings.optional_modules()
 

@@ -106,8 +106,8 @@ class DenseNetwork(NetworkSettings):
         BatchNorm needs more than one pixel to train with a batch of one image.
 
         Args:
-            size: side of the images in pixels. The network divides it by 4 at the start, and by 2 after each dense
-                block but the last. With four blocks the smallest size is 64.
+            size: side of the images in pixels. The network divides the side by 4 at the start, and by 2 after each
+                dense block except the last one. With four blocks, the smallest allowed size is 64.
 
         Raises:
             UserError: if the size is too small.

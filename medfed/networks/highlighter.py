@@ -19,7 +19,9 @@ NAME = "highlighter"  # the layer's name in the network, and so in its state dic
 
 
 class Highlighter(nn.Module):
-    """Attention layer: it averages the last feature map z with a learned weight per position and adds to the logits.
+    """Attention layer that computes an additional part of a network's logits from the last feature map z.
+
+    The layer averages z over all positions, with a learned weight for each position, and applies a linear layer.
 
     For image i, a partner j of the same class, and 1x1 convolutions q (query) and k (key) to d channels:
 
@@ -83,9 +85,10 @@ class Highlighter(nn.Module):
 
     @contextmanager
     def use_partners(self, partners: Tensor) -> Iterator[None]:
-        """Compute each image's attention together with a partner image inside the `with` block.
+        """Use a partner image for the attention of each image, inside the `with` block.
 
-        Outside of the block, the attention depends on the image alone (self-attention).
+        The attention of an image then depends on the image and on its partner, as `scores` describes. Outside of the
+        block, it depends on the image alone (self-attention).
 
         Args:
             partners: (B,) int64: the index in the batch of each image's partner, usually an image of the same class.

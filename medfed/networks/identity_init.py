@@ -31,8 +31,9 @@ OPPONENT = torch.tensor([[1.0, 1, 1], [1, 0, -1], [1, -2, 1]])
 def init_identity(encoder: SmallEncoder, decoder: SmallDecoder) -> None:
     """Set the weights of a small encoder and decoder so that the decoder reproduces the encoded image before training.
 
-    The encoder computes a wavelet transform and the decoder its inverse, which is exact except at the bottom and right
-    border. The weights that this leaves free are random, from PyTorch's global generator.
+    The encoder computes a wavelet transform, and the decoder computes its inverse. The inverse is exact except at the
+    bottom and right border of the image. The encoder's colour directions and its additional filters, which the wavelet
+    transform does not need, are random. They are drawn from PyTorch's global generator.
 
     Args:
         encoder: changed in place. Its four feature maps must have at least 12, 24, 96 and 96 channels.

@@ -17,24 +17,23 @@ MAX_LISTED_MISMATCHES = 3
 def load_matching_weights(
     network: nn.Module, path: Path, optional_modules: Sequence[str], rename: Callable[[str], str]
 ) -> list[str]:
-    """Load a file of pretrained weights into a network, in place. If this raises an error, the network is unchanged.
+    """Load a file of pretrained weights into a network, in place. After an error, the network is unchanged.
 
     If the network takes grey images and the file belongs to a network for colour images, the weights of the first
     convolution are summed over red, green and blue. The network then computes for a grey image what the colour network
-    computes for the same image in three channels. (The mean over the colours would give a third of that, and the
-    statistics of the next normalisation layer would no longer fit.)
+    computes for the same image repeated in three channels.
 
     Args:
         network: the network to change.
         path: a `.safetensors` file, or a `.pt` or `.pth` file with tensors only. The counters `num_batches_tracked` of
             BatchNorm may be missing in it.
-        optional_modules: dotted paths of submodules, such as the last layer, that keep the network's own weights if
-            those in the file are missing or have another shape.
+        optional_modules: dotted paths of submodules, such as the last layer, that need not fit. If their weights are
+            missing in the file or have another shape there, these submodules keep their own weights.
         rename: function that takes an entry's name in the file and returns the name of this entry in the network.
 
     Returns:
-        One sentence for each layer whose weights were changed on loading or not loaded. The list is empty if
-        everything was loaded as it is in the file.
+        One sentence for each layer whose weights were summed over the colours or were not loaded. The list is empty if
+        all weights were loaded unchanged.
 
     Raises:
         UserError: if there is no such file, it cannot be read, or it does not fit. The message names the first entries

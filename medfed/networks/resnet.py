@@ -53,15 +53,16 @@ class ResidualNetwork(NetworkSettings):
     def embedding(self) -> str:
         """Dotted path of the submodule whose output, flattened to (B, d), enters the network's last layer.
 
-        It is "fc.embedding" if `embedding_size` adds a linear layer before the last one, else the pooling "avgpool".
+        It is the pooling "avgpool" if `embedding_size` is 0. Otherwise it is "fc.embedding", the linear layer that
+        `embedding_size` adds before the last layer.
         """
         return "fc.embedding" if self.embedding_size else "avgpool"
 
     @property
     def head(self) -> str:
-        """Dotted path of the network's last linear layer, which computes the logits: "fc.head" or "fc".
+        """Dotted path of the network's last linear layer, which computes the logits.
 
-        It is "fc.head" if `embedding_size` adds a linear layer before it.
+        It is "fc" if `embedding_size` is 0, and "fc.head" otherwise.
         """
         return "fc.head" if self.embedding_size else "fc"
 
@@ -114,10 +115,11 @@ class ResidualNetwork(NetworkSettings):
         return re.sub(r"^fc\.(weight|bias)$", rf"{self.head}.\1", name)
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Return the dotted paths of submodules whose pretrained weights may be missing or have another shape.
+        """Return the dotted paths of the submodules that a file of pretrained weights need not fit: only "fc".
 
-        Such a submodule keeps its random weights. The only one is "fc". It contains the last layer, which in published
-        files has another number of classes, and, if `embedding_size` is set, a linear layer that published files lack.
+        If the file lacks the weights of "fc", or has them in another shape, "fc" keeps its random weights. The
+        submodule "fc" contains the last layer, which in published files has another number of classes. If
+        `embedding_size` is above 0, "fc" also contains a linear layer that published files lack.
         """
         return ("fc",)
 

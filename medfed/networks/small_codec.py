@@ -115,19 +115,19 @@ class SmallDecoder(nn.Module):
 
     @torch.no_grad()
     def rescale_inputs(self, factors: Tensor) -> None:
-        """Divide the weights of the first layer by factors with which the encoder now multiplies its last feature map.
+        """Adapt the decoder to an encoder whose last feature map has been multiplied by one factor per channel.
 
-        The decoder then returns the same images as before `SmallEncoder.normalise_activations`. The weights are changed
-        in place.
+        `SmallEncoder.normalise_activations` multiplies the feature maps. This method divides the weights of the
+        decoder's first layer by the same factors, in place, so that the decoder returns the same images as before.
 
         Args:
-            factors: (C,), one factor per channel: the last tensor that `normalise_activations` returned.
+            factors: (C,), above 0, one factor per channel: the last tensor that `normalise_activations` returned.
         """
         self.layers[0].get_parameter("weight").div_(factors[None, :, None, None])
 
 
 def get_bias(layer: nn.Conv2d) -> nn.Parameter:
-    """Return the bias of a convolution, the parameter itself, (output channels,).
+    """Return the bias parameter of a convolution, (out_channels,). It is the parameter itself, not a copy.
 
     Args:
         layer: a 2-D convolution that has a bias.

@@ -63,8 +63,8 @@ class StochasticEmbedding(nn.Module):
     def predict(self, mean: Tensor, source: Tensor, head: nn.Linear) -> Tensor:
         """Return the logarithm of the mean class probabilities over several draws of the random embedding.
 
-        There are `n_samples` draws (the class's argument, at least 1 here), which are fixed and the same for all
-        images. The class probabilities of one draw are the softmax of the last layer's logits.
+        The number of draws is the argument `n_samples` of the class, which must be at least 1. The draws are fixed and
+        the same for all images. The class probabilities of one draw are the softmax of the last layer's logits.
 
         Args:
             mean: (B, d), the network's own embeddings, which are the means of the random embeddings.
@@ -72,7 +72,7 @@ class StochasticEmbedding(nn.Module):
             head: the network's last layer, from d inputs to K classes.
 
         Returns:
-            (B, K), for K classes. Used as logits, their softmax is the mean probability.
+            (B, K), for K classes. They can be used as logits: their softmax is the mean of the class probabilities.
         """
         std = spread_to_std(self.spread(source))
         z = mean[:, None] + std[:, None] * self.draws                          # (B, n_samples, d)
@@ -99,14 +99,14 @@ def make_stochastic(network: nn.Module, embedding: str, head: str, n_samples: in
 
     The embedding is the input of the last layer. In training it becomes a draw from a normal distribution. The mean of
     the distribution is the old embedding. Its standard deviation is softplus(rho), where rho is the output of a new
-    linear layer. If a linear layer computes the embedding, the new layer has the same input as this layer. Otherwise
-    the input of the new layer is the embedding itself (the pooled features). In evaluation, the network returns the
+    linear layer. If the submodule `embedding` is a linear layer, the new layer gets the same input as this submodule.
+    Otherwise the new layer gets the embedding itself (the pooled features). In evaluation, the network returns the
     logarithm of the mean class probabilities over fixed draws. See Nguyen et al., "FedSR: A Simple and Effective Domain
     Generalization Method for Federated Learning", NeurIPS 2022.
 
     Args:
         network: changed in place; it gets the submodule "stochastic".
-        embedding: dotted path of the submodule whose flattened output is the embedding.
+        embedding: dotted path of the submodule whose output, flattened to (B, d), is the embedding.
         head: dotted path of the last layer, which must be linear.
         n_samples: number of draws in evaluation. With 0, the prediction uses the mean embedding alone.
 
@@ -154,8 +154,8 @@ class ClassGaussians(nn.Module):
 
     FedSR writes N(r_mu[y], softplus(r_sigma[y])) for the Gaussian of class y, and C for the scale. Here r_mu is the
     parameter `mean`, r_sigma is `spread`, and C is `scale`; all are learned together with the network. They are kept
-    out of the state dict, so they are in no message, checkpoint or bundle and stay at the site. `copy_parameters` and
-    `set_parameters` store and restore them there.
+    out of the state dict, so they are in no message, checkpoint or bundle and stay at the site. The site stores them
+    with `copy_parameters` and restores them with `set_parameters`.
 
     Args:
         n_classes: number of classes.
@@ -173,8 +173,8 @@ class ClassGaussians(nn.Module):
 
             KL( N(scale * mean, |scale| * std) || N(class mean, class std) ), summed over the d features
 
-        The scale and, for each class, the mean and the standard deviation of each feature are learned parameters of
-        this module.
+        N(m, s) is the normal distribution with mean m and standard deviation s. The scale (one number), and the mean
+        and standard deviation of each feature for each class, are learned parameters of this module.
 
         Args:
             mean: (B, d), means of the embeddings.
@@ -189,11 +189,12 @@ class ClassGaussians(nn.Module):
         return torch.distributions.kl_divergence(own, of_class).sum(dim=1)
 
     def copy_parameters(self) -> dict[str, Tensor]:
-        """Return copies of the parameters by name, on the CPU.
+        """Return copies of the learned parameters by name, on the CPU.
 
         Returns:
-            `mean`, (n_classes, d), the class means; `spread`, (n_classes, d), from which softplus gives the class
-            standard deviations; and `scale`, a scalar.
+            Three tensors. `mean` (n_classes, d) contains the means of the classes' Gaussians. `spread` (n_classes, d)
+            contains the numbers from which softplus computes the standard deviations of the classes' Gaussians. `scale`
+            is a scalar, by which embeddings are multiplied.
         """
         return {name: entry.detach().cpu().clone() for name, entry in self.named_parameters()}
 
@@ -202,8 +203,9 @@ class ClassGaussians(nn.Module):
         """Set the parameters `mean`, `spread` and `scale`, in place.
 
         Args:
-            values: tensors by name, as `copy_parameters` returns them. {} sets the initial values: 0 for `mean`, 1 for
-                `spread` and `scale`.
+            values: the new values by name, as `copy_parameters` returns them: `mean` and `spread`, each (n_classes, d),
+                and the scalar `scale`. {} sets the initial values, which are 0 for `mean` and 1 for `spread` and
+                `scale`.
         """
         for name, entry in self.named_parameters():
             entry.copy_(values[name] if values else torch.full_like(entry, 0.0 if name == "mean" else 1.0))

@@ -42,14 +42,14 @@ class StyleLayer(nn.Module):
         """Change the styles of a batch of feature maps at random in training.
 
         The style of a feature map is the distribution of the values of each channel, such as their mean and standard
-        deviation. With the layer's `probability` all maps of the batch are changed. Otherwise, in evaluation mode, and
-        for a batch of one image, the input itself is returned.
+        deviation. In training, either all feature maps of the batch are changed, with the layer's `probability`, or
+        none. In evaluation mode, and for a batch of one image, nothing is changed.
 
         Args:
             features: (B, C, H, W), floating point.
 
         Returns:
-            (B, C, H, W), the changed copy or the input itself.
+            (B, C, H, W): a changed copy, or the input tensor itself if nothing is changed.
         """
         if not self.training or self.probability == 0 or len(features) < 2:
             return features
@@ -88,12 +88,14 @@ class MixStyle(StyleLayer):
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
         """Mix the mean and standard deviation of each channel with those of a random feature map of the same batch.
 
+        The mixing ratio is drawn for each feature map from Beta(c, c), where c is the layer's `concentration`.
+
         Args:
             features: (B, C, H, W), floating point; not changed.
-            rng: a CPU generator for the partners and the mixing ratios.
+            rng: a CPU generator. It draws a partner and a mixing ratio for each feature map.
 
         Returns:
-            (B, C, H, W).
+            (B, C, H, W), a new tensor.
         """
         return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
@@ -110,14 +112,16 @@ class EFDMix(MixStyle):
     """
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Mix the histogram of each channel with the histogram of this channel in a random feature map of the batch.
+        """Mix the histogram of each channel with that of the same channel in a random feature map of the batch.
+
+        The mixing ratio is drawn for each feature map from Beta(c, c), where c is the layer's `concentration`.
 
         Args:
             features: (B, C, H, W), floating point; not changed.
-            rng: a CPU generator for the partners and the mixing ratios.
+            rng: a CPU generator. It draws a partner and a mixing ratio for each feature map.
 
         Returns:
-            (B, C, H, W).
+            (B, C, H, W), a new tensor.
         """
         return mix_histograms(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
@@ -130,7 +134,7 @@ class DSU(StyleLayer):
 
     Args:
         probability: probability in [0, 1] of acting on a batch in training.
-        factor: multiplies the spread of the random values, at least 0.
+        factor: multiplies the standard deviation of the random values, at least 0; 0 changes nothing.
     """
 
     def __init__(self, probability: float = 0.5, factor: float = 1.0) -> None:
@@ -138,17 +142,19 @@ class DSU(StyleLayer):
         self.factor = factor
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Give each channel of each feature map a random mean and standard deviation around its own.
+        """Give each channel of each feature map a random new mean and a random new standard deviation.
 
-        The random numbers are normally distributed. They vary as much as the means and standard deviations of the batch
-        do, multiplied by the layer's `factor`.
+        The new mean is drawn from a normal distribution around the channel's old mean. The width (standard deviation)
+        of this distribution is the layer's `factor` times the standard deviation of the channel's mean over the batch.
+        The new standard deviation is drawn in the same way around the old one. It may be negative, which mirrors the
+        channel.
 
         Args:
             features: (B, C, H, W), floating point, B at least 2; not changed.
-            rng: a CPU generator.
+            rng: a CPU generator for all random numbers.
 
         Returns:
-            (B, C, H, W).
+            (B, C, H, W), a new tensor; the input itself if `factor` is 0.
         """
         return add_style_noise(features, rng, self.factor)
 

@@ -71,12 +71,14 @@ class StyleTransfer:
     def files(self) -> tuple[str, ...]:
         """Paths of the files that these settings need: the codec's file or folder, as the setting `codec` names it.
 
-        It is () for medfed's own codec ("small"), and for transfer "moments", which needs no codec.
+        The tuple is empty for medfed's own codec ("small"), and for transfer "moments", which needs no codec.
         """
         return (self.codec,) if self.transfer == "codec" and self.codec != BUNDLED_CODEC else ()
 
     def check(self, image_size: int, channels: int) -> None:
-        """Check that the codec can process images of this size. Transfer "moments" can process all images.
+        """Check that the codec, the network that redraws images, can process images of this size.
+
+        Nothing is checked for transfer "moments", which needs no codec and can process all images.
 
         Args:
             image_size: side of the images in pixels.
@@ -97,17 +99,17 @@ class StyleTransfer:
             )
 
     def features(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield the feature maps whose channel means and standard deviations are the style, a few images at a time.
+        """Yield the codec's feature maps of images, for a few images at a time.
 
-        Process each part before you request the next one: for an image of 512 x 512 pixels, VGG's feature map needs 8
-        MB, and 266 MB while it is computed.
+        The style of an image consists of the mean and the standard deviation of each channel of its feature map.
+        Process each feature map before you request the next one, because feature maps need much memory.
 
         Args:
             images: (B, C, H, W) in [0, 1].
 
         Yields:
-            (b, D, h, w), floating point: the codec's feature maps of the next b images, with D feature channels. For
-            transfer "moments" it yields all images at once, as they are.
+            (b, D, h, w), floating point: the feature maps of the next b images, with D feature channels. Transfer
+            "moments" uses no codec: the unchanged images (B, C, H, W) are yielded in one part.
         """
         if self.transfer == "moments":
             yield images
@@ -116,7 +118,10 @@ class StyleTransfer:
             yield _load_cached_codec(self.codec, images.device).encode(self._resize(part))
 
     def restyle(self, images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Return images in other styles: with the codec or by matching intensities, as the setting `transfer` says.
+        """Return images in other styles.
+
+        With the setting `transfer` "codec", the images are redrawn by an encoder and a decoder. With "moments", the
+        mean and standard deviation of their intensities are changed.
 
         Args:
             images: (m, C, H, W) in [0, 1], one image for each style; or one image (1, C, H, W) for all m styles, which
@@ -129,7 +134,7 @@ class StyleTransfer:
             (m, C, H, W) in [0, 1].
 
         Raises:
-            ValueError: if there are several images and another number of styles.
+            ValueError: if the number of images is neither 1 nor the number of styles.
         """
         if len(images) not in (1, len(mean)):
             raise ValueError(f"mean and std must hold one style for each of {len(images)} images, got {len(mean)}")

@@ -21,7 +21,7 @@ class Tent(nn.Module):
     BatchNorm normalises with the statistics of the batch. Its weights and biases take one Adam step down the mean
     entropy of the predictions (softmax over the classes, or a sigmoid per structure and pixel). The adaptation is
     transductive: the prediction for an image depends on its batch and on all batches before. CCST's authors make ten
-    passes over the images; more passes can collapse the model, so here it is one.
+    passes over the images. medfed makes one pass, because more passes can collapse the model.
 
     Args:
         network: the network to copy; it is not changed.
@@ -53,9 +53,9 @@ class Tent(nn.Module):
         self.optimizer = torch.optim.Adam(adapted, learning_rate)
 
     def train(self, mode: bool = True) -> Tent:
-        """Override `nn.Module.train`: the network always stays in evaluation mode, so dropout stays off.
+        """Override `nn.Module.train`: whatever the mode, the network stays in evaluation mode, so dropout is off.
 
-        BatchNorm uses the statistics of the batch in both modes.
+        BatchNorm always uses the statistics of the batch.
 
         Args:
             mode: ignored.
@@ -76,7 +76,8 @@ class Tent(nn.Module):
             images: (B, C, H, W), the network's input.
 
         Returns:
-            The network's logits before the step, without a gradient.
+            The logits that the network computed before the step, without a gradient: (B, K) for K classes, or (B, S, H,
+            W) for S structures.
         """
         with torch.enable_grad():
             logits = self.network(images)

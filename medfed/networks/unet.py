@@ -48,7 +48,7 @@ class UNet(NetworkSettings):
 
         Returns:
             A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W). H and W should be multiples
-            of 16; other sizes are padded inside.
+            of 16. For other sizes, the network pads its feature maps.
         """
         return BasicUNet(**self._arguments(in_channels, out_channels))
 

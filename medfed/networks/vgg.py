@@ -83,9 +83,10 @@ class VGGEncoder(nn.Module):
     def normalise_activations(self, images: Tensor) -> None:
         """Scale the weights so that the mean of each ReLU's output over the given images is 1.
 
-        The weights are changed in place. Each convolution before a ReLU gets one positive factor, so its feature maps
-        are only scaled. Published weights for intensities of 0 to 255 otherwise give features in the hundreds, from
-        which a decoder does not learn. See Gatys et al., "Image Style Transfer Using Convolutional Neural Networks",
+        The mean of a layer is taken over all images, channels and pixels. The weights are changed in place: each
+        convolution before a ReLU gets one positive factor, so its feature maps are only scaled. This is needed for
+        published weights for intensities from 0 to 255. Their features are in the hundreds, and a decoder does not
+        learn from such large features. See Gatys et al., "Image Style Transfer Using Convolutional Neural Networks",
         CVPR 2016.
 
         Args:
@@ -141,7 +142,7 @@ class Decoder(nn.Module):
 def load_encoder(path: Path | str) -> VGGEncoder:
     """Load a VGG encoder from a file of published weights.
 
-    The entry names in the file decide whether it becomes a VGG-19 or a VGG-16.
+    The names of the entries in the file decide whether a VGG-19 or a VGG-16 is built.
 
     Args:
         path: a `.safetensors`, `.pth` or `.pt` file with a state dict.
@@ -194,7 +195,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         Tensor by entry name, on the CPU.
 
     Raises:
-        UserError: if the file is missing, damaged, or contains anything but tensors by name.
+        UserError: if the file is missing or damaged, or contains anything other than tensors by name.
     """
     try:
         if path.suffix == ".safetensors":
@@ -214,9 +215,9 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
 def load_renamed_weights(
     module: nn.Module, entries: Mapping[str, Tensor], renamed: Mapping[str, str], path: Path
 ) -> None:
-    """Load tensors that were read from a file, where they have other names, into a module.
+    """Load the tensors of a file into a module whose state dict has other entry names than the file.
 
-    Entries of the file that the module does not have are ignored.
+    Tensors of the file that `renamed` does not list are ignored.
 
     Args:
         module: the module whose weights are set, in place.

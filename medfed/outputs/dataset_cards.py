@@ -43,7 +43,7 @@ def format_card(name: str) -> str:
 def format_data_block(dataset: Dataset) -> str:
     """Return a dataset's settings as YAML: the `data` section that a config needs to use this dataset.
 
-    The section has the name of the dataset and all settings that differ from their default values.
+    The section has the name of the dataset, and all settings whose values differ from the default values.
 
     Args:
         dataset: a dataset object with its settings.
@@ -64,7 +64,7 @@ def _card(name: str) -> Card:
 
 
 def format_paragraph(title: str, text: str) -> str:
-    """Format an indented paragraph with a title in its first line; lines are wrapped at 100 characters.
+    """Format a text as an indented paragraph that begins with a title. Lines have at most 100 characters.
 
     Args:
         title: title of the paragraph, at most 11 characters.

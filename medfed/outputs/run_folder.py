@@ -108,12 +108,12 @@ class RunFolder:
     def save_round(self, done: Round, best_round: int) -> None:
         """Append a finished round to the tables, then save its checkpoint, and delete old checkpoints.
 
-        The tables are `ledger.csv`, `timings.csv` and `history.csv`. The two newest checkpoints and the one of the best
-        round are kept. The checkpoint is written after the tables: if the process is killed between the two steps, the
-        tables have rows of a round without a checkpoint. `truncate` removes these rows when the run is resumed.
+        The tables are `ledger.csv`, `timings.csv` and `history.csv`. Only the two newest checkpoints and the checkpoint
+        of the best round are kept. The checkpoint is written after the tables. If the process is killed in between,
+        the tables have rows of a round without a checkpoint. `truncate` removes these rows when the run is resumed.
 
         Args:
-            done: the finished round.
+            done: the finished round: its messages, losses and scores, times, and the coordinator's state after it.
             best_round: number of the best round so far. Its checkpoint is never deleted.
         """
         append_rows(self.path / "ledger.csv", LEDGER_COLUMNS, done.ledger)
@@ -177,8 +177,9 @@ class RunFolder:
 
         Yields:
             A dict with the keys "round", "site", "direction" ("up" to the coordinator or "down" to the site), "kind"
-            (the purpose of the message, such as "share" or "validate"), "name", "shape" (such as "16x3x3"), "dtype" and
-            "bytes". All values are text. Nothing is yielded if the file does not exist.
+            (the purpose of the message, such as "share" or "validate"), "name", "shape" (such as "16x3x3"), "dtype"
+            ("fact" for a value that is not a tensor) and "bytes". All values are text. Nothing is yielded if the file
+            does not exist.
         """
         return self._rows("ledger.csv")
 
@@ -195,7 +196,10 @@ class RunFolder:
         self.write_text("history.csv", _as_csv(columns, table))
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file in one step: if the process is killed, the file has either its old or its new content.
+        """Write a text file of the run folder. An existing file is replaced.
+
+        The file is replaced in one step: if the process is killed, the file has its complete old content or its
+        complete new content.
 
         Args:
             name: name of the file in the folder.
@@ -204,7 +208,7 @@ class RunFolder:
         write_atomically(self.path / name, text)
 
     def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file with sorted keys in one step, as `write_text` does.
+        """Write a JSON file of the run folder, with sorted keys. An existing file is replaced in one step.
 
         Args:
             name: name of the file in the folder.
@@ -218,11 +222,15 @@ class RunFolder:
 
         Args:
             name: name of the file in the folder, for example "summary.json".
+
+        Raises:
+            FileNotFoundError: if the file does not exist.
+            ValueError: if the file is not valid JSON.
         """
         return json.loads((self.path / name).read_text())
 
     def save_model(self, weights: Mapping[str, Tensor]) -> None:
-        """Write the weights to `model.safetensors`; the file contains nothing else, so equal weights give equal bytes.
+        """Write the weights to `model.safetensors`. The file contains nothing else, so equal weights give equal bytes.
 
         Args:
             weights: the network's state dict, with tensors on any device.
@@ -231,7 +239,7 @@ class RunFolder:
         write_atomically(self.path / "model.safetensors", data)
 
     def is_finished(self) -> bool:
-        """Return whether the run is finished: whether `summary.json`, the last file that a run writes, exists."""
+        """Return whether the run is finished, which means that its file `summary.json` exists."""
         return (self.path / "summary.json").is_file()
 
     def _rows(self, name: str) -> Iterator[dict[str, str]]:

@@ -50,10 +50,10 @@ class FundusPhantom(SyntheticDataset, Fundus):
 
     @property
     def generator_settings(self) -> dict[str, object]:
-        """Return the settings with which the synthetic images are generated, as plain JSON values.
+        """Return the settings with which the synthetic images are generated, as plain JSON values by name.
 
-        They are stored with the images in `PHANTOM.json`. If they differ from the stored ones, the images are generated
-        again.
+        The generator stores these settings with the images in the file `PHANTOM.json`. If the returned settings differ
+        from those in the file, `ensure_available` generates the images again.
         """
         return {
             "generator": "medfed fundus phantom", "version": VERSION, "seed": self.phantom_seed, "size": self.size,

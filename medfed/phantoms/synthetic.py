@@ -31,10 +31,10 @@ class SyntheticDataset(ABC):
     @property
     @abstractmethod
     def generator_settings(self) -> Mapping[str, object]:
-        """Return the settings with which the synthetic images are generated, as plain JSON values.
+        """Return the settings with which the synthetic images are generated, as plain JSON values by name.
 
-        They are stored with the images in `PHANTOM.json`. If they differ from the stored ones, the images are generated
-        again.
+        The generator stores these settings with the images in the file `PHANTOM.json`. If the returned settings differ
+        from those in the file, `ensure_available` generates the images again.
         """
 
     @property
@@ -42,8 +42,8 @@ class SyntheticDataset(ABC):
     def expected_names(self) -> frozenset[str]:
         """Return the names of the files and folders that the generator writes directly into the dataset's folder.
 
-        The file `PHANTOM.json`, which contains the generator's settings, is not part of the set. If the folder contains
-        any other name, its files are never deleted.
+        The file `PHANTOM.json`, which contains the generator's settings, is not part of the set. If the dataset's
+        folder contains a file or folder of another name, nothing in the dataset's folder is ever deleted.
         """
 
     @abstractmethod
@@ -58,7 +58,7 @@ class SyntheticDataset(ABC):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return None, because this class does not recognise folders: the class of the real dataset recognises them.
+        """Return None: the folder of a phantom is recognised by the class of the real dataset, not by this class.
 
         A phantom has the same folder layout as its real dataset. The class of the real dataset finds `PHANTOM.json` in
         the folder and then reports the images as synthetic.
@@ -83,23 +83,23 @@ class SyntheticDataset(ABC):
             This dataset.
 
         Raises:
-            UserError: if `root` contains files that no phantom wrote.
+            UserError: if `root` contains files that this phantom's generator did not write.
         """
         self.create_if_missing(progress)
         assert isinstance(self, Dataset), "a phantom inherits from its real dataset too"
         return self
 
     def create_if_missing(self, progress: Progress | None = None) -> None:
-        """Generate the images in the folder `root`, unless it already contains images with the same settings.
+        """Generate the images in the folder `root`, unless the folder already contains images with the same settings.
 
         Images with other settings are replaced. The new images are first written to a temporary folder, so that the old
-        ones remain if the generation is interrupted.
+        images remain if the generation is interrupted.
 
         Args:
             progress: function such as `tqdm.tqdm` that wraps an iterable and shows progress; None for no progress.
 
         Raises:
-            UserError: if `root` contains files that no phantom wrote.
+            UserError: if `root` contains files that this phantom's generator did not write.
         """
         root = Path(self.root)
         if root.is_dir() and any(root.iterdir()):

@@ -144,8 +144,8 @@ def _write_codec(folder: Path, training: CodecTraining, args: argparse.Namespace
 def show_codec(args: argparse.Namespace) -> int:
     """Redraw images in the styles of other images with a style codec, save the result as a figure, and print errors.
 
-    A style codec is an encoder and a decoder that redraw an image in another style. The printed errors are those of
-    encoding and decoding each image without a change of style.
+    A style codec is an encoder and a decoder that redraw an image in another style. For each image, the error of
+    encoding and decoding the image without a change of style is printed.
 
     Args:
         args: the flags of `python -m medfed.codec show`.

@@ -40,9 +40,10 @@ class ImagePool:
     description: str
 
     def digest(self) -> str:
-        """Return the SHA-256 digest of all pixels as hexadecimal text.
+        """Return the SHA-256 digest of the pixels of all images as hexadecimal text.
 
-        A training that is resumed compares it with the saved digest, to check that its images are still the same.
+        The digest is saved when a training starts. When the training is resumed, an equal digest shows that the images
+        have not changed.
         """
         total = hashlib.sha256()
         for image in self.images:
@@ -74,13 +75,13 @@ def synthetic_pool(
     The simulated images are slices of prostate MRI, fundus photographs, and histology patches of lymph nodes.
 
     Args:
-        size: side in pixels of the crops that the training takes from the images; the images are larger.
+        size: side in pixels of the crops that the training takes from the images. Each image is at least as large.
         seed: seed of all random draws.
         progress: function such as `tqdm.tqdm` that wraps an iterable and shows progress.
-        n_textures: number of textures. There are at most a third as many prostate slices; with 0 textures, all slices
-            are used.
-        cases: number of simulated patients of each site: prostates of six sites, eyes of four sites, and histology
-            patients of five hospitals. Each histology patient has four patches.
+        n_textures: number of random textures. The number of prostate slices is at most about a third of it. With 0,
+            there are no textures, and all prostate slices are used.
+        cases: number of simulated patients of each site. There are six sites with prostate MRI, four with fundus
+            photographs, and five with histology patches. Each histology patient has four patches.
 
     Returns:
         The images in memory, with a text that says how many there are of each type.
@@ -114,16 +115,16 @@ def folder_pool(folders: Sequence[Path], size: int, progress: Progress) -> Image
 
     Args:
         folders: folders with PNG, JPEG, BMP or TIFF files.
-        size: side in pixels of the crops that the training takes from the images. The shorter side of each image
-            becomes 4/3 of it.
+        size: side in pixels of the crops that the training takes from the images. The shorter side of each image is
+            resized to 4/3 of `size`.
         progress: function such as `tqdm.tqdm` that wraps an iterable and shows progress.
 
     Returns:
         The images in memory, with a text that says where they come from.
 
     Raises:
-        UserError: if a folder is missing or contains no image, all images together need too much memory, or an image is
-            damaged.
+        UserError: if a folder is missing or contains no image, if all images together need more than half of this
+            machine's memory, or if an image is damaged.
     """
     paths = []
     for folder in folders:
@@ -144,7 +145,10 @@ def read_image(path: Path, side: int | None = None) -> np.ndarray:
         side: length of the shorter side of the result in pixels; None keeps the size.
 
     Returns:
-        (3, H, W) in [0, 1]; a grey image is repeated to three channels.
+        (3, H, W) float32 in [0, 1], read-only. A grey image is repeated to three channels.
+
+    Raises:
+        UserError: if the file cannot be read, or is a grey image with more than 8 bits.
     """
     pixels = read_image_file(path, None, []) / 255
     pixels = pixels if side is None else _resize(np.moveaxis(pixels, 0, -1), side)

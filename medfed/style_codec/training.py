@@ -94,11 +94,14 @@ class Recipe:
                             "from 0 to 1")
 
     def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of a training step, after the rise over the first `ramp` steps and the decay.
+        """Return the learning rate of one training step.
+
+        In the first `ramp` steps, the learning rate rises linearly to `learning_rate`. In addition, it is divided by
+        (1 + `decay` * step) in all steps.
 
         Args:
-            step: number of the step, from 0. It is counted from the start of the training during the warm-up, and from
-                the end of the warm-up afterwards.
+            step: number of the step, from 0. During the warm-up, steps are counted from the start of the training.
+                After the warm-up, they are counted from the end of the warm-up.
         """
         return self.learning_rate * min(1, (step + 1) / max(self.ramp, 1)) / (1 + self.decay * step)
 
@@ -143,11 +146,13 @@ class CodecTraining:
     def train_step(self) -> dict[str, float]:
         """Do one step of the training: draw a batch of images, compute the loss, and update the decoder's weights.
 
-        In the warm-up, the codec learns to reproduce images (loss "pixel"). Afterwards it learns to redraw them in the
-        style of other images (losses "content" and "style", and "pixel" if this has a weight).
+        In the warm-up, the codec learns to reproduce images. Afterwards, it learns to redraw images in the style of
+        other images.
 
         Returns:
-            The losses by name, before they are multiplied by their weights.
+            The losses by name, before they are multiplied by their weights. In the warm-up, this is only "pixel", the
+            mean absolute error of the pixels. Afterwards, these are "content" and "style", and also "pixel" if the
+            setting `pixel_weight` is above 0.
 
         Raises:
             UserError: if the loss is not finite.
@@ -181,7 +186,7 @@ class CodecTraining:
         return pack({"codec": self.codec.state_dict(), "adam": moments}, {"step": self.step})
 
     def restore(self, data: bytes) -> None:
-        """Replace the state of this training by that of an earlier training with the same recipe, to continue it.
+        """Continue an earlier training with the same settings: replace the state of this training by the saved state.
 
         Args:
             data: the saved state, which `to_bytes` returned.
@@ -203,7 +208,11 @@ class CodecTraining:
         """Return a description of the training as JSON values: settings, images, and the codec's reconstruction error.
 
         The reconstruction error is the error of encoding and decoding images without a change of style. It is measured
-        on 64 crops of the content images, which are the images that are redrawn.
+        on 64 random crops of the content images, which are the images that the training redraws.
+
+        Returns:
+            A dict with the keys `recipe` (the settings), `steps` (the number of finished steps), `data` (a description
+            of the images) and `reconstruction_error` (`mean_absolute_error` and `rmse` of intensities in [0, 1]).
         """
         crops = self.content.batch(64, self.recipe.size, crop_rng(self.recipe.seed, "examination"))
         error = self.codec.reconstruction_error(crops.to(self.device))

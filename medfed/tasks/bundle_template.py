@@ -52,7 +52,7 @@ class BundleTemplate(ABC):
     def fill_inference(self, config: Json) -> None:
         """Set the values of a bundle's `configs/inference.json` that depend on the run, such as the transforms.
 
-        The definition of the network is set elsewhere.
+        Other code sets the definition of the network.
 
         Args:
             config: content of `configs/inference.json` in the bundle's template folder; it is changed in place.
@@ -71,7 +71,7 @@ class BundleTemplate(ABC):
         """Return the texts for those placeholders of the model card that only this task has.
 
         A placeholder is a name in braces, such as {threshold}, in the template's `docs/README.md`. The placeholders of
-        all tasks, such as {title}, are filled elsewhere.
+        all tasks, such as {title}, are filled by other code.
 
         Args:
             module: the exported network.
@@ -99,8 +99,8 @@ def read_2d(channels: int) -> list[Json]:
     """Return the config entries of the MONAI transforms that read a 2-D image file as (C, H, W).
 
     The pixels are those that `medfed.datasets.image_files` reads in training. MONAI reads (C, W, H), so the last
-    transform swaps the two axes. When MONAI inverts the transforms, it swaps them back. In a segmentation bundle, the
-    later transform `Resized` adds a third axis of length 1, and removes it when it is inverted.
+    transform swaps the two axes. When MONAI inverts the transforms, the axes are swapped back. In a segmentation
+    bundle, the later transform `Resized` adds a third axis of length 1, and its inverse removes this axis.
 
     Args:
         channels: number of channels of the result: 1 (grey) or 3 (RGB).
@@ -122,7 +122,7 @@ def channel_names(channels: int) -> dict[str, str]:
 def file_kinds(channels: int) -> str:
     """Return the phrase of the model card that says which 2-D image files the model accepts.
 
-    It begins with "8-bit grey images as PNG, JPEG or BMP", for example.
+    An example of how the phrase begins is "8-bit grey images as PNG, JPEG or BMP".
 
     Args:
         channels: number of channels that the network expects; 3 means RGB, any other number means grey.

@@ -117,7 +117,7 @@ class ClassBundle(BundleTemplate):
 
         Args:
             module: the exported network. If its batch normalisation uses the statistics of the test batch, one text
-                says so.
+                contains a note about this.
 
         Returns:
             The text of each placeholder, by the placeholder's name.

@@ -67,24 +67,28 @@ class ClassScoring(Scoring):
     figures = ("reliability", "roc", "confusion", "image_examples")
 
     def structure_of(self, row: Mapping) -> str:
-        """Return "all", because classification scores whole images and no structures."""
+        """Return the name of the structure to which the scores of an image belong: always "all" for classification.
+
+        Args:
+            row: the results of one image; it has no effect.
+        """
         return ALL
 
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
         """Compute counts and scores from the images of one site.
 
         Args:
-            rows: one row (a dict) per image, all of the same site. The role of the site is also the same: "seen" (it
-                trained), "unseen" (it did not train) or "validation" (it did not train, but may have helped to select
-                the round).
+            rows: one row (a dict) per image, all of the same site. The role of the site is the same in all rows: "seen"
+                (it trained), "unseen" (it did not train) or "validation" (it did not train, but may have helped to
+                select the round).
             seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
             "n" (number of images), "n_subjects" (patients), "n_wrong" (misclassified images), "n_by_class" (images per
             class), and for each metric {"n" (number of images), "mean" (the score over all images), "low", "high"}. low
             and high are the limits of the 95 % percentile bootstrap interval over patients, who are sampled with all
-            their images. They are None for a single patient, for a metric without an interval, or if more than one
-            bootstrap sample in twenty has no score.
+            their images. Both limits are None for a single patient, for a metric without an interval, or if more than
+            one bootstrap sample in twenty has no score.
         """
         classes, subjects = classes_of(rows), sorted({row["subject"] for row in rows})
         group: Group = {
@@ -207,10 +211,12 @@ class ClassScoring(Scoring):
         return self._scores(rows).get(key) if rows else None
 
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
-        """Return whether there are rows and `key` is the name of a metric of the run.
+        """Return whether a comparison table shows a metric for these rows.
+
+        The metric is shown if there is at least one row, and if `key` is the name of a metric of the run.
 
         Args:
-            rows: rows of images.
+            rows: one dict of results per image. Only their number has an effect.
             key: name to look for, such as "accuracy".
         """
         return bool(rows) and any(metric.name == key for metric in self.metrics)
@@ -236,22 +242,34 @@ class ClassScoring(Scoring):
         return wilcoxon_test(_by_subject(rows_a), _by_subject(rows_b), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
-        """Return whether the image of a row of `cases.csv` is classified wrongly."""
+        """Return whether a comparison table counts an image as a failure: if the image is classified wrongly.
+
+        Args:
+            row: the results of one image, with "correct" (0 or 1).
+        """
         return not row["correct"]
 
     def is_case(self, row: Mapping) -> bool:
-        """Return True, because a comparison table counts every row (one image)."""
+        """Return whether a comparison table counts an image in the number of cases: always True for classification.
+
+        Args:
+            row: the results of one image; it has no effect.
+        """
         return True
 
     def has_cross(self, row: Mapping) -> bool:
-        """Return False, because box plots of classification draw no image as a cross."""
+        """Return whether box plots draw the value of an image as a cross: always False for classification.
+
+        Args:
+            row: the results of one image; it has no effect.
+        """
         return False
 
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
         """Return the only quantity that box plots show: the predicted probability of an image's true class, in [0, 1].
 
         Args:
-            rows: rows of images; they have no effect.
+            rows: one dict of results per image; the rows have no effect.
         """
         title = "predicted probability of the true class"
         return [BoxPlotValue(title, (0.0, 1.0), _true_probability, is_main=True)]

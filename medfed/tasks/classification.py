@@ -83,7 +83,7 @@ class ImageSamples:
         return Batch(pixels.float() / 255, torch.tensor([self.cases[index].label for index in indices]))
 
     def preload(self) -> Iterator[None]:
-        """Read images into memory until `max_cache_bytes` is reached, to find damaged files among them before training.
+        """Read images into memory until `max_cache_bytes` is reached, so that damaged files are found before training.
 
         Yields:
             None, once for each image of the samples, also for an image that was not read. The caller can count the
@@ -156,8 +156,8 @@ class Classification(Task):
     def standardise(self, image: Tensor) -> Tensor:
         """Subtract a fixed mean from each image channel and divide by a fixed standard deviation.
 
-        For three channels these are the values of ImageNet. Otherwise the mean is 0.449 and the standard deviation is
-        0.226.
+        For three channels, the means and standard deviations are those of ImageNet. Otherwise the mean is 0.449 and the
+        standard deviation is 0.226.
 
         Args:
             image: (B, C, H, W) in [0, 1].
@@ -177,7 +177,7 @@ class Classification(Task):
         are flipped on average.
 
         Args:
-            batch: images (B, C, S, S) with class numbers (B,).
+            batch: images (B, C, S, S) with class numbers (B,), where S is `image_size`.
             rng: generator of the random numbers, on the CPU.
 
         Returns:
@@ -251,7 +251,7 @@ class Classification(Task):
         The other images are read from disk each time they are used.
 
         Args:
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: cases of one site. A case is one image of a patient, with its class.
             notice: called each time an image is read, with its case and short texts about unusual properties of the
                 file.
@@ -259,7 +259,7 @@ class Classification(Task):
             max_cache_bytes: largest number of bytes of images that stay in memory.
 
         Raises:
-            UserError: if an image that is read now cannot be read.
+            UserError: if one of the images that are read into memory is damaged or missing.
         """
         samples = replace(self.prepare(cases, _reader(dataset, notice)), max_cache_bytes=max_cache_bytes)
         for _ in samples.preload():
@@ -270,7 +270,7 @@ class Classification(Task):
         """Read the first 20 000 test images (MAX_HASHED_CASES) once, to find damaged files before training starts.
 
         Args:
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: test cases. A case is one image of a patient.
             notice: not called here; `evaluate` reports unusual properties of files.
             advance: called with 1 after each image that was read, for a progress bar.
@@ -288,7 +288,7 @@ class Classification(Task):
         A batch has at most 64 images (MAX_BATCH). C is `channels` and S is `image_size`.
 
         Args:
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: test cases, in the order in which their images are yielded. A case is one image of a patient.
         """
         samples = self.prepare(cases, lambda case: dataset.read_image(case, []))
@@ -302,7 +302,7 @@ class Classification(Task):
 
         Args:
             network: the trained network.
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: test cases of the site. A case is one image of a patient, with its class.
             role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it
                 did not train, but may have helped to select the round).
@@ -311,7 +311,8 @@ class Classification(Task):
             advance: called with the number of images that were scored since the last call, for a progress bar.
 
         Returns:
-            One row per image (`medfed.tasks.class_scoring.case_row`), in a random order that is the same in every run.
+            In `rows`, one dict per image (as `medfed.tasks.class_scoring.case_row` returns it), in a random order that
+            is the same in every run.
         """
         rows: Rows = []
         read = _reader(dataset, notice)
@@ -329,7 +330,8 @@ class Classification(Task):
     def typical_image(self, samples: ImageSamples) -> Tensor:
         """Return one image that represents a site in figures of the appearance of the sites' images.
 
-        This is the first image with the largest class number that occurs, such as the first image with a tumour.
+        The result is the first image whose class number is the largest class number that occurs in the samples. For the
+        classes "normal" (number 0) and "tumour" (number 1), the result is the first image with a tumour.
 
         Args:
             samples: images of the site.

@@ -21,7 +21,8 @@ def task_of_dataset(dataset: Dataset, evaluation: Evaluation) -> Task:
     """Create the task of a dataset: classification if the dataset has classes, otherwise segmentation.
 
     Args:
-        dataset: a dataset whose folder exists; it knows the channels, the image size, and the classes or structures.
+        dataset: a dataset whose folder exists. The number of channels, the image size, and the classes or structures
+            are read from this object.
         evaluation: the settings under `evaluation` in the config.
     """
     channels, size, standardised = dataset.channels, dataset.image_size, dataset.standardise

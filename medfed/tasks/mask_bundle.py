@@ -61,8 +61,8 @@ class MaskBundle(BundleTemplate):
     def packages(self) -> tuple[str, ...]:  # type: ignore[override]
         """Python packages that the bundle needs in addition to MONAI and PyTorch.
 
-        They are "pytorch-ignite", and "pillow" for 2-D image files or "nibabel" for volumes. If only the largest
-        component of each structure is kept, MONAI also needs "scikit-image".
+        The packages are "pytorch-ignite", and "pillow" for 2-D image files or "nibabel" for volumes. If only the
+        largest component of each structure is kept, MONAI also needs "scikit-image".
         """
         largest = ("scikit-image",) if self.largest_component else ()
         return ("pytorch-ignite", "pillow" if self.input_is_2d else "nibabel", *largest)

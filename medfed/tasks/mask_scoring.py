@@ -76,30 +76,31 @@ class MaskScoring(Scoring):
     def case_columns(self) -> tuple[str, ...]:
         """Names of the columns of `cases.csv`, in the order of the file.
 
-        The first ones identify the row (site, role, patient, structure), then the scores follow. The last one is
-        "status", which says whether a mask is empty.
+        The first columns identify the row: site, role, patient and structure. Then the columns of the scores follow.
+        The last column is "status", which says whether the true mask or the predicted mask is empty.
         """
         first, last = self.other_columns[:-1], self.other_columns[-1:]
         return (*first, *(column.key for column in self.columns), *last)
 
     def structure_of(self, row: Mapping) -> str:
-        """Return the name of the structure, such as "prostate", whose scores the row contains."""
+        """Return the name of the structure, such as "prostate", whose scores a row of `cases.csv` contains."""
         return row["structure"]
 
     def score_group(self, rows: list[dict], seed: tuple) -> Group:
         """Compute counts and scores from the rows of one site and one structure.
 
         Args:
-            rows: one row (a dict) per patient, all of the same site and structure. The role of the site is also the
-                same: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train, but may have
-                helped to select the round).
+            rows: one row (a dict) per patient, all of the same site and structure. The role of the site is the same in
+                all rows: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train, but may
+                have helped to select the round).
             seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
-            "n" (number of patients in the means), "n_missed" (only the reference contains the structure),
-            "n_false_alarm" (only the prediction contains it), "n_absent" (neither contains it), and for each column,
-            such as "dice" or "hd95_mm", {"n" (number of values), "mean", "sd", "low", "high"}. low and high are the
-            limits of the 95 % percentile bootstrap interval over patients. Values that are not defined are None.
+            "n" (number of patients in the means), "n_missed" (patients of whom only the true mask contains the
+            structure), "n_false_alarm" (only the predicted mask contains it), "n_absent" (neither mask contains it),
+            and for each column, such as "dice" or "hd95_mm", {"n" (number of values), "mean", "sd", "low", "high"}. low
+            and high are the limits of the 95 % percentile bootstrap interval over patients. Values that are not defined
+            are None.
         """
         count = {f"n_{status}": sum(row["status"] == status for row in rows) for status in STATUSES[1:]}
         group: Group = {"n": len(rows) - count["n_absent"]} | count
@@ -191,15 +192,15 @@ class MaskScoring(Scoring):
     def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
         """Compute the mean of a column over all patients of one site, for one structure.
 
-        Rows in which neither the reference nor the prediction contains the structure are left out.
+        Rows are left out if neither the true mask nor the predicted mask contains the structure.
 
         Args:
             rows: all rows of the site and structure, one per patient.
             key: name of the column, such as "dice" or "hd95_mm".
 
         Returns:
-            The mean as stored: Dice is in [0, 1], a distance is in the unit of the column. None if a row that counts
-            has no value in the column, or if no row counts.
+            The mean as stored: Dice is in [0, 1], a distance is in the unit of the column. None if one of the remaining
+            rows has no value in the column, or if no row remains.
         """
         values = [row.get(key) for row in rows if self.is_case(row)]
         defined = [value for value in values if value is not None]
@@ -217,7 +218,8 @@ class MaskScoring(Scoring):
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
         """Compare two methods by a paired Wilcoxon signed-rank test over patients and structures.
 
-        Each pair is one structure of one patient; its value for a method is averaged over the seeds first.
+        Each pair is one structure of one patient. For each method, the values of a pair are first averaged over the
+        seeds.
 
         Args:
             rows_a: rows of the first method, one per patient, structure and seed.
@@ -231,24 +233,39 @@ class MaskScoring(Scoring):
         return wilcoxon_test(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
-        """Return whether the structure of a row was missed: the reference contains it, but the prediction is empty."""
+        """Return whether a structure was missed: the true mask contains the structure, but the predicted mask is empty.
+
+        Args:
+            row: the results of one structure of one patient, with "status".
+        """
         return row["status"] == MISSED
 
     def is_case(self, row: Mapping) -> bool:
-        """Return whether comparison tables count the row: the reference or the prediction contains the structure."""
+        """Return whether comparison tables count a row in the number of cases.
+
+        A row counts if the true mask or the predicted mask contains the structure.
+
+        Args:
+            row: the results of one structure of one patient, with "status".
+        """
         return row["status"] != ABSENT
 
     def has_cross(self, row: Mapping) -> bool:
-        """Return whether box plots draw the row as a cross: the reference or the prediction lacks the structure."""
+        """Return whether box plots draw a row as a cross: if the true mask or the predicted mask lacks the structure.
+
+        Args:
+            row: the results of one structure of one patient, with "status".
+        """
         return row["status"] != OK
 
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
         """Return one entry for each metric that box plots show: Dice, HD95, and the metrics under `evaluation.metrics`.
 
         Args:
-            rows: the rows that are drawn, one per patient and structure. They decide the unit of a distance: mm if all
-                rows have mm, pixels if all rows have pixels. Otherwise the metric's variant in voxels is shown, if it
-                has one.
+            rows: the rows that are drawn, one per patient and structure. The rows decide the unit of a distance: mm if
+                all rows have a value in mm, pixels if all rows have a value in pixels. Otherwise the variant of the
+                metric in voxels is shown. A metric without such a variant is then left out. Rows whose structure is in
+                neither mask do not count.
         """
         main_names = (self.metrics[0].name, *self.chosen)
         values = []
@@ -276,9 +293,9 @@ class MaskScoring(Scoring):
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
         """Return the sentences to print below the table of one run.
 
-        They explain the metrics. If there are false alarms (structures that only the prediction contains) or absent
-        structures (in neither mask), they state the number. If the run measured a ratio of two structures' heights,
-        such as cup to disc, they state the mean error of the ratio.
+        The sentences explain the metrics. If there are false alarms (structures that only the predicted mask contains)
+        or absent structures (in neither the true nor the predicted mask), a sentence states their number. If the run
+        measured a ratio of two structures' heights, such as cup to disc, a sentence states the mean error of the ratio.
 
         Args:
             summary: content of the run's `summary.json`.

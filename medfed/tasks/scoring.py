@@ -26,9 +26,10 @@ class BoxPlotValue:
         title: label of the axis.
         limits: (low, high) of the axis; None adapts the axis to the values.
         value: function that returns the quantity from a row of `cases.csv`; None if the row has no value.
-        is_main: whether it is the task's first metric, or one that the config lists under `evaluation.metrics`.
-        is_distance: whether it is a distance. The distances of failed cases are far above all others, so that the axis
-            needs a break.
+        is_main: whether the quantity is the task's first metric, or a metric that the config lists under
+            `evaluation.metrics`.
+        is_distance: whether the quantity is a distance. The distances of cases with an empty mask are far above all
+            others, so the axis needs a break.
     """
 
     title: str
@@ -116,8 +117,8 @@ class Scoring(ABC):
                 "card" (the model card of an exported bundle).
 
         Returns:
-            First the notes of the metrics that the table shows, then the notes of the task. They have no full stop at
-            the end.
+            First the notes of the metrics that the table shows, then the notes of the task. The notes have no full stop
+            at the end.
         """
         return tuple(dict.fromkeys((*(metric.note for metric in self.metrics_in(view) if metric.note), *self.notes)))
 
@@ -130,9 +131,9 @@ class Scoring(ABC):
             rng_seed: seed of the bootstrap samples, with which the intervals are computed.
 
         Returns:
-            JSON values: "task" (its name), "metrics" (name, unit, limits ... of each metric), "chosen_metrics" (names),
-            "n_resamples" (number of bootstrap samples), "rng_seed", and the scores: the entries "seen", "unseen" and
-            "gap", and "validation" if there is a validation site (`medfed.metrics.summary.summarise`).
+            JSON values: "task" (name of the task), "metrics" (name, unit, limits ... of each metric), "chosen_metrics"
+            (names), "n_resamples" (number of bootstrap samples), "rng_seed", and the scores: the entries "seen",
+            "unseen" and "gap", and "validation" if there is a validation site (`medfed.metrics.summary.summarise`).
 
         Raises:
             ValueError: if a row is invalid or a case has two rows.
@@ -165,7 +166,10 @@ class Scoring(ABC):
     def structure_of(self, row: Mapping) -> str:
         """Return the name of the structure, such as "prostate", whose scores a row of `cases.csv` contains.
 
-        Classification has no structures and returns "all".
+        For classification, which has no structures, the name is "all".
+
+        Args:
+            row: the results of one image, or of one structure of one patient.
         """
 
     @abstractmethod
@@ -173,9 +177,9 @@ class Scoring(ABC):
         """Compute counts and scores from the rows of one site and one structure.
 
         Args:
-            rows: one row (a dict) per image or patient, all of the same site and structure. The role of the site is
-                also the same: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train, but
-                may have helped to select the round).
+            rows: one row (a dict) per image or patient, all of the same site and structure. The role of the site is the
+                same in all rows: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train,
+                but may have helped to select the round).
             seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
@@ -226,8 +230,8 @@ class Scoring(ABC):
             key: name of the column, such as "dice" or "hd95_mm".
 
         Returns:
-            The score as stored: a fraction is in [0, 1], a distance is in the unit of the column. None if it is not
-            defined.
+            The score as stored: a fraction is in [0, 1], a distance is in the unit of the column. None if the score is
+            not defined for these rows.
         """
 
     @abstractmethod
@@ -243,8 +247,8 @@ class Scoring(ABC):
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
         """Compare two methods by a paired Wilcoxon signed-rank test over patients.
 
-        The values of a patient are averaged over the seeds first, so that a patient is one pair of values (for
-        segmentation, one pair per structure).
+        The values of a patient are first averaged over the seeds. For classification, each patient then gives one pair
+        of values. For segmentation, each structure of a patient gives one pair of values.
 
         Args:
             rows_a: rows of `cases.csv` of the first method, from the runs of all seeds.
@@ -260,27 +264,40 @@ class Scoring(ABC):
     def is_failure(self, row: Mapping) -> bool:
         """Return whether a comparison table counts a row of `cases.csv` as a failure.
 
-        For segmentation, a failure is a structure that the prediction misses completely. For classification, it is a
-        wrongly classified image.
+        For segmentation, a failure is a structure that is in the true mask while the predicted mask is empty. For
+        classification, a failure is a wrongly classified image.
+
+        Args:
+            row: the results of one image, or of one structure of one patient.
         """
 
     @abstractmethod
     def is_case(self, row: Mapping) -> bool:
         """Return whether a row of `cases.csv` counts in the number of cases of a comparison table.
 
-        A row does not count if its structure is absent from both the reference and the prediction. In classification,
-        every row (one image) counts.
+        For segmentation, a row counts if the true mask or the predicted mask contains the structure. For
+        classification, every row (one image) counts.
+
+        Args:
+            row: the results of one image, or of one structure of one patient.
         """
 
     @abstractmethod
     def has_cross(self, row: Mapping) -> bool:
-        """Return whether box plots draw the value of a row of `cases.csv` as a cross, which marks a failed case."""
+        """Return whether box plots draw the value of a row of `cases.csv` as a cross instead of a point.
+
+        For segmentation, a cross marks a structure that the true mask or the predicted mask lacks. For classification,
+        there are no crosses.
+
+        Args:
+            row: the results of one image, or of one structure of one patient.
+        """
 
     @abstractmethod
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
         """Return one entry for each quantity that box plots show, such as Dice and HD95.
 
         Args:
-            rows: the rows of `cases.csv` that are drawn. They decide the unit: a distance is in mm only if all cases
-                have mm.
+            rows: the rows of `cases.csv` that are drawn. The rows decide the unit of a distance: it is mm only if all
+                rows have a value in mm.
         """

@@ -121,8 +121,8 @@ class Segmentation(Task):
     def preprocessing(self) -> Compose:
         """Return the MONAI transforms that prepare a volume for the network.
 
-        Their input is {"image": (C, H, W, D)}, the volume on the voxel grid of its file. They orient the axes (right,
-        anterior, superior), scale the intensities to [0, 1], and resize each slice to S x S pixels, where S is
+        Their input is {"image": (C, H, W, D)}, the volume on the voxel grid of its file. The transforms orient the axes
+        (right, anterior, superior), scale the intensities to [0, 1], and resize each slice to S x S pixels, where S is
         `image_size`. Their output is {"image": (C, S, S, D)}. `standardise` is applied later, because methods that
         exchange frequencies need intensities that are not negative.
         """
@@ -159,7 +159,7 @@ class Segmentation(Task):
         return Slices(torch.cat(images).contiguous(), torch.cat(labels).contiguous(), torch.cat(patient))
 
     def standardise(self, image: Tensor) -> Tensor:
-        """Scale each image and channel to zero mean and unit variance, as MONAI's NormalizeIntensity does.
+        """Scale each channel of each image to zero mean and unit variance, as MONAI's NormalizeIntensity does.
 
         Args:
             image: (B, C, H, W) in [0, 1].
@@ -175,13 +175,13 @@ class Segmentation(Task):
         return centred / torch.where(spread == 0, 1.0, spread)
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """Apply a random rotation, scaling and flip to each image of a batch, and the same ones to its mask.
+        """Apply a random rotation, scaling and flip to each image of a batch, and the same transform to its mask.
 
-        The angle is uniform in [-15, 15] degrees, the scale factor is uniform in [0.85, 1.15], and the axis H is
-        flipped with probability 0.5.
+        The angle is uniform in [-15, 15] degrees, the scale factor is uniform in [0.85, 1.15], and the image is flipped
+        with probability 0.5. The flip is from left to right in slices of volumes, and upside down in 2-D image files.
 
         Args:
-            batch: images (B, C, S, S) with masks (B, K, S, S).
+            batch: images (B, C, S, S) with masks (B, K, S, S) of K structures, where S is `image_size`.
             rng: generator of the random numbers, on the CPU.
 
         Returns:
@@ -193,8 +193,8 @@ class Segmentation(Task):
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
         """Compute the soft Dice loss of ELCFS, averaged over the structures.
 
-        For each structure it is 1 - (2 sum(p y) + s) / (sum(p) + sum(y) + s), with probabilities p = sigmoid(logits),
-        labels y, sums over the whole batch, and s = 1e-5.
+        For each structure, the loss is 1 - (2 sum(p y) + s) / (sum(p) + sum(y) + s), with probabilities p =
+        sigmoid(logits), labels y and s = 1e-5. The sums are over all pixels of the whole batch.
 
         Args:
             logits: (B, K, H, W), one channel for each of K structures.
@@ -211,13 +211,14 @@ class Segmentation(Task):
     ) -> dict[str, float]:
         """Compute the mean Dice over patients and structures on the prepared slices.
 
-        A structure that neither the reference nor the prediction of a patient contains is left out. A structure that
-        only the prediction contains counts as 0.
+        A structure is left out if neither the true mask nor the predicted mask of a patient contains it. A structure
+        that only one of these masks contains has a Dice of 0.
 
         Args:
             network: the network; it is set to evaluation mode.
             samples: validation slices.
-            decoder_levels: names of the network's decoder modules, finest first; used for "boundary_distance".
+            decoder_levels: names of the network's decoder modules, finest first. The features of the first two are used
+                for "boundary_distance".
 
         Returns:
             "score": the mean Dice, in [0, 1]; 0 if no structure is left. With the setting
@@ -249,12 +250,14 @@ class Segmentation(Task):
     def postprocessing(self, preprocessing: Compose) -> Compose:
         """Return the MONAI transforms that convert probabilities to masks.
 
-        Their input contains {"pred": (K, S, S, D)}, the probabilities of K structures on the prepared slices. They
-        resample the probabilities to the voxel grid of the file, apply the threshold, and keep the largest component if
-        `evaluation.largest_component` is set. Their output contains {"pred": (K, H, W, D)} of 0 and 1.
+        Their input contains {"pred": (K, S, S, D)}, the probabilities of K structures on the prepared slices. The
+        transforms resample the probabilities to the voxel grid of the file, apply the threshold, and keep the largest
+        connected component of each structure if `evaluation.largest_component` is set. Their output contains {"pred":
+        (K, H, W, D)} of 0 and 1.
 
         Args:
-            preprocessing: the transforms that prepared the volume; they are inverted.
+            preprocessing: the transforms that prepared the volume, as `preprocessing` returns them. Their inverse
+                brings the probabilities back to the voxel grid of the file.
         """
         steps = [
             Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True),
@@ -301,7 +304,7 @@ class Segmentation(Task):
         """Read all slices of a site's volumes into memory, for training or validation.
 
         Args:
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: cases of one site. A case is one image or volume of a patient, with its mask.
             notice: called for each case that is read, with the case and short texts about unusual properties of its
                 files.
@@ -317,7 +320,7 @@ class Segmentation(Task):
         """Read all test volumes and their masks once, to find damaged files before training starts.
 
         Args:
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: test cases. A case is one image or volume of a patient, with its mask.
             notice: called for each case that is read, with the case and short texts about unusual properties of its
                 files.
@@ -336,7 +339,7 @@ class Segmentation(Task):
         `image_size`.
 
         Args:
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: test cases, in the order in which their slices are yielded. A case is one image or volume of a
                 patient.
         """
@@ -351,7 +354,7 @@ class Segmentation(Task):
 
         Args:
             network: the trained network.
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: test cases of the site. A case is one image or volume of a patient, with its mask.
             role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it
                 did not train, but may have helped to select the round).
@@ -360,8 +363,9 @@ class Segmentation(Task):
             advance: called with 1 after each case, for a progress bar.
 
         Returns:
-            One row of scores per case and structure, and the predicted masks if the role is "unseen". If the dataset
-            defines a ratio of two structures' heights, also one row per case with this ratio.
+            In `rows`, one dict of scores per case and structure. In `masks`, the predicted masks by name of the case,
+            if the role is "unseen". In `ratios`, one dict per case, if the dataset defines a ratio of two structures'
+            heights.
         """
         result = EvaluationResult()
         metrics = [metric for metric in self.scoring.metrics if isinstance(metric, MaskMetric)]
@@ -386,7 +390,7 @@ class Segmentation(Task):
     def typical_image(self, samples: Slices) -> Tensor:
         """Return one slice that represents a site in figures of the appearance of the sites' images.
 
-        This is the slice with the largest sum of the structures' areas.
+        The result is the slice with the largest sum of the structures' areas.
 
         Args:
             samples: slices of the site.

@@ -103,15 +103,16 @@ class Task(ABC):
             image: (B, C, H, W) in [0, 1].
 
         Returns:
-            (B, C, H, W); the same values if `standardised` is False.
+            (B, C, H, W). If the setting `standardised` is False, the values are unchanged.
         """
 
     @abstractmethod
     def augment(self, batch: Batch, rng: Any) -> Batch:
-        """Apply a random rotation, scaling and flip to each image of a batch, and the same ones to its mask.
+        """Apply a random rotation, scaling and flip to each image of a batch, and the same transform to its mask.
 
         Args:
-            batch: images (B, C, S, S) with masks (B, K, S, S) or class numbers (B,). Class numbers stay the same.
+            batch: images (B, C, S, S) with masks (B, K, S, S) of K structures or class numbers (B,), where S is
+                `image_size`. Class numbers stay the same.
             rng: torch.Generator of the random numbers, on the CPU.
 
         Returns:
@@ -141,7 +142,9 @@ class Task(ABC):
                 "boundary_distance". Empty measures no features.
 
         Returns:
-            "score" in [0, 1], where higher is better, and "boundary_distance" if it was measured.
+            "score" in [0, 1], where higher is better. For segmentation also "boundary_distance" in [0, 2], if the
+            setting `evaluation.boundary_distance` is true and `decoder_levels` is not empty: the mean cosine distance
+            between the features inside and outside the structures' outlines.
         """
 
     @abstractmethod
@@ -156,7 +159,7 @@ class Task(ABC):
         """Read the samples that a site uses for training or validation.
 
         Args:
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: cases of one site. A case is one image or volume of a patient, with its mask or class.
             notice: called for each case that is read, with the case and short texts about unusual properties of its
                 files.
@@ -177,7 +180,7 @@ class Task(ABC):
         """Read test cases once, to find damaged files before training starts. The images are not kept.
 
         Args:
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: test cases. A case is one image or volume of a patient, with its mask or class.
             notice: called for each case that is read, with the case and short texts about unusual properties of its
                 files. A task may leave these calls to `evaluate`.
@@ -194,7 +197,7 @@ class Task(ABC):
         C is `channels`, S is `image_size`, and the number B of images or slices may differ between batches.
 
         Args:
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: test cases of one site. A case is one image or volume of a patient.
         """
 
@@ -206,7 +209,7 @@ class Task(ABC):
 
         Args:
             network: the trained network.
-            dataset: the dataset of the cases; it knows how to read them.
+            dataset: the dataset of the cases, which reads their files.
             cases: test cases of one site. A case is one image or volume of a patient, with its mask or class.
             role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it
                 did not train, but may have helped to select the round).

@@ -108,12 +108,11 @@ class RandAmplitudeMix(RandFromBank):
         self.clip = clip
 
     def transform(self, entry: Tensor, amount: float) -> AmplitudeMix:
-        """Return the deterministic transform that moves an image's low-frequency amplitude to one given window.
-
-        A window contains the low-frequency amplitudes of another image (`fourier.low_frequency_window`).
+        """Return the deterministic transform that moves an image's low-frequency amplitudes towards given amplitudes.
 
         Args:
-            entry: the window that was drawn, (C, S, S[, S]).
+            entry: the given amplitudes, which were drawn from the bank: the window (C, S, S[, S]) of another image, as
+                `fourier.low_frequency_window` returns it.
             amount: the mixing ratio that was drawn, in [0, 1]. 0 returns the image unchanged; 1 replaces the
                 amplitudes.
         """

@@ -78,24 +78,26 @@ class BigAugRanges:
 def build_big_aug(
     ranges: BigAugRanges, size: int, probability: float, image_keys: Sequence[str] = (), mask_keys: Sequence[str] = ()
 ) -> Compose:
-    """Return BigAug's nine random transforms as one transform of a dictionary of images.
+    """Return the nine random transforms of BigAug as one transform of a dictionary of images.
 
-    The dictionary has an image (C, size, size) in [0, 1] under the key "image", and other images and masks under other
-    keys. Each of the nine transforms is applied with the given probability. Blur, sharpening, noise, brightness,
-    contrast and perturbation (a random linear change of the intensities) change only the entry "image", which is
-    clipped to [0, 1] after each of them. Rotation, scaling and elastic deformation move the entry "image" and the
-    entries of `image_keys` and `mask_keys` in the same way. Where a transform needs intensities outside the image, it
-    uses those at the image's border. (MONAI's Gaussian filters alone would use zeros there and darken the rim.)
+    See Zhang et al., IEEE Transactions on Medical Imaging 39(7), 2020, https://arxiv.org/abs/1906.03347. The dictionary
+    has an image (C, size, size) in [0, 1] under the key "image", and other images and masks under other keys. Each of
+    the nine transforms is applied with the given probability. Blur, sharpening, noise, brightness, contrast and
+    perturbation (a random linear change of the intensities) change only the entry "image". Its intensities are clipped
+    to [0, 1]. Rotation, scaling and elastic deformation move the entry "image" and the entries of `image_keys` and
+    `mask_keys` in the same way. Outside of the image, the transforms use the intensities at the image's border.
 
     Args:
         ranges: the ranges of the transforms' parameters.
         size: side of the images in pixels.
         probability: probability in [0, 1] of applying each transform.
         image_keys: keys of other images (C, size, size) to move, with bilinear interpolation.
-        mask_keys: keys of masks (S, size, size) to move, with nearest-neighbour interpolation.
+        mask_keys: keys of masks (S, size, size) to move, with nearest-neighbour interpolation. S is the number of
+            structures.
 
     Returns:
-        A `Compose` whose random state is set as in MONAI (`set_random_state`).
+        A `Compose` of MONAI, which maps such a dictionary to a new dictionary. Its method `set_random_state` sets the
+        seed.
     """
     clip = Lambdad(IMAGE_KEY, func=_clip, track_meta=False)
     margin = 3 * math.ceil(TRUNCATION * ranges.blur[1])  # three Gaussians: one of the blur, two of the sharpening

@@ -39,15 +39,15 @@ class RandFromBank(RandomizableTransform):
 
         Args:
             entry: the entry that was drawn from the bank.
-            amount: the strength that was drawn.
+            amount: the strength that was drawn, within the range `amounts` of the constructor.
         """
         raise TypeError(f"{type(self).__name__} must override transform(entry, amount)")
 
     def randomize(self, data: Any = None) -> None:
         """Draw whether to apply the transform, and if so an entry of the bank and a strength.
 
-        The bank is the list of entries, such as styles, from which this random transform draws. The next call with
-        `randomize=False` uses the draw.
+        The bank is the list of entries, such as styles, from which this random transform draws. A later call of the
+        transform with `randomize=False` uses what was drawn here.
 
         Args:
             data: not used; MONAI's interface has this argument.

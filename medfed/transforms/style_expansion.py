@@ -86,8 +86,8 @@ class StyleExpansion:
                 and j start at 0.
 
         Returns:
-            A batch with the images (B, C, H, W). Its `views`, which are other versions of the images, are those of the
-            original samples.
+            A batch with the images (B, C, H, W) in their styles. The labels and the `views` (other versions of the
+            original images, by name) are taken unchanged from the original samples.
         """
         places = [divmod(index, self.n_styles) for index in indices]
         originals = self.samples.batch([number for number, _ in places])
@@ -98,11 +98,12 @@ class StyleExpansion:
         return Batch(torch.stack(images), originals.label, originals.views)
 
     def restyled_image(self, number: int, slot: int, image: Tensor) -> Tensor:
-        """Return one original image in one of its K styles, from the cache if it has been computed before.
+        """Return one original image in one of its K styles. The restyled image is taken from the cache if it is there.
 
         Args:
             number: number of the original sample, from 0.
-            slot: which of its K styles to use, from 0. The entry `choices[number][slot]` must be a style, not None.
+            slot: which of the sample's K styles to use, from 0. The entry `choices[number][slot]` must be the number of
+                a style, not None.
             image: (C, H, W), the original image, in [0, 1].
 
         Returns:

@@ -35,7 +35,7 @@ class Job(Protocol):
     """Interface of a FLARE job that runs."""
 
     def end_reason(self) -> str | None:
-        """Return why the FLARE job ended, as a clause such as "FLARE says FINISHED"; None while it runs."""
+        """Return why the FLARE job ended, as a clause such as "FLARE says FINISHED"; None while the job runs."""
         ...
 
     def stop(self) -> None:
@@ -48,7 +48,8 @@ class FlareConnection:
     """Sends requests to sites and receives their replies through FLARE jobs.
 
     Args:
-        start: function that starts a job. Its argument is a dict with `address` and `key`, which must be stored in the
+        start: function that starts a job. Its argument is a dict of two texts: `address`, the path of a local socket,
+            and `key`, a secret in hexadecimal. The function must write this dict to the file `CONNECTION_FILE` in the
             local folder of the job's server, where `FlareController` reads it.
         join_timeout_s: seconds until the job's `FlareController` must have connected.
         grace_s: seconds after a request's timeout until the `FlareController` must have reported it, and seconds
@@ -69,17 +70,19 @@ class FlareConnection:
     ) -> dict[str, Message]:
         """Send one request to each site and return the replies.
 
-        If the FLARE job fails, another job is started for the sites without a reply. The exchange is given up when
-        three jobs have failed. A reply that is received late or twice is not returned; a warning names the site.
+        If the FLARE job fails, another job is started for the sites without a reply. After three failed jobs, no other
+        job is started. A late reply and a second reply to the same request are not returned; a warning names the site.
 
         Args:
             kind: the kind of all these requests: "share", "train", "validate" or "end".
             messages: the requests by the name of the site.
             timeout_s: seconds until a site must have replied; 0 waits as long as the job runs.
-            on_reply: function that is called after each reply (`OnReply`); None calls nothing.
+            on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
+                requests); None calls nothing.
 
         Returns:
-            One reply for each site, sorted by name. If a site did not reply, its reply has the kind "failed".
+            One reply for each site, by the name of the site, sorted by name. If a site did not reply, its entry is a
+            message of kind "failed" with the reason.
         """
         replies: dict[str, Message] = {}
         self._n_failed_jobs = 0
@@ -103,7 +106,7 @@ class FlareConnection:
                 self._handle_failed_job(left, replies, str(error))
 
     def close(self) -> None:
-        """Close the connection to the FLARE job, end the job, and show the warnings that were received."""
+        """Close the connection to the FLARE job, end the job, and show the job's warnings about late replies."""
         if self._connection:
             with suppress(EOFError, OSError):
                 while self._is_idle and self._connection.poll():

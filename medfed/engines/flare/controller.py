@@ -50,12 +50,13 @@ class FlareController(Controller):
     def set_communicator(self, communicator: WFCommSpec) -> None:
         """Set the object through which FLARE exchanges messages with the sites, and record replies that are too late.
 
-        FLARE calls this method. Before a site sends a reply, it asks FLARE whether its task is still open, and sends
-        nothing if it is not. This method adds a function to the communicator that records such a question as a late
-        reply.
+        FLARE calls this method. Before a site sends a reply, the site asks FLARE whether the task is still open. If the
+        task is closed, the site sends nothing. This method makes the communicator record each question about a closed
+        task as a late reply of the site.
 
         Args:
-            communicator: FLARE's communicator; its method `process_task_check` is replaced.
+            communicator: FLARE's communicator. Its method `process_task_check`, which answers that question, is
+                replaced.
         """
         super().set_communicator(communicator)
         check = communicator.process_task_check
@@ -85,7 +86,7 @@ class FlareController(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Pass requests from the coordinator's program to the sites and their replies back, until the job ends.
 
-        FLARE calls this method after the start of the job. It returns when the coordinator's program closes the
+        FLARE calls this method after the start of the job. The method returns when the coordinator's program closes the
         connection, or when FLARE stops the job.
 
         Args:
@@ -168,9 +169,9 @@ class FlareController(Controller):
                 for site, index in header["sites"].items() if site in connected}  # fmt: skip
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Record every reply that a site sends, even if FLARE then drops it because it is too late.
+        """Record every reply that FLARE receives from a site, so that the user can be warned of a late reply.
 
-        FLARE calls this method for each of its events.
+        FLARE itself drops a late reply without a warning. FLARE calls this method for each of its events.
 
         Args:
             event_type: FLARE's name of the event. Only `BEFORE_PROCESS_SUBMISSION` (a reply was received) is used.

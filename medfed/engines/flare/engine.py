@@ -63,22 +63,22 @@ class FlareEngine:
         self._waited = False
 
     def sites(self) -> list[str]:
-        """Return the names of the sites that train, sorted, without the validation site (which never trains)."""
+        """Return the sorted names of the sites that train. The validation site, which never trains, is left out."""
         return sorted(set(self.names) - {self.settings.validation_site})
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Deliver the requests to the hospitals over the network and return their replies.
 
-        The first call waits until all hospitals have joined, for at most `join_timeout_s` seconds. A warning names the
-        hospitals that have not joined by then.
+        The first call waits until all hospitals have joined, for at most `join_timeout_s` seconds (an attribute of this
+        engine). After this time, a warning names the hospitals that have not joined.
 
         Args:
             kind: the kind of all these requests: "share", "train", "validate" or "end".
             messages: the requests by the name of the site.
 
         Returns:
-            The replies, by the name of the site. If a site is not connected, or did not reply within the setting
-            `federation.reply_timeout_s`, its reply has the kind "failed".
+            The replies, by the name of the site. If a site is not connected, reports an error, or does not reply within
+            `federation.reply_timeout_s` seconds (0: no limit), its entry is a message of kind "failed" with the reason.
 
         Raises:
             UserError: if FLARE's server ended or does not reply, or no hospital joined.
@@ -96,10 +96,13 @@ class FlareEngine:
         return replies
 
     def restore(self, took_part: Mapping[str, int]) -> None:
-        """Do nothing: each request tells a site from which round to continue, and the site reads its own files.
+        """Do nothing. Other engines use this method to restore the tensors that the sites keep between rounds.
+
+        With this engine, a site reads these tensors from its own files, because each request names the site's last
+        accepted round.
 
         Args:
-            took_part: not used.
+            took_part: the number of each site's last accepted round, by the name of the site; not used.
         """
 
     def close(self) -> None:

@@ -53,11 +53,11 @@ class SiteExecutor(Executor):
         Args:
             task_name: FLARE's name of the task, which is the kind of the request; not used.
             shareable: the request as a FLARE message, as `to_shareable` returns it.
-            fl_ctx: FLARE's context.
+            fl_ctx: FLARE's context, which gives the name of the site and the path of the site's local folder.
             abort_signal: FLARE's signal that the task was cancelled. It stops the site's work.
 
         Returns:
-            The reply as a FLARE message.
+            The reply as a FLARE message, as `to_shareable` returns it.
         """
         try:
             request = to_message(shareable).to_bytes()

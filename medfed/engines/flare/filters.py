@@ -26,18 +26,18 @@ FILE_KEYS = {"format_version", "scopes", "default_scope", "components"}
 
 
 def check_filters(path: Path) -> None:
-    """Check that FLARE will apply a hospital's privacy filters, as its file `privacy.json` lists them, to every job.
+    """Check that FLARE will apply all privacy filters of a hospital's file `privacy.json` to every job.
 
-    Without this check, mistakes in the file would stay unnoticed or stop the training. FLARE ignores keys that it does
-    not know, and then filters nothing. If the file has several scopes (named groups of filters), a coordinator's job
-    may choose among them. A filter that cannot be created, or that encrypts updates, ends the job at all sites.
+    Without this check, mistakes in the file would stay unnoticed or stop the training. If a key is misspelt, FLARE
+    ignores the key and filters nothing. If the file has several scopes (named groups of filters), a coordinator's job
+    may choose one of the scopes. A filter that cannot be created, or that encrypts updates, ends the job at all sites.
 
     Args:
         path: the file `local/privacy.json` of the hospital's startup kit.
 
     Raises:
-        UserError: if a filter encrypts, cannot be created or would not be applied; if there is no filter; if there is
-            not exactly one scope, which is also the default scope; or if a key is unknown.
+        UserError: if a filter encrypts, cannot be created or would not be applied; if the file lists no filter; if the
+            file has no scope or several scopes, or its only scope is not the default scope; or if a key is unknown.
     """
     if ENCRYPTOR in path.read_text(errors="replace"):
         raise UserError(f"{path}: the filter {ENCRYPTOR} encrypts updates, but medfed's coordinator must read an "

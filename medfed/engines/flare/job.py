@@ -21,18 +21,18 @@ TASK_REQUEST_INTERVAL_S = 0.1  # how often a site asks for work; FLARE's 2 s wou
 
 
 def allow_list() -> dict[str, object]:
-    """Return the content of FLARE's file `local/resources.json` for the simulator.
+    """Return the content of FLARE's file `local/resources.json` for the simulator, as JSON values.
 
-    It lists the classes that a FLARE job may use: those of FLARE, and medfed's controller and executor.
+    The file lists the classes that a FLARE job may use: FLARE's own classes, and medfed's controller and executor.
     """
     return {"format_version": 2, "class_allow_list": ["nvflare.", CONTROLLER, EXECUTOR]}
 
 
 def coordinator_permissions() -> dict[str, object]:
-    """Return the content of a hospital's file `local/authorization.json`, in which FLARE looks up what others may do.
+    """Return the content of a hospital's file `local/authorization.json`, as JSON values.
 
-    The coordinator may submit, manage and view jobs. FLARE's default would also let it send code with a job, download
-    files and run shell commands at the hospital.
+    The file tells FLARE what the coordinator may do at the hospital: submit, manage and view jobs. With FLARE's default
+    file, the coordinator could also send code with a job, download files and run shell commands at the hospital.
     """
     denied = ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr")
     return {"format_version": "1.0", "permissions": {

@@ -33,7 +33,7 @@ class Kit:
     _process: subprocess.Popen | None = field(default=None, init=False)
 
     def check(self) -> None:
-        """Check that the folder is a startup kit, and that FLARE will apply its privacy filters.
+        """Check that the folder of this object is a startup kit, and that FLARE will apply the kit's privacy filters.
 
         A kit without the file `local/privacy.json` has no filters, which is allowed.
 
@@ -56,7 +56,7 @@ class Kit:
 
         Args:
             name: the name of the file.
-            content: JSON values.
+            content: the content of the file, any value that JSON can represent.
         """
         path = self.path / "local" / name
         path.touch(mode=0o600)
@@ -65,14 +65,14 @@ class Kit:
     def start(self, log: Path, lock: int | None = None) -> None:
         """Start the participant's FLARE processes in the background.
 
-        Before that, the list of allowed classes is written into `local/resources.json`, and sending of the
-        participant's error log is switched off. Other entries of that file are kept. If `permissions` is not empty, it
-        is written to `local/authorization.json`.
+        Before the start, the kit's file `local/resources.json` is changed: the attribute `allowed` replaces the list of
+        allowed classes, and the sending of the participant's error log is switched off. Other entries of this file are
+        kept. The attribute `permissions`, unless it is empty, is written to `local/authorization.json`.
 
         Args:
             log: the file to which the output of the processes is appended.
-            lock: file descriptor of a lock, which all processes of the participant inherit, so that the lock is held
-                until the last of them ends; None for no lock.
+            lock: file descriptor of a lock. All processes of the participant inherit the lock, so that the lock is held
+                until the last process ends. None for no lock.
         """
         local = self.path / "local"
         own = local / "resources.json"
@@ -102,9 +102,9 @@ class Kit:
         return self._process is not None and self._process.poll() is not None
 
     def stop(self) -> None:
-        """End the participant's FLARE processes. They are killed if they do not end within 20 seconds.
+        """End the participant's FLARE processes. A process that does not end within 20 seconds is killed.
 
-        Nothing happens if they were not started.
+        Nothing happens if the processes were not started.
         """
         if self._process is None:
             return

@@ -47,7 +47,7 @@ class LateReplies:
             key: FLARE's identifier of the task, which is unique for each request.
             site: the name of the site.
             kind: the kind of the request: "share", "train", "validate" or "end".
-            number: the round of the request.
+            number: the number of the round to which the request belongs.
         """
         with self._lock:
             self._requests.setdefault(key, _Request(site, kind, number, time.monotonic()))
@@ -55,14 +55,15 @@ class LateReplies:
                 del self._requests[next(iter(self._requests))]
 
     def record_reply(self, key: str, site: str, failure: str = "") -> None:
-        """Record that a reply was received. If it is late, or the second one to its request, a warning is produced.
+        """Record that a reply was received, and produce a warning if the reply is late or repeated.
 
-        The call is ignored if no request with this key was recorded for this site.
+        A reply is late if `close_requests` was called between its request and the reply. A reply is repeated if it is
+        the second one to the same request. The call is ignored if no request with this key was recorded for this site.
 
         Args:
             key: FLARE's identifier of the task, as in `record_request`.
             site: the name of the site that replied.
-            failure: the reason that the site gave for not doing what was requested; "" if it did it.
+            failure: the reason that the site gave for not doing what was requested; "" if the site did it.
         """
         with self._lock:
             request = self._requests.get(key)
@@ -75,11 +76,11 @@ class LateReplies:
                 self._warn(key, "twice" if not is_first else _delay(request))
 
     def close_requests(self, unused: Collection[str]) -> None:
-        """Record that the replies to all requests so far are no longer waited for. Replies from now on are late.
+        """Close all requests that were recorded so far. A reply to a closed request counts as late.
 
         Args:
-            unused: names of the sites whose replies were not used. If such a reply was received before this call, a
-                warning is produced for it as well.
+            unused: names of the sites whose replies to these requests were not used. For each such reply that was
+                already received, a warning is produced as well.
         """
         with self._lock:
             for key, request in list(self._requests.items()):

@@ -44,8 +44,9 @@ def to_shareable(message: Message) -> Shareable:
 
     Returns:
         A FLARE message with two parts. The weights are a part of FLARE's kind WEIGHTS, and all other tensors a part of
-        kind STATISTICS; both are NumPy arrays by name. A part without tensors is left out. A message of kind "failed"
-        becomes a FLARE reply with the error code EXECUTION_EXCEPTION and the reason in a header.
+        kind STATISTICS. Each part contains NumPy arrays by name. A part without tensors is left out. The meta data of
+        the FLARE message contains the message's kind and facts. A message of kind "failed" becomes a FLARE reply with
+        the error code EXECUTION_EXCEPTION and the reason in a header.
     """
     if message.kind == "failed":
         reply = make_reply(ReturnCode.EXECUTION_EXCEPTION)

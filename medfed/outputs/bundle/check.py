@@ -112,11 +112,12 @@ def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
 
     Args:
         content: content of `configs/metadata.json`.
-        source: name of the file in error messages.
+        source: name of the metadata file for error messages.
         schema: path of the JSON Schema file.
 
     Raises:
-        UserError: if a value is wrong or is not allowed. The message names its key.
+        UserError: if a value is wrong or is not allowed, or if the changelog lacks the bundle's version. The message
+            names the key.
     """
     validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
     if fault := jsonschema.exceptions.best_match(validator.iter_errors(content)):
@@ -135,15 +136,15 @@ def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
 def check_inference(content: Any, source: str) -> None:
     """Check that a bundle's inference config uses only the classes, keys and expressions that medfed allows.
 
-    They are listed in `TARGETS` (classes), `KEYS_OF` (arguments of some classes), `CALLS` and `IMPORTS` (in
-    expressions).
+    The constants of this module list what is allowed: `TARGETS` the classes, `KEYS_OF` the arguments of some classes,
+    and `CALLS` and `IMPORTS` the functions and imports in expressions.
 
     Args:
         content: content of `configs/inference.json`.
-        source: name of the file in error messages.
+        source: name of the config file for error messages.
 
     Raises:
-        UserError: if something is not allowed. The message names its key.
+        UserError: if the config contains something that is not allowed. The message names the key.
     """
     if not isinstance(content, dict):
         raise UserError(f"{source}: expected a JSON object of keys and values, got a {type(content).__name__}")
@@ -185,10 +186,10 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
 def is_allowed_expression(text: str) -> bool:
     """Return whether a Python expression in a bundle's config is harmless, so that MONAI may evaluate it.
 
-    Harmless are strings, numbers, references to other keys (`@key`), lists, dicts, `+`, `or`, `not`, `if ... else`,
-    list comprehensions over these, and the few functions in `CALLS`, such as `sorted` and `glob.glob`. A few whole
-    expressions are allowed as well, such as `$import glob`. The result is False for everything else, even for text that
-    is not valid Python.
+    A harmless expression contains only strings, numbers, references to other keys (`@key`), lists, dicts, list
+    comprehensions, `+`, `or`, `not`, `if ... else`, and calls of the few functions in `CALLS`, such as `sorted` and
+    `glob.glob`. A few complete expressions, such as `$import glob`, are allowed as well. The result is False for every
+    other text, also for text that is not valid Python.
 
     Args:
         text: the expression, beginning with `$`.

@@ -23,11 +23,11 @@ def inference_config(template: Path, bundle: BundleTemplate, network_def: Json |
     """Create the content of a bundle's `configs/inference.json`, which tells MONAI how to predict as medfed does.
 
     Args:
-        template: folder with the parts of the bundle that are the same for every run. Its `configs/inference.json` is
-            read and completed.
+        template: folder with the parts of the bundle that are the same for every run. Its file `configs/inference.json`
+            is read and completed; the file itself is not changed.
         bundle: object that fills in preprocessing and other entries that depend on the task and the run.
-        network_def: the network as MONAI's config parser builds it ("_target_" and arguments). None loads
-            `models/model.ts` (TorchScript) instead.
+        network_def: the description from which MONAI's config parser builds the network ("_target_" and arguments).
+            None is for networks that MONAI cannot build: the config then loads `models/model.ts` (TorchScript).
 
     Returns:
         The config as plain JSON values.
@@ -42,8 +42,8 @@ def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: J
     """Create the content of a bundle's `configs/metadata.json`: versions, data, scores, and how the model was trained.
 
     Args:
-        template: folder with the parts of the bundle that are the same for every run. Its `configs/metadata.json` is
-            read and completed.
+        template: folder with the parts of the bundle that are the same for every run. Its file `configs/metadata.json`
+            is read and completed; the file itself is not changed.
         bundle: object that fills in the entries that depend on the task.
         provenance: how the model was trained (sites, method, rounds and others), as plain JSON values.
         scores: mean scores by name, for the entry `eval_metrics`, for example {"unseen_prostate_dice": 0.85}.

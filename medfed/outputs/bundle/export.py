@@ -40,9 +40,9 @@ def export(run: Path, out: Path | None = None) -> Path:
         The folder of the bundle.
 
     Raises:
-        UserError: if the run is not finished or damaged, if the bundle's folder exists, if the weights do not fit the
-            network of the config, or if there is no single set of weights for prediction (as for the method COPA with a
-            network whose head is not linear).
+        UserError: if the run is not finished or is damaged, if the bundle's folder exists, or if the weights do not fit
+            the network of the config. Also if the method predicts with several sets of weights that cannot be combined
+            into one, such as COPA with a network whose head is not linear.
     """
     folder = RunFolder(run)
     if not (run / "config.yaml").is_file():
@@ -98,9 +98,10 @@ def select_inference_weights(
 ) -> tuple[dict[str, Tensor], NetworkWrapper | None]:
     """Return the weights that prediction needs, without the layers that the method uses only during training.
 
-    Some methods add layers to the network. On two random images, the network is compared with and without these layers.
-    If the outputs are equal, the weights of the plain network are enough. Otherwise (for example with the attention of
-    StableFDG) all weights and the function that adds the layers are returned.
+    Some methods add layers to the network. This function computes the network's output for two random images, with and
+    without the added layers. If both outputs are equal, it returns only the weights of the plain network. If they
+    differ (for example because of the attention of StableFDG), it returns all weights and the function that adds the
+    layers.
 
     Args:
         method: the method, which may add layers (`Method.wrap_network`).
@@ -109,8 +110,8 @@ def select_inference_weights(
         weights: all weights of the trained network, by name.
 
     Returns:
-        The weights for prediction by name, and the function that adds the method's layers to the plain network. The
-        function is None if the layers are not needed.
+        Two values: the weights for prediction, by name, and the function that adds the method's layers to the plain
+        network. The function is None if prediction does not need the added layers.
 
     Raises:
         UserError: if the weights do not fit the network.

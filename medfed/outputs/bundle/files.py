@@ -83,7 +83,7 @@ class BundleFiles:
 
 @contextmanager
 def open_bundle(path: Path) -> Iterator[BundleFiles]:
-    """Open a bundle for reading, without unpacking a zip file.
+    """Open a bundle for reading. A zip file is read without unpacking.
 
     Use it as `with open_bundle(path) as files:`. The context manager yields a `BundleFiles`, whose files can be read
     inside the `with` block.
@@ -92,8 +92,9 @@ def open_bundle(path: Path) -> Iterator[BundleFiles]:
         path: the bundle's folder, or a zip file of it.
 
     Raises:
-        UserError: if `path` is neither a folder nor a zip file, if it contains links, or if unpacking the zip file
-            would be dangerous (for example files outside the folder, or more than 4 GiB).
+        UserError: if `path` is neither a folder nor a zip file, or if the bundle contains links. Also if it would be
+            dangerous to unpack the zip file, for example because a file would be written outside the folder, or because
+            the unpacked files would need more than 4 GiB.
     """
     if path.is_dir():
         yield BundleFiles(path, _in_folder(path))

@@ -51,13 +51,12 @@ def model_card(
 
     Args:
         template: folder with the parts of the bundle that are the same for every run. It contains `docs/README.md`.
-        bundle: object that has the card's title and further values, which depend on the task.
+        bundle: object that gives the title and other values of the card that depend on the task.
         module: the trained network.
         provenance: how the model was trained, as plain JSON values: sites, unseen_site, method, rounds, seed and
             others. Values may be missing.
-        summary: content of `summary.json`. "transductive", "transductive_by", "sites_kept_entries", "start_weights",
-            "validation_site", "clients", "method_facts" and "vertical_ratio" are described if they are present.
-        versions: for each package that a user must install, the version by the package's name.
+        summary: content of `summary.json`, for the scores and for remarks such as those of `card_notes`.
+        versions: for each package that a user must install, by its name, the version.
         image_size: side length of the network's square input image in pixels.
         has_script: whether the bundle contains `models/model.ts` (TorchScript).
 
@@ -90,9 +89,10 @@ def model_card(
 
 
 def card_notes(summary: Mapping[str, Any]) -> str:
-    """Return the remarks that a reader of the scores must know, as paragraphs of the model card.
+    """Return remarks for readers of the scores, as paragraphs of the model card.
 
-    They say, for example, whether test images were used for adaptation and which weights the training started from.
+    For example, a remark says whether the network was adapted to the test images, or which weights the training started
+    from.
 
     Args:
         summary: content of `summary.json`.
@@ -126,9 +126,10 @@ def scores(summary: Mapping[str, Any]) -> dict[str, float]:
         summary: content of `summary.json`.
 
     Returns:
-        Scores by name, rounded to six decimals. A name consists of the group of sites ("unseen", or "seen" for sites
-        that trained), structure and metric, for example {"unseen_prostate_dice": 0.85}. Fractions are in [0, 1].
-        Unknown scores are left out.
+        Scores by name, rounded to six decimals, for example {"unseen_prostate_dice": 0.85}. A name consists of the
+        group of sites ("unseen", or "seen" for sites that trained), the structure (not for classification) and the
+        metric. Fractions are in [0, 1]. If the run measured a vertical ratio, such as that of optic cup and disc, the
+        mean absolute error of this ratio is included. Unknown scores are left out.
     """
     scoring = scoring_of(summary)
     ratio = summary.get("vertical_ratio") or {}
@@ -145,13 +146,13 @@ def scores(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def scores_table(summary: Mapping[str, Any]) -> str:
-    """Return the scores of a run as a Markdown table with 95 % intervals, and below it the meaning of the columns.
+    """Return the scores of a run as a Markdown table with 95 % intervals, and notes on the columns below the table.
 
     Args:
         summary: content of `summary.json`.
 
     Returns:
-        The table and the sentences below it. Without scores, the sentence "This run has no scores."
+        The table and the notes below it. If the run has no scores, the result is the text "This run has no scores."
     """
     scoring = scoring_of(summary)
     if not any(summary.get(role, {}).get("sites") for role in ROLES):

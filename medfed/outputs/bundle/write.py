@@ -47,22 +47,22 @@ def write_bundle(
     """Write a MONAI bundle with trained weights. If an error occurs, no folder is left.
 
     If the network cannot be converted to TorchScript, the bundle has no `models/model.ts`, and a warning gives the
-    reason. If the bundle needs TorchScript (see `wrap`), this is an error instead.
+    reason. A UserError is raised instead if MONAI cannot build the network, because the bundle then needs TorchScript.
 
     Args:
         out: folder to create; it must not exist. Its name should end in `_segmentation` or `_classification`, because
             MONAI Label infers the task from it.
         network: settings of the network.
-        weights: weights for prediction, by name.
-        task: the task, which defines preprocessing, threshold, names of structures or classes, and the bundle's
-            template.
+        weights: all weights of the network (with the layers that `wrap` adds), by name.
+        task: the task. It defines the preprocessing, the threshold, the names of structures or classes, and the
+            bundle's template.
         provenance: how the model was trained, as plain JSON values: sites, unseen_site, method, rounds, seed, data
             ("phantom" for synthetic images, or "real") and others.
         summary: content of `summary.json`, for the scores and the remarks of the model card.
-        input_is_2d: whether the input images are 2-D image files such as PNG; otherwise they are NIfTI volumes. Always
-            True for classification.
-        wrap: function that adds the layers of the federated method to the network (`Method.wrap_network`); None for the
-            plain network. MONAI cannot build the added layers, so such a bundle runs its TorchScript.
+        input_is_2d: True if the input images are 2-D image files such as PNG (always for classification), False if they
+            are NIfTI volumes.
+        wrap: function that adds the layers of the federated method to the network (`Method.wrap_network`). None is for
+            the plain network. MONAI cannot build added layers, so a bundle with added layers needs TorchScript.
 
     Returns:
         `out`.
@@ -134,8 +134,8 @@ def load_trained_network(
         The network.
 
     Raises:
-        UserError: if the weights do not fit the network (the first differences are listed), or if a weight is not
-            finite.
+        UserError: if the weights do not fit the network, or if a weight is not finite. The message lists the first
+            differences.
     """
     module = network.build(task.channels, task.out_channels)
     module = (wrap(module) if wrap else module).eval()

@@ -13,13 +13,14 @@ from medfed.outputs.figures.figure import as_array, new_figure, save_png, show_i
 def save_attention_maps(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """Write a PNG file with images and, below each image, a map of where the network's attention lies.
 
-    The map shows each score divided by the score of equal attention everywhere, so 1 means average attention. A
-    convolution pads its input with zeros, so cells at the border can have other scores whatever the image shows. One of
-    the cases should therefore be an image of constant colour: its map shows this effect alone.
+    The map shows each score divided by the mean score, so 1 means average attention. The convolutions of the network
+    pad their input with zeros. This changes the scores of cells at the border, even if the image has the same colour
+    everywhere. One of the cases should therefore be an image of constant colour, because its map shows only this effect
+    of the border.
 
     Args:
         cases: one dict per image, with `title` (text), `image` (C, H, W) in [0, 1], and `scores` (h, w): the attention
-            on each cell of a coarser grid, at least 0, with the sum 1.
+            on each cell of a coarser grid of h x w cells, at least 0, with the sum 1.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """

@@ -30,11 +30,12 @@ class BoxGroup:
     """One box of a box plot: its name and the values that it summarises.
 
     Attributes:
-        name: stands above the box, with the number of values.
+        name: the text above the box. The number of values is added to the text.
         values: one value per case (a patient's image or volume).
-        role: how the site took part: "seen" (it trained), "validation" (it only scored) or "unseen"; decides the
-            colour.
-        failed: for each value, whether the case is a failure, which is drawn as a cross.
+        role: how the site took part: "seen" (it trained), "validation" (it only scored) or "unseen". The role decides
+            the colour of the box.
+        failed: for each value, whether the case is a failure (a missed structure or a false alarm). Failures are drawn
+            as crosses.
     """
 
     name: str
@@ -48,10 +49,11 @@ class BoxPanel:
     """One panel of a box plot: several boxes on a common axis.
 
     Attributes:
-        label: the metric and its unit; the label of the axis.
+        label: the label of the axis: the metric and its unit.
         groups: the boxes, from top to bottom.
-        limits: both ends of the axis; None takes them from the values, on a logarithmic scale if the range is wide.
-        title: the title of the panel in a figure of several panels.
+        limits: (lower end, upper end) of the axis. None computes both ends from the values; the axis is then
+            logarithmic if the range is wide.
+        title: the title of the panel. A figure with a single panel does not show it.
     """
 
     label: str
@@ -63,8 +65,8 @@ class BoxPanel:
 def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path, data_label: str) -> None:
     """Write a PNG file with box plots of the scores of every case: one box per site.
 
-    There is one panel per structure and metric. Crosses are missed structures and false alarms. The distance metric of
-    such a case is the diagonal of the image, so the axis may become logarithmic.
+    There is one panel per structure and metric. Crosses mark missed structures and false alarms. In these cases, a
+    distance metric has a large value (the diagonal of the image), so the axis of a distance can be logarithmic.
 
     Args:
         rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
@@ -92,7 +94,7 @@ def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, s
     Args:
         rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
         structure: name of the structure (such as an organ) to show. Rows of other structures are left out.
-        measure: the metric to show: its title, its limits, and a function that returns its value for a row.
+        measure: the metric to show: its title, the limits of its axis, and a function that returns its value for a row.
         scoring: the metrics of the run's task. It says which cases are drawn as crosses.
     """
     sites = sorted({(ROLES.index(row["role"]), row["site"]) for row in rows})
@@ -107,12 +109,12 @@ def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring
     """Return one box of a box plot, made from the rows that have a value of the metric.
 
     Args:
-        name: the name of the box.
+        name: the text above the box.
         rows: rows of `cases.csv`: one dict of scores per image, or per structure of a patient.
-        measure: the metric to show: its title, its limits, and a function that returns its value for a row.
+        measure: the metric to show: its title, the limits of its axis, and a function that returns its value for a row.
         scoring: the metrics of the run's task. It says which cases are drawn as crosses.
-        role: how the site took part: "seen" (it trained), "validation" (it only scored) or "unseen"; decides the
-            colour.
+        role: how the site took part: "seen" (it trained), "validation" (it only scored) or "unseen". The role decides
+            the colour of the box.
     """
     known = [(value, scoring.has_cross(row)) for row in rows if (value := measure.value(row)) is not None]
     return BoxGroup(name, tuple(value for value, _ in known), role, tuple(failed for _, failed in known))
@@ -125,8 +127,8 @@ def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
     value. For example, with the limits (0, 1) and 0.73 as the smallest value, the result is (0.6, 1).
 
     Args:
-        limits: both ends of the axis; None returns None.
-        groups: the boxes that the axis shows.
+        limits: (lower end, upper end) of the axis. For None, the result is None too.
+        groups: the boxes that the axis shows. If they have no values, `limits` is returned unchanged.
     """
     values = [value for group in groups for value in group.values]
     if limits is None or not values:
@@ -139,13 +141,14 @@ def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
 def box_figure(panels: Sequence[Sequence[BoxPanel]], max_points: int | None = None) -> Figure:
     """Draw box plots with single values as points, and return them as a matplotlib figure.
 
-    A box shows the median and the quartiles. Its whiskers end at the most distant value that is within 1.5 times the
-    length of the box from the box (Tukey).
+    A box shows the median and the quartiles. As usual (Tukey), each whisker ends at the most distant value whose
+    distance from the box is at most 1.5 times the length of the box.
 
     Args:
-        panels: rows of panels. Every row has the same number of panels, and every panel the same number of boxes.
-        max_points: a box with more values than this shows as points only values outside the whiskers, at most 30 of
-            them. None shows all values.
+        panels: the panels of the figure, row by row. Every row has the same number of panels, and every panel the same
+            number of boxes.
+        max_points: largest number of values that a box shows completely as points. A box with more values shows at most
+            30 points, all outside the whiskers. None always shows all values.
     """
     n_groups = max(1, *(len(panel.groups) for line in panels for panel in line))
     with_titles = sum(map(len, panels)) > 1

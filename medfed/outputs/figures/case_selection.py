@@ -46,16 +46,16 @@ def select_best_median_worst(rows: Sequence[Mapping]) -> dict[str, str]:
 def select_common_cases(rows: Sequence[Mapping], n: int) -> list[dict]:
     """Select images or volumes of the unseen site that are the same for every method and seed.
 
-    The choice depends on a hash of the names of the site and of the image or volume, not on the scores. Images with a
-    class are selected from each class in turn, and the result is sorted by class.
+    The images or volumes are ordered by a hash of their names, so the choice does not depend on the scores. For
+    classification, one image of each class is selected in turn, and the result is sorted by class.
 
     Args:
         rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
         n: maximum number of images or volumes.
 
     Returns:
-        A copy of the row of each selected image or volume. If it has several rows (one per structure), the first one is
-        used.
+        A copy of one row of `cases.csv` for each selected image or volume. For a volume with several rows (one per
+        structure), this is the first of its rows.
     """
     cases = {(row["site"], row["patient"]): dict(row) for row in reversed(rows) if row["role"] == "unseen"}
     ordered = [cases[names] for names in sorted(cases, key=lambda names: stream_seed(0, "shown", *names))]

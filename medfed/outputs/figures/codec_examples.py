@@ -15,12 +15,13 @@ def save_codec_examples(contents: Sequence, reconstructions: Sequence, styles: S
                 path: str | Path, data_label: str) -> None:
     """Write a PNG file with a grid of restyled images: one row per content image, one column per style image.
 
-    The two columns on the left are the content images and their reconstructions by the style codec, the encoder and
-    decoder that change the style of an image.
+    The first column shows the content images. The second column shows their reconstructions by the style codec (the
+    encoder and decoder that change the style of an image). The style images are in the row above the grid.
 
     Args:
         contents: N images (C, H, W) in [0, 1].
-        reconstructions: the N images encoded and decoded without a change of style (its strength alpha is 0).
+        reconstructions: N images (C, H, W): the content images, encoded and decoded without a change of style (with the
+            strength alpha = 0).
         styles: M images (C, H, W) in [0, 1].
         styled: N rows of M images (C, H, W): the content image of the row in the style of the column's image.
         path: the PNG file to write.

@@ -14,7 +14,8 @@ from medfed.tasks.class_scoring import classes_of
 def save_confusion_matrices(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """Write a PNG file with one confusion matrix per site: rows are true classes, columns are predicted classes.
 
-    Each cell shows a number of images. Its colour shows which fraction of all images of the true class this is.
+    Each cell shows a number of images. The colour of the cell shows this number divided by the number of all images of
+    the true class at the site.
 
     Args:
         rows: the rows of the run's `cases.csv`: one dict per image, with its site, its class and the predicted class.

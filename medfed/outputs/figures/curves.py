@@ -32,7 +32,7 @@ class Curve:
     """One curve of a panel: a measured value by round.
 
     Attributes:
-        name: the name in the legend.
+        name: the name of the curve in the legend.
         points: (round, value) pairs, sorted by round.
         colour: the colour as "#RRGGBB".
         dash: line style of matplotlib: "-", "--" or ":".
@@ -51,9 +51,10 @@ class CurvePanel:
     """One panel of a figure: the curves of one measured value, such as the training loss, by round.
 
     Attributes:
-        label: what was measured; the label of the axis.
-        curves: the curves with a name.
-        clients: (round, value) pairs of each of many clients, drawn as one band from the lowest to the highest value.
+        label: the label of the axis: what was measured.
+        curves: the curves that are drawn as lines.
+        clients: for each of many clients, the (round, value) pairs. Clients are not drawn as lines, but as one band
+            from the lowest to the highest value of each round.
     """
 
     label: str
@@ -83,8 +84,8 @@ def save_training_curves(
         history: the rows of `history.csv`, one dict per round (see `run_panels`).
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-        ends: the boundary distance that was measured at the end at each site that did not train: (round, distance) by
-            the site's name. None is the same as an empty dict.
+        ends: for each site that did not train, by its name, (round, boundary distance). At such a site, the boundary
+            distance is measured only once, so the panel shows one point. None is the same as an empty dict.
     """
     *usual, boundary_distance = run_panels(history, ends or {})
     panels = usual if boundary_distance.is_empty else [*usual, boundary_distance]
@@ -94,18 +95,20 @@ def save_training_curves(
 def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[CurvePanel]:
     """Prepare the training curves of a run: one panel each for training loss, validation score and boundary distance.
 
-    A panel has one curve per site and their mean. With more than 12 sites or clients it has one band from the lowest to
-    the highest value instead of their curves.
+    A panel has one curve for each site and one curve for the mean over the sites. If there are more than 12 sites or
+    clients, a band from the lowest to the highest value replaces the curves of the single sites.
 
     Args:
-        history: one dict per round with `round`, `train_loss`, `validation_score` (None in rounds without validation).
-            If they were measured, also `boundary_distance` (cosine distance between network features inside and outside
-            the outlines of structures), `validation_site_score`, and values of single sites such as `train_loss/SITE`.
-        ends: for each site that did not train, by its name, (round, boundary distance). It was measured only once, so
-            it is drawn as one point.
+        history: one dict per round with the keys `round`, `train_loss` and `validation_score` (None in rounds without
+            validation). Values that were measured only in some runs are optional: `boundary_distance` (cosine distance
+            between network features inside and outside the outlines of structures), `validation_site_score`, and the
+            values of single sites, such as `train_loss/SITE`.
+        ends: for each site that did not train, by its name, (round, boundary distance). At such a site, the boundary
+            distance is measured only once, so the panel shows one point.
 
     Returns:
-        One panel for each of `MEASURES`, in this order. Curves without points are left out.
+        Three panels: training loss, validation score, boundary distance. Curves without points are left out, so a panel
+        can be empty.
     """
     panels = []
     for key, label in MEASURES.items():
@@ -127,14 +130,15 @@ def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[
 def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurvePanel]:
     """Prepare the training curves of a comparison: one panel per measured value, with one curve per method.
 
-    The panels are training loss, validation score and boundary distance. A curve is the mean over all runs of the
-    method (all unseen sites and seeds).
+    A curve is the mean over all runs of the method (all unseen sites and seeds).
 
     Args:
-        histories: for each method, by its name, the rows of `history.csv` of each of its runs.
+        histories: for each method, by its name, a list with the history of each of its runs. A history is the rows of
+            `history.csv`, one dict per round (see `run_panels`).
 
     Returns:
-        One panel for each of `MEASURES`, in this order. Curves without points are left out.
+        Three panels: training loss, validation score, boundary distance (the cosine distance between network features
+        inside and outside the outlines of structures). Curves without points are left out, so a panel can be empty.
     """
     panels = []
     for key, label in MEASURES.items():
@@ -147,8 +151,9 @@ def curve_figure(panels: Sequence[CurvePanel], with_legend: bool) -> Figure:
     """Draw panels of training curves side by side, and return them as a matplotlib figure.
 
     Args:
-        panels: the panels to draw. A panel without points says "none recorded".
-        with_legend: True draws a legend in each panel; False draws no legend, because the HTML report adds its own.
+        panels: the panels to draw. An empty panel shows the text "none recorded".
+        with_legend: True draws a legend in each panel. False draws no legend, for the HTML report, which has a legend
+            of its own.
     """
     figure = new_figure(PANEL_IN[0] * len(panels), PANEL_IN[1] + 0.6 * with_legend)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):

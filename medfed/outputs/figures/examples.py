@@ -31,8 +31,8 @@ def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
         n: maximum number of right predictions, and also of wrong predictions.
 
     Returns:
-        Copies of the rows: first the right predictions, then the wrong ones. Each part begins with the most confident
-        one.
+        Copies of the rows: first the right predictions, then the wrong predictions. Each of these two parts is sorted
+        by confidence (the probability of the predicted class), the highest first.
     """
     unseen = [dict(row) for row in rows if row["role"] == "unseen"]
     ranked = sorted(unseen, key=lambda row: (-_confidence(row), row["site"], row["patient"]))

@@ -67,10 +67,13 @@ def save_png(figure: Figure, path: str | Path, title: str) -> None:
 
 @contextmanager
 def texts_are_plain(figure: Figure) -> Iterator[None]:
-    """Switch off matplotlib's formulas inside a `with` block, so that a site named `a$b$` is written as it is.
+    """Context manager: switch off matplotlib's formulas, so that all texts of a figure are written as they are.
+
+    Without it, matplotlib shows a text between two "$" as a formula. Draw or save the figure inside the `with` block.
 
     Args:
-        figure: the figure that is drawn inside the block. Its present texts stay without formulas after the block.
+        figure: the figure; it is changed in place. The texts that it has before the block stay without formulas after
+            the block.
     """
     import matplotlib
     from matplotlib.text import Text
@@ -104,8 +107,8 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bo
 
     Args:
         figure: the figure; it is changed in place.
-        entries: for each entry (line style or marker of matplotlib, colour, text). A first text with "-" is a line
-            style, such as "--". Any other first text is a marker, such as "s" for a square.
+        entries: one tuple (symbol, colour, text) for each entry. The symbol is a line style of matplotlib if it
+            contains "-" (such as "--"). Otherwise it is a marker of matplotlib, such as "s" for a square.
         dark: True gives the legend a dark background, for colours that are pale on white.
     """
     from matplotlib.lines import Line2D
@@ -123,8 +126,8 @@ def show_image(axes: Axes, image: np.ndarray, aspect: float = 1.0) -> None:
 
     Args:
         axes: the axes to draw on.
-        image: (C, rows, columns) in [0, 1]. Three channels are shown in colour. Of any other number, the first channel
-            is shown in grey.
+        image: (C, rows, columns) in [0, 1]. An image with three channels is shown in colour. Of any other image, only
+            the first channel is shown, in grey.
         aspect: height of a pixel divided by its width.
     """
     pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
@@ -136,7 +139,7 @@ def as_array(values: Any) -> np.ndarray:
     """Return a tensor on any device, or anything else that numpy can convert, as a numpy array.
 
     Args:
-        values: the tensor, array or nested list. The result may share its memory.
+        values: the tensor, array or nested list. The result may share the memory of a tensor or array.
     """
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
@@ -152,8 +155,8 @@ def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.
 
     Returns:
         A view (C, W, H, ...) of the array. For `axes` such as "RA" or "LP", the row index increases from the patient's
-        front to the back, and the column index from the patient's right to the left. If `axes` is None, the array
-        itself.
+        front to the back, and the column index from the patient's right to the left. If `axes` is None, the result is
+        the array itself.
     """
     if axes is None:
         return array
@@ -168,8 +171,8 @@ def rows_by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
         rows: one dict of scores per image, or per structure of a patient, with `role` and `site`.
 
     Returns:
-        For each (role, site) its rows. The role is "seen" (the site trained), "unseen" or "validation" (it only
-        scored). The sites are sorted by role, in this order, and then by name.
+        The rows of each site, by (role, name of the site). The role is "seen" (the site trained), "unseen" or
+        "validation" (the site only scored). The sites are sorted by role, in this order, and then by name.
     """
     sites: dict[Site, list[Mapping]] = {}
     for row in sorted(rows, key=lambda row: (row["role"], row["site"])):
@@ -181,7 +184,7 @@ def figure_with_panels(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
     """Create a figure with `n` square panels, at most five in a line.
 
     Args:
-        n: number of panels; 0 gives a figure without a visible panel.
+        n: number of panels. For 0, the figure has no visible panel.
         size_in: side of a panel in inches.
 
     Returns:

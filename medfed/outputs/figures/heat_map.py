@@ -20,7 +20,8 @@ def heat_map_figure(
 ) -> Figure | None:
     """Draw a table of numbers as coloured cells: the better the number, the stronger the colour of its cell.
 
-    Colours range from the worst to the best number of the table. Numbers are shown with two decimals.
+    The worst number of the table has the palest colour and the best number the strongest colour. Numbers are shown with
+    two decimals.
 
     Args:
         rows: names of the rows, such as methods.

@@ -28,21 +28,23 @@ REFERENCE, PREDICTION = SKY, YELLOW
 
 
 def save_overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, common_cases: bool = False) -> None:
-    """Write a PNG file with images and, as contours on them, the reference masks and the predicted masks.
+    """Write a PNG file with images on which contours show the reference masks (true masks) and the predicted masks.
 
-    A volume is shown as three slices, near both ends and in the middle of the reference. A 2-D image is shown as a
-    whole.
+    A volume is shown as three of the slices that contain the reference mask: one near the first of these slices, the
+    middle slice, and one near the last. A 2-D image is shown as one slice.
 
     Args:
-        cases: one dict per image or volume, with `title` (text); `image` (C, H, W, D) in [0, 1]; `reference` and
-            `prediction` (S, H, W, D), one mask for each of S structures; and `spacing` (mm along H, W and D, or None).
-            Volumes may have `affine` (4, 4), from voxels to mm. With `spacing` None the image is a photograph, and H
-            runs along its rows. Otherwise it is shown as radiologists do, with the patient's front up and the patient's
-            right side on the left; without `affine`, H runs to the patient's left and W to the back.
+        cases: one dict per image or volume, with the keys `title` (text), `image` (C, H, W, D) in [0, 1], `reference`
+            and `prediction` (S, H, W, D; one mask of 0 and 1 for each of S structures), and `spacing`. D is the number
+            of slices. For a photograph, `spacing` is None, and H is the row index. For a scan, `spacing` is the size of
+            a voxel in mm along H, W and D. A scan is shown with the patient's front up and the patient's right side on
+            the left. The dict of a scan may have the key `affine`, a (4, 4) matrix from voxels to mm. Without `affine`,
+            H must increase to the patient's left and W to the patient's back.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-        common_cases: True shows one slice of each case, the one with the largest reference area. The slice is cropped
-            around the reference only, so that the figures of two methods differ only in the predicted contours.
+        common_cases: True shows only one slice of each case: the slice in which the reference mask is largest. This
+            slice is cropped around the reference mask, so that the figures of two methods differ only in the predicted
+            contours. False crops around both masks.
     """
     upright = [_to_display(case) for case in cases]
     slices = [[_fullest_slice(case)] if common_cases else _slices(case) for case in upright]

@@ -40,9 +40,10 @@ class RestyledImages:
     patients: Sequence
 
     def one_style_per_image(self) -> np.ndarray:
-        """Return one restyled copy of each image, (N, C, H, W): the first image in the first style, and so on.
+        """Return one restyled copy of each image, (N, C, H, W).
 
-        After the last style, the first style is used again.
+        The first image is in the first style, the second image in the second style, and so on. After the last style,
+        the first style is used again.
         """
         styles = [as_array(images) for images in self.styled.values()]
         return np.stack([styles[place % len(styles)][place] for place in range(len(self.patients))])
@@ -51,9 +52,9 @@ class RestyledImages:
 def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_label: str) -> None:
     """Write a PNG file with a map of image styles by t-SNE, in which images of similar appearance are close together.
 
-    The left panel shows the original images, the right panel the same images and restyled copies of them. Each site has
-    its colour. The title of a panel says how often the nearest neighbour of an image, among images of other patients,
-    is of the same site.
+    The left panel shows the original images. The right panel shows the same images and one restyled copy of each. Each
+    site has its own colour. The title of a panel gives the percentage of images whose most similar image of another
+    patient is from the same site.
 
     Args:
         sites: for each site, by its name, its original images and their copies in the styles of other sites.
@@ -117,10 +118,10 @@ def describe_style(images: np.ndarray) -> np.ndarray:
 
 
 def site_separability(points: np.ndarray, labels: np.ndarray, patients: Sequence) -> float:
-    """Return how often the nearest neighbour of an image, among images of other patients, is from the same site.
+    """Return the fraction of images whose most similar image of another patient is from the same site.
 
     Args:
-        points: (N, D), the description of each image; distances are Euclidean.
+        points: (N, D), the description of each image. The most similar image has the smallest Euclidean distance.
         labels: (N,), integers, the site of each image.
         patients: the patient of each of the N images.
 

@@ -62,7 +62,7 @@ def save_style_grid(
 ) -> None:
     """Write a PNG file with one image of each source site (a site that trains) in the style of every site.
 
-    Each row shows one image, first as it is and then in each style.
+    Each row shows one image: on the left the original, and then the image in each style.
 
     Args:
         images_by_site: for each source site, by its name, a pair: its image (C, H, W) in [0, 1], and a dict with the
@@ -95,8 +95,8 @@ def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_
     https://arxiv.org/abs/2210.00912).
 
     Args:
-        images_by_site: for each site, by its name, (images before, images after). Both have the shape (N, C, H, W),
-            with any N; their channels are averaged.
+        images_by_site: for each site, by its name, a pair: its images before and its images after the exchange. Each is
+            (N, C, H, W); N may differ. The grey level of a pixel is the mean over its channels.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """

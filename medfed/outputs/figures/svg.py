@@ -45,15 +45,15 @@ _FONT = re.compile(r"(?:(\d+|bold) )?([\d.]+)px")
 def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) -> str:
     """Return a matplotlib figure as the text of an SVG element for an HTML page.
 
-    The element has no `style` attribute, no script and no reference outside itself, so the page's content security
-    policy allows it. Every text is escaped. The same figure gives the same text.
+    The element has no `style` attribute, no script and no reference to other files, so the page's content security
+    policy allows it. Every text is escaped. Colours of medfed's palette (the keys of `COLOURS`) are replaced by
+    variables of the page's style sheet; other colours stay. The same figure gives the same text.
 
     Args:
-        figure: the figure; it is changed in place: its white background becomes invisible. Colours of `COLOURS` become
-            variables of the page's style sheet, and other colours stay.
-        prefix: text at the beginning of every id in the element. It must differ between the figures of a page.
+        figure: the figure; it is changed in place, because its white background becomes invisible.
+        prefix: text at the beginning of every id in the element. Each figure of a page needs another prefix.
         label: description for readers who cannot see the figure.
-        natural_size: True gives the element the figure's size, 72 px per inch. False lets it fill the width of the
+        natural_size: True gives the element the figure's size, 72 px per inch. False gives the element the width of the
             page's column.
     """
     label = _NOT_XML.sub("\ufffd", label)

@@ -39,12 +39,11 @@ ALSO_RUN_HERE = " (also run here)"
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """A run of the comparison. Published results of the same method and settings are marked in the report.
+    """The method and settings of one run of a comparison, to find published results of the same method and settings.
 
     Args:
         name: name of the method in the config.
-        changes: dotted keys (such as `method.k`) whose values differ from the config that all rows of the comparison
-            share.
+        changes: dotted keys (such as `method.k`) of the settings in which the run differs from the comparison's config.
         settings: all values of the config's `method` block.
     """
 
@@ -53,10 +52,10 @@ class CompletedRun:
     settings: Mapping[str, Any]
 
     def matches(self, row: PublishedRow) -> bool:
-        """Return whether a published row has the method and settings of this run, so that both can be compared.
+        """Return whether a published row has the method and settings of this run.
 
-        The names of the methods must be equal, and the run must have every setting that `row.method` contains. No other
-        setting of the run may differ from the comparison's config.
+        The result is True if the names of the methods are equal, if the run has every setting in `row.method` with the
+        same value, and if no other setting of the run differs from the comparison's config.
 
         Args:
             row: the published numbers of one method.
@@ -79,7 +78,7 @@ def published_name_of(data: Mapping[str, Any]) -> str | None:
         data: the config's `data` block, as a dict.
 
     Returns:
-        The name; None if no published table can have this dataset.
+        The name; None if the dataset is not one that medfed has published tables of.
     """
     if data.get("name") == "folder_classes":
         return FOLDERS.get(re.sub("[^a-z0-9]", "", Path(str(data.get("root", ""))).name.lower()))
@@ -101,7 +100,7 @@ def tables_of_dataset(dataset: str | None) -> list[PublishedTable]:
 
 
 def comparison_warnings(data: str) -> tuple[str, ...]:
-    """Return the warnings to show above the published tables: which numbers must not be ranked together.
+    """Return the warnings that stand above the published tables. They say which numbers must not be ranked together.
 
     Args:
         data: which images the comparison uses: "phantom" (synthetic; gives a second warning) or "real".
@@ -110,7 +109,7 @@ def comparison_warnings(data: str) -> tuple[str, ...]:
 
 
 def table_facts(table: PublishedTable) -> tuple[str, ...]:
-    """Return sentences about a published table: citation, network, data split, who ran the other methods, and notes.
+    """Return texts about a published table: citation, network, data split, who ran the compared methods, and notes.
 
     Args:
         table: a published table.
@@ -135,7 +134,7 @@ def block_title(block: PublishedBlock) -> str:
 def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[CompletedRun]) -> list[list[str]]:
     """Format one block of a published table as rows of text: a header row, then one row for each method.
 
-    A method that the comparison also ran with the same settings is marked "(also run here)". If the paper printed an
+    A method is marked "(also run here)" if one of the runs has the same method and settings. If the paper printed an
     average that is not the mean of the row's values, a dagger (†) marks this average.
 
     Args:
@@ -144,8 +143,8 @@ def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[Comp
         runs: the runs of the comparison.
 
     Returns:
-        Rows of equal length: the method in medfed's notation, the method's name in the paper, one number for each
-        column, and the printed average if the block has averages.
+        Rows of equal length. A row has the method in medfed's notation (such as `ccst:k=1`), the method's name in the
+        paper, one number for each column and, if the block has averages, the printed average ("-" if there is none).
     """
     runs, misprinted = list(runs), {misprint.method for misprint in table.misprints if misprint.block == block.title}
     averaged = any(row.average is not None for row in block.rows)
@@ -162,7 +161,7 @@ def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[Comp
 def footnotes(table: PublishedTable, block: PublishedBlock) -> tuple[str, ...]:
     """Return the footnotes of one block of a published table: wrong averages, and the long names of its columns.
 
-    A wrong average is one that the paper printed although it is not the mean of the row's values.
+    An average is wrong if the paper printed it, but it is not the mean of the row's values.
 
     Args:
         table: the published table that contains the block.
@@ -184,7 +183,7 @@ def to_published_markdown(data: Mapping[str, Any], kind: str, runs: Sequence[Com
 
     Args:
         data: the config's `data` block, as a dict.
-        kind: which images the comparison uses: "phantom" (synthetic) or "real"; decides which warnings are printed.
+        kind: which images the comparison uses: "phantom" (synthetic; adds a second warning) or "real".
         runs: the runs of the comparison. A published row is marked if one of the runs has its method and settings.
 
     Returns:

@@ -29,8 +29,8 @@ class PublishedRow:
         printed: name of the method in the paper.
         values: one number for each column.
         average: printed average; None if the paper has none.
-        rounded_to: precision of the printed numbers, and so the largest difference between the printed average and the
-            mean that rounding can explain. COPA's numbers have one decimal.
+        rounded_to: precision of the printed numbers, such as 0.01 for two decimals. A difference up to this value
+            between the printed average and the mean is explained by rounding.
     """
 
     method: str
@@ -159,8 +159,8 @@ class PublishedTable:
     def wrong_averages(self) -> tuple[Misprint, ...]:
         """Return the printed averages of the table that are not the mean of their row.
 
-        The mean of every row is computed again. A difference that rounding can explain is not counted. The result
-        should be equal to the field `misprints`.
+        The mean of every row is computed again. An average is wrong if it differs from the mean by more than the row's
+        `rounded_to`. The result should be equal to the field `misprints`.
         """
         return tuple(
             Misprint(block.title, row.method, row.average, float(row.mean().quantize(CENT, ROUND_HALF_UP)))

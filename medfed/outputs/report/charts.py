@@ -51,8 +51,9 @@ def run_boxes(run: Run, prefix: str) -> list[Chart]:
 def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
     """Draw box plots of the scores of the cases at unseen sites, with one box per method.
 
-    There is one chart per unseen site, structure and metric. Only the task's first metric and the metrics that the
-    config lists are drawn. A box has the cases of all seeds. The charts of one structure and metric have the same axis.
+    There is one chart per unseen site, structure and metric. The metrics are the task's first metric and those that the
+    config lists under `evaluation.metrics`. A box shows the cases of all seeds. Charts of the same structure and metric
+    have the same axis limits, if the metric has fixed limits such as 0 and 1.
 
     Args:
         comparison: the runs that are compared.
@@ -129,8 +130,8 @@ def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
 def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:
     """Draw the scores of all methods at all sites as coloured tables: one chart per structure and metric.
 
-    There is a chart for the unseen sites and, if the comparison has validation sites, another for these. With only one
-    site, no chart is drawn.
+    A chart shows the unseen sites. If the comparison has validation sites, there is a second chart for the validation
+    sites. A chart is drawn only if it has at least two sites.
 
     Args:
         comparison: the runs that are compared.

@@ -26,9 +26,9 @@ class Configuration:
         facts: (name, value) pairs in words, such as the dataset and the seeds. Different values of several runs are
             joined.
         runs: a table with one row per run.
-        runs_are_folded: whether the table is folded up.
-        notices: sentences that the runs recorded.
-        notices_are_folded: whether the notices are folded up.
+        runs_are_folded: whether the page shows the table only after a click.
+        notices: sentences that the runs recorded, such as warnings.
+        notices_are_folded: whether the page shows the notices only after a click.
     """
 
     facts: list[tuple[str, str]]
@@ -43,8 +43,8 @@ def describe_configuration(runs: Sequence[Run], left_out: Sequence[str]) -> Conf
 
     Args:
         runs: every run of the report.
-        left_out: for each figure that the report does not show, a sentence with its path and the reason. It is added to
-            the notices, the sentences that the runs recorded.
+        left_out: for each figure that the report does not show, its path and the reason, as text. These texts are added
+            to the notices (sentences that the runs recorded, such as warnings).
     """
     notices = [*_notices(runs), *(f"figure not in this page: {reason}" for reason in left_out)]
     return Configuration(

@@ -33,7 +33,7 @@ class Table:
 
     Attributes:
         caption: what the table shows.
-        data_label: which data it is about; ends the caption.
+        data_label: which data is shown, such as "PHANTOM data"; the text at the end of the caption.
         head: the headings of the columns.
         body: the rows; the first cell of a row is the row's heading.
         foot: rows below the body, which are not sorted.
@@ -59,7 +59,7 @@ class LegendEntry:
         colour: a CSS colour.
         width: width of the line in pixels.
         dashes: SVG's `stroke-dasharray`; "" for a solid line.
-        opacity: of the line, in [0, 1].
+        opacity: opacity of the line, in [0, 1].
     """
 
     name: str
@@ -75,7 +75,7 @@ class Chart:
 
     Attributes:
         caption: what the chart shows.
-        data_label: which data it is about; ends the caption.
+        data_label: which data is shown, such as "PHANTOM data"; the text at the end of the caption.
         svg: the SVG element.
         legend: the entries of the legend below the chart.
     """
@@ -91,11 +91,11 @@ class EmbeddedImage:
     """A PNG file inside the page, with its caption.
 
     Attributes:
-        caption: what the image shows; also its text for readers who cannot see it.
-        data_label: which data it is about; ends the caption.
+        caption: what the image shows. The caption is also the description for readers who cannot see the image.
+        data_label: which data is shown, such as "PHANTOM data"; the text at the end of the caption.
         source: the file's content as a `data:` address.
-        width: in pixels.
-        height: in pixels.
+        width: width of the image in pixels.
+        height: height of the image in pixels.
     """
 
     caption: str

@@ -33,10 +33,10 @@ CAPTIONS = {  # by file name
 
 @dataclass
 class FigureBudget:
-    """How much room the report has left for PNG figures, and which figures it shows or leaves out.
+    """The limit for the size of all PNG figures in the report, and which figures the report shows or leaves out.
 
     Attributes:
-        bytes_left: bytes of PNG files that the report may still take.
+        bytes_left: how many bytes of PNG files may still be added to the report.
         embedded: the files that are in the report.
         left_out: for each file that is not in the report, its path and the reason.
     """
@@ -52,8 +52,8 @@ class FigureBudget:
             path: the PNG file.
 
         Returns:
-            The content of the file. None if it is not a PNG file or if no room is left; then `left_out` gets the
-            reason.
+            The content of the file. The result is None if the file is not a PNG file or is larger than `bytes_left`.
+            The reason is then added to `left_out`.
         """
         size = path.stat().st_size
         data = path.read_bytes() if size <= self.bytes_left else b""
@@ -72,7 +72,7 @@ class MethodStack:
 
     Attributes:
         caption: what the figures show.
-        data_label: which data they are about; ends the caption.
+        data_label: which data the figures show, such as "PHANTOM data"; the text at the end of the caption.
         layers: (method, figure) pairs.
     """
 
@@ -84,12 +84,14 @@ class MethodStack:
 def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
     """Return the PNG figures of a run for the HTML report.
 
-    Figures that the report draws itself or that it already shows are left out. Figures that medfed writes come first,
-    in a fixed order, and other files follow by name.
+    Training curves and box plots are left out, because the report draws them itself. Figures that the report already
+    shows in a comparison are left out too, and so are figures that are larger than what remains of the budget. Figures
+    that medfed writes come first, in a fixed order. Other PNG files of the run's folder `figures/` follow, sorted by
+    name.
 
     Args:
         run: the finished run.
-        budget: the room for figures; it is updated in place.
+        budget: the limit for the size of all figures; it is updated in place.
     """
     if (older := run.path / "pictures").is_dir() and not (run.path / FIGURES).is_dir():
         budget.left_out.append(f"{older}: written by an older version of medfed; rename the folder to {FIGURES}")
@@ -106,12 +108,13 @@ def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
 def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str, list[MethodStack]]:
     """Return the figures that show predictions, so that a reader can compare the methods at each unseen site.
 
-    Each figure is of one seed. Figures that show the same cases for every method come first. Figures in which each
-    method shows its own cases follow, and they are left out first if there is no room.
+    The figures of one kind at one site are from the same seed. Figures that show the same cases for every method come
+    first. Figures for which each method chose other cases follow. A figure is left out if it is larger than what
+    remains of the budget.
 
     Args:
         comparison: the runs that are compared.
-        budget: the room for figures; it is updated in place.
+        budget: the limit for the size of all figures; it is updated in place.
 
     Returns:
         For each unseen site, by its name, one `MethodStack` per kind of figure. Sites without figures of at least two

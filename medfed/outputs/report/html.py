@@ -19,10 +19,10 @@ _NOT_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # characters th
 def render_page(template: str, style: str, script: str = "", folders: Sequence[Path] = (), **content: object) -> str:
     """Render a template as an HTML page that needs no other file and no network.
 
-    The content security policy of the page forbids the browser to load anything. Text from `content` is escaped.
+    The content security policy of the page forbids the browser to load other files. Text from `content` is escaped.
 
     Args:
-        template: file name of the Jinja template; it extends `frame.html.jinja`.
+        template: file name of the Jinja template, which must extend `frame.html.jinja`.
         style: the page's style sheet (CSS).
         script: the page's script (JavaScript); "" for none.
         folders: folders with templates, in addition to `medfed/outputs/report/templates`.

@@ -138,8 +138,9 @@ def describe_entry(key: LedgerKey, methods: list[str]) -> EntryDescription:
 
     Args:
         key: direction, group and name of the sent values, as in the ledger (the list of everything that was sent).
-        methods: the name of the run's method, in a list. For a stack of methods, their names in order. The tensors of a
-            stack have names such as `0/NAME` and `1/NAME`, where the number is the position of the method.
+        methods: a list with the name of the run's method. If the run combined several methods (a stack of methods), the
+            list has their names in order. The ledger then names tensors `0/NAME`, `1/NAME` and so on: the number is the
+            index of the method in the list.
 
     Returns:
         The description; `UNKNOWN` if there is none.

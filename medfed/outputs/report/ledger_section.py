@@ -54,7 +54,7 @@ class Ledgers:
 
 
 def format_size(n_bytes: int) -> str:
-    """Return a number of bytes as text with three digits and a unit (powers of 1000): 1234 gives "1.23 kB".
+    """Return a number of bytes as text with three digits and a unit; 1 kB is 1000 bytes. 1234 gives "1.23 kB".
 
     Args:
         n_bytes: the number of bytes, at least 0. Numbers below 1000 are written in full, such as "999 bytes".
@@ -87,7 +87,8 @@ def run_ledger(run: Run) -> RunLedger:
 def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
     """Return texts and tables that say what left the sites in all runs of a comparison.
 
-    They have the bytes of each method over all its runs, and the details of the first run of each method.
+    A table has the total bytes of each method over all its runs. All details are given for one run of each method, the
+    first in `comparison.runs`.
 
     Args:
         comparison: the runs that are compared.

@@ -57,10 +57,10 @@ class LedgerTotal:
         """Add one row of `ledger.csv` (one sent tensor or value) to the total, in place.
 
         Args:
-            round_number: the round in which it was sent.
-            site: the site that sent or received it.
-            shape: its shape as text, such as "16x3x3".
-            n_bytes: its size in bytes.
+            round_number: the round in which the tensor or value was sent.
+            site: name of the site that sent or received the tensor or value.
+            shape: shape of the tensor as text, such as "16x3x3"; "1" for a single value.
+            n_bytes: size of the tensor or value in bytes.
         """
         self.n_bytes += n_bytes
         self.rounds.add(round_number)
@@ -95,13 +95,14 @@ class Ledger:
 def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
     """Read the `ledger.csv` of a run (the list of all sent tensors and values) and return the totals of its rows.
 
-    Rows with the same direction, group and name are added up. The names in `model.safetensors` say which tensors are
-    weights of the network. Site names in the name of a tensor are replaced, so that all sites share one total:
-    `style/UCL/mean` becomes `style/SITE/mean`.
+    Rows with the same direction, group and name (see `LedgerKey`) are added up. Tensors whose names are in
+    `model.safetensors` are counted as weights of the network. The name of a site in the name of a tensor is replaced by
+    SITE, so that the tensors of all sites are added up: `style/UCL/mean` becomes `style/SITE/mean`.
 
     Args:
         run: the run's folder.
-        sites: names of sites to replace. The names of simulated clients in `clients.json` are replaced as well.
+        sites: names of the sites that are replaced by SITE. The names of simulated clients, in the run's
+            `clients.json`, are replaced as well.
 
     Raises:
         UserError: if a file is damaged or the ledger has another header.

@@ -53,7 +53,7 @@ class ComparisonResults:
         boxes: box plots of the scores of single cases (a patient's image or volume) at the unseen sites.
         curves: the mean training curve of each method.
         figures: figures of predictions, by unseen site; None if the runs cannot be compared.
-        cost: time and transferred bytes of each method; None if they are not comparable.
+        cost: time and transferred bytes of each method; None if the runs' times cannot be compared.
         published: tables that papers printed about the dataset; None if no such table is known.
         box_note: sentence that explains the box plots.
     """
@@ -70,13 +70,13 @@ class ComparisonResults:
 
 
 def build_page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
-    """Return the report on runs and comparisons: one complete HTML page as text.
+    """Return the report on runs and comparisons as the text of one complete HTML page.
 
     The same runs and comparisons give the same text.
 
     Args:
-        runs: finished runs, each with a section of its own.
-        comparisons: comparisons, each with a section of its own. A comparison contains its runs.
+        runs: finished runs. The page has one section for each of them.
+        comparisons: comparisons of runs. The page has one section for each of them.
     """
     compared = [run for comparison in comparisons for run in comparison.runs]
     all_runs = list({run.path: run for run in (*runs, *compared)}.values())

@@ -56,7 +56,7 @@ class Published:
 def published_tables(comparison: Comparison) -> Published | None:
     """Return the tables that papers published about the dataset of a comparison, as content of the report.
 
-    Rows of methods that the comparison also ran are marked.
+    A published row is marked if the comparison has a run with the same method and settings.
 
     Args:
         comparison: the runs that are compared, at least one.

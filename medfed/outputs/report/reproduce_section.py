@@ -59,9 +59,10 @@ def recipes_for(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Recip
     """Return the commands and configs that repeat runs and comparisons.
 
     Args:
-        runs: finished runs; each gets a command for `medfed.train` and its config.
-        comparisons: comparisons. Each one that `medfed.evaluate` wrote gets a command for `medfed.evaluate`, with the
-            config of one run of each method. Comparisons of runs that the user named one by one are left out.
+        runs: finished runs. For each run, the result has a command for `medfed.train` and the run's config.
+        comparisons: comparisons of runs. For each comparison that `medfed.evaluate` wrote, the result has a command for
+            `medfed.evaluate` and the config of one run of each method. Comparisons of runs that the user named one by
+            one are left out.
     """
     command = "python -m medfed.train config.yaml --out runs/again"
     recipes = [Recipe(run.title, command, [_config(run)]) for run in runs]

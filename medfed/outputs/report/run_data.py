@@ -28,7 +28,7 @@ class Run:
 
     Attributes:
         path: the folder.
-        method: the run's name in tables; differs between two runs with the same method, unseen site and seed.
+        method: the run's name in tables. Two runs with the same method, unseen site and seed have different names.
         summary: content of `summary.json`.
         config: content of `config.yaml`, as plain values.
         config_text: the text of `config.yaml`.
@@ -52,9 +52,9 @@ class Run:
 
     @property
     def transductive_by(self) -> list[str]:
-        """Names of the techniques that used the unlabelled test images during prediction, such as "tent".
+        """Names of the techniques that adapted the network to unlabelled test images, such as "tent".
 
-        The list is empty if no technique did so.
+        The list is empty if no such technique was used.
         """
         return self.summary.get("transductive_by") or ["tent"] * bool(self.summary.get("transductive"))
 
@@ -83,7 +83,7 @@ class Comparison:
         runs: the runs, those of the baseline first.
         tables: (role, table) pairs for the roles "unseen" and, if all runs have a validation site, "validation".
         is_a_folder: whether `medfed.evaluate` wrote the comparison; False for runs that the user named one by one.
-        why_no_table: why the runs cannot share a table, as a clause; None if they share one.
+        why_no_table: why the runs cannot share a table, such as "a run left no site out"; None if they share a table.
         n_unfinished: number of runs of the folder that are not finished.
     """
 
@@ -100,7 +100,8 @@ def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
 
     Args:
         path: the folder.
-        row: the method and varied settings that name the run in its comparison; None reads them from the folder.
+        row: the method and varied settings that name the run in its comparison. None reads the method and settings from
+            the folder.
 
     Raises:
         UserError: if the run is not finished, or if a file is missing or damaged.
@@ -137,13 +138,13 @@ def _summary(path: Path) -> dict[str, Any]:
 
 
 def comparison_folders(path: Path) -> tuple[list[Path], int]:
-    """Find the folders of all runs in the folder of a comparison.
+    """Find the finished runs in the folder of a comparison, and count the unfinished runs.
 
     Args:
         path: the folder that `medfed.evaluate` wrote.
 
     Returns:
-        The sorted folders of the finished runs, and the number of runs that are not finished.
+        The folders of the finished runs, sorted, and the number of unfinished runs.
     """
     folders = sorted(folder for folder in path.glob(FOLDS) if (folder / "config.yaml").is_file())
     finished = [folder for folder in folders if (folder / "summary.json").is_file()]
@@ -156,11 +157,13 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
     Args:
         paths: the folders of runs, or of comparisons that `medfed.evaluate` wrote. A folder that is named twice is read
             once.
-        progress: function that takes the list of runs to read and returns an iterable over it, such as a progress bar.
+        progress: function that takes the list of runs to read and returns an iterable over this list, for example a
+            progress bar such as `tqdm.tqdm`.
 
     Returns:
-        Two lists: the single runs (their own folder is in `paths`), and the comparisons. If the single runs differ in
-        method, unseen site or seed, they form one more comparison.
+        Two lists: the single runs, whose own folders are in `paths`, and the comparisons. If the single runs differ in
+        method, unseen site or seed, the second list also has one comparison of all single runs. The single runs stay in
+        the first list.
 
     Raises:
         UserError: if a folder is neither a run nor a comparison, if no run of a comparison is finished, or if a file is
@@ -236,11 +239,11 @@ def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:
 
     Args:
         runs: the runs.
-        role: which scores are used: those at "seen" sites (they trained), "validation" sites (they only scored) or
-            "unseen" sites. None uses all scores.
+        role: which sites are used: "seen" (sites that trained), "validation" (sites that only scored) or "unseen". None
+            uses all sites.
 
     Returns:
-        Each name once, in the order of the rows of `cases.csv`. For classification ["all"].
+        Each name once, in the order of the rows of `cases.csv`. For classification, the result is ["all"].
     """
     rows = ((run.scoring, row) for run in runs for row in run.rows if role in (None, row["role"]))
     return list(dict.fromkeys(scoring.structure_of(row) for scoring, row in rows))

@@ -19,8 +19,9 @@ ROLE_LABELS = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
 def run_score_table(run: Run) -> Table:
     """Return the table of a run's scores: one row per site and structure, and below them the means over sites.
 
-    Columns of scores come before the numbers of cases, so that a phone shows them without scrolling. If all rows have
-    the same structure, the caption names it and there is no column for it.
+    The columns of scores come before the columns with numbers of cases, so that a phone shows the scores without
+    scrolling. If all rows have the same structure, the caption names the structure, and the table has no column for
+    structures.
 
     Args:
         run: the finished run.
@@ -56,9 +57,9 @@ def run_score_table(run: Run) -> Table:
 def comparison_tables_of(comparison: Comparison) -> list[Table]:
     """Return the score tables of a comparison: one per structure and metric, with methods as rows and sites as columns.
 
-    If the comparison has validation sites, these have tables of their own, after those of the unseen sites. The best
-    score of a column is bold and the second best is underlined. Notes stand below the last table of the unseen sites
-    and below the last table of the validation sites.
+    The tables of the unseen sites come first. The tables of the validation sites follow, if the comparison has
+    validation sites. The best score of a column is bold, and the second best is underlined. Notes stand below the last
+    table of the unseen sites and below the last table of the validation sites.
 
     Args:
         comparison: the runs that are compared.

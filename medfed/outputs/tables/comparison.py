@@ -48,12 +48,13 @@ class Line:
 
     Args:
         method: label of the method.
-        cells: score at each site; None if it is unknown.
-        average: mean over sites; None if a site's score is unknown.
+        cells: score at each site; None for a site whose score is unknown.
+        average: mean over sites; None if the score of a site is unknown.
         p: p value of the paired test against the baseline; None without a test.
         n: number of unseen patients in the test; None without a test.
         reason: why there is no p value; None if there is one.
-        n_missed: number of failures over all sites and seeds: missed organs, or misclassified images.
+        n_missed: number of failures over all sites and seeds. For masks, a failure is a structure for which the
+            predicted mask is empty although the true mask is not. For classification, it is a misclassified image.
         n_cases: number of cases over all sites and seeds.
     """
 
@@ -122,20 +123,21 @@ def build_table(
 ) -> Table:
     """Return the table that compares methods, with one column per unseen site or per validation site.
 
-    A cell has a method's score at one site, averaged over the seeds. Each method is also tested against the baseline.
-    The table has one block for each structure and metric. A distance in mm and a distance in pixels are never averaged,
-    so each of these units has its own block. A cell is None if the run is missing or if some cases of the site have
-    another unit. The average over sites is then None too.
+    A cell has a method's score at one site, averaged over the seeds. Each method is compared with the baseline by a
+    significance test. The table has one block for each structure and metric. Distances in mm and distances in pixels
+    are never averaged, so each of the two units has its own block. A cell is None if there is no run of the method for
+    this site, or if some cases of the site have another unit. The average over sites is then None too.
 
     Args:
-        results: one dict for each run: {"method", "unseen_site", "seed", "rows" (the rows of `cases.csv` for the unseen
-            site), "selection" (name of the rule that selected the round), "data" ("phantom" or "real"), "summary"
-            (content of `summary.json`)}. The summary defines the task and the metrics of the table (without it:
-            segmentation). Its scores are used for metrics that cannot be computed from rows. For `role="validation"`,
-            the dict has "validation_site" and the rows of that site. The dict of a method with varied settings may have
-            "baseline": the label of the baseline with the same settings.
+        results: one dict for each run, with the keys "method" (label of the method), "unseen_site", "seed", "rows" (the
+            rows of `cases.csv` for the unseen site), "selection" (name of the rule that selected the round), "data"
+            ("phantom" or "real"), and optionally "summary" (content of `summary.json`). The summary defines the task
+            and the metrics; without a summary, the task is segmentation. Metrics that cannot be computed from the rows
+            are read from the summary. If `role` is "validation", the dict has "validation_site" in place of
+            "unseen_site", and its rows are those of the validation site. If the run has varied settings, the key
+            "baseline" can give the label of the baseline with the same settings.
         structures: names of the structures in the order of the table; ["all"] for classification.
-        baseline: label of the method that all other methods are tested against.
+        baseline: label of the method with which all other methods are compared.
         role: which sites are the columns of the table: "unseen" or "validation".
 
     Raises:
@@ -190,7 +192,7 @@ def _transductive(results: Sequence[dict]) -> list[str]:
 
 
 def data_label(data: str) -> str:
-    """Return the first line of every result, which says whether the images are synthetic (a phantom) or real.
+    """Return the first line of every table of results. It says whether the images are synthetic (a phantom) or real.
 
     Args:
         data: "phantom" or "real".

@@ -38,9 +38,10 @@ class ComparisonRow:
 
     @property
     def baseline(self) -> str:
-        """Return the name of the table's row that this row is compared with: FedAvg with the same varied settings.
+        """Return the label of the baseline of this row: the row of FedAvg with the same varied settings.
 
-        Varied settings that begin with `method.` are left out of the name, because FedAvg does not have them.
+        For example, the baseline of `ccst, federation.participating=2` is `fedavg, federation.participating=2`. Varied
+        settings that begin with `method.` are left out, because FedAvg does not have them.
         """
         shared = tuple(setting for setting in self.varied if not setting.startswith("method."))
         return ComparisonRow(BASELINE, shared).label
@@ -58,9 +59,9 @@ class ComparisonRow:
     def folder(self) -> str:
         """Return the name of the folder that contains the row's runs; it is valid on every file system.
 
-        The name is the row's label (its name in the table) with ":" replaced by "-" and ", " by "--". If this is not a
-        valid name or is longer than 100 characters, invalid characters become "_", the rest after 100 characters is cut
-        off, and the name ends in the first 8 hexadecimal digits of the label's SHA-256.
+        The name is the row's label (its name in the table) with ":" replaced by "-" and ", " by "--". A name with
+        invalid characters or with more than 100 characters is changed: invalid characters become "_", the name is cut
+        after 100 characters, and "-" and the first 8 hexadecimal digits of the label's SHA-256 are appended.
         """
         name = self.label.replace(":", "-").replace(", ", "--")
         if _SAFE.fullmatch(name) and len(name) <= MAX_NAME_LENGTH and not name.endswith("."):
@@ -104,7 +105,8 @@ def read_row(run: Path, method: str) -> ComparisonRow:
 def row_from_folder_name(name: str) -> ComparisonRow:
     """Return the row of a comparison table whose runs are in the folder with the given name.
 
-    This is for comparisons that an older version of medfed wrote, without `row.json` files.
+    Use this function for comparisons that an older version of medfed wrote, because their runs have no `row.json`. The
+    result has no varied settings.
 
     Args:
         name: name of the row's folder, for example `ccst-k=1` for the method `ccst:k=1`.

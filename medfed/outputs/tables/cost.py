@@ -53,7 +53,7 @@ NOTE = ("seconds and bytes of one client in one round, without validation; once:
 
 
 def read_cost(folder: RunFolder) -> Cost:
-    """Return the cost of a run (times and transferred bytes), computed from its `timings.csv` and `ledger.csv`.
+    """Compute the cost of a run (times and transferred bytes) from the files `timings.csv` and `ledger.csv` of the run.
 
     Args:
         folder: folder of a finished run.
@@ -95,7 +95,7 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float
 
 
 def mean_cost(costs: Sequence[Cost]) -> Cost:
-    """Return the mean cost over several runs of one method, field by field.
+    """Return the mean cost over several runs of one method: the mean of each time and of each number of bytes.
 
     Args:
         costs: cost of each run, at least one. A time that is None in any run is None in the result.
@@ -110,8 +110,9 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
 def cost_rows(costs: Mapping[str, Cost]) -> list[list[str]]:
     """Return the costs of methods as rows of text: a header row, then one row for each method.
 
-    A row has the name of the method, four times in seconds, the bytes of one round in MB, and the bytes that are sent
-    once in kB. An unknown time is "-".
+    The columns are the name of the method and the fields of `Cost` in their order. Times are in seconds. The bytes of
+    one round (`up`, `down`) are in MB, and the bytes before the first round (`up_once`, `down_once`) in kB. An unknown
+    time is "-".
 
     Args:
         costs: the cost of each method, by the method's name in the table.
@@ -125,7 +126,8 @@ def cost_rows(costs: Mapping[str, Cost]) -> list[list[str]]:
 def cost_csv(costs: Mapping[str, Cost]) -> str:
     """Format the costs of methods as CSV text: a header line, then one line for each method.
 
-    Times are in seconds and sizes in bytes. An unknown time is an empty field.
+    The columns are the name of the method and the fields of `Cost` in their order. Times are in seconds and sizes in
+    bytes. An unknown time is an empty field.
 
     Args:
         costs: the cost of each method, by the method's name in the table.

@@ -17,8 +17,8 @@ STYLES = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
 def to_latex(table: Table) -> str:
     """Format a comparison table as LaTeX: one `table` environment for each structure, metric and unit.
 
-    The best method of a column is bold, and the second best is underlined. LaTeX comments above the tables contain the
-    notes. Every caption says whether the images are synthetic (a phantom) or real.
+    The best method of a column is bold, and the second best is underlined. The notes of the comparison are LaTeX
+    comments above the first table. Every caption says whether the images are synthetic (a phantom) or real.
 
     Args:
         table: the table, from `build_table`.
@@ -35,7 +35,7 @@ def to_latex(table: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return the text with all characters escaped that LaTeX would interpret as commands, such as "%" and "_".
+    """Escape the characters of a text that have a special meaning in LaTeX, such as "%" and "_".
 
     Args:
         text: any text.

@@ -18,12 +18,14 @@ MEANS = (("seen", "mean seen"), ("unseen", "mean UNSEEN"))
 def closing_table(summary: Mapping[str, Any]) -> str:
     """Return the table that is printed at the end of a run, as text with several lines.
 
-    It shows the scores of each site, the means over sites, the difference between seen and unseen sites, and notes.
+    The table shows the scores of each site, the means over sites, and the difference between seen and unseen sites.
+    Notes stand below the table.
 
     Args:
-        summary: content of `summary.json`: the result of `Scoring.summarise` with "data" ("phantom" or "real") and
-            "selection" (name of the rule that selected the round). "method", "selected_round", "rounds", "clients" and
-            "privacy" are printed if they are present.
+        summary: content of `summary.json`. It must have the keys of the result of `Scoring.summarise`, "data"
+            ("phantom" or "real") and "selection" (name of the rule that selected the round). The values of "method",
+            "selected_round" (only with "rounds"), "clients" (only with "source_sites") and "privacy" are printed if
+            they are present.
     """
     scoring = scoring_of(summary)
     rows = [[(text, "") for text in row] for row in score_rows(scoring, summary, scoring.shows_interval)]
@@ -38,7 +40,8 @@ def score_rows(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool
     Args:
         scoring: the metrics and column headings of the run's task.
         summary: content of `summary.json`.
-        with_interval: True shows each score with its 95 % interval. False shows it with its standard deviation.
+        with_interval: True shows each score with its 95 % interval, if the interval is known. Otherwise the score is
+            shown with its standard deviation, if the standard deviation is known.
 
     Returns:
         Rows of the same length: the header row, one row for each site and structure (sites that trained first), the
@@ -59,12 +62,13 @@ def score_rows(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool
 def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
     """Return the column headings of the score table of a run.
 
-    After the first columns come the structure (if the task has structures, such as organs), the numbers of cases or of
-    images and patients, the metrics with their units, and further counts such as missed structures.
+    After the headings in `first` come the structure (if the task has structures, such as organs), the numbers of cases
+    (for classification: of images and patients), the metrics with their units, and further counts, such as the number
+    of missed structures.
 
     Args:
         scoring: the metrics and column headings of the run's task.
-        first: headings of the first columns.
+        first: headings of the columns on the left, before all others.
     """
     metrics = (
         metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
@@ -78,14 +82,15 @@ def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str,
 def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool) -> str:
     """Format a score as its mean with its 95 % interval or its standard deviation, for example "85.20 ± 3.10".
 
-    The result is "-" if the mean is unknown. A distance is followed by its unit, because this unit (mm or px) depends
-    on the data. The units of other metrics are in the column's heading.
+    The result is "-" if the mean is unknown. A distance is followed by its unit, because its unit (mm or px) depends on
+    the data. Other metrics are printed without a unit.
 
     Args:
-        scores: {"mean", "sd", "low", "high"}, where low and high are the ends of the interval. All may be None or
-            missing. Fractions are in [0, 1] and are printed in percent.
+        scores: {"mean", "sd", "low", "high"}. "sd" is the standard deviation; "low" and "high" are the ends of the
+            interval. Each value may be None or missing. Fractions are in [0, 1] and are printed in percent.
         column: the metric and its unit.
-        with_interval: True shows the interval if it is known. Otherwise the standard deviation is shown if it is known.
+        with_interval: True shows the interval, if the interval is known. Otherwise the standard deviation is shown, if
+            the standard deviation is known.
     """
     if scores.get("mean") is None:
         return "-"
@@ -101,19 +106,20 @@ def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool)
 
 
 def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
-    """Return which column of a metric a row of the table shows: a distance has one column in mm and one in px.
+    """Choose the unit in which a row of the score table shows a metric, and return the column of this unit.
 
-    A distance of one site is shown if all of the site's cases have it in the same unit. A mean over sites is shown if
-    all sites have it in the same unit.
+    A distance has one column in mm and one column in px; other metrics have one column. The distance at a site is shown
+    in the unit (mm or px) in which the distance is known for all cases of the site. A mean over sites is shown in the
+    unit in which the mean distance of every site is known.
 
     Args:
         scoring: the metrics of the run's task.
         metric: the metric to show.
-        group: the scores of one site and structure, or their mean over sites, by name of the column, for example
-            "hd95_mm".
+        group: the scores of one row of the table, by name of the column, for example "hd95_mm". A row is about one
+            structure, at one site or as the mean over sites.
 
     Returns:
-        The column to show; None if there is no value that can be shown.
+        The column to show. None if the value is unknown, or if no unit holds for all cases or sites.
     """
     main = group[scoring.columns[0].key]
     count = "n_sites" if "n_sites" in main else "n"
@@ -125,14 +131,17 @@ def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any])
 
 
 def weights_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Return notes that say which weights were scored at which sites, and which methods used unlabelled test images.
+    """Return notes about the weights with which the sites were scored.
+
+    There is a note if the source sites were scored with weights of their own, because the method keeps a part of the
+    weights at each site. There is also a note for each technique that adapted the network to unlabelled test images.
 
     Args:
         summary: content of `summary.json`.
 
     Returns:
-        One sentence per note. The list is empty if all sites were scored with the same weights and no method used test
-        images.
+        One sentence per note. The list is empty if all sites were scored with the same weights and no technique adapted
+        the network to test images.
     """
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     unseen = "the entries of the nearest source site" if "nearest" in by else "the average of the source sites' entries"

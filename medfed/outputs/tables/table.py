@@ -54,8 +54,10 @@ def to_text(table: Table, isatty: bool = False) -> str:
 def to_csv(table: Table, role: str = "unseen") -> str:
     """Format a comparison table as CSV with one line for each structure, metric, method and site.
 
-    After the lines of the sites, one more line has the average over sites, the p value, the number of failed cases (for
-    masks: missed structures and false alarms), and the number of all cases. Unknown values are empty fields.
+    After the lines of the sites, each method has one more line, in which the site is "average". This line has the
+    average over sites, the p value, the number of patients in the significance test, the number of failures, and the
+    number of cases. For masks, a failure is a missed structure: the predicted mask is empty although the true mask is
+    not. For classification, it is a misclassified image. Unknown values are empty fields.
 
     Args:
         table: the table, from `build_table`.
@@ -111,17 +113,18 @@ def block_title(block: Block) -> str:
 def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
     """Format one block of a comparison table as rows of text: a header row, then one row for each method.
 
-    The columns are the method, one column per site, the average over sites, the p value of a paired test
-    against the baseline method, and the number of failed cases (for masks: missed structures and false alarms) out of
-    all cases. The column of p values is left out if no significance test was made.
+    The columns are the method, one column per site, the average over sites, the p value of a paired significance test
+    against the baseline method, and the number of failures out of all cases, such as "3/40". For masks, a failure is a
+    missed structure: the predicted mask is empty although the true mask is not. For classification, it is a
+    misclassified image. The column of p values is left out if no significance test was made.
 
     Args:
         table: the comparison table that contains the block.
         block: the part of the table for one structure and one metric in one unit.
 
     Returns:
-        Rows of (text, mark). The mark says whether the method is the "best" or the "second" of its column; otherwise it
-        is "".
+        Rows of (text, mark) pairs, one pair per column. The mark is "best" for the best score of a column, "second" for
+        the second best, and "" for all other texts.
     """
     head = ["method", *table.sites, "average", f"p against {table.baseline} (n)", table.failed]
     tested = any(line.n is not None for line in block.lines)

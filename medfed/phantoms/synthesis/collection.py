@@ -20,8 +20,8 @@ from medfed.datasets.base import PHANTOM_MARK
 def stream(seed: int, *purpose: object) -> np.random.Generator:
     """Create a NumPy random generator whose seed is computed from a number and some words.
 
-    Equal arguments give equal random numbers. Each case or site uses words of its own, so that adding a case or a site
-    does not change the random numbers of the others.
+    Equal arguments give equal random numbers. Each case and each site uses its own words, so that adding a case or a
+    site does not change the random numbers of the other cases and sites.
 
     Args:
         seed: seed of the whole collection of synthetic images.

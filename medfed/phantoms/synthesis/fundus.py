@@ -29,7 +29,7 @@ GLAUCOMA_RATIO = 0.6  # cup-to-disc ratio from which an eye is named as glaucoma
 
 @dataclass(frozen=True, eq=False)
 class FundusCase:
-    """One simulated fundus photograph with its reference mask.
+    """One simulated fundus photograph with its mask.
 
     Args:
         image: (Y, X, 3) uint8, RGB.
@@ -45,19 +45,19 @@ class FundusCase:
 def simulate_photograph(
     site_name: str, number: int, size: int = 192, seed: int = 0, severity: float = 1.0
 ) -> FundusCase:
-    """Simulate one fundus photograph of one site, with its reference mask.
+    """Simulate one fundus photograph of one site, with the mask of the optic disc and cup.
 
     Args:
         site_name: name of the site: "DRISHTI-GS", "RIM-ONE-r3", "REFUGE-train" or "REFUGE-val".
-        number: number of the case. Equal arguments give the same photograph.
-        size: number of rows and of columns in pixels. The anatomy and the field of view do not depend on it.
+        number: number of the case, from 1. Equal arguments give the same photograph.
+        size: number of rows and of columns in pixels. The anatomy and the field of view are the same for every size.
         seed: seed of the collection of photographs. Another seed gives other eyes.
-        severity: strength of the differences between the sites' cameras, at least 0: 0 gives all sites the same
-            reference camera, 1 gives each site its own camera, larger values exaggerate the differences.
+        severity: strength of the differences between the sites' cameras, at least 0. With 0, all sites have the same
+            camera. With 1, each site has its own camera. Larger values exaggerate the differences.
 
     Returns:
-        The photograph, (size, size, 3) uint8 RGB; the mask, (size, size) uint8: 0 for the optic cup, 128 for the rest
-        of the optic disc, 255 elsewhere; and the parameters of the eye.
+        An object with three fields. `image` is the photograph, (size, size, 3) uint8 RGB. `mask` is (size, size) uint8:
+        0 for the optic cup, 128 for the rest of the optic disc, 255 elsewhere. `eye` has the parameters of the eye.
     """
     site, rng = SITES[site_name], stream(seed, "fundus camera", site_name, number)
     eye = Eye.sample(stream(seed, "eye", site_name, number), site.melanin_shift)
@@ -87,14 +87,14 @@ def make_fundus_phantom(
     Args:
         root: path of the folder to create; it must not exist, or must be empty.
         images_per_site: maximum number of images of each site, at least 1. A site never has more images than the
-            published dataset (101, 159, 400 and 400).
-        size: number of rows and of columns of an image in pixels, at least 32. The anatomy and the field of view do not
-            depend on it.
+            published dataset (DRISHTI-GS 101, RIM-ONE-r3 159, REFUGE-train 400, REFUGE-val 400).
+        size: number of rows and of columns of an image in pixels, at least 32. The anatomy and the field of view are
+            the same for every size.
         seed: seed of all random draws. The same arguments give identical files.
         progress: function that is called after each image with (number of finished images, total number of images);
             None for no progress.
-        severity: strength of the differences between the sites' cameras, at least 0: 0 gives all sites the same
-            reference camera, 1 gives each site its own camera, larger values exaggerate the differences.
+        severity: strength of the differences between the sites' cameras, at least 0. With 0, all sites have the same
+            camera. With 1, each site has its own camera. Larger values exaggerate the differences.
 
     Raises:
         UserError: if `root` is not empty.

@@ -54,12 +54,13 @@ class Camera:
     def interpolate_from(self, reference: Camera, severity: float) -> Camera:
         """Return a camera whose parameters are interpolated between a reference camera and this camera.
 
-        Parameters that may be 0 or negative are interpolated linearly, the others geometrically.
+        `axis_mm`, `glare`, `colours` and `sharpening`, which may be 0 or negative, are interpolated linearly. The other
+        parameters are interpolated geometrically.
 
         Args:
             reference: the camera that is returned for severity 0.
-            severity: position between the two cameras, at least 0: 0 returns the reference, 1 returns this camera,
-                larger values extrapolate beyond it.
+            severity: position between the two cameras, at least 0. 0 returns the reference camera, 1 returns this
+                camera, and larger values extrapolate beyond this camera.
         """
         values: dict[str, Any] = {}
         for field in fields(self):

@@ -42,8 +42,8 @@ class Site:
     def published_part(self, number: int) -> str:
         """Return the part of the published dataset, "train" or "test", that a case of this site belongs to.
 
-        In the phantom the parts alternate in the published proportion, so that the first few cases contain both. The
-        first case is a training case.
+        In the phantom, training and test cases alternate in the published proportion. A phantom with only a few cases
+        therefore contains both. The first case is a training case.
 
         Args:
             number: case number, 1 or larger.

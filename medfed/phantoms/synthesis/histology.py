@@ -33,7 +33,7 @@ _VALIDATION_SHARE = 0.1  # fraction of the patches in the published validation s
 
 @dataclass(frozen=True)
 class PatchRow:
-    """One line of `metadata.csv`, the table of all patches, without the line's number.
+    """One row of `metadata.csv`, the table of all patches, without the row's number.
 
     Args:
         patient: number of the patient, 0 to 99; each site has 20 consecutive numbers.
@@ -57,7 +57,10 @@ class PatchRow:
 
     @property
     def file(self) -> Path:
-        """Return the path of the patch's PNG file, relative to the folder `patches` of the dataset."""
+        """Return the path of the patch's PNG file, relative to the folder `patches` of the dataset.
+
+        An example is `patient_004_node_1/patch_patient_004_node_1_x_3328_y_7712.png`.
+        """
         slide = f"patient_{self.patient:03d}_node_{self.node}"
         return Path(slide) / f"patch_{slide}_x_{self.x}_y_{self.y}.png"
 
@@ -71,7 +74,7 @@ def patch_table(patches_per_site: int, patients_per_site: int, seed: int) -> Ite
         seed: seed of all random draws.
 
     Yields:
-        One line of the table `metadata.csv` for each patch: patient, lymph node, position, label, slide, hospital and
+        One row of the table `metadata.csv` for each patch: patient, lymph node, position, label, slide, hospital and
         split.
     """
     for centre in range(len(SITES)):
@@ -92,13 +95,13 @@ def simulate_patch(
     """Simulate one stained and scanned patch of a lymph node, 96 x 96 pixels.
 
     Args:
-        patient: number of the patient, 0 to 99. It determines the site: 0 to 19 belong to hospital_1, 20 to 39 to
-            hospital_2, and so on until hospital_5.
-        number: index of the patch within the patient, from 0. Equal arguments give the same patch.
+        patient: number of the patient, 0 to 99. The number determines the site: 0 to 19 belong to hospital_1, 20 to 39
+            to hospital_2, and so on until hospital_5.
+        number: number of the patch among the patient's patches, from 0. Equal arguments give the same patch.
         label: 1 if the middle 32 x 32 pixels show tumour, else 0.
         seed: seed of all random draws. Another seed gives other patients.
-        severity: strength of the differences between sites, at least 0: 0 gives all sites the same reference stain and
-            scanner, 1 gives each site its own stain and scanner, larger values exaggerate the differences.
+        severity: strength of the differences between sites, at least 0. With 0, all sites have the same stain and
+            scanner. With 1, each site has its own stain and scanner. Larger values exaggerate the differences.
 
     Returns:
         The patch, (96, 96, 3) uint8 RGB, and the mask of the tumour, (96, 96) bool.
@@ -121,15 +124,15 @@ def make_histology_phantom(root: Path, patches_per_site: int = 240, patients_per
 
     Args:
         root: path of the folder to create; it must not exist, or must be empty.
-        patches_per_site: number of patches of each site, at least `patients_per_site`. They are assigned to the site's
-            patients in turn.
+        patches_per_site: number of patches of each site, at least `patients_per_site`. The patches are assigned to the
+            site's patients in turn. A larger number adds patches and leaves the other patches unchanged.
         patients_per_site: number of patients of each site, 1 to 20. Each patient has one slide.
         seed: seed of all random draws. The same arguments give identical files, with the same versions of NumPy, SciPy
-            and Pillow. A larger `patches_per_site` adds patches and does not change the others.
+            and Pillow.
         progress: function that is called after each patch with (number of finished patches, total number of patches);
             None for no progress.
-        severity: strength of the differences between sites, at least 0: 0 gives all sites the same reference stain and
-            scanner, 1 gives each site its own stain and scanner, 2 doubles the differences.
+        severity: strength of the differences between sites, at least 0. With 0, all sites have the same stain and
+            scanner. With 1, each site has its own stain and scanner. Larger values exaggerate the differences.
 
     Raises:
         UserError: if `root` is not empty.

@@ -61,8 +61,8 @@ def make_background(name: str, patient: Patient, rng: np.random.Generator, side:
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
-        blood.
+        Five maps (side, side), each from 0 to about 1: the density of lymphocytes, of fibroblasts and of large round
+        cells, the amount of eosin, and the amount of red blood cells.
     """
     return BACKGROUNDS[name](patient, rng, side, um)
 
@@ -77,8 +77,8 @@ def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> 
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
-        blood.
+        Five maps (side, side), each from 0 to about 1: the density of lymphocytes, of fibroblasts and of large round
+        cells, the amount of eosin, and the amount of red blood cells.
     """
     dense = rng.uniform(0.6, 1.1) + rng.uniform(0, 0.25) * smooth_field(rng, side, 16 / um)
     few_large_cells = np.full((side, side), rng.uniform(0, 0.30), np.float32)
@@ -86,7 +86,7 @@ def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> 
 
 
 def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
-    """Draw the edge of a random germinal centre: large pale cells inside, densely packed lymphocytes outside.
+    """Draw the edge of a random germinal centre, with large pale cells inside and densely packed lymphocytes outside.
 
     Args:
         patient: parameters of the patient (not used).
@@ -95,8 +95,8 @@ def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: f
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
-        blood.
+        Five maps (side, side), each from 0 to about 1: the density of lymphocytes, of fibroblasts and of large round
+        cells, the amount of eosin, and the amount of red blood cells.
     """
     start = cortex(patient, rng, side, um)
     inside = soft_mask(_edge(rng, side, um, rng.uniform(-10, 45)), 12)
@@ -116,8 +116,8 @@ def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> B
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
-        blood.
+        Five maps (side, side), each from 0 to about 1: the density of lymphocytes, of fibroblasts and of large round
+        cells, the amount of eosin, and the amount of red blood cells.
     """
     start = cortex(patient, rng, side, um)
     width = rng.uniform(0.4, 1.1)
@@ -133,14 +133,14 @@ def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) ->
     The capsule borders on cortex. In about a third of the draws there is also empty glass outside the tissue.
 
     Args:
-        patient: parameters of the patient; the eosin of the collagen is used.
+        patient: parameters of the patient. Only `collagen`, the amount of eosin in collagen fibres, is used.
         rng: NumPy random generator for the structure of the tissue.
         side: height and width in pixels.
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
-        blood.
+        Five maps (side, side), each from 0 to about 1: the density of lymphocytes, of fibroblasts and of large round
+        cells, the amount of eosin, and the amount of red blood cells.
     """
     start, angle = cortex(patient, rng, side, um), rng.uniform(0, np.pi)
     bundles = fibre_texture(rng, side, rng.uniform(4, 7) / um, angle)
@@ -165,8 +165,8 @@ def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> Bac
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side), from 0 to about 1, of the density of three types of cells and of the amount of eosin and
-        blood.
+        Five maps (side, side), each from 0 to about 1: the density of lymphocytes, of fibroblasts and of large round
+        cells, the amount of eosin, and the amount of red blood cells.
     """
     start = cortex(patient, rng, side, um)
     places, (rows, columns) = jittered_lattice(rng, side * um, rng.uniform(42, 58)), centred_grid(side)
@@ -197,8 +197,9 @@ def blank(patient: Patient, rng: np.random.Generator, side: int, um: float) -> B
         um: pixel size in micrometres.
 
     Returns:
-        Maps (side, side) of the density of three types of cells and of the amount of eosin and blood. All are 0 except
-        eosin, which is up to 0.4 in the specks.
+        Five maps (side, side): the density of lymphocytes, of fibroblasts and of large round cells, the amount of
+        eosin, and the amount of red blood cells. All maps are 0, except that the amount of eosin is up to 0.4 in the
+        specks.
     """
     specks = 0.4 * soft_mask(smooth_field(rng, side, 3 / um) - rng.uniform(2.6, 4.0), 0.8)
     return BackgroundTissue(_zeros(side), specks.astype(np.float32), _zeros(side), _zeros(side), 0.0, _zeros(side))

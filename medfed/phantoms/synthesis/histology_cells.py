@@ -46,7 +46,8 @@ def jittered_lattice(rng: np.random.Generator, side_um: float, spacing_um: float
         jitter: twice the standard deviation of the displacement, as a fraction of `spacing_um`.
 
     Returns:
-        (N, 2), row and column of each position in micrometres; some positions lie outside the area.
+        (N, 2), row and column of each position in micrometres from the top left corner of the area. Some positions lie
+        outside the area.
     """
     rows = np.arange(-spacing_um, side_um + spacing_um, spacing_um * 0.866)
     columns = np.arange(-spacing_um, side_um + spacing_um, spacing_um)
@@ -63,16 +64,19 @@ def draw_nuclei(
 ) -> None:
     """Draw cell nuclei into an image of the haematoxylin stain, in place.
 
-    A pixel keeps the larger of its old value and the nucleus's value, also where two nuclei overlap.
+    Each pixel gets the maximum of its old value and the stain of the nucleus at this pixel. Stain therefore does not
+    add up where two nuclei overlap.
 
     Args:
         stain_image: (side, side) float32, amount of haematoxylin; it is modified. The amount 1 gives an optical density
             (natural logarithm) of norm 1 over red, green and blue.
-        centres_um: (N, 2), row and column of each nucleus in micrometres. Nuclei outside the image are ignored.
+        centres_um: (N, 2), row and column of each nucleus in micrometres from the top left corner of the image. Nuclei
+            outside the image are ignored.
         nucleus_type: appearance of the nuclei.
         um_per_pixel: pixel size of the image in micrometres.
         rng: NumPy random generator for the variation between nuclei.
-        angle: mean direction of the long axes in radians; None for random directions.
+        angle: mean direction of the long axes in radians: 0 is horizontal, pi / 2 is vertical. None for random
+            directions.
     """
     n = len(centres_um)
     if not n:

@@ -14,7 +14,7 @@ def smooth_field(rng: np.random.Generator, side: int, scale: float) -> ndarray:
     Args:
         rng: NumPy random generator.
         side: height and width in pixels.
-        scale: size of the hills and valleys in pixels.
+        scale: typical width of the hills and valleys in pixels.
 
     Returns:
         (side, side) float32 with mean about 0 and variance about 1.
@@ -30,10 +30,10 @@ def fibre_texture(rng: np.random.Generator, side: int, period: float, angle: flo
         rng: NumPy random generator.
         side: height and width in pixels.
         period: distance between neighbouring fibres in pixels.
-        angle: direction of the fibres in radians; 0 is horizontal.
+        angle: direction of the fibres in radians; 0 is horizontal, pi / 2 is vertical.
 
     Returns:
-        (side, side) float32 in [0, 1.3], relative amount of fibre, about 0.7 on average.
+        (side, side) float32 in [0, 1.3], amount of fibre at each pixel, without unit; about 0.7 on average.
     """
     rows, columns = centred_grid(side)
     across = columns * np.float32(-np.sin(angle)) + rows * np.float32(np.cos(angle))

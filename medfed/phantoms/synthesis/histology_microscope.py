@@ -40,13 +40,13 @@ def stain_vectors(site: HistologySite) -> ndarray:
 def transmittance(stain: ndarray, vectors: ndarray) -> ndarray:
     """Compute the fraction of the light that passes through a stained section, exp(-density), by the Beer-Lambert law.
 
-    The density of a colour is the sum over the stains of amount times optical density.
+    Each pixel has a density for red, for green and for blue. Each density is a sum over the three stains: the amount of
+    the stain times the optical density of one unit of the stain.
 
     Args:
-        stain: (H, W, 3), non-negative amounts of haematoxylin, eosin and blood, in the units for which `vectors` is
-            given.
-        vectors: (3, 3), optical densities (natural logarithm) of one unit of each stain, from `stain_vectors`: one row
-            for each stain; columns for red, green and blue.
+        stain: (H, W, 3), amounts of haematoxylin, eosin and blood, at least 0, in the units that `vectors` defines.
+        vectors: (3, 3), optical densities (natural logarithm) of one unit of each stain, from `stain_vectors`. The rows
+            are haematoxylin, eosin and blood; the columns are red, green and blue.
 
     Returns:
         (H, W, 3), transmitted red, green and blue light in (0, 1].
@@ -60,7 +60,7 @@ def scan_slide(light: ndarray, site: HistologySite, rng: np.random.Generator) ->
     Args:
         light: (H, W, 3), transmitted red, green and blue light in [0, 1], from `transmittance`.
         site: stain and scanner of the site.
-        rng: NumPy random generator for the noise and the focus error, which varies from patch to patch.
+        rng: NumPy random generator for the noise and the blur by wrong focus, which varies from patch to patch.
 
     Returns:
         (H, W, 3) uint8, RGB.

@@ -35,8 +35,8 @@ class Patient:
 
         Args:
             rng: NumPy random generator.
-            stain_spread: standard deviation of the logarithm of the stain strengths, which differ between the slides of
-                a site.
+            stain_spread: standard deviation of the logarithm of the strength of each stain, between the slides of a
+                site.
         """
         grade = rng.random()
         nucleus_um = 4.3 + 2.0 * grade + rng.normal(0, 0.2)

@@ -38,18 +38,21 @@ class Section:
 
 
 def make_section(patient: Patient, label: int, rng: np.random.Generator, side: int, um: float) -> Section:
-    """Draw a random stained section of a lymph node, with or without tumour in its middle third.
+    """Draw a random stained section of a lymph node, with or without tumour in its middle.
+
+    The middle is the square of the middle third of the rows and the middle third of the columns.
 
     Args:
         patient: parameters of the patient.
-        label: 1 for tumour in the middle third of the section; 0 for none there, though tumour may grow near the edge.
+        label: 1 for tumour in the middle; 0 for no tumour in the middle. With 0, tumour may still grow near the edge.
         rng: NumPy random generator for the structure of the tissue.
         side: height and width of the section in pixels.
         um: pixel size in micrometres.
 
     Returns:
-        The amounts of haematoxylin, eosin and blood, (side, side, 3) float32, and the mask of the tumour, (side, side)
-        bool. The amount 1 of a stain gives an optical density (natural logarithm) of norm 1 over red, green and blue.
+        An object with two fields. `stain`, (side, side, 3) float32, has the amounts of haematoxylin, eosin and blood.
+        The amount 1 of a stain gives an optical density (natural logarithm) of norm 1 over red, green and blue.
+        `tumour`, (side, side) bool, is the mask of the tumour.
     """
     field = _growth(label, rng, side, um)
     names = NORMAL if label == 0 and field.max() <= 0 else BESIDE_TUMOUR

@@ -50,9 +50,11 @@ class HistologySite:
     def at_severity(self, severity: float) -> HistologySite:
         """Return a site whose stain and scanner are interpolated linearly between the reference site and this site.
 
+        The reference site is `HistologySite()`, with the default values.
+
         Args:
-            severity: position between the two sites, at least 0: 0 returns the reference, 1 returns this site, larger
-                values extrapolate beyond it. Quantities that must be positive are clipped.
+            severity: position between the two sites, at least 0. 0 returns the reference site, 1 returns this site, and
+                larger values extrapolate beyond this site. Values that leave their valid range are clipped.
         """
         reference, moved = HistologySite(), dict[str, Any]()
         for field in fields(self):

@@ -50,12 +50,13 @@ class Scanner:
     def interpolate_from(self, reference: Scanner, severity: float) -> Scanner:
         """Return a scanner whose parameters are interpolated between a reference scanner and this scanner.
 
-        `array_gain` and `flare`, which may be 0, are interpolated linearly, the other parameters geometrically.
+        `array_gain` and `flare`, which may be 0, are interpolated linearly. The other parameters are interpolated
+        geometrically.
 
         Args:
             reference: the scanner that is returned for severity 0.
-            severity: position between the two scanners, at least 0: 0 returns the reference, 1 returns this scanner,
-                larger values extrapolate beyond it.
+            severity: position between the two scanners, at least 0. 0 returns the reference scanner, 1 returns this
+                scanner, and larger values extrapolate beyond this scanner.
         """
 
         def blend(name: str) -> float:
@@ -92,8 +93,9 @@ def tissue_signal(tissue: Tissue, scanner: Scanner, t2_ratio: float = 1.0) -> tu
         t2_ratio: factor that is applied to the tissue's T2; 1 leaves it unchanged.
 
     Returns:
-        The signal, in [0, 1] relative to fully relaxed water; and TE / T2, by which a small relative change of T2 is
-        multiplied to get the relative change of the signal.
+        Two numbers. The first is the signal, in [0, 1], where 1 is the signal of fully relaxed water. The second is
+        TE / T2 at the scanner's field strength: a small relative change of T2, times this number, is the relative
+        change of the signal.
     """
     t1 = tissue.t1_ms * (scanner.field_tesla / 3.0) ** 0.35
     t2 = tissue.t2_ms * t2_ratio * (3.0 / scanner.field_tesla) ** 0.15
@@ -105,13 +107,14 @@ def magnetisation(parts: Iterable[Part], grid: Grid, scanner: Scanner, t2_ratios
     """Compute the MRI signal of every voxel of an anatomy, without the effect of the coils and without noise.
 
     Args:
-        parts: anatomical structures from back to front; later structures cover earlier ones.
+        parts: anatomical structures in the order of drawing. Later structures cover earlier ones.
         grid: positions of the voxels, with the random fields by which the relaxation time T2 varies inside a tissue.
         scanner: parameters of the scanner.
-        t2_ratios: factors that are applied to T2, by tissue name; tissues without an entry are unchanged.
+        t2_ratios: factors that are applied to T2, by the name of the tissue. The T2 of a tissue without an entry is
+            unchanged.
 
     Returns:
-        (Z, Y, X) float32, signal relative to fully relaxed water.
+        (Z, Y, X) float32, at least 0, where 1 is the signal of fully relaxed water.
     """
     image = np.zeros(grid.x.shape, np.float32)
     for part in parts:
@@ -151,11 +154,12 @@ def coil_sensitivity(
         grid: positions of the voxels; the origin is the centre of the prostate.
         scanner: parameters of the scanner, which say how strong each of the three effects is.
         coil_y_mm: y position of the endorectal coil in mm; y points to the patient's back.
-        skin_y_mm: y position of the skin in front in mm.
+        skin_y_mm: y position of the skin on the patient's front in mm, a negative number.
         rng: NumPy random generator for the standing waves.
 
     Returns:
-        (Z, Y, X), positive. The factor of the endorectal coil is 1 in the centre of the prostate.
+        (Z, Y, X), factors above 0. The part of the factor that the endorectal coil causes is 1 in the centre of the
+        prostate.
     """
     waves = np.exp(np.float32(scanner.shading) * random_field(grid, rng, (80, 75, 75)))
     depth, behind = np.clip(grid.y - skin_y_mm, 0, None), np.clip(115 - grid.y, 0, None)
@@ -169,11 +173,11 @@ def coil_sensitivity(
 def acquire(image: ndarray, scanner: Scanner, rng: np.random.Generator) -> ndarray:
     """Simulate the acquisition of an MRI volume, slice by slice: add noise and remove the high frequencies.
 
-    Gaussian noise is added to the real and imaginary parts, so that the magnitude has Rician noise. The window over the
-    frequencies, which is smooth, blurs the image.
+    Gaussian noise is added to the real and imaginary parts, so that the magnitude has Rician noise. Then the high
+    frequencies of each slice are removed with a smooth window, which blurs the image.
 
     Args:
-        image: (Z, Y, X), noise-free signal of every voxel.
+        image: (Z, Y, X), noise-free signal of every voxel, where 1 is the signal of fully relaxed water.
         scanner: parameters of the scanner, which determine the strength of the noise and the width of the window.
         rng: NumPy random generator for the noise.
 
@@ -199,9 +203,10 @@ def to_stored_units(image: ndarray, scanner: Scanner) -> ndarray:
     """Convert MRI signal to the intensities that a scanner stores: apply its intensity curve and gain, round and clip.
 
     Args:
-        image: non-negative signal of any shape, in the unit of `tissue_signal`.
-        scanner: parameters of the scanner. The intensity curve raises the signal, relative to the signal of fat, to the
-            power `gamma`, so that fat stays unchanged.
+        image: array of any shape, signal of at least 0, where 1 is the signal of fully relaxed water.
+        scanner: parameters of the scanner. The intensity curve divides the signal by the signal of fat, raises the
+            quotient to the power `gamma`, and multiplies the result by the signal of fat. The signal of fat itself thus
+            stays unchanged.
 
     Returns:
         Array of the same shape, float32 integers from 0 to 4095 (12 bits).

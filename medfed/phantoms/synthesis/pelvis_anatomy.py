@@ -1,4 +1,4 @@
-"""Synthetic male pelvis around the prostate: skin, fat, muscle, bone and vessels, listed from back to front.
+"""Synthetic male pelvis around the prostate: skin, fat, muscle, bone and vessels, in the order of drawing.
 
 The origin of the coordinates is the centre of the prostate. Heights are given relative to its apex, which lies behind
 the lower edge of the pubic symphysis.
@@ -19,7 +19,7 @@ SIDES = (-1, 1)  # the patient's right, left
 
 @dataclass(frozen=True)
 class Part:
-    """One anatomical structure on a part of the grid. Later structures cover earlier ones.
+    """One anatomical structure on a part of the grid. Structures are drawn in order: later ones cover earlier ones.
 
     Args:
         tissue: name of the tissue, a key of `tissues.TISSUES`.
@@ -43,7 +43,8 @@ def paint(tissue: str, grid: Grid, distance_mm: ndarray, opacity: float | ndarra
         soft_mm: minimum width of the soft edge in mm; 0 uses the edge width of the grid.
 
     Returns:
-        The tissue, the fraction of each voxel that the structure covers, and the position of `grid` in the whole grid.
+        The structure: the name of its tissue, an array (Z, Y, X) in [0, 1] with the fraction of each voxel of `grid`
+        that the structure covers, and the position of `grid` in the whole grid.
     """
     return Part(tissue, coverage(distance_mm, max(grid.edge_mm, soft_mm)) * np.float32(opacity), grid.box)
 
@@ -80,16 +81,17 @@ class Body:
 
 
 def pelvis(body: Body, grid: Grid) -> Iterator[Part]:
-    """Yield all structures of the pelvis except prostate, bladder and rectum, from back to front.
+    """Yield all structures of the pelvis except prostate, bladder and rectum, in the order of drawing.
 
     Later structures cover earlier ones.
 
     Args:
         body: size and shape of the pelvis.
-        grid: positions of the voxels (Z, Y, X), made with the smooth random field "coarse", which bends the outlines.
+        grid: positions of the voxels, as `add_textures` returns them. Its random field "coarse" bends the outlines.
 
     Yields:
-        One structure: its tissue, and a map (Z, Y, X) in [0, 1], the fraction of each voxel that it covers.
+        One structure: the name of its tissue, the box of the grid that contains the structure, and the fraction, in
+        [0, 1], of each voxel of this box that the structure covers.
     """
     yield from _trunk(body, grid)
     yield from _muscles(body, grid)

@@ -37,7 +37,7 @@ SLICES = (12, 22)  # smallest and largest number of slices
 
 @dataclass(frozen=True)
 class Examination:
-    """One simulated examination with its reference mask.
+    """One simulated examination with its mask.
 
     Args:
         image: (X, Y, Z) float32, integers from 0 to 4095.
@@ -53,20 +53,22 @@ class Examination:
 def simulate_examination(
     site_name: str, number: int, matrix: int = 128, seed: int = 0, severity: float = 1.0
 ) -> Examination:
-    """Simulate one T2-weighted MRI examination of the prostate at one site, with its reference mask.
+    """Simulate one T2-weighted MRI examination of the prostate at one site, with the mask of the prostate.
 
     Args:
         site_name: name of the site: "RUNMC", "BMC", "I2CVB", "UCL", "BIDMC" or "HK".
         number: number of the case. Equal arguments give the same examination.
-        matrix: number of rows and of columns of a slice. The field of view and the anatomy do not depend on it.
+        matrix: number of rows and of columns of a slice. The field of view and the anatomy are the same for every
+            matrix size.
         seed: seed of all random draws. Another seed gives other patients.
-        severity: strength of the differences between the sites' scanners, at least 0: 0 gives all sites the same
-            reference scanner, 1 gives each site its own scanners, larger values exaggerate the differences.
+        severity: strength of the differences between the sites' scanners and fields of view, at least 0. With 0, all
+            sites have the same scanner and field of view. With 1, each site has its own scanner and field of view.
+            Larger values exaggerate the differences.
 
     Returns:
-        The volume, (X, Y, Z) float32 with integers from 0 to 4095; the mask, (X, Y, Z) uint8, 0 outside the prostate;
-        and the affine matrix (4, 4) from voxel indices to RAS coordinates in mm. In the mask of most sites the prostate
-        is 1. In the masks of RUNMC and BMC the peripheral zone is 1 and the transition zone is 2.
+        An object with three fields. `image` is the volume, (X, Y, Z) float32 with integers from 0 to 4095. `mask`,
+        (X, Y, Z) uint8, is 0 outside the prostate. Inside, it is 1; at RUNMC and BMC it is 1 in the peripheral zone and
+        2 in the transition zone. `affine` is the matrix (4, 4) from voxel indices to RAS coordinates in mm.
     """
     site, rng = SITES[site_name], stream(seed, "scan", site_name, number)
     patient = Patient.sample(stream(seed, "patient", site_name, number), balloon=site.coil == "endorectal")
@@ -122,15 +124,15 @@ def make_prostate_phantom(root: Path, cases_per_site: int = 8, matrix: int = 128
         root: path of the folder to create; it must not exist, or must be empty.
         cases_per_site: maximum number of cases (a volume with its mask) of each site, at least 1. A site never has more
             cases than the published dataset (RUNMC and BMC 30, I2CVB 19, UCL 13, BIDMC and HK 12).
-        matrix: number of rows and of columns of a slice, at least 32. The field of view and the anatomy do not depend
-            on it.
+        matrix: number of rows and of columns of a slice, at least 32. The field of view and the anatomy are the same
+            for every matrix size.
         seed: seed of all random draws. The same arguments give identical files.
         progress: function that is called after each case with (number of finished cases, total number of cases); None
             for no progress.
-        severity: strength of the differences between the sites' scanners and fields of view, at least 0. 0 gives
-            all sites the same reference scanner and field of view, 1 gives each site its own, and larger values
-            exaggerate the differences. The
-            compression of the prostate by an endorectal coil does not depend on it.
+        severity: strength of the differences between the sites' scanners and fields of view, at least 0. With 0, all
+            sites have the same scanner and field of view. With 1, each site has its own scanner and field of view.
+            Larger values exaggerate the differences. With every severity, the prostate is compressed at the sites that
+            use an endorectal coil.
 
     Raises:
         UserError: if `root` is not empty.

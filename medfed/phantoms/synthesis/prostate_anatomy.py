@@ -30,7 +30,7 @@ class Gland:
 
 
 def add_textures(patient: Patient, grid: Grid) -> Grid:
-    """Return a grid that is deformed for one patient and has random fields, which vary the signal of tissues.
+    """Return a grid that is deformed for one patient and has random fields, by which the signal of tissues varies.
 
     Args:
         patient: parameters of the patient; `texture_seed` determines the deformation and the fields.
@@ -66,7 +66,8 @@ def sample_gland(patient: Patient, grid: Grid) -> Gland:
         grid: positions of the voxels.
 
     Returns:
-        Two arrays (Z, Y, X): the signed distances to the two surfaces in mm, negative inside.
+        Two arrays (Z, Y, X): `surface`, the signed distance of each voxel to the surface of the prostate in mm, and
+        `transition`, the signed distance to the surface of the transition zone in mm. Both are negative inside.
     """
     width, thick, length = (side / 2 for side in patient.gland_mm)
     t = grid.z / length
@@ -91,7 +92,7 @@ def _transition(patient: Patient, grid: Grid, size: ndarray) -> ndarray:
 
 
 def anatomy(patient: Patient, grid: Grid) -> Iterator[Part]:
-    """Yield all anatomical structures of a patient's pelvis and prostate, from back to front.
+    """Yield all anatomical structures of a patient's pelvis and prostate, in the order of drawing.
 
     Later structures cover earlier ones.
 
@@ -100,7 +101,8 @@ def anatomy(patient: Patient, grid: Grid) -> Iterator[Part]:
         grid: positions of the voxels, as `add_textures` returns them.
 
     Yields:
-        One structure: its tissue, and the fraction of each voxel that it covers.
+        One structure: the name of its tissue, the box of the grid that contains the structure, and the fraction, in
+        [0, 1], of each voxel of this box that the structure covers.
     """
     yield from pelvis(patient.body, grid)
     yield from _rectum(patient, grid)
@@ -214,14 +216,14 @@ def _blob(blob: FocalStructure, grid: Grid, gland: Gland) -> Iterator[Part]:
 
 
 def zone_coverage(patient: Patient, grid: Grid) -> tuple[ndarray, ndarray]:
-    """Compute the fraction of each voxel that lies in a patient's prostate, and the fraction in its transition zone.
+    """Compute which fraction of each voxel lies in a patient's prostate, and which in the prostate's transition zone.
 
     Args:
         patient: parameters of the patient.
         grid: positions of the voxels, as `add_textures` returns them.
 
     Returns:
-        Two arrays (Z, Y, X) in [0, 1]: the whole prostate, and the transition zone.
+        Two arrays (Z, Y, X) in [0, 1]: the fraction of each voxel in the whole prostate, and in the transition zone.
     """
     gland = sample_gland(patient, grid)
     whole = coverage(gland.surface, grid.edge_mm)

@@ -50,12 +50,12 @@ class Patient:
     def sample(cls, rng: np.random.Generator, balloon: bool = False) -> Patient:
         """Draw the random parameters of one synthetic patient, with a prostate of 23 to 80 ml (median 42 ml).
 
-        This is the volume before the random deformation that is applied when the patient is imaged.
+        This is the volume before the anatomy is randomly deformed (`add_textures`).
 
         Args:
             rng: NumPy random generator.
-            balloon: whether the balloon of an endorectal coil is in place; it compresses the prostate and widens the
-                rectum.
+            balloon: whether the balloon of an endorectal coil is in place. The balloon compresses the prostate and
+                widens the rectum.
         """
         volume_ml = float(np.clip(42 * np.exp(rng.normal(0, 0.36)), 23, 80))
         shape = np.array([1.28, 0.84, 0.98]) * np.exp(rng.normal(0, 0.05, 3))

@@ -44,8 +44,8 @@ def outlines(eye: Eye, x: ndarray, y: ndarray) -> Outlines:
         y: (Y, X), y positions in mm from the centre of the disc, positive downwards.
 
     Returns:
-        Two arrays (Y, X): the signed distances to the edge of the disc and to the edge of the cup in mm, negative
-        inside.
+        Two arrays (Y, X), `disc` and `cup`: the signed distances of each pixel to the edge of the disc and to the edge
+        of the cup in mm, negative inside.
     """
     rx, ry = eye.disc_mm
     cup = (rx * min(eye.cup_ratio * eye.cup_width, 0.9), ry * eye.cup_ratio)

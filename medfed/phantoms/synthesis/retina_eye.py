@@ -67,8 +67,8 @@ class Eye:
 
         Args:
             rng: NumPy random generator.
-            melanin_shift: number that is added to the mean pigmentation, which is 0.5 on a scale from 0 (fair) to 1
-                (dark). It describes the population of a site.
+            melanin_shift: number that is added to the mean pigmentation of the eyes, which is 0.5 on a scale from 0
+                (fair) to 1 (dark). Each site of the phantom has its own shift, which describes its population.
         """
         height = float(np.clip(rng.normal(0.92, 0.08), 0.74, 1.12))
         disc_mm = (height * float(np.clip(rng.normal(0.92, 0.05), 0.8, 1.05)), height)

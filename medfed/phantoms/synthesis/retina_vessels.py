@@ -49,14 +49,18 @@ class VesselAbsorption:
 
 
 def sample_vessels(rng: np.random.Generator, disc_mm: tuple[float, float]) -> tuple[Vessel, ...]:
-    """Draw the random arteries and veins of one eye. They start on the nasal side of the optic disc's centre.
+    """Draw the random arteries and veins of one eye.
+
+    All vessels start near one point, which lies on the nasal side of the optic disc's centre. Positions are relative to
+    the disc's centre: x points to the temple, y points downwards.
 
     Args:
-        rng: NumPy random generator for the shapes.
+        rng: NumPy random generator for the shapes of the vessels.
         disc_mm: half the width and half the height of the optic disc in mm.
 
     Returns:
-        The vessels as segments without branches, each with its centre line and radii in mm.
+        The vessels as segments without branches. A segment is an artery or a vein and has an array (N, 3): x, y and
+        radius in mm along the centre line.
     """
     centre = np.array([-0.22 * disc_mm[0], 0.0]) + rng.normal(0, 0.06, 2)
     tree: list[Vessel] = []
@@ -119,8 +123,9 @@ def vessel_absorption(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel
         pixel_mm: size of a pixel in mm. Vessels thinner than a pixel are drawn paler instead of thinner.
 
     Returns:
-        Three arrays (Y, X): the relative length of the light's path through arteries and through veins, 1 in the centre
-        of a vessel with a diameter of 0.14 mm; and the reflected light, 0 to 1.
+        Three arrays (Y, X). `artery` and `vein` are the relative lengths of the light's path through arteries and
+        through veins; a length of 1 is the one in the centre of a vessel with a diameter of 0.14 mm. `reflex` is the
+        relative amount of light that the vessels reflect, 0 to 1.
     """
     pixels = np.column_stack([x.ravel(), y.ravel()])
     low, high = pixels.min(0) - 0.1, pixels.max(0) + 0.1

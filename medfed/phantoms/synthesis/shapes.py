@@ -49,11 +49,12 @@ class Grid:
             x_mm: lower and upper bound of x in mm.
             y_mm: lower and upper bound of y in mm.
             z_mm: lower and upper bound of z in mm.
-            margin_mm: distance in mm by which every bound is widened, so that points that `bend` has displaced are not
-                lost.
+            margin_mm: distance in mm by which every bound is widened. A point that `bend` has displaced by less than
+                this distance is then not lost.
 
         Returns:
-            A grid with cropped positions and fields. Its `box` says where it lies in the uncropped grid.
+            A grid with cropped positions and fields. The field `box` of this new grid is its position in the uncropped
+            grid, as z, y and x slices.
         """
         (z, y, x), (whole_z, whole_y, whole_x) = self.axes, self.box
         box = _between(z, z_mm, margin_mm), _between(y, y_mm, margin_mm), _between(x, x_mm, margin_mm)
@@ -66,10 +67,11 @@ class Grid:
         """Return a quantity at every z position of the grid, interpolated linearly between given values.
 
         Args:
-            pairs: (z in mm, value), ordered by z. Outside the given range the first or the last value applies.
+            pairs: given values as (z in mm, value), ordered by increasing z. Below the first z the first value applies,
+                above the last z the last value.
 
         Returns:
-            (Z, 1, 1) float32, in the unit of the values.
+            (Z, 1, 1) float32, in the unit of the given values.
         """
         heights, values = zip(*pairs)
         return np.interp(self.z, heights, values).astype(np.float32)
@@ -105,8 +107,8 @@ def regular_grid(z_mm: ndarray, y_mm: ndarray, x_mm: ndarray, edge_mm: float) ->
 def bend(grid: Grid, shift_x_mm: ndarray, shift_y_mm: ndarray) -> Grid:
     """Return a copy of the grid whose points are displaced, which deforms shapes that are evaluated on it later.
 
-    A shape that is evaluated on the new grid appears moved in the opposite direction: to smaller x for a positive
-    `shift_x_mm`.
+    A shape that is evaluated on the new grid is shifted in the opposite direction. For example, a positive `shift_x_mm`
+    shifts the shape to smaller x.
 
     Args:
         grid: the grid to displace; it is not modified.
@@ -135,7 +137,8 @@ def random_field(
     The field is a cubic B-spline with standard normal coefficients on a regular lattice of knots.
 
     Args:
-        grid: positions at which the field is evaluated (its regular positions, without displacement).
+        grid: positions at which the field is evaluated. The regular positions `axes` are used, without the displacement
+            by `bend`.
         rng: NumPy random generator for the coefficients.
         steps_mm: distances between the knots along z, y and x in mm, which determine the size of the field's
             structures.
@@ -151,7 +154,7 @@ def random_field(
 
 
 def ellipse(grid: Grid, centre: tuple, radii: tuple, degrees: float = 0.0) -> ndarray:
-    """Compute the signed distance of every grid point to an ellipse in its slice.
+    """Compute the signed distance of every grid point to the outline of an ellipse that lies in the point's slice.
 
     Args:
         grid: positions at which the distance is evaluated.
@@ -171,7 +174,7 @@ def ellipse(grid: Grid, centre: tuple, radii: tuple, degrees: float = 0.0) -> nd
 
 
 def ellipsoid(grid: Grid, centre: tuple, radii: tuple) -> ndarray:
-    """Compute the signed distance of every grid point to an ellipsoid whose axes are parallel to x, y and z.
+    """Compute the signed distance of every grid point to the surface of an ellipsoid with axes along x, y and z.
 
     Args:
         grid: positions at which the distance is evaluated.
@@ -186,7 +189,9 @@ def ellipsoid(grid: Grid, centre: tuple, radii: tuple) -> ndarray:
 
 
 def band(grid: Grid, start: tuple, end: tuple, radius_mm: float | ndarray) -> ndarray:
-    """Compute the signed distance of every grid point to a thick straight line with round ends in its slice.
+    """Compute the signed distance of every grid point to the outline of a thick straight line in the point's slice.
+
+    The line has round ends.
 
     Args:
         grid: positions at which the distance is evaluated.

@@ -22,7 +22,7 @@ PALETTES = {  # RGB in [0, 1], from dark to bright
 
 
 def random_texture(seed: int, number: int, size: int = 128) -> ndarray:
-    """Generate one random texture image, for training without images of patients.
+    """Generate one random texture image, for training a style codec without images of patients.
 
     The image consists of two coloured patterns, one on each side of a random border, and a little noise. One image in
     four is grey.
