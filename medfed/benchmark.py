@@ -1,4 +1,4 @@
-"""Measure the speed of the frequency exchange, a federated round, the style codec and each method's training."""
+"""Measure the speed of medfed's computations against other libraries, or against the least that they can take."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
 from medfed.benchmarks.methods import methods_table, time_methods
+from medfed.benchmarks.metrics import metrics_table, time_metrics
 from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.cli.program import run_program
 from medfed.core.files import write_atomically
@@ -23,6 +24,7 @@ MEASURES: tuple[tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any
     ("larger_round", partial(time_round, size=128, repeats=3), round_table),
     ("styles", time_styles, styles_table),
     ("methods", time_methods, methods_table),
+    ("metrics", time_metrics, metrics_table),
 )
 
 

@@ -22,14 +22,10 @@ from medfed.phantoms.synthetic import SyntheticDataset
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed data`, which lists, describes, checks or downloads datasets.
+    """List, describe, check or download datasets: run the program `medfed data` and return its exit code.
 
-    Args:
-        argv: the command-line arguments; None reads `sys.argv`.
-
-    Returns:
-        The exit code: 0 on success, 2 after an error that the user can correct. The command `check` also gives 2 if it
-        finds a problem in the data.
+    The arguments are `argv` (None reads `sys.argv`). The exit code is 0 on success, and 2 after an error that the user
+    can correct or if the command `check` finds a problem in the data.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.data", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -46,10 +42,12 @@ def main(argv: list[str] | None = None) -> int:
     get.add_argument("--to", type=Path, metavar="FOLDER", help="target folder (default: data/NAME)")
     get.add_argument("--quiet", action="store_true", help="draw no progress bar")
     args = parser.parse_args(argv)
-    return run_program("medfed.data", lambda: _WORK[args.command](args))
+    return run_program("medfed.data", lambda: _run(args))
 
 
-def _show(args: argparse.Namespace) -> int:
+def _run(args: argparse.Namespace) -> int:
+    if args.command in ("check", "fetch"):
+        return (_check if args.command == "check" else _fetch)(args)
     print(format_card(args.name) if args.command else all_cards())
     return 0
 
@@ -59,10 +57,9 @@ def _check(args: argparse.Namespace) -> int:
         dataset = load(args.path).data.ensure_available(_bar("making the phantom", args.quiet))
     else:
         dataset = recognise(args.path, args.dataset)
-    print(format_data_block(dataset))
     report = check_dataset(dataset, args.allow_duplicates, _bar("reading", args.quiet))
-    print(to_text(report))
-    if args.json is not None:
+    print(format_data_block(dataset), to_text(report), sep="\n")
+    if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(args.json, to_json(report))
     return 2 if report.problems else 0
@@ -76,8 +73,8 @@ def _fetch(args: argparse.Namespace) -> int:
         dataset.ensure_available(_bar("making the phantom", args.quiet))
         print(f"The phantom is in {folder}.")
     elif card.url is None:
-        print(f"There is no direct download of {args.name}.\n{format_paragraph('how to get', card.how_to_get)}")
-        print(format_paragraph("licence", card.licence))
+        print(f"There is no direct download of {args.name}.", format_paragraph("how to get", card.how_to_get),
+              format_paragraph("licence", card.licence), sep="\n")
     else:
         target = folder / card.url.rpartition("/")[2]
         digest = download(card.url, target, card.sha256, args.quiet)
@@ -88,8 +85,6 @@ def _fetch(args: argparse.Namespace) -> int:
 def _bar(text: str, quiet: bool) -> Progress:
     return lambda items: tqdm(items, desc=text, unit="case", disable=quiet, dynamic_ncols=True, leave=False)
 
-
-_WORK = {None: _show, "card": _show, "check": _check, "fetch": _fetch}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,8 +1,8 @@
 """Metrics of one structure of one patient: a predicted mask against a reference mask.
 
-Edges and surface distances are MONAI's, computed once for all metrics of a pair of masks. Two things that MONAI lacks
-are added: a rule for empty masks (MONAI's HD95 is NaN for a missed organ, and its mean skips NaN), and the unit in the
-column's name.
+Edges and surface distances are those of MONAI, computed faster and once for all metrics of a pair of masks. Two things
+that MONAI lacks are added: a rule for empty masks (MONAI's HD95 is NaN for a missed organ, and its mean skips NaN), and
+the unit in the column's name.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from monai.metrics.utils import get_mask_edges, get_surface_distance
 
 from medfed.core.errors import UserError
 from medfed.metrics.metric import DISTANCE, Metric, all_columns
+from medfed.metrics.surface_distance import distances_to_edge, mask_edge
 
 Mask = torch.Tensor | np.ndarray
 DistancePair = tuple[np.ndarray, np.ndarray]  # from the prediction to the reference, and back
@@ -106,15 +106,14 @@ class MaskPair:
     @cached_property
     def _edges(self) -> tuple[np.ndarray, np.ndarray]:
         """Edge voxels of both masks, cropped to the bounding box of both, which changes no distance."""
-        box = _bounding_box(self.prediction | self.reference)
-        return get_mask_edges(self.prediction[box], self.reference[box], crop=False)
+        box = _bounding_box(self.prediction, self.reference)
+        return mask_edge(self.prediction[box]), mask_edge(self.reference[box])
 
     def _directed(self, spacing: tuple[float, ...] | None) -> DistancePair:
         """Compute the surface distances in both directions, in the unit of `spacing` (None: voxels)."""
         first, second = self._edges
-        there = np.asarray(get_surface_distance(first, second, spacing=spacing))
-        back = np.asarray(get_surface_distance(second, first, spacing=spacing))
-        return there.astype(np.float64), back.astype(np.float64)
+        steps = spacing or (1.0,) * first.ndim
+        return distances_to_edge(first, second, steps), distances_to_edge(second, first, steps)
 
 
 class MaskMetric(Metric):
@@ -245,11 +244,15 @@ def image_diagonal(shape: tuple[int, ...], spacing: tuple[float, ...] | None = N
     return math.hypot(*(n * step for n, step in zip(shape, spacing or (1.0,) * len(shape))))
 
 
-def _bounding_box(mask: np.ndarray) -> tuple[slice, ...]:
-    """Return the slices of the smallest box that contains all True voxels, of which there must be one."""
-    axes = range(mask.ndim)
-    filled = (np.flatnonzero(mask.any(axis=tuple(a for a in axes if a != axis))) for axis in axes)
-    return tuple(slice(int(where[0]), int(where[-1]) + 1) for where in filled)
+def _bounding_box(*masks: np.ndarray) -> tuple[slice, ...]:
+    """Return the slices of the smallest box that contains all True voxels of some masks, of which there must be one."""
+    box: list[slice] = []
+    for axis in range(masks[0].ndim):  # each axis searches only the part that the axes before it have left
+        others = tuple(a for a in range(masks[0].ndim) if a != axis)
+        is_filled = np.logical_or.reduce([mask[tuple(box)].any(axis=others) for mask in masks])
+        filled = np.flatnonzero(is_filled)
+        box.append(slice(int(filled[0]), int(filled[-1]) + 1))
+    return tuple(box)
 
 
 def _binary(mask: Mask, name: str) -> np.ndarray:
@@ -257,7 +260,7 @@ def _binary(mask: Mask, name: str) -> np.ndarray:
     array = np.asarray(mask.detach().cpu() if isinstance(mask, torch.Tensor) else mask)
     if array.ndim != 3 or not array.size:
         raise ValueError(f"{name} must be (H, W, D), got {array.shape}; an image of one slice has D = 1")
-    boolean = array.astype(bool)
+    boolean = array.astype(bool, copy=False)
     if array.dtype != bool and not np.array_equal(array, boolean):
         raise ValueError(f"{name} must hold 0 and 1 only, got values from {array.min()} to {array.max()}")
     return boolean

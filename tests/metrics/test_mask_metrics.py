@@ -60,6 +60,10 @@ PAIRS = {
     "disjoint": (filled(BOX, S[0:2, 0:2, 0:2]), filled(BOX, S[6:9, 5:8, 3:5])),
     "far island": (filled(BOX, S[1:4, 1:4, 1:3], S[8, 7, 4]), filled(BOX, S[1:4, 1:4, 1:3])),
     "identical": (filled(BOX, S[2:6, 2:7, 1:4]), filled(BOX, S[2:6, 2:7, 1:4])),
+    "far apart": (filled((60, 50, 9), S[1:4, 2:9, 1:4]), filled((60, 50, 9), S[50:58, 40:44, 6:8])),
+    "one far island": (filled((60, 50, 9), S[9:20, 9:20, 2:6], S[55, 45, 8]), filled((60, 50, 9), S[8:19, 11:22, 2:7])),
+    "whole larger image": (filled((30, 40, 4), S[:, :, :]), filled((30, 40, 4), S[12:15, 3:6, 1:3])),
+    "thin and long": (filled((3, 70, 2), S[1, ::9, 0]), filled((3, 70, 2), S[0, 4:30, 1])),
     "touching the border 2-D": (filled((7, 9, 1), S[:4, :5, 0]), filled((7, 9, 1), S[2:, 3:, 0])),
 }
 
@@ -107,8 +111,8 @@ def test_every_distance_equals_brute_force_over_all_pairs_of_edge_voxels(name, s
     result = score(prediction, reference, spacing)
     expected = brute_force(prediction, reference, spacing or (1.0, 1.0, 1.0))
     assert result.status == "ok"
-    assert result.hd95_pooled_vx == pytest.approx(expected.pop("hd95_pooled_vx"), abs=1e-5)
-    assert distances(result, "mm" if spacing else "px") == pytest.approx(expected, abs=1e-5)
+    assert result.hd95_pooled_vx == pytest.approx(expected.pop("hd95_pooled_vx"), abs=1e-9)
+    assert distances(result, "mm" if spacing else "px") == pytest.approx(expected, abs=1e-9)
     assert set(distances(result, "px" if spacing else "mm").values()) == {None}
     both = np.sum(prediction * reference)
     assert result.dice == pytest.approx(2 * both / (prediction.sum() + reference.sum()), abs=1e-12)

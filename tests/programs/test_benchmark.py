@@ -4,6 +4,7 @@ from medfed import benchmark
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
 from medfed.benchmarks.methods import METHODS, methods_table, time_methods
+from medfed.benchmarks.metrics import metrics_table, time_metrics
 from medfed.benchmarks.styles import styles_table, time_styles
 
 
@@ -43,3 +44,11 @@ def test_every_method_is_timed_on_the_same_round_as_fedavg():
     assert set(result["train_s"]) == set(METHODS) and result["over_fedavg"]["fedavg"] == 1
     assert result["share_s"]["fedavg"] == 0 < result["share_s"]["fisc"]
     assert "style only" in methods_table(result)
+
+
+def test_the_timed_distances_equal_those_of_monai():
+    result = time_metrics(shape=(96, 64, 14), repeats=1)
+    assert result.keys() == {"prostate", "large", "tiny", "full"}
+    for times in result.values():
+        assert times["difference_mm"] < 1e-6 and times["times_faster"] == times["monai_ms"] / times["hd95_ms"]
+    assert "MONAI HD95" in metrics_table(result)
