@@ -58,8 +58,7 @@ def find_config(path_or_name: str | Path) -> Path:
     path, name = Path(path_or_name), str(path_or_name)
     if path.exists() or path.suffix or path.name != name:
         return path
-    folders = (registry.PACKAGE / "configs", registry.PACKAGE.parent / "configs")  # installed; a checkout of the source
-    shipped = {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+    shipped = registry.shipped_configs()
     if name not in shipped:
         raise UserError(f"no file '{name}' and no config of this name. {registry.suggestion(name, shipped)}")
     return shipped[name]

@@ -9,9 +9,8 @@ import sys
 import textwrap
 
 from medfed.cli.program import run_program
-from medfed.config import json_schema, reference
-from medfed.config.reference import REQUIRED, Group, Setting, describe_schema
-from medfed.config.schema import NAMED
+from medfed.config import search
+from medfed.config.setting import BLOCK_KINDS, REQUIRED, Group, Setting, describe_schema
 from medfed.core import registry
 
 EXAMPLES = "examples: keys; keys training; keys elcfs; keys federation.rounds; keys elcfs.alpha; keys alpha"
@@ -21,10 +20,11 @@ MAX_TYPE_WIDTH = 44  # of the column with type and range; a longer entry moves t
 def main(argv: list[str] | None = None) -> int:
     """Print the settings that a config may contain, as the arguments `argv` say (None reads `sys.argv`).
 
-    Return the exit code: 0, or 2 if there is no block, method, network, dataset or setting of the given name.
+    Return the exit code: 0, or 2 if there is nothing of the given name in a config.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.keys", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("word", nargs="?", help="a block, method, network, dataset or key; without it, all blocks")
+    parser.add_argument("word", nargs="?", help="a block, method, network, dataset, engine, metric or key; "
+                                                 "without it, all blocks")  # fmt: skip
     parser.add_argument("--json-schema", action="store_true", help="print the JSON Schema of a config, for editors")
     args = parser.parse_args(argv)
     return run_program("medfed.keys", lambda: _work(args))
@@ -33,9 +33,11 @@ def main(argv: list[str] | None = None) -> int:
 def _work(args: argparse.Namespace) -> int:
     """Print the JSON Schema, or the settings of a word or of all blocks."""
     if args.json_schema:
+        from medfed.config import json_schema  # imports torch and MONAI, which the other words do not need
+
         print(json_schema.to_text(), end="")
         return 0
-    groups = list(reference.blocks().values()) if args.word is None else reference.find(args.word)
+    groups = list(search.blocks().values()) if args.word is None else search.find(args.word)
     width = min(max(shutil.get_terminal_size((100, 24)).columns, 80), 120)
     print("\n\n".join("\n".join(_lines(group, width)) for group in groups))
     return 0
@@ -43,7 +45,8 @@ def _work(args: argparse.Namespace) -> int:
 
 def _lines(group: Group, width: int) -> list[str]:
     """Return the heading of a group and its settings, as lines of at most `width` characters where words allow it."""
-    place = f"{group.block}.name: {group.name}" if group.name else group.block or "top level"
+    key = f"{group.block}.name" if group.block in BLOCK_KINDS else group.block
+    place = f"{key}: {group.name}" if group.name else group.block or "top level"
     lines = [f"{place}  ({group.file})", *_wrapped(group.title, width, 2)]
     if group.source:
         lines += _wrapped(f"Source: {group.source}", width, 2)
@@ -55,7 +58,8 @@ def _lines(group: Group, width: int) -> list[str]:
         lines += ["", *_columns(f"  {key:<{key_width}}  ", types[key], type_width, default, width)]
         presets = "".join(f" Preset {name}: {json.dumps(value)}." for name, value in setting.presets.items())
         lines += _wrapped(setting.meaning[:1].upper() + setting.meaning[1:] + presets, width, 6)
-    if "name" in group.settings and (names := [] if group.name else _names(group.block)):
+    if "name" in group.settings and not group.name:
+        names = registry.known_names(BLOCK_KINDS[group.block])
         lines += ["", *_wrapped(f"`medfed keys NAME` prints the settings of one of: {', '.join(names)}.", width, 2)]
     return lines
 
@@ -71,12 +75,6 @@ def _columns(key: str, kind: str, kind_width: int, default: str, width: int) -> 
 def _type(key: str, setting: Setting) -> str:
     """Return the type and range of a setting; of a name the list is printed elsewhere."""
     return "name | dotted name" if key == "name" and "anyOf" in setting.schema else describe_schema(setting.schema)
-
-
-def _names(block: str) -> list[str]:
-    """Return the known names that a block may choose from; none for other blocks."""
-    bases = {name: base for name, base in reference.named_blocks().items() if name == block}
-    return [name for base in bases.values() for name in registry.known_names(NAMED[base])]
 
 
 def _wrapped(text: str, width: int, indent: int) -> list[str]:

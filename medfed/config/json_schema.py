@@ -1,27 +1,32 @@
 """Make the JSON Schema of a config, with which editors complete keys, show their meaning and mark mistakes.
 
 The schema is in `medfed/config/schema.json`; `python -m medfed keys --json-schema` prints it. A config names it in its
-first line: `# yaml-language-server: $schema=PATH`. It describes each value alone. Three things only the loader checks:
-whether several values fit together, the settings of classes outside of medfed, and that a whole number is written
-without a decimal point.
+first line: `# yaml-language-server: $schema=PATH`. It describes each value alone. Only the loader checks
+
+- whether several values fit together;
+- that a dotted name is a class outside of medfed, and the settings of this class;
+- that a whole number is written without a decimal point, and that a number is not `.nan` or `.inf`;
+- that two names of sites differ in more than upper and lower case, and that Windows does not reserve a name.
+
+The entries `x-file` (the file that defines a block or name) and `x-source` (its publication, or "") are for
+`medfed.config.search`; editors ignore them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_type_hints
 
 from medfed.config import reference
-from medfed.config.reference import REQUIRED, Setting
 from medfed.config.schema import NAMED, Config
+from medfed.config.setting import REQUIRED, VALUE_KINDS, Group, Setting
 from medfed.core import registry
-from medfed.tasks.evaluation import METRIC_KINDS
+from medfed.core.site_names import MAX_LENGTH
 
-FILE = Path(__file__).with_name("schema.json")
-_DOTTED = {"type": "string", "pattern": r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$"}  # the name of a class outside of medfed
-_KINDS = {("federation", "engine"): ("engines",), ("evaluation", "metrics"): METRIC_KINDS}  # keys that name classes
+_DOTTED = {"type": "string", "title": "dotted name", "pattern": r"^[^\s.]+(\.[^\s.]+)+$"}  # a class outside of medfed
+_BAD = '/\\\\:*?"<>|\\u0000-\\u001f'  # in the name of a site; it also does not end with a space or dot
+_SITE = {"maxLength": MAX_LENGTH, "pattern": f"^[^{_BAD} .-]([^{_BAD}]*[^{_BAD} .])?$"}
+_SITE_KEYS = ("unseen_site", "validation_site")
 
 
 def to_text() -> str:
@@ -41,24 +46,27 @@ def build() -> dict[str, Any]:
         if cls in NAMED:
             definitions |= _named_block(name, cls)
         else:
-            block = _object(group.settings, group.title, name)
+            block = _object(group, name)
             definitions[cls.__name__] = {**block, "type": ["object", "null"]}  # an empty block has its defaults
         properties[name] = {"$ref": f"#/$defs/{cls.__name__}"}
-    top = _object(reference.blocks()[""].settings, "", "")
+    top = _object(reference.blocks()[""], "")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "medfed config",
-        "description": "Made by `python -m medfed keys --json-schema`.",
-        "type": "object",
+        "$comment": "Made by `python -m medfed keys --json-schema`.",
+        **top,
         "properties": {**properties, **top["properties"]},
         "required": [name for name, cls in classes.items() if cls in NAMED],
-        "additionalProperties": False,
         "$defs": definitions,
     }
 
 
 def _named_block(block: str, base: type) -> dict[str, Any]:
-    """Return the definitions of a block that chooses its class by `name`: the block, and one for each known name."""
+    """Return the definitions of a block that chooses its class by `name`: the block, and one for each known name.
+
+    The definition with the name of the block, such as "method", has the settings of the base class. No other definition
+    refers to it, because a class outside of medfed may give these settings other types.
+    """
     kind = NAMED[base]
     names = registry.known_names(kind)
     definitions: dict[str, Any] = {
@@ -81,19 +89,21 @@ def _named_block(block: str, base: type) -> dict[str, Any]:
             ],
         }
     }
+    definitions[block] = _object(reference.blocks()[block], block)
     for name in names:
-        group = reference.named(kind, name)
-        definitions[f"{block}.{name}"] = _object(group.settings, group.title, block)
+        definitions[f"{block}.{name}"] = _object(reference.named(kind, name), block)
     return definitions
 
 
-def _object(settings: Mapping[str, Setting], description: str, block: str) -> dict[str, Any]:
-    """Return the schema of a block with these settings and no others."""
+def _object(group: Group, block: str) -> dict[str, Any]:
+    """Return the schema of a block with the settings of a group and no others."""
     return {
         "type": "object",
-        "description": description,
-        "properties": {key: _property(setting, block, key) for key, setting in settings.items()},
-        "required": [key for key, setting in settings.items() if setting.default is REQUIRED],
+        "description": group.title,
+        "x-file": group.file,
+        "x-source": group.source,
+        "properties": {key: _property(setting, block, key) for key, setting in group.settings.items()},
+        "required": [key for key, setting in group.settings.items() if setting.default is REQUIRED],
         "additionalProperties": False,
     }
 
@@ -101,7 +111,11 @@ def _object(settings: Mapping[str, Setting], description: str, block: str) -> di
 def _property(setting: Setting, block: str, key: str) -> dict[str, Any]:
     """Return the schema of one setting with its meaning and default."""
     schema = dict(setting.schema)
-    if kinds := _KINDS.get((block, key)):
+    if (block, key) == ("data", "sites"):
+        schema = {**schema, "uniqueItems": True, "items": {**schema["items"], **_SITE}}
+    if block == "federation" and key in _SITE_KEYS:
+        schema |= {**_SITE, "pattern": f"^$|{_SITE['pattern']}"}  # "" names no site
+    if kinds := VALUE_KINDS.get(f"{block}.{key}"):
         names = sorted({name for kind in kinds for name in registry.known_names(kind)})
         choice = {"anyOf": [{"enum": names}, _DOTTED]}
         schema = {**schema, "items": choice} if schema["type"] == "array" else choice

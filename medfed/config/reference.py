@@ -1,33 +1,28 @@
 """List every setting that a config may hold, with its type, range, default, meaning and source.
 
-`python -m medfed keys` prints this list; `medfed.config.json_schema` makes the JSON Schema of it. Types and ranges come
-from the annotations of the dataclasses, the meaning from the `Args:` section of their docstrings.
+`medfed.config.json_schema` makes the file `schema.json` of this list, and `python -m medfed keys` prints this file.
+Types and ranges come from the annotations of the dataclasses, the meaning from the `Args:` section of their docstrings.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from medfed.config.overrides import DEFAULT_PRESET
 from medfed.config.schema import NAMED, Config
+from medfed.config.setting import REQUIRED, Group, Setting
 from medfed.config.validation import to_plain
 from medfed.core import bounds, registry
-from medfed.core.errors import UserError
-from medfed.core.mistakes import WORDS, describe_limits
-from medfed.core.registry import nearest, suggestion
 from medfed.datasets.base import Dataset
 from medfed.federation.method import Method
 
-REQUIRED = object()  # the default of a setting that has none
 BLOCK_TITLES = {
     "data": "The dataset: which images, from which sites, and how they are divided.",
     "network": "The network that is trained.",
@@ -40,44 +35,6 @@ NAME_MEANINGS = {
 }
 PRESET_MEANING = "Named settings of the method. They apply first; keys that are written in the config replace them."
 _ENTRY = re.compile(r"    (\w+(?:, \w+)*): (.*)")
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One setting of a config, with its type, range, default and meaning.
-
-    Args:
-        schema: JSON Schema of its values.
-        default: the value without an entry in the config, as plain data; REQUIRED if there is none.
-        meaning: what it does.
-        presets: its values in the presets of a method that set it, by preset.
-    """
-
-    schema: Mapping[str, Any]
-    default: Any
-    meaning: str
-    presets: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Group:
-    """The settings of one block, or of one method, network or dataset.
-
-    Args:
-        block: the block of a config that holds the settings; "" for the top level.
-        name: the name of the method, network or dataset; "" for a block.
-        title: one line about it.
-        source: the publication; "" without one.
-        file: the file that defines it, relative to the folder that holds the package.
-        settings: by key.
-    """
-
-    block: str
-    name: str
-    title: str
-    source: str
-    file: str
-    settings: Mapping[str, Setting]
 
 
 def settings_of(cls: type) -> dict[str, Setting]:
@@ -124,27 +81,6 @@ def meanings_of(cls: type) -> dict[str, str]:
             elif line.strip():  # the end of the section, or a paragraph below the entries
                 break
     return meanings
-
-
-def describe_schema(schema: Mapping[str, Any]) -> str:
-    """Describe briefly which type and range a JSON Schema allows, such as "number in [0, 1)" or "list of 2: number".
-
-    Args:
-        schema: JSON Schema of one value.
-    """
-    if "enum" in schema:
-        return " | ".join(map(json.dumps, schema["enum"]))
-    if "anyOf" in schema:
-        return " | ".join(map(describe_schema, schema["anyOf"]))
-    if "prefixItems" in schema:
-        items = dict.fromkeys(map(describe_schema, schema["prefixItems"]))
-        return f"list of {len(schema['prefixItems'])}: {', '.join(items)}"
-    if schema.get("type") == "array":
-        return f"list: {describe_schema(schema['items'])}"
-    if schema.get("type") == "object":
-        return f"block: {describe_schema(schema['additionalProperties'])}"
-    word = WORDS.get(schema.get("type", ""), "a block of keys and values").removeprefix("a ")
-    return f"{word} {describe_limits(schema)}".strip()
 
 
 @cache
@@ -201,84 +137,21 @@ def named(kind: str, name: str) -> Group:
         The settings with their types, ranges, defaults and meanings, and a title and source of the class.
 
     Raises:
-        UserError: if there is no class of this name.
+        UserError: if there is no class of this name, or if its settings cannot be read.
     """
     cls = registry.resolve(kind, name)
     block, base = next((block, base) for block, base in named_blocks().items() if NAMED[base] == kind)
-    return _group(cls, block, name, {**name_settings(base, cls), **settings_of(cls)})
-
-
-def find(word: str) -> list[Group]:
-    """Search the settings of a config by the word that a user typed.
-
-    Args:
-        word: a block of the config (`training`), the name of a method, network or dataset (`elcfs`), or the key of a
-            setting (`alpha`). A key may follow a block or a name: `training.betas`, `elcfs.alpha` or `method.alpha`. A
-            key alone finds every setting with this key.
-
-    Returns:
-        A group for each block or name that has matching settings, with these settings only.
-
-    Raises:
-        UserError: if nothing is found. The message contains the most similar known word.
-    """
-    known = {name: kind for kind in NAMED.values() for name in registry.known_names(kind)}
-    if word in blocks():
-        return [blocks()[word]]
-    if word in known:
-        return [named(known[word], word)]
-    prefix, _, key = word.rpartition(".")
-    kind = next((NAMED[base] for block, base in named_blocks().items() if block == prefix), None)
-    if prefix in known:
-        groups = [named(known[prefix], prefix)]
-    elif prefix and prefix in blocks() and kind is None:
-        groups = [blocks()[prefix]]
-    elif not prefix or kind is not None:
-        groups = [named(of, name) for name, of in known.items() if kind in (None, of)]
-        groups = [*blocks().values(), *groups] if kind is None else [blocks()[prefix], *groups]
-    else:
-        return [_outside(word, known)]
-    matches = [dataclasses.replace(group, settings={key: group.settings[key]}) for group in groups
-               if key in group.settings]  # fmt: skip
-    if not matches:
-        words = list(dict.fromkeys(key for group in groups for key in group.settings))
-        if prefix:
-            raise UserError(f"no setting '{key}' in {prefix}. {suggestion(key, words)}")
-        raise _unknown(word, known, words)
-    return _without_repeats(matches)
-
-
-def _without_repeats(groups: list[Group]) -> list[Group]:
-    """Leave out names whose setting is the same as that of their block, such as `weights` of each network."""
-    of_blocks = {(group.block, key): setting for group in groups if not group.name
-                 for key, setting in group.settings.items()}  # fmt: skip
-    return [group for group in groups if not group.name
-            or any(of_blocks.get((group.block, key)) != setting for key, setting in group.settings.items())]
-
-
-def _outside(word: str, names: Iterable[str]) -> Group:
-    """Return the settings of a class outside of medfed, by its dotted name."""
-    for kind in NAMED.values():
-        try:
-            return named(kind, word)
-        except UserError:
-            continue
-    raise _unknown(word, names, ())
-
-
-def _unknown(word: str, names: Iterable[str], keys: Iterable[str]) -> UserError:
-    """Return the error about an unknown word: the nearest word of all, and the known ones without the keys."""
-    words = [*filter(None, blocks()), *names]
-    near = nearest(word, [*words, *keys])
-    question = f"Did you mean '{near}'? " if near else ""
-    return UserError(f"no block, method, network, dataset or setting '{word}'. {question}Known: {', '.join(words)}")
+    with registry.code_of(cls):
+        return _group(cls, block, name, {**name_settings(base, cls), **settings_of(cls)})
 
 
 def named_blocks() -> dict[str, type]:
-    """Return the blocks of a config that choose a class by the key `name`: `data`, `network` and `method`.
+    """Return the base classes of the blocks of a config that choose a class by the key `name`.
+
+    These blocks are `data`, `network` and `method`.
 
     Returns:
-        For each block, the base class of the classes that it can choose.
+        The base class of the classes that a block can choose, by the name of the block.
     """
     hints = get_type_hints(Config)
     return {block: hints[block] for block in hints if hints[block] in NAMED}

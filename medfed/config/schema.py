@@ -43,9 +43,11 @@ class Config:
         training: how a site trains for one round.
         federation: how the sites work together.
         evaluation: how predictions are made and scored.
-        privacy: noise on what leaves a site.
-        preset: the named settings of the method that its values started from.
-        source: the file, for messages. Configs from different files with the same values are equal.
+        privacy: limits and noise on the weights and statistics that leave a site.
+        preset: name of the preset of the method. A preset is a named set of values for the method's settings; values
+            that are written in the config replace those of the preset.
+        source: path of the file from which the config was read, for error messages. Configs from different files with
+            the same values are equal.
     """
 
     data: Dataset
@@ -170,7 +172,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     Args:
         old: the first config, from `resolved`. It may be from an older version of medfed, so that an older run can be
-            resumed: settings that it lacks have their defaults, and settings that were renamed have their new names.
+            resumed. A setting that it lacks counts as the default, and an old name of a setting as the present name.
         new: the second config, from `resolved` of this version.
 
     Returns:

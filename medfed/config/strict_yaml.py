@@ -10,10 +10,11 @@ from typing import Any
 import yaml
 
 from medfed.core.errors import UserError
-from medfed.core.registry import suggestion
+from medfed.core.mistakes import MAX_DIGITS
+from medfed.core.registry import shipped_configs, suggestion
 
 _TAG = "tag:yaml.org,2002:"
-_WHOLE_NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,17})$")
+_WHOLE_NUMBER = re.compile(rf"[-+]?(?:0|[1-9][0-9]{{0,{MAX_DIGITS - 1}}})$")
 _NUMBER = re.compile(
     r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$"
     r"|\.(?:nan|NaN|NAN)$"
@@ -26,7 +27,7 @@ class _Loader(yaml.SafeLoader):
 
     PyYAML reads YAML 1.1, where 1e-3 is text, 1:30 is ninety, 010 is eight and 2024-01-01 is a date. This loader reads
     a number and three texts. It keeps the booleans of YAML 1.1 (yes, no, on, off): `medfed.core.mistakes` asks for
-    quotes around them.
+    quotes around them. Keys of blocks are always text, as they are written.
     """
 
     yaml_implicit_resolvers = {
@@ -34,13 +35,24 @@ class _Loader(yaml.SafeLoader):
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._open_anchors: list[Any] = []  # of the blocks and lists that contain the next node
+
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
-        """Return the next node; ComposerError if it has a tag."""
-        event = self.peek_event()
+        """Return the next node; ComposerError if it has a tag, or is an alias of a block that contains it."""
+        event: Any = self.peek_event()
+        anchor = getattr(event, "anchor", None)
+        if isinstance(event, yaml.AliasEvent) and anchor in self._open_anchors:
+            problem = f"the alias *{anchor} is inside the block or list &{anchor} itself; write the value instead"
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         if tag := getattr(event, "tag", None):
             problem = f"the tag '{tag.replace(_TAG, '!!')}' is not allowed; a config holds plain values only"
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        return super().compose_node(parent, index)
+        self._open_anchors.append(anchor)
+        node = super().compose_node(parent, index)
+        self._open_anchors.pop()
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return a block as a dictionary; ConstructorError if a key is there twice."""
@@ -51,6 +63,7 @@ class _Loader(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             if isinstance(key, yaml.ScalarNode):
                 lines[key.value] = key.start_mark.line + 1
+                key.tag = _TAG + "str"
         return super().construct_mapping(node, deep)
 
 
@@ -76,8 +89,8 @@ def parse(text: str, source: str) -> Any:
         The value; None for an empty text.
 
     Raises:
-        UserError: if the YAML is broken, has a tag, or has the same key twice. The message contains the line and
-            column.
+        UserError: if the YAML is broken, has a tag, has the same key twice, or has a block or list that contains
+            itself. The message contains the line and column.
     """
     try:
         return yaml.load(text, _Loader)  # a SafeLoader, and stricter
@@ -105,11 +118,15 @@ def read(path: str | Path) -> str:
 
     Raises:
         UserError: if the path does not exist, is a folder, cannot be read, or is not UTF-8 text. If it does not exist,
-            the message contains the most similar name of a YAML file in the same folder.
+            the message contains the name of a config that comes with medfed, if `path` ends with it, or the most
+            similar name of a YAML file in the same folder.
     """
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
+        if Path(path).stem in shipped_configs():
+            hint = f"For the config that comes with medfed, write '{Path(path).stem}' without folder and ending"
+            raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
         others = sorted(str(other) for other in Path(path).parent.glob("*.y*ml"))
         hint = suggestion(str(path), others) if others else "None is in that folder; check the path"
         raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None

@@ -14,9 +14,9 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 from medfed.core import bounds
 from medfed.core.bounds import written_fields
-from medfed.core.errors import UserErrors
+from medfed.core.errors import UserError, UserErrors
 from medfed.core.mistakes import Mistake, SettingsError, describe_type, describe_value
-from medfed.core.registry import suggestion
+from medfed.core.registry import code_of, suggestion
 
 Path = tuple[str | int, ...]  # keys and list positions from the top of the document to a value
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Choice:
         cls: the class; None if the block names none.
         values: the keys and values of its fields.
         further_keys: keys that the block may have and that are no fields.
-        mistakes: what is wrong with those.
+        mistakes: what is wrong with the values of these further keys.
     """
 
     cls: type | None
@@ -107,9 +107,18 @@ def build(cls: type, block: object, path: Path, choose: Choose) -> tuple[Any, li
     if not isinstance(block, Mapping):
         return None, [Mistake(path, f"expected {_BLOCK}, got {describe_value(block)}")]
     choice = choose(cls, block, path)
-    chosen, block, mistakes = choice.cls, choice.values, list(choice.mistakes)
-    if chosen is None:
-        return None, mistakes
+    if choice.cls is None:
+        return None, choice.mistakes
+    try:
+        with code_of(choice.cls):
+            return _build_chosen(choice.cls, choice, path, choose)
+    except UserError as error:
+        return None, [*choice.mistakes, Mistake(path, str(error))]
+
+
+def _build_chosen(chosen: type, choice: Choice, path: Path, choose: Choose) -> tuple[Any, list[Mistake]]:
+    """Build an instance of the class that was chosen for a block; see `build`."""
+    block, mistakes = choice.values, list(choice.mistakes)
     fields = {entry.name: entry for entry in written_fields(chosen)}
     mistakes += _wrong_keys(chosen, block, (*choice.further_keys, *fields), path)
     hints = get_type_hints(chosen, include_extras=True)

@@ -49,7 +49,7 @@ def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | No
     Args:
         settings: the instance.
         conflicts: function that checks whether several fields fit together. It returns a pair (name of the field,
-            sentence) for each mistake. It is called only if every field alone is allowed. None checks no combination.
+            sentence) for each mistake. It is called only if every field is valid by itself. None checks no combination.
 
     Raises:
         SettingsError: (a ValueError) if there is a mistake, with one sentence for each.

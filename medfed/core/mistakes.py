@@ -11,10 +11,13 @@ from typing import Any
 from medfed.core.registry import nearest
 
 Schema = Mapping[str, Any]
+MAX_DIGITS = 18  # of a whole number in YAML: every such number fits into 64 bits
 WORDS = {
     "integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text", "null": "null",
 }  # fmt: skip
+_PLURALS = {"integer": "whole numbers", "number": "numbers", "string": "texts"}
 _BOOLEAN_HINT = "; YAML reads yes, no, on and off as true and false, so put the word in quotes"
+_WRITTEN_NUMBER = re.compile(r"([-+]?)(?:0*(?=[0-9]))?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)")  # sign; digits from the first
 _RANGE_ERRORS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 
 
@@ -26,7 +29,7 @@ class Mistake:
         path: the keys and list positions that lead to the value; empty if several fields do not fit together.
         sentence: what is wrong, such as "must be at least 0, got -1".
         is_missing: whether the value is missing.
-        is_conflict: whether the value is allowed alone, but does not fit to another value, which the sentence names.
+        is_conflict: whether the value is valid by itself, but does not fit to another value, which the sentence names.
     """
 
     path: tuple[str | int, ...]
@@ -46,7 +49,11 @@ class Mistake:
 
 
 class SettingsError(ValueError):
-    """Settings that are not allowed. `mistakes` lists them all; the message has one line for each."""
+    """Error that is raised if values of settings are not allowed. The message has one line for each wrong value.
+
+    Args:
+        mistakes: one `Mistake` for each wrong value. They are kept in the attribute `mistakes`.
+    """
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -78,7 +85,7 @@ def mistake_of(error: Mapping[str, Any], values: object, schemas: Mapping[str, S
 
 
 def describe_type(schema: Schema) -> str:
-    """Describe in words which type of value a JSON Schema allows, such as "a list of 2 (a number, a number)".
+    """Describe in words which type of value a JSON Schema allows, such as "a list of 2 numbers".
 
     Args:
         schema: JSON Schema of one value.
@@ -88,9 +95,14 @@ def describe_type(schema: Schema) -> str:
     if "anyOf" in schema:
         return " or ".join(map(describe_type, schema["anyOf"]))
     if "prefixItems" in schema:
+        types = {entry.get("type") for entry in schema["prefixItems"]}
+        if len(types) == 1 and (plural := _PLURALS.get(*types)):
+            return f"a list of {len(schema['prefixItems'])} {plural}"
         return f"a list of {len(schema['prefixItems'])} ({', '.join(map(describe_type, schema['prefixItems']))})"
     if schema.get("type") == "array":
-        return f"a list (each entry {describe_type(schema['items'])})" if "items" in schema else "a list"
+        entry = schema.get("items", {})
+        plural = None if "enum" in entry else _PLURALS.get(entry.get("type", ""))
+        return f"a list of {plural}" if plural else f"a list (each entry {describe_type(entry)})" if entry else "a list"
     if not schema:
         return "an object that only Python can make"
     return WORDS.get(schema.get("type", ""), "a block of keys and values")
@@ -165,9 +177,11 @@ def hint(wanted: str, value: object) -> str:
     if wanted == "string" and isinstance(value, int | float):
         return "; put it in quotes"
     if wanted in ("integer", "number") and isinstance(value, str):
-        digits = value.strip()
-        if digits.lstrip("+-").replace(".", "", 1).isdigit():
-            return "; remove the quotes" if len(digits) <= 18 else "; a number has at most 18 digits"
+        number = _WRITTEN_NUMBER.fullmatch(value.strip().replace("_", ""))
+        if number and "." not in number[2] and len(number[2]) > MAX_DIGITS:
+            return f"; a whole number has at most {MAX_DIGITS} digits"
+        plain = number[1] + number[2] if number else ""
+        return "" if not number else "; remove the quotes" if plain == value.strip() else f"; write {plain}"
     if wanted == "array" and isinstance(value, str):
         return "; write it as [a, b]"
     return ""

@@ -10,7 +10,9 @@ import ast
 import difflib
 import importlib
 import re
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -102,6 +104,16 @@ def require(kind: str, name: str) -> None:
         raise UserError(f"no {KINDS[kind][0]} '{name}'. {suggestion(name, names)}")
 
 
+def file_of(kind: str, name: str) -> str:
+    """Return the path of the file that defines a known name, relative to the folder that holds the package `medfed`.
+
+    Args:
+        kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
+        name: a name from `known_names`, such as "elcfs".
+    """
+    return str(next(path for path in _files(kind) if path.stem == name).relative_to(PACKAGE.parent))
+
+
 def name_of(kind: str, found: type) -> str:
     """Return the name by which a config refers to a class; `resolve` returns the class for this name.
 
@@ -117,6 +129,42 @@ def name_of(kind: str, found: type) -> str:
     if package in folders and file_name in known_names(kind):
         return file_name
     return f"{found.__module__}.{found.__qualname__}"
+
+
+def shipped_configs() -> dict[str, Path]:
+    """Return the paths of the config files that come with medfed, by name without `.yaml`, such as "prostate"."""
+    folders = (PACKAGE / "configs", PACKAGE.parent / "configs")  # installed; a checkout of the source
+    return {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+
+
+@contextmanager
+def code_of(cls: type) -> Iterator[None]:
+    """Context manager for calls into the code of a class that a config names.
+
+    Any exception of a class from outside of medfed becomes a UserError that names the class, because its author can
+    correct it. Exceptions of medfed's own classes are bugs of medfed and keep their type and traceback.
+
+    Args:
+        cls: the class whose code is called, or whose annotations are read.
+
+    Raises:
+        UserError: if `cls` is not a class of medfed, and the block raises an exception other than UserError.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if cls.__module__.partition(".")[0] == PACKAGE.name:
+            raise
+        name = f"{cls.__module__}.{cls.__qualname__}"
+        raise UserError(f"{name} raised {describe_error(error)}; correct the class or its settings") from error
+
+
+def describe_error(error: Exception) -> str:
+    """Return the type and the message of an exception as one line, such as "ValueError: mu is negative"."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def suggestion(word: str, words: Iterable[str]) -> str:
@@ -223,6 +271,10 @@ def _resolve(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise UserError(f"'{name}' cannot be imported: {error}") from error
+    except Exception as error:  # code from outside medfed may raise anything
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if isinstance(error, SyntaxError) else f" ({Path(frame.filename).name}, line {frame.lineno})"
+        raise UserError(f"'{name}' cannot be imported: {describe_error(error)}{place}; correct the file") from error
     module_name, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module_name), attribute)

@@ -8,8 +8,15 @@
 
 The checks train toy federations of three sites for two rounds (`medfed.testing.toy`). They say whether a method works
 in a federation: whether results depend on the order of the sites, whether a run can be continued after a restart,
-whether only tensors leave a site. They do NOT check the method's mathematics: a method whose penalty has the wrong
-sign passes. For that, compare one step with numbers that you computed by hand or with the authors' code.
+whether only tensors leave a site. They do NOT check
+
+- the method's mathematics: a method whose penalty has the wrong sign, or that averages the wrong tensors, passes.
+  Compare one step with numbers that you computed by hand or with the authors' code;
+- privacy: what the shared tensors reveal about the images (`python -m medfed.audit` measures it);
+- a GPU: the checks run on the CPU. Random numbers from torch's global generator are reproducible there, but differ on
+  a GPU; only the generator that a hook receives gives the same numbers on both;
+- in-place changes through NumPy or `tensor.data`, which torch does not count, or of the statistics that `share` reads;
+- rounds without some of the sites, large images, memory and time.
 """
 
 from __future__ import annotations
@@ -20,28 +27,37 @@ import difflib
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
 from medfed.config.overrides import DEFAULT_PRESET
 from medfed.core.batch import Batch
+from medfed.core.errors import UserError
 from medfed.core.registry import resolve
 from medfed.deployment.dry_run import dry_run
 from medfed.engines.in_process import InProcess
-from medfed.federation.message import State, digest
+from medfed.federation.local_round import LocalRound, Output
+from medfed.federation.message import Message, State, digest
 from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
 from medfed.federation.rounds import Round, federate
 from medfed.federation.settings import Federation
 from medfed.methods.stack import Stack
 from medfed.networks.base import NetworkSettings
-from medfed.testing.toy import SITES, ToyClassification, ToyFederation, ToySegmentation
+from medfed.testing.toy import IMAGE_SIDE, SITES, ToyClassification, ToyFederation, ToySegmentation
 
 SETTINGS = Federation(rounds=2)
+IMAGE_SIDES = (IMAGE_SIDE, 64, 128, 256)  # pixels; the smallest that fits the network is used
+HOOKS = (  # that receive tensors which they must not change in place
+    "combine", "broadcast", "expand", "on_round_start", "augment", "loss", "regulariser", "on_round_end", "remember",
+    "aggregate",
+)  # fmt: skip
 TOYS: dict[str, type[ToySegmentation] | type[ToyClassification]] = {
     "segmentation": ToySegmentation,
     "classification": ToyClassification,
@@ -55,24 +71,29 @@ class ContractError(AssertionError):
 
 
 def check_method(
-    method: Method | type[Method], *, network: NetworkSettings | str | None = None,
-    tasks: Sequence[str] = tuple(TOYS),
+    method: Method | type[Method], *, network: NetworkSettings | type[NetworkSettings] | str | None = None,
+    tasks: Sequence[str] | str = tuple(TOYS),
 ) -> None:
     """Check that a method obeys the rules of the base class `Method`, by training it in small simulated federations.
 
     The rules concern the behaviour in a federation, for example that the order of the sites does not change the result.
-    The method's mathematics is not checked. Each rule is checked for the method alone and for the method inside a
+    Neither the method's mathematics is checked, nor privacy, nor a GPU (`medfed.testing.checks` has the complete list).
+    Each rule is checked for the method alone and for the method inside a
     stack, which is a method that combines several methods. All checks together take about ten seconds on a CPU.
 
     Args:
         method: the class, which must be usable with its default settings, or an object with the settings to check.
-        network: settings of the network to train, or its name. It decides the task: a network with a decoder segments,
-            any other classifies. None takes a small U-Net for segmentation and a small DenseNet for classification.
-        tasks: what the method is made for: "segmentation", "classification" or both. Ignored if `network` is given.
+        network: settings of the network to train, its class or its name, such as "unet". It decides the task: a network
+            with a decoder segments, any other classifies. The images have the smallest side of 32, 64, 128 or 256
+            pixels that fits the network. None takes a small U-Net for segmentation and a small DenseNet for
+            classification.
+        tasks: what the method is made for: "segmentation", "classification" or a list of both. If `network` is given,
+            only the task of this network is checked, and `tasks` must contain it.
 
     Raises:
         ContractError: if the method breaks a rule; the first such rule is reported. It is an AssertionError.
-        ValueError: if `tasks` names an unknown task or is empty.
+        ValueError: if `tasks` is empty, names an unknown task or does not fit `network`, or if `network` is no network,
+            needs settings without a default, or does not fit images of any of these sides.
 
     Example::
 
@@ -83,40 +104,74 @@ def check_method(
 
 
 def method_checks(
-    method: Method | type[Method], *, network: NetworkSettings | str | None = None,
-    tasks: Sequence[str] = tuple(TOYS),
+    method: Method | type[Method], *, network: NetworkSettings | type[NetworkSettings] | str | None = None,
+    tasks: Sequence[str] | str = tuple(TOYS),
 ) -> Iterator[tuple[str, Check]]:
     """Yield the name and the function of every check that `check_method` runs, so that pytest can run each as a test.
 
     Args:
         method: the class of the method, which must be usable with its default settings, or an object with settings.
-        network: settings or name of the network to train; None takes a small network for each task.
-        tasks: "segmentation", "classification" or both. Ignored if `network` is given, which decides the task.
+        network: settings, class or name of the network to train; None takes a small network for each task.
+        tasks: "segmentation", "classification" or a list of both. If `network` is given, only the task of this network
+            is checked, and `tasks` must contain it.
 
     Yields:
         (name, check): a name such as `restart-segmentation-stack`, and a function without arguments that raises
         ContractError if the rule is broken. Checks of one task share a training run, which the first one starts.
 
+    Raises:
+        ValueError: as `check_method` does, if an argument other than `method` is wrong.
+
     >>> from medfed.methods import FedProx
     >>> [name for name, _ in method_checks(FedProx, tasks=["segmentation"])][:3]
     ['settings', 'wrap_network-segmentation', 'messages-segmentation']
     """
-    if unknown := [task for task in tasks if task not in TOYS] or not tasks:
-        raise ValueError(f"tasks must be some of {', '.join(TOYS)}, got {unknown or list(tasks)}")
+    tasks = [tasks] if isinstance(tasks, str) else list(tasks)
+    if not tasks or not set(tasks) <= set(TOYS):
+        raise ValueError(f"tasks must be some of {', '.join(TOYS)}, got {tasks}")
+    settings, side = None, IMAGE_SIDE
+    if network is not None:
+        settings = _network_settings(network)
+        side = _image_side(settings)
+        task = "segmentation" if settings.decoder_levels else "classification"
+        if task not in tasks:
+            raise ValueError(f"tasks is {tasks}, but {type(settings).__name__} is a network for {task}")
+        tasks = [task]
     name = getattr(method, "__name__", type(method).__name__)
     yield "settings", partial(_checked, name, "settings", _check_settings, method)
-    settings = resolve("networks", network)() if isinstance(network, str) else network
-    if settings is not None:
-        tasks = ["segmentation" if settings.decoder_levels else "classification"]
     for task in tasks:
         for is_stacked in (False, True):
-            trial = Trial(method, TOYS[task](settings), is_stacked)
+            trial = Trial(method, TOYS[task](settings, image_side=side), is_stacked)
             is_first = task == tasks[0]
             for rule, check in {
                 **RULES, **(FIRST_TASK_RULES if is_first else {}), **(MASK_RULES if task == "segmentation" else {}),
             }.items():
                 full = f"{rule}-{task}" + ("-stack" if is_stacked else "")
                 yield full, partial(_checked, name, full, check, trial)
+
+
+def _network_settings(network: NetworkSettings | type[NetworkSettings] | str) -> NetworkSettings:
+    """Return the settings of a network, given the settings, their class or their name; ValueError otherwise."""
+    cls = resolve("networks", network) if isinstance(network, str) else network
+    if isinstance(cls, type) and issubclass(cls, NetworkSettings):
+        try:
+            return cls()
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"network: {cls.__name__} needs settings ({error}); pass an object with them") from None
+    if not isinstance(cls, NetworkSettings):
+        raise ValueError(f"network must be a name such as 'unet' or the settings of a network, got {network!r}")
+    return cls
+
+
+def _image_side(settings: NetworkSettings) -> int:
+    """Return the smallest of some image sides in pixels that fits a network; ValueError if none does."""
+    for side in IMAGE_SIDES:
+        try:
+            settings.check_image_size(side)
+            return side
+        except UserError as error:
+            reason = error
+    raise ValueError(f"network: no image side of {', '.join(map(str, IMAGE_SIDES))} pixels fits: {reason}")
 
 
 @dataclass
@@ -169,8 +224,9 @@ class Trial:
         engine = self.toy.engine(self.method)
         samples = engine.local_sites[0].training
         before = copy.deepcopy(samples.batch(range(len(samples))))
-        rounds = self.train(engine)
-        return CompleteRun(rounds, settings, before, samples.batch(range(len(samples))))
+        with _watched_hooks(type(self.method)) as changes:
+            rounds = self.train(engine)
+        return CompleteRun(rounds, settings, before, samples.batch(range(len(samples))), changes)
 
 
 @dataclass(frozen=True)
@@ -181,12 +237,53 @@ class CompleteRun:
         rounds: result of each round.
         settings: the attributes of the method before the run, as text.
         batch_before, batch_after: all training images and labels of one site, before and after the run.
+        changes: tensors that hooks changed in place although they only received them, such as "`loss` changes label".
     """
 
     rounds: list[Round]
     settings: str
     batch_before: Batch
     batch_after: Batch
+    changes: list[str]
+
+
+@contextmanager
+def _watched_hooks(cls: type[Method]) -> Iterator[list[str]]:
+    """Context manager that lists which hooks of a class change a tensor in place that they received.
+
+    torch counts the in-place changes of every tensor (`_version`), so nothing is copied.
+    """
+    changes: list[str] = []
+
+    def watch(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            before = [(part, tensor, tensor._version) for part, tensor in _tensors([*arguments, *keywords.values()])]
+            result = hook(*arguments, **keywords)
+            changes.extend(f"`{name}` changes {part}" for part, tensor, version in before if tensor._version > version)
+            return result
+
+        return watched
+
+    with ExitStack() as patches:
+        for name in HOOKS:
+            if (hook := getattr(cls, name)) is not getattr(Method, name):
+                patches.enter_context(mock.patch.object(cls, name, watch(name, hook)))
+        yield changes
+
+
+def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors that a hook must not change in place, each with the name of its attribute or entry."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif isinstance(value, Batch | Output | State | Message):
+        for part, entry in vars(value).items():
+            yield from _tensors(entry, part)
+    elif isinstance(value, LocalRound):
+        yield from _tensors(value.message)
+        yield from _tensors(value.start_weights, "start_weights")
+    elif isinstance(value, Mapping | list):
+        for entry in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(entry, name)
 
 
 def _checked(method: str, name: str, check: Callable[[Any], None], subject: object) -> None:
@@ -342,13 +439,15 @@ def _check_no_state(trial: Trial) -> None:
 
 
 def _check_batches(trial: Trial) -> None:
-    """The site's images and labels are the same after training."""
+    """The site's images and labels are the same after training, and hooks change no tensor that they receive."""
     before, after = trial.run.batch_before, trial.run.batch_after
     for name, first, last in (("images", before.image, after.image), ("labels", before.label, after.label)):
         _require(
             torch.equal(first, last),
             f"training changed the site's {name} in place: return a new batch from `augment` instead",
         )
+    changes = list(dict.fromkeys(trial.run.changes))
+    _require(not changes, f"{', '.join(changes[:3])} in place: compute a new tensor instead")
 
 
 def _check_small_federation(trial: Trial) -> None:

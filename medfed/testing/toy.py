@@ -29,31 +29,32 @@ from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation, Slices
 from medfed.tasks.task import Task
 
-IMAGE_SIDE = 32  # pixels
+IMAGE_SIDE = 32  # pixels: the default
 BRIGHTNESS = {"north": 0.9, "south": 0.6, "west": 0.4}  # of the disc, by site; 0.7 for any other name
 SITES = tuple(BRIGHTNESS)
-MIN_LARGE_AREA = 120  # pixels: a disc with more of them belongs to the class "large"
+MIN_LARGE_AREA = 120  # pixels, in images of 32 x 32 pixels: a disc with more of them belongs to the class "large"
 
 
-def disc_slices(site: str, n_slices: int = 10) -> Slices:
+def disc_slices(site: str, n_slices: int = 10, side: int = IMAGE_SIDE) -> Slices:
     """Generate slices that show one bright disc each on a noisy background, with masks of the discs.
 
     Args:
         site: name of the site. It determines the brightness of the discs and the random positions and sizes.
         n_slices: number of slices.
+        side: height and width of the slices in pixels. The discs have the same size relative to the slice.
 
     Returns:
-        Images (n_slices, 1, 32, 32) in [0, 1]; masks (n_slices, 1, 32, 32), 1 inside the disc and 0 outside; and the
-        index of the patient of each slice. Each patient has two slices.
+        Images (n_slices, 1, side, side) in [0, 1]; masks (n_slices, 1, side, side), 1 inside the disc and 0 outside;
+        and the index of the patient of each slice. Each patient has two slices.
     """
-    rng = stream(0, "discs", site)
-    rows, columns = torch.meshgrid(torch.arange(IMAGE_SIDE), torch.arange(IMAGE_SIDE), indexing="ij")
+    rng, scale = stream(0, "discs", site), side / IMAGE_SIDE
+    rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
     draws = torch.rand(n_slices, 3, generator=rng)
-    centre = 10 + 12 * draws[:, :2]
-    radius = 5 + 3 * draws[:, 2]
+    centre = scale * (10 + 12 * draws[:, :2])
+    radius = scale * (5 + 3 * draws[:, 2])
     distance = torch.hypot(rows - centre[:, :1, None], columns - centre[:, 1:, None])
     label = (distance < radius[:, None, None])[:, None]
-    background = 0.2 + 0.1 * torch.rand(n_slices, 1, IMAGE_SIDE, IMAGE_SIDE, generator=rng)
+    background = 0.2 + 0.1 * torch.rand(n_slices, 1, side, side, generator=rng)
     image = background + BRIGHTNESS.get(site, 0.7) * 0.5 * label
     return Slices(image.clamp(0, 1), label.to(torch.uint8), torch.arange(n_slices) // 2)
 
@@ -73,19 +74,20 @@ class DiscImages:
     n_patients: int = 5
 
     @classmethod
-    def of_site(cls, site: str, n_images: int = 10) -> DiscImages:
-        """Return the images of `disc_slices` as RGB images (n_images, 3, 32, 32), with one class for each image.
+    def of_site(cls, site: str, n_images: int = 10, side: int = IMAGE_SIDE) -> DiscImages:
+        """Return the images of `disc_slices` as RGB images (n_images, 3, side, side), with one class for each image.
 
         Args:
             site: name of the site. It determines the brightness of the discs and the random positions and sizes.
             n_images: number of images.
+            side: height and width of the images in pixels.
 
         Returns:
-            Images in [0, 1] with three equal channels. The class is 1 if the disc has more than 120 pixels, otherwise
-            0.
+            Images in [0, 1] with three equal channels. The class is 1 if the disc covers more than 120 / 1024 of the
+            image, otherwise 0.
         """
-        slices = disc_slices(site, n_images)
-        is_large = slices.labels.sum(dim=(1, 2, 3)) > MIN_LARGE_AREA
+        slices = disc_slices(site, n_images, side)
+        is_large = slices.labels.sum(dim=(1, 2, 3)) > MIN_LARGE_AREA * (side / IMAGE_SIDE) ** 2
         return cls(slices.images.expand(-1, 3, -1, -1).contiguous(), is_large.long())
 
     def __len__(self) -> int:
@@ -110,7 +112,8 @@ class ToyFederation:
         architecture: settings of the network.
         settings: optimiser, learning rate and batch size at each site.
         task: what the network learns.
-        samples: function that returns a site's images, given the site's name and the number of images.
+        image_side: height and width of the images in pixels.
+        samples: function that returns a site's images, given the site's name, the number of images and their side.
         channels: number of image channels.
         n_logits: number of output channels of the network.
     """
@@ -118,6 +121,7 @@ class ToyFederation:
     architecture: NetworkSettings
     settings = Training(batch_size=4)
     task: Task
+    image_side: int
     samples: Callable[..., Samples]
     channels: int
     n_logits: int
@@ -159,7 +163,8 @@ class ToyFederation:
         local_keys = batch_norm_entries(network) if local_batch_norm else method.local_keys(network)
         training_sites = [
             Site(
-                name, self.samples(name), self.samples(name + " validation", 4), self.task, method, network,
+                name, self.samples(name, side=self.image_side),
+                self.samples(name + " validation", 4, side=self.image_side), self.task, method, network,
                 self.architecture, self.settings, local_keys, local_epochs=1, seed=seed,
             )
             for name in sites
@@ -173,16 +178,21 @@ class ToySegmentation(ToyFederation):
     Args:
         architecture: settings of the network; None uses a U-Net with 4 to 8 channels.
         training: optimiser, learning rate and batch size; None uses batches of four images.
+        image_side: height and width of the images in pixels, as the network needs it.
     """
 
     architecture: NetworkSettings = UNet(features=(4, 4, 4, 8, 8, 4))
     samples = staticmethod(disc_slices)
     channels, n_logits = 1, 1
 
-    def __init__(self, architecture: NetworkSettings | None = None, training: Training | None = None) -> None:
+    def __init__(
+        self, architecture: NetworkSettings | None = None, training: Training | None = None,
+        image_side: int = IMAGE_SIDE,
+    ) -> None:
         self.architecture = architecture or self.architecture
         self.settings = training or self.settings
-        self.task = Segmentation(("disc",), 1, IMAGE_SIDE, (0.0, 1.0))
+        self.image_side = image_side
+        self.task = Segmentation(("disc",), 1, image_side, (0.0, 1.0))
 
 
 class ToyClassification(ToyFederation):
@@ -191,13 +201,18 @@ class ToyClassification(ToyFederation):
     Args:
         architecture: settings of the network; None uses a DenseNet with two dense blocks, which has BatchNorm layers.
         training: optimiser, learning rate and batch size; None uses batches of four images.
+        image_side: height and width of the images in pixels, as the network needs it.
     """
 
     architecture: NetworkSettings = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
     samples = staticmethod(DiscImages.of_site)
     channels, n_logits = 3, 2
 
-    def __init__(self, architecture: NetworkSettings | None = None, training: Training | None = None) -> None:
+    def __init__(
+        self, architecture: NetworkSettings | None = None, training: Training | None = None,
+        image_side: int = IMAGE_SIDE,
+    ) -> None:
         self.architecture = architecture or self.architecture
         self.settings = training or self.settings
-        self.task = Classification(("small", "large"), 3, IMAGE_SIDE)
+        self.image_side = image_side
+        self.task = Classification(("small", "large"), 3, image_side)

@@ -158,7 +158,7 @@ BAD_VALUES = {
         "federation: {unseen_site: }", "a.yaml: federation.unseen_site: expected text, got nothing",
     ),
     "nothing for a choice": ("device:", "a.yaml: device: must be one of auto, cpu, cuda, got nothing"),
-    "octal": ("seed: 010", "a.yaml: seed: expected a whole number, got the text '010'; remove the quotes"),
+    "octal": ("seed: 010", "a.yaml: seed: expected a whole number, got the text '010'; write 10"),
     "time of day": ("seed: 1:30", "a.yaml: seed: expected a whole number, got the text '1:30'"),
     "nan": (
         "training: {learning_rate: .nan}", "a.yaml: training.learning_rate: expected a finite number, got nan",
@@ -169,11 +169,11 @@ BAD_VALUES = {
     "overflow": ("training: {momentum: 1e999}", "a.yaml: training.momentum: expected a finite number, got inf"),
     "too many": (
         "training: {betas: [0.9, 0.99, 0.999]}",
-        "a.yaml: training.betas: expected a list of 2 (a number, a number), got 3: [0.9, 0.99, 0.999]",
+        "a.yaml: training.betas: expected a list of 2 numbers, got 3: [0.9, 0.99, 0.999]",
     ),
     "number for a list": (
         "training: {betas: 0.9}",
-        "a.yaml: training.betas: expected a list of 2 (a number, a number), got 0.9",
+        "a.yaml: training.betas: expected a list of 2 numbers, got 0.9",
     ),
     "scalar for a block": (
         "training: fast", "a.yaml: training: expected a block of keys and values, got the text 'fast'",
@@ -209,6 +209,14 @@ BAD_VALUES = {
         "a.yaml: line 9, column 7: the tag '!!python/object/apply:os.getpid' is not allowed; "
         "a config holds plain values only",
     ),
+    "an alias of its own block": (
+        "training: &d {name: prostate, sites: *d}",
+        "a.yaml: line 9, column 38: the alias *d is inside the block or list &d itself; write the value instead",
+    ),
+    "a key that YAML takes for a value": (
+        "training: {yes: 1}", f"a.yaml: training.yes: unknown key. Known: {TRAINING_KEYS}",
+    ),
+    "nothing as a key": ("training: {null: 1}", f"a.yaml: training.null: unknown key. Known: {TRAINING_KEYS}"),
     "control character": (
         "device: \x00", "a.yaml: character 0x0 at position 112 is not allowed in YAML; expected plain UTF-8 text",
     ),
@@ -404,6 +412,53 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
     assert result["prostate.yaml"] == f"{path}: not UTF-8 text (byte 0xff at position 6); save it as UTF-8"
 
 
+def test_a_shipped_config_in_another_folder_is_answered_with_its_name(tmp_path):
+    with pytest.raises(UserError, match="write 'prostate' without folder and ending$"):
+        load(tmp_path / "configs" / "prostate.yaml")
+
+
+OUTSIDE = """
+from dataclasses import dataclass, field
+from medfed.federation.method import Method
+
+@dataclass(frozen=True)
+class BadAnnotation(Method):
+    a: "Undefined" = 1
+
+@dataclass(frozen=True)
+class ListField(Method):
+    a: list[int] = field(default_factory=list)
+
+@dataclass(frozen=True)
+class Asserts(Method):
+    mu: float = -1.0
+    def __post_init__(self):
+        assert self.mu >= 0, "mu is negative"
+"""
+
+
+@pytest.mark.parametrize("name, sentence", [
+    ("BadAnnotation", "raised NameError: name 'Undefined' is not defined; correct the class or its settings"),
+    ("ListField", r"raised TypeError: .*ListField.a is a list; declare it as tuple\[TYPE, ...\]; correct the class"),
+    ("Asserts", "raised AssertionError: mu is negative.*; correct the class or its settings"),
+])  # fmt: skip
+def test_an_exception_of_a_class_outside_of_medfed_is_one_sentence_with_its_name(tmp_path, name, sentence):
+    (tmp_path / "outside_for_test.py").write_text(OUTSIDE)
+    with pytest.raises(UserError, match=f"^a.yaml: method: outside_for_test.{name} {sentence}"):
+        load_text(GOOD.replace("fedavg", f"outside_for_test.{name}"), "a.yaml")
+    sys.modules.pop("outside_for_test")
+
+
+@pytest.mark.parametrize("code, sentence", [
+    ("1 / 0", r"ZeroDivisionError: division by zero \(broken_for_test.py, line 1\); correct the file"),
+    ("def", r"SyntaxError: invalid syntax \(broken_for_test.py, line 1\); correct the file"),
+])  # fmt: skip
+def test_a_module_that_cannot_be_imported_is_one_sentence_with_file_and_line(tmp_path, code, sentence):
+    (tmp_path / "broken_for_test.py").write_text(code)
+    with pytest.raises(UserError, match=f"method.name: 'broken_for_test.A' cannot be imported: {sentence}"):
+        load_text(GOOD.replace("fedavg", "broken_for_test.A"), "a.yaml")
+
+
 def test_a_file_with_a_byte_order_mark_loads(tmp_path):
     (tmp_path / "a.yaml").write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
     assert load(tmp_path / "a.yaml") == read()
@@ -445,7 +500,7 @@ def test_an_override_with_nothing_is_empty_text():
      "expected a whole number, got the text 'many'"),
     ("training.learning_rate=-1", "--set training.learning_rate=-1: training.learning_rate: must be above 0, got -1"),
     ("training.lr=1", f"--set training.lr=1: training.lr: unknown key. Known: {TRAINING_KEYS}"),
-    ("data.sites=A,B", "--set data.sites=A,B: data.sites: expected a list (each entry text), "
+    ("data.sites=A,B", "--set data.sites=A,B: data.sites: expected a list of texts, "
      "got the text 'A,B'; write it as [a, b]"),
     ("data.sites=[A, 1]", "--set data.sites=[A, 1]: data.sites[1]: expected text, got 1; put it in quotes"),
     ("batch_size", "--set batch_size: expected key=value, such as --set training.batch_size=8"),

@@ -11,10 +11,11 @@ import pytest
 
 from medfed.config import json_schema, strict_yaml
 from medfed.config.schema import load, load_text
+from medfed.config.setting import FILE
 from medfed.core.errors import UserError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-VALIDATOR = jsonschema.Draft202012Validator(json.loads(json_schema.FILE.read_text(encoding="utf-8")))
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(FILE.read_text(encoding="utf-8")))
 GOOD = """
 data: {name: prostate, root: data/x}
 network: {name: unet}
@@ -23,7 +24,7 @@ method: {name: elcfs}
 
 
 def test_the_file_in_the_package_is_what_the_code_makes():
-    result = json.loads(json_schema.FILE.read_text(encoding="utf-8"))
+    result = json.loads(FILE.read_text(encoding="utf-8"))
     assert result == json_schema.build(), "run: python -m medfed keys --json-schema > medfed/config/schema.json"
 
 
@@ -36,14 +37,16 @@ def test_a_shipped_config_names_the_schema_and_fits_it(path):
     text = path.read_text()
     first, _, _ = text.partition("\n")
     assert first.startswith("# yaml-language-server: $schema=")
-    assert (path.parent / first.partition("$schema=")[2]).resolve() == json_schema.FILE
+    assert (path.parent / first.partition("$schema=")[2]).resolve() == FILE
     VALIDATOR.validate(strict_yaml.parse(text, str(path)))
     load(path)
 
 
 @pytest.mark.parametrize("text", [
     "training:", "training: {betas: [0, 0.5], learning_rate: 1}", "federation: {engine: mypackage.Engine}",
-    "evaluation: {metrics: [ece, mypackage.metric]}", "federation: {largest_change: null}",
+    "evaluation: {metrics: [ece, mypackage.metric]}", "evaluation: {metrics: [myp\u00e4ckage.metric]}",
+    "federation: {unseen_site: St. Mary}", "federation: {unseen_site: \u6771}", "federation: {unseen_site: ''}",
+    "federation: {largest_change: null}",
 ])  # fmt: skip
 def test_what_the_loader_accepts_fits_the_schema(text):
     load_text(GOOD + text, "a.yaml")
@@ -56,7 +59,9 @@ WRONG = [
     "training: {optimizer: adm}", "federation: {rounds: 3.5}", "federation: {unseen_site: 7}", "seed: -1", "seed: x",
     "device: gpu", "device:", "federation: {engine: in_proces}", "federation: {participating: 0}",
     "federation: {answer_seconds: 5}", "evaluation: {threshold: 1}", "evaluation: {metrics: [dcie]}",
-    "evaluation: {metrics: [ece, ece]}", "privacy: {delta: 0}", "privacy: {clip: -1}",
+    "evaluation: {metrics: [ece, ece]}",
+    "federation: {unseen_site: ../x}", "federation: {validation_site: ' a'}",
+    "privacy: {delta: 0}", "privacy: {clip: -1}",
 ]  # fmt: skip
 WRONG_BLOCKS = [
     ("{name: prostate, root: data/x}", "{name: prostate}"),
@@ -64,6 +69,8 @@ WRONG_BLOCKS = [
     ("{name: prostate, root: data/x}", "{name: prostat, root: data/x}"),
     ("{name: prostate, root: data/x}", "{name: prostate, root: data/x, image_size: 0}"),
     ("{name: prostate, root: data/x}", "{name: prostate, root: data/x, published_split: true}"),
+    ("{name: prostate, root: data/x}", "{name: prostate, root: data/x, sites: [UCL, UCL]}"),
+    ("{name: prostate, root: data/x}", "{name: prostate, root: data/x, sites: ['<script>']}"),
     ("{name: unet}", "{name: unet, norm: layer}"),
     ("{name: unet}", "{name: unet, features: [1, 2]}"),
     ("{name: elcfs}", "{name: elcfs, alpha: 0.7}"),

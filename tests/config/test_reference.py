@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from dataclasses import dataclass
 
 import pytest
 
-from medfed.config import reference
+from medfed.config import reference, search
 from medfed.config.schema import NAMED
+from medfed.config.setting import BLOCK_KINDS, FILE, REQUIRED, describe_schema
 from medfed.core import registry
 from medfed.core.errors import UserError
 
@@ -68,14 +71,14 @@ def test_meanings_come_from_the_args_section_and_from_base_classes():
 
 
 def settings_named(word: str) -> dict[str, list[str]]:
-    return {group.name or group.block: list(group.settings) for group in reference.find(word)}
+    return {group.name or group.block: list(group.settings) for group in search.find(word)}
 
 
 def test_a_word_finds_blocks_names_and_keys():
     assert settings_named("privacy") == {"privacy": ["clip", "noise", "statistics_clip", "statistics_noise", "delta"]}
     assert settings_named("fedprox") == {"fedprox": ["name", "preset", "mu"]}
     assert settings_named("federation.rounds") == {"federation": ["rounds"]} == settings_named("rounds")
-    assert settings_named("elcfs.alpha") == {"elcfs": ["alpha"]}
+    assert settings_named("elcfs.alpha") == {"elcfs": ["alpha"]} == settings_named("method.elcfs.alpha")
     assert {"elcfs", "ccst", "feddyn"} <= settings_named("method.alpha").keys() == settings_named("alpha").keys()
     assert settings_named("seed") == {"": ["seed"]}
     assert settings_named("weights") == {"network": ["weights"]}  # which every network has from it
@@ -85,25 +88,73 @@ def test_a_class_outside_of_medfed_is_found_by_its_dotted_name(tmp_path, monkeyp
     (tmp_path / "outside_for_test.py").write_text(
         '"""Ours (2026): a method."""\nfrom dataclasses import dataclass\nfrom medfed.federation.method import Method\n'
         '@dataclass(frozen=True)\nclass Ours(Method):\n    """Ours.\n\n    Args:\n        mu: a weight.\n    """\n'
-        "    mu: float = 0.5\n"
+        "    mu: float = 0.5\n@dataclass(frozen=True)\nclass Bad(Method):\n    a: 'Undefined' = 1\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    (group,) = reference.find("outside_for_test.Ours")
+    (group,) = search.find("outside_for_test.Ours")
     assert (group.title, group.settings["mu"].meaning) == ("Ours (2026): a method.", "a weight.")
+    (group,) = search.find("outside_for_test.Ours.mu")
+    assert list(group.settings) == ["mu"]
+    for word, sentence in {
+        "outside_for_test.Ours.nu": "no setting 'nu' in outside_for_test.Ours. Known: name, preset, mu",
+        "outside_for_test.Other": "'outside_for_test.Other' cannot be imported: ",
+        "outside_for_test.dataclass": "'outside_for_test.dataclass' is no dataset, network or method",
+        "outside_for_test.Bad": "outside_for_test.Bad raised NameError: name 'Undefined' is not defined; correct the",
+    }.items():
+        with pytest.raises(UserError) as raised:
+            search.find(word)
+        assert str(raised.value).startswith(sentence)
     sys.modules.pop("outside_for_test")
 
 
+def test_a_search_reads_the_schema_and_imports_neither_torch_nor_monai():
+    code = ("import sys; from medfed import keys; codes = [keys.main([w]) for w in "
+            "('elcfs', 'alpha', 'training', 'dice', 'federation.rounds', 'trainig')]; "
+            "print(codes, 'torch' in sys.modules, 'monai' in sys.modules)")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 0, 2] False False"
+
+
+@pytest.mark.parametrize("kind, name", NAMES)
+def test_the_schema_holds_what_the_class_says(kind, name):
+    block = next(block for block, of in BLOCK_KINDS.items() if of == kind)
+    expected, (group,) = reference.named(kind, name), search.find(name)
+    assert (group.title, group.source, group.file) == (expected.title, expected.source, expected.file)
+    assert group.block == block and list(group.settings) == list(expected.settings)
+    for key, setting in expected.settings.items():
+        plain = REQUIRED if setting.default is REQUIRED else json.loads(json.dumps(setting.default))
+        assert group.settings[key].default == plain
+
+
+def test_a_class_that_the_schema_lacks_is_imported(monkeypatch):
+    schema = json.loads(FILE.read_text(encoding="utf-8"))
+    del schema["$defs"]["method.fedprox"]
+    monkeypatch.setattr(search, "_schema", lambda: schema)
+    assert settings_named("fedprox.mu") == {"fedprox": ["mu"]}
+
+
+@pytest.mark.parametrize("word, place", [
+    ("dice", "evaluation.metrics"), ("ece", "evaluation.metrics"), ("in_process", "federation.engine"),
+    ("method.elcfs", "method"), ("network.unet", "network"),
+])  # fmt: skip
+def test_a_metric_an_engine_and_a_name_after_its_block_are_known(word, place):
+    (group,) = search.find(word)
+    assert (group.block, group.name) == (place, word.rpartition(".")[2]) and group.title and group.file.endswith(".py")
+
+
 @pytest.mark.parametrize("word, sentence", [
-    ("trainig", "no block, method, network, dataset or setting 'trainig'. Did you mean 'training'? Known: data, "),
-    ("elcsf", "no block, method, network, dataset or setting 'elcsf'. Did you mean 'elcfs'? Known: data, "),
-    ("learning_rte", "no block, method, network, dataset or setting 'learning_rte'. Did you mean 'learning_rate'?"),
+    ("trainig", "no block, name or setting 'trainig'. Did you mean 'training'? Known: data, "),
+    ("elcsf", "no block, name or setting 'elcsf'. Did you mean 'elcfs'? Known: data, "),
+    ("learning_rte", "no block, name or setting 'learning_rte'. Did you mean 'learning_rate'?"),
     ("elcfs.alpa", "no setting 'alpa' in elcfs. Did you mean 'alpha'? Known: name, preset, alpha, "),
     ("federation.round", "no setting 'round' in federation. Did you mean 'rounds'? Known: unseen_site, "),
-    ("a.b.C", "no block, method, network, dataset or setting 'a.b.C'. Known: data, "),
+    ("", "no block, name or setting ''."),
+    (".alpha", "no block, name or setting '.alpha'."),
+    ("a.b.C", "no block, name or setting 'a.b.C'. Known: data, "),
 ])  # fmt: skip
 def test_an_unknown_word_is_answered_with_the_nearest(word, sentence):
     with pytest.raises(UserError) as raised:
-        reference.find(word)
+        search.find(word)
     assert str(raised.value).startswith(sentence)
 
 
@@ -117,4 +168,4 @@ def test_an_unknown_word_is_answered_with_the_nearest(word, sentence):
     ({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}, "block: list: text"),
 ])  # fmt: skip
 def test_a_schema_in_words(schema, text):
-    assert reference.describe_schema(schema) == text
+    assert describe_schema(schema) == text

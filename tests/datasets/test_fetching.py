@@ -70,3 +70,35 @@ def test_other_addresses_are_refused(tmp_path):
         with pytest.raises(UserError, match="expected an address that begins with https://"):
             download(url, tmp_path / "a.zip", quiet=True)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("url", ["doi:nonsense", "doi:10.5281/zenodo.123", "doi://10.5281/zenodo.123/a.zip"])
+def test_a_doi_without_a_file_is_one_sentence(tmp_path, url):
+    with pytest.raises(UserError, match="expected the DOI and the name of a file, such as doi:"):
+        download(url, tmp_path / "a.zip", quiet=True)
+
+
+@pytest.mark.parametrize("sha256", ["abc", "", "md5:" + "0" * 32, "g" * 64])
+def test_a_malformed_sha256_is_refused_before_the_download(tmp_path, sha256):
+    with pytest.raises(UserError, match="expected a SHA-256 of 64 hexadecimal digits, got '"):
+        download("http://127.0.0.1:1/a.zip", tmp_path / "a.zip", sha256, quiet=True)
+
+
+def test_the_scheme_may_be_in_upper_case(tmp_path, file_server):
+    (file_server.folder / "a.zip").write_bytes(CONTENT)
+    download(file_server.address.replace("http", "HTTP") + "/a.zip", tmp_path / "a.zip", quiet=True)
+    assert (tmp_path / "a.zip").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("name", ["file/a.zip", "file/new/a.zip", "x" * 300])
+def test_a_target_that_cannot_be_written_is_one_sentence(tmp_path, file_server, name):
+    (file_server.folder / "a.zip").write_bytes(CONTENT)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=": cannot be written: .*; choose another path$"):
+        download(f"{file_server.address}/a.zip", tmp_path / name, quiet=True)
+
+
+def test_a_wrong_checksum_is_not_answered_with_try_again(tmp_path, file_server):
+    (file_server.folder / "a.zip").write_bytes(CONTENT)
+    with pytest.raises(UserError, match="check the address, and the SHA-256 if you gave one$"):
+        download(f"{file_server.address}/a.zip", tmp_path / "a.zip", "0" * 64, quiet=True)

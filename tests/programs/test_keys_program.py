@@ -7,7 +7,7 @@ import json
 import pytest
 
 from medfed import keys
-from medfed.config import json_schema
+from medfed.config.setting import FILE
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -39,13 +39,19 @@ def test_a_key_is_printed_alone(capsys):
     assert "  rounds  whole number at least 1  default 100\n" in capsys.readouterr().out
 
 
+def test_a_metric_is_printed_with_the_key_that_names_it(capsys):
+    assert keys.main(["dice"]) == 0
+    text = "evaluation.metrics: dice  (medfed/metrics/dice.py)\n  Dice coefficient of two masks.\n"
+    assert capsys.readouterr().out == text
+
+
 def test_an_unknown_word_is_one_line_and_two(capsys):
     assert keys.main(["trainig"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("medfed.keys: no block, method, network, dataset or setting 'trainig'. Did you mean")
+    assert error.startswith("medfed.keys: no block, name or setting 'trainig'. Did you mean")
     assert error.count("\n") == 1
 
 
 def test_the_json_schema_is_printed(capsys):
     assert keys.main(["--json-schema"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json_schema.FILE.read_text(encoding="utf-8"))
+    assert json.loads(capsys.readouterr().out) == json.loads(FILE.read_text(encoding="utf-8"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import pytest
@@ -13,8 +14,10 @@ from torch import nn
 import medfed
 from medfed.federation.method import Method
 from medfed.functional.weights import squared_distance
+from medfed.networks.densenet import DenseNetwork
+from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
-from medfed.testing import ContractError, check_method, method_checks
+from medfed.testing import ContractError, ToyClassification, check_method, method_checks
 
 ONE_TASK = {"tasks": ["segmentation"]}
 
@@ -162,6 +165,51 @@ class MemoryOfNumbers(Method):
 
 
 @dataclass(frozen=True)
+class DarkensTheBatch(Method):
+    def augment(self, local, batch):
+        batch.image.mul_(0.9)
+        return batch
+
+
+@dataclass(frozen=True)
+class ErasesTheLabels(Method):
+    def loss(self, local, batch):
+        batch.label.zero_()
+        return super().loss(local, batch)
+
+
+@dataclass(frozen=True)
+class HalvesTheUpdates(Method):
+    def remember(self, state, updates, rng):
+        for update in updates.values():
+            for entry in update.weights.values():
+                entry.mul_(0.5) if entry.is_floating_point() else None
+        return state.memory
+
+
+@dataclass(frozen=True)
+class WithTable(Method):
+    """Keeps a value that depends on the settings only."""
+
+    mu: float = 0.01
+
+    @cached_property
+    def table(self):
+        return [self.mu] * 3
+
+    def regulariser(self, local, output):
+        return self.table[0] * output.logits.mean()
+
+
+@dataclass(frozen=True, slots=True)
+class WithSlots(Method):
+    mu: float = 0.01
+
+    def regulariser(self, local, output):
+        return self.mu * output.logits.mean()
+
+
+@dataclass(frozen=True)
 class WrongShape(Method):
     """Returns weights of another type."""
 
@@ -172,6 +220,36 @@ class WrongShape(Method):
 def test_a_correct_method_passes_as_a_class_and_as_an_object():
     check_method(Proximal, **ONE_TASK)
     check_method(Proximal(mu=0.1), network=UNet(features=(2, 2, 2, 4, 4, 2)))
+
+
+@pytest.mark.parametrize("method", [WithTable, WithSlots])
+def test_a_cached_property_and_slots_are_no_state(method):
+    for name, check in method_checks(method, **ONE_TASK):
+        if name in ("settings", "no_state-segmentation"):
+            check()
+
+
+def test_the_toy_images_fit_the_network():
+    checks = dict(method_checks(medfed.methods.FedAvg, network=ResidualNetwork(depth=10, width=4)))
+    checks["small_federation-classification"]()
+    assert ToyClassification(image_side=64).samples("north", side=64).images.shape == (10, 3, 64, 64)
+
+
+@pytest.mark.parametrize("arguments, sentence", [
+    ({"tasks": []}, r"tasks must be some of segmentation, classification, got \[\]"),
+    ({"tasks": "masks"}, r"tasks must be some of segmentation, classification, got \['masks'\]"),
+    ({"network": 5}, "network must be a name such as 'unet' or the settings of a network, got 5"),
+    ({"network": "bundle"}, "network: Bundle needs settings .*; pass an object with them"),
+    ({"network": "unet", "tasks": ["classification"]}, "but UNet is a network for segmentation"),
+    ({"network": DenseNetwork(blocks=(1,) * 8)}, "network: no image side of 32, 64, 128, 256 pixels fits: "),
+])  # fmt: skip
+def test_wrong_arguments_are_one_sentence(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        check_method(Proximal, **arguments)
+
+
+def test_one_task_may_be_given_as_text():
+    assert list(dict(method_checks(Proximal, tasks="segmentation"))) == list(dict(method_checks(Proximal, **ONE_TASK)))
 
 
 def test_the_contract_does_not_check_mathematics():
@@ -195,6 +273,9 @@ def test_the_contract_does_not_check_mathematics():
     (KeepsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
     (ChangesItself, "no_state-segmentation: the method object changed while it trained"),
     (InPlace, "batches_unchanged-segmentation: training changed the site's images in place"),
+    (DarkensTheBatch, "batches_unchanged-segmentation: `augment` changes image in place: compute a new tensor"),
+    (ErasesTheLabels, "batches_unchanged-segmentation: `loss` changes label in place: "),
+    (HalvesTheUpdates, "batches_unchanged-segmentation: `remember` changes weights in place: "),
     (DividesByTheMask, "empty_masks-segmentation: "),
 ])  # fmt: skip
 def test_a_broken_method_is_rejected_with_the_broken_rule(method, sentence):

@@ -1,0 +1,80 @@
+"""Describe one setting of a config and groups of settings. This module imports neither torch nor MONAI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medfed.core.mistakes import WORDS, describe_limits
+
+FILE = Path(__file__).with_name("schema.json")  # the JSON Schema of a config
+REQUIRED = object()  # the default of a setting that has none
+BLOCK_KINDS = {"data": "datasets", "network": "networks", "method": "methods"}  # blocks that choose a class by `name`
+VALUE_KINDS = {"federation.engine": ("engines",), "evaluation.metrics": ("mask_metrics", "class_metrics")}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a config, with its type, range, default and meaning.
+
+    Args:
+        schema: JSON Schema of its values.
+        default: value of the setting if the config does not contain it, as plain data; REQUIRED if the config must
+            contain it.
+        meaning: what the setting does, as text.
+        presets: values that the presets of a method give to the setting, by the name of the preset. Presets that do not
+            set it are left out.
+    """
+
+    schema: Mapping[str, Any]
+    default: Any
+    meaning: str
+    presets: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The settings of one block, or of one method, network or dataset.
+
+    Args:
+        block: the block of a config that holds the settings; "" for the top level. For an engine or a metric, which has
+            no settings, the dotted key that names it, such as "federation.engine".
+        name: the name of the method, network, dataset, engine or metric; "" for a block.
+        title: one line that says what the block, method, network, dataset, engine or metric is.
+        source: the publication that describes it; "" if there is none.
+        file: the file that defines it, relative to the folder that holds the package.
+        settings: the settings by key.
+    """
+
+    block: str
+    name: str
+    title: str
+    source: str
+    file: str
+    settings: Mapping[str, Setting]
+
+
+def describe_schema(schema: Mapping[str, Any]) -> str:
+    """Describe briefly which type and range a JSON Schema allows, such as "number in [0, 1)" or "list of 2: number".
+
+    Args:
+        schema: JSON Schema of one value. If it has a `title`, the title is the description.
+    """
+    if "title" in schema:
+        return schema["title"]
+    if "enum" in schema:
+        return " | ".join(map(json.dumps, schema["enum"]))
+    if "anyOf" in schema:
+        return " | ".join(map(describe_schema, schema["anyOf"]))
+    if "prefixItems" in schema:
+        items = dict.fromkeys(map(describe_schema, schema["prefixItems"]))
+        return f"list of {len(schema['prefixItems'])}: {', '.join(items)}"
+    if schema.get("type") == "array":
+        return f"list: {describe_schema(schema['items'])}"
+    if schema.get("type") == "object":
+        return f"block: {describe_schema(schema['additionalProperties'])}"
+    word = WORDS.get(schema.get("type", ""), "a block of keys and values").removeprefix("a ")
+    return f"{word} {describe_limits(schema)}".strip()
