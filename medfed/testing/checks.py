@@ -25,8 +25,10 @@ import copy
 import dataclasses
 import difflib
 import math
+import shutil
 import tempfile
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -63,6 +65,10 @@ TOYS: dict[str, type[ToySegmentation] | type[ToyClassification]] = {
     "classification": ToyClassification,
 }
 DTYPES = {"float32", "float16", "int64", "uint8", "fact"}  # that a message may hold; facts are numbers and texts
+ORDER = (
+    "the result depends on the order of the sites: combine what they send in the order of the dictionary, which is "
+    "sorted by name, or in a way that has no order"
+)
 Check = Callable[[], None]
 
 
@@ -205,6 +211,14 @@ class Trial:
         self.method.check(task.image_size, self.toy.channels, False)  # the images lie in [0, 1]
         return self.toy.start(self.method)
 
+    def first_round(self, engine: InProcess) -> Round:
+        """Train one round with all sites of an engine, from new weights, and return its result.
+
+        Args:
+            engine: the simulated sites.
+        """
+        return next(federate(self.method, engine, self.start, SETTINGS, 0))
+
     def train(self, engine: InProcess, state: State | None = None) -> list[Round]:
         """Train with all sites of an engine until round 2, and return the result of each round.
 
@@ -220,13 +234,20 @@ class Trial:
 
         The first access trains; later accesses return the same result, because several checks need it.
         """
+        folder = Path(tempfile.mkdtemp(prefix="medfed-check-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         settings = _snapshot(self.method)
-        engine = self.toy.engine(self.method)
+        engine = self.toy.engine(self.method, folder=folder / "sites")
         samples = engine.local_sites[0].training
         before = copy.deepcopy(samples.batch(range(len(samples))))
         with _watched_hooks(type(self.method)) as changes:
-            rounds = self.train(engine)
-        return CompleteRun(rounds, settings, before, samples.batch(range(len(samples))), changes)
+            rounds = []
+            for done in federate(self.method, engine, self.start, SETTINGS, 0):
+                rounds.append(done)
+                if len(rounds) == 1 and (folder / "sites").is_dir():
+                    shutil.copytree(folder / "sites", folder / "sites_after_round_1")
+        after = samples.batch(range(len(samples)))
+        return CompleteRun(rounds, folder / "sites_after_round_1", settings, before, after, changes)
 
 
 @dataclass(frozen=True)
@@ -235,12 +256,14 @@ class CompleteRun:
 
     Args:
         rounds: result of each round.
+        sites_folder: folder with a copy of what the sites stored in round 1.
         settings: the attributes of the method before the run, as text.
         batch_before, batch_after: all training images and labels of one site, before and after the run.
         changes: tensors that hooks changed in place although they only received them, such as "`loss` changes label".
     """
 
     rounds: list[Round]
+    sites_folder: Path
     settings: str
     batch_before: Batch
     batch_after: Batch
@@ -342,38 +365,45 @@ def _check_settings(method: Method | type[Method]) -> None:
 
 
 def _check_order_of_sites(trial: Trial) -> None:
-    """The order in which sites reply changes no bit of the result."""
-    in_order = _last_digest(trial.run.rounds)
-    reversed_order = _last_digest(trial.train(trial.toy.engine(trial.method, SITES[::-1])))
-    if in_order != reversed_order:
-        again = _last_digest(trial.train(trial.toy.engine(trial.method)))
-        _require(
-            again == in_order,
-            "two runs with the same seed differ: draw random numbers from the generator that a hook receives (`rng`, "
-            "`local.rng`), and keep nothing between runs",
-        )
-        raise ContractError(
-            "the result depends on the order of the sites: combine what they send in the order of the dictionary, "
-            "which is sorted by name, or in a way that has no order"
-        )
+    """The order in which sites reply changes no bit of the result of a round."""
+    in_order = _digest(trial.run.rounds[0])
+    if in_order == _digest(trial.first_round(trial.toy.engine(trial.method, SITES[::-1]))):
+        return
+    _require(
+        in_order == _digest(trial.first_round(trial.toy.engine(trial.method))),
+        "two runs with the same seed differ: draw random numbers from the generator that a hook receives (`rng`, "
+        "`local.rng`), and keep nothing between runs",
+    )
+    raise ContractError(ORDER)
 
 
 def _check_restart(trial: Trial) -> None:
-    """A run that is continued from the saved state of round 1 gives the bits of a run that was not interrupted."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        first = next(federate(trial.method, trial.toy.engine(trial.method, folder=folder), trial.start, SETTINGS, 0))
-        other = trial.toy.engine(trial.method, seed=1)  # overwrites what the method keeps outside of its state
-        next(federate(trial.method, other, trial.toy.start(trial.method, seed=1), SETTINGS, 1))
-        state = State.from_bytes(first.state.to_bytes())
-        engine = trial.toy.engine(trial.method, folder=folder)
-        engine.restore(state.took_part)
-        rounds = trial.train(engine, state)
-    _require(
-        _last_digest(rounds) == _last_digest(trial.run.rounds),
+    """A run that is continued from the saved state of round 1 gives the bits of a run that was not interrupted.
+
+    The continued run has the sites in reversed order, so this check also finds a round 2 that depends on their order.
+    """
+    other = trial.toy.engine(trial.method, seed=1)  # overwrites what the method keeps outside of its state
+    next(federate(trial.method, other, trial.toy.start(trial.method, seed=1), SETTINGS, 1))
+    expected = _digest(trial.run.rounds[-1])
+    if expected == _digest(_continued(trial, SITES[::-1])):
+        return
+    _require(expected != _digest(_continued(trial, SITES)), ORDER)
+    raise ContractError(
         "a run that is continued after round 1 gives other weights than one that was not interrupted: what is needed "
-        "later must be in the tensors that `remember` or `combine` return, or in `local.memory`",
+        "later must be in the tensors that `remember` or `combine` return, or in `local.memory`"
     )
+
+
+def _continued(trial: Trial, sites: Sequence[str]) -> Round:
+    """Return the result of round 2 of a run that is continued from what was saved after round 1."""
+    state = State.from_bytes(trial.run.rounds[0].state.to_bytes())
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "sites"
+        if trial.run.sites_folder.is_dir():
+            shutil.copytree(trial.run.sites_folder, folder)
+        engine = trial.toy.engine(trial.method, sites, folder)
+        engine.restore(state.took_part)
+        return trial.train(engine, state)[-1]
 
 
 def _check_wrap_network(trial: Trial) -> None:
@@ -460,7 +490,7 @@ def _check_small_federation(trial: Trial) -> None:
 
 def _check_empty_masks(trial: Trial) -> None:
     """Sites whose masks are all empty train, and their weights stay finite."""
-    engine = trial.toy.engine(trial.method)
+    engine = trial.toy.engine(trial.method, SITES[:2])
     for site in engine.local_sites:
         site.training.labels.zero_()  # type: ignore[attr-defined]
     _check_finite(trial.train(engine), "with empty masks")
@@ -477,8 +507,8 @@ def _first_sample(samples: Any) -> Any:
     return type(samples)(*(part[:1] if isinstance(part, torch.Tensor) else 1 for part in vars(samples).values()))
 
 
-def _last_digest(rounds: Sequence[Round]) -> str:
-    return digest(rounds[-1].state.to_bytes())
+def _digest(done: Round) -> str:
+    return digest(done.state.to_bytes())
 
 
 RULES: dict[str, Callable[[Trial], None]] = {

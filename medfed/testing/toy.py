@@ -35,7 +35,7 @@ SITES = tuple(BRIGHTNESS)
 MIN_LARGE_AREA = 120  # pixels, in images of 32 x 32 pixels: a disc with more of them belongs to the class "large"
 
 
-def disc_slices(site: str, n_slices: int = 10, side: int = IMAGE_SIDE) -> Slices:
+def disc_slices(site: str, n_slices: int = 8, side: int = IMAGE_SIDE) -> Slices:
     """Generate slices that show one bright disc each on a noisy background, with masks of the discs.
 
     Args:
@@ -71,10 +71,10 @@ class DiscImages:
 
     images: Tensor
     labels: Tensor
-    n_patients: int = 5
+    n_patients: int = 4
 
     @classmethod
-    def of_site(cls, site: str, n_images: int = 10, side: int = IMAGE_SIDE) -> DiscImages:
+    def of_site(cls, site: str, n_images: int = 8, side: int = IMAGE_SIDE) -> DiscImages:
         """Return the images of `disc_slices` as RGB images (n_images, 3, side, side), with one class for each image.
 
         Args:
@@ -164,7 +164,7 @@ class ToyFederation:
         training_sites = [
             Site(
                 name, self.samples(name, side=self.image_side),
-                self.samples(name + " validation", 4, side=self.image_side), self.task, method, network,
+                self.samples(name + " validation", 2, side=self.image_side), self.task, method, network,
                 self.architecture, self.settings, local_keys, local_epochs=1, seed=seed,
             )
             for name in sites

@@ -9,7 +9,7 @@ from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.testing import method_checks
 
-# Settings for images of 32 x 32 pixels and five patients per site.
+# Settings for images of 32 x 32 pixels and four patients per site.
 SMALL = {"elcfs": {"alpha": 0.1}, "ccst": {"min_patients": 1}, "fisc": {"min_patients": 1},
          "stable_fdg": {"min_patients": 1, "stages": (1, 2)}, "trimmed_mean": {"trim": 0.0}}  # fmt: skip
 # What a method leaves out where masks are segmented.
