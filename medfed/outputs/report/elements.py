@@ -88,7 +88,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class EmbeddedImage:
-    """A PNG file inside the page, with its caption.
+    """An image inside the page, with its caption.
 
     Attributes:
         caption: what the image shows. The caption is also the description for readers who cannot see the image.

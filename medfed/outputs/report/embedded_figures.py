@@ -1,17 +1,23 @@
-"""The figures (PNG files) of runs inside the page: of one run in a row, of several methods one above the other."""
+"""The figures (PNG files) of runs inside the page: of one run in a row, of several methods one above the other.
+
+The page shows a figure at most 60 rem wide (960 pixels on a usual screen), so it contains a smaller copy of the file.
+"""
 
 from __future__ import annotations
 
 import base64
-import struct
+import warnings
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
+
+from PIL import Image
 
 from medfed.outputs.report.elements import EmbeddedImage
 from medfed.outputs.report.run_data import Comparison, Run
 from medfed.outputs.run_folder import FIGURES
 
-PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+MAX_WIDTH, WEBP_QUALITY = 1200, 80  # pixels, enough for a screen with small pixels; 0 to 100
 MAX_BYTES = 32 << 20  # of all figures of a page; a browser opens a page of this size at once
 DRAWN_BY_PAGE = ("training_curves", "site_boxes")  # the page has these as SVG
 COMMON, OWN = ("same_cases", "same_examples"), ("unseen_cases", "examples")
@@ -36,7 +42,7 @@ class FigureBudget:
     """The limit for the size of all PNG figures in the report, and which figures the report shows or leaves out.
 
     Attributes:
-        bytes_left: how many bytes of PNG files may still be added to the report.
+        bytes_left: how many bytes of figures may still be added to the report.
         embedded: the files that are in the report.
         left_out: for each file that is not in the report, its path and the reason.
     """
@@ -46,24 +52,46 @@ class FigureBudget:
     left_out: list[str] = field(default_factory=list)
 
     def read(self, path: Path) -> bytes | None:
-        """Read a PNG file that the report is going to show, and subtract its size from `bytes_left`.
+        """Read a PNG file that the report is going to show, and subtract the size of its copy from `bytes_left`.
 
         Args:
             path: the PNG file.
 
         Returns:
-            The content of the file. The result is None if the file is not a PNG file or is larger than `bytes_left`.
-            The reason is then added to `left_out`.
+            The bytes of the copy, as `to_webp` returns them. The result is None if the file is not a PNG file, or if
+            the copy is larger than `bytes_left`. The reason is then added to `left_out`.
         """
-        size = path.stat().st_size
-        data = path.read_bytes() if size <= self.bytes_left else b""
-        if not data.startswith(PNG_SIGNATURE) or len(data) < 24:
-            reason = "is not a PNG file" if data else "the page has no room for this figure"
-            self.left_out.append(f"{path}: {reason}")
+        try:
+            data = to_webp(path)
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning):
+            self.left_out.append(f"{path}: is not a PNG file")
             return None
-        self.bytes_left -= size
+        if len(data) > self.bytes_left:
+            self.left_out.append(f"{path}: the page has no room for this figure")
+            return None
+        self.bytes_left -= len(data)
         self.embedded.add(path)
         return data
+
+
+def to_webp(path: Path) -> bytes:
+    """Return a PNG file as WebP, at most `MAX_WIDTH` pixels wide.
+
+    Args:
+        path: the PNG file.
+
+    Raises:
+        OSError: if the file is not a PNG file or is damaged.
+        PIL.Image.DecompressionBombError: if the image has very many pixels; also as a warning.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(path, formats=["PNG"]) as image:
+            figure = image.convert("RGB")
+    figure.thumbnail((MAX_WIDTH, figure.height), Image.Resampling.LANCZOS)  # keeps the ratio of the sides
+    buffer = BytesIO()
+    figure.save(buffer, "WEBP", quality=WEBP_QUALITY)
+    return buffer.getvalue()
 
 
 @dataclass(frozen=True)
@@ -146,6 +174,6 @@ def _paths_of_one_seed(runs: list[Run], name: str) -> dict[str, Path]:
 
 
 def _embed(data: bytes, caption: str, data_label: str) -> EmbeddedImage:
-    width, height = struct.unpack(">II", data[16:24])
-    source = "data:image/png;base64," + base64.b64encode(data).decode()
+    width, height = Image.open(BytesIO(data)).size
+    source = "data:image/webp;base64," + base64.b64encode(data).decode()
     return EmbeddedImage(caption, data_label, source, width, height)

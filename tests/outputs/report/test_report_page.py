@@ -2,17 +2,20 @@
 
 import base64
 import hashlib
+import io
 import json
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 from jinja2 import UndefinedError
 from made_runs import class_rows, made_comparison, made_run, mask_rows, png
+from PIL import Image
 
 from medfed.auditing.page import TEMPLATES as AUDIT_TEMPLATES
 from medfed.outputs.report import page as page_module
-from medfed.outputs.report.embedded_figures import FigureBudget
+from medfed.outputs.report.embedded_figures import FigureBudget, to_webp
 from medfed.outputs.report.html import SCRIPT, STYLE, TEMPLATES, render_page, trusted_text
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_runs
@@ -83,7 +86,7 @@ def test_no_address_leaves_the_page(text, page):
     """Links stay within the page, images are inside it, and no address in it has a scheme."""
     names = [attributes[key] for _, attributes in page.elements for key in ("src", "href") if attributes.get(key)]
     assert len(names) > 4 and all(name.startswith(("data:", "#")) for name in names)
-    outside = re.sub(r'data:image/png;base64,[A-Za-z0-9+/=]+', "", text)
+    outside = re.sub(r'data:image/webp;base64,[A-Za-z0-9+/=]+', "", text)
     assert not re.search(r"https?:|//[a-z]|url\(|@import", outside.replace("\n// ", "\n"))
 
 
@@ -215,10 +218,26 @@ def test_a_run_shows_its_rule_round_seed_versions_and_notices(text):
         assert words in text
 
 
-def test_figures_are_in_the_page_byte_for_byte_and_once(tmp_path):
+def embedded(tmp_path, width: int = 3) -> str:
+    """What the page contains of a PNG file."""
+    (tmp_path / "figure.png").write_bytes(png(width))
+    return base64.b64encode(to_webp(tmp_path / "figure.png")).decode()
+
+
+def test_a_figure_is_in_the_page_once(tmp_path):
     run = made_run(tmp_path / "run")
     text = page_of(run)
-    assert text.count(base64.b64encode(png()).decode()) == 1  # the page draws training_curves.png itself
+    assert text.count(embedded(tmp_path)) == 1  # the page draws training_curves.png itself
+
+
+def test_a_wide_figure_is_made_smaller_and_keeps_its_colours(tmp_path):
+    ramp = np.linspace(0, 255, 1800, dtype=np.uint8)
+    row = np.stack([ramp, ramp[::-1], np.full_like(ramp, 100)], axis=-1)
+    Image.fromarray(np.repeat(row[None], 300, axis=0)).save(tmp_path / "a.png")
+    with Image.open(io.BytesIO(to_webp(tmp_path / "a.png"))) as image:
+        pixels = np.asarray(image).astype(int)
+    assert pixels.shape == (200, 1200, 3)
+    assert np.abs(pixels[100, 600] - (127, 127, 100)).max() < 6 and np.abs(pixels[100, 1190] - (253, 2, 100)).max() < 9
 
 
 def test_methods_on_one_unseen_site_lie_one_over_the_other(page):
@@ -231,7 +250,7 @@ def test_a_figure_of_the_comparison_is_not_shown_a_second_time_with_its_run(tmp_
     for width, run in enumerate(runs, start=5):
         (run / "figures" / "unseen_cases.png").write_bytes(png(width))
     text = page_of(*runs)
-    assert [text.count(base64.b64encode(png(width)).decode()) for width in (5, 6)] == [1, 1]
+    assert [text.count(embedded(tmp_path, width)) for width in (5, 6)] == [1, 1]
 
 
 def test_the_same_cases_of_all_methods_come_before_the_best_and_worst_of_each(tmp_path):
@@ -240,15 +259,16 @@ def test_the_same_cases_of_all_methods_come_before_the_best_and_worst_of_each(tm
         (run / "figures" / "same_cases.png").write_bytes(png(width))
     text = page_of(*runs)
     same, own = text.index("same cases at the same pixels"), text.index("Each method shows its own")
-    assert same < own and text.count(base64.b64encode(png(5)).decode()) == 1
-    assert text.index(base64.b64encode(png(5)).decode()) < text.index(base64.b64encode(png(6)).decode()) < own
+    assert same < own and text.count(embedded(tmp_path, 5)) == 1
+    assert text.index(embedded(tmp_path, 5)) < text.index(embedded(tmp_path, 6)) < own
 
 
 def test_the_same_cases_have_room_before_all_others(tmp_path, monkeypatch):
     runs = [made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b")]
     for run in runs:
         (run / "figures" / "same_cases.png").write_bytes(png())
-    monkeypatch.setattr(page_module, "FigureBudget", lambda: FigureBudget(bytes_left=2 * len(png())))
+    size = len(to_webp(runs[0] / "figures" / "same_cases.png"))
+    monkeypatch.setattr(page_module, "FigureBudget", lambda: FigureBudget(bytes_left=2 * size))
     text = page_of(*runs)
     assert "same cases at the same pixels" in text and "Each method shows its own" not in text
 
@@ -270,7 +290,11 @@ def test_the_initial_weights_are_named(tmp_path):
 def test_a_figure_that_is_no_png_or_too_large_is_left_out_with_a_notice(tmp_path, monkeypatch):
     run = made_run(tmp_path / "run")
     (run / "figures" / "roc.png").write_bytes(b"<svg onload=alert(1)>" * 3)
-    assert "roc.png: is not a PNG file" in page_of(run)
+    (run / "figures" / "tsne.png").write_bytes(png(40_000, 4_000)[:90])  # has 160 million pixels
+    (run / "figures" / "confusion.png").write_bytes(png(60, 60)[:50])
+    text = page_of(run)
+    for name in ("roc", "tsne", "confusion"):
+        assert f"{name}.png: is not a PNG file" in text
     monkeypatch.setattr(page_module, "FigureBudget", lambda: FigureBudget(bytes_left=10))
     text = page_of(run)
     assert "unseen_cases.png: the page has no room for this figure" in text and "<img" not in text
