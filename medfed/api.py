@@ -313,7 +313,8 @@ def leave_one_site_out(
         The comparison: its tables and its runs.
 
     Raises:
-        UserError: if a method, a site or a setting is unknown or does not work; nothing has been trained then.
+        UserError: if a method, a site or a setting is unknown, or if a method or a setting cannot be used with the
+            data; nothing has been trained then.
     """
     return compare(
         load_config(config), _method_texts(methods), out, seeds=seeds, sites=sites, vary=_varied_texts(vary),
@@ -352,8 +353,8 @@ def leave_two_sites_out(
         The comparison: its tables and its runs.
 
     Raises:
-        UserError: if a method, a site, a pair or a setting is unknown or does not work, or if there are fewer than
-            three sites; nothing has been trained then.
+        UserError: if a method, a site, a pair or a setting is unknown, if a method or a setting cannot be used with the
+            data, or if there are fewer than three sites; nothing has been trained then.
     """
     return compare(
         load_config(config), _method_texts(methods), out, leave_two_out=True,
@@ -393,13 +394,14 @@ def compare(
     Args:
         config: the base config. The unseen site and the seed change in each run.
         methods: texts such as `fedavg`, `ccst:k=1,style=single` or `ccst+elcfs`, or one text `all`.
+        out: folder for tables and runs; None uses a temporary folder, which is deleted with the returned object.
+        leave_two_out: whether each run also has a validation site. Like the unseen site, the validation site does not
+            train.
         pairs: with `leave_two_out`, texts of the form `UNSEEN/VALIDATION` with the names of two sites; None pairs each
             site with the next one.
-        vary: texts of the form `KEY=V1,V2`; every method is run with each combination of these values.
-        out: folder for tables and runs; None uses a temporary folder, which is deleted with the returned object.
-        leave_two_out: whether each run has a validation site, which does not take part in the training either.
         seeds: number of runs of each method and unseen site. They use the config's seed, seed + 1, ...
         sites: names of the unseen sites; None takes every site. It cannot be given together with `pairs`.
+        vary: texts of the form `KEY=V1,V2`; every method is run with each combination of these values.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
         progress: whether to draw progress bars and print notes to stderr.
 
@@ -407,7 +409,8 @@ def compare(
         The comparison: its tables and its runs.
 
     Raises:
-        UserError: if a method, a site, a pair or a setting is unknown or does not work.
+        UserError: if a method, a site, a pair or a setting is unknown, or if a method or a setting cannot be used with
+            the data.
     """
     if resume and out is None:
         raise UserError("resume=True continues the comparison in a folder; name the folder with out=")

@@ -69,8 +69,8 @@ def _check_data(dataset: Dataset, quiet: bool) -> None:
     report = check_dataset(dataset, dataset.allow_duplicates, None if quiet else progress_bar("checking the data"))
     print(to_text(report))
     if report.problems:
-        raise UserError(f"{dataset.root}: {len(report.problems)} problems in the data; correct them and repeat the "
-                        "command (nothing was sent)")
+        raise UserError(f"{dataset.root}: number of problems in the data: {len(report.problems)}; correct them and "
+                        "repeat the command (nothing was sent)")
 
 
 def _yes(question: str) -> bool:

@@ -24,26 +24,30 @@ def reidentify(
 ) -> dict | None:
     """Measure how often an attacker who has a changed copy of an image finds the statistics of this image.
 
-    For some methods, a site sends one row of statistics for each image. The attacker computes the statistics of the
-    changed copy, and chooses the most similar row among N rows that the site sent (the gallery). The choice is correct
-    if the chosen row belongs to the original image. There are five kinds of changed copies: "noise", "mirrored",
-    "shifted", "JPEG" (compressed), and "copy" (changed brightness, shift, noise and JPEG compression together).
+    For some methods, a site sends one vector of statistics for each image, as one row of a tensor. The attacker
+    computes the vector of the changed copy, and chooses the most similar vector among N vectors that the site sent (the
+    gallery). The choice is correct if the chosen vector belongs to the original image. There are five types of changed
+    copies: "noise", "mirrored", "shifted", "JPEG" (compressed), and "copy" (changed brightness, shift, noise and JPEG
+    compression together).
 
     In a sixth test, "neighbour", the attacker has no changed copy, but another image of the same patient: the next
-    image of the patient (in a volume, the next slice) or, if there is none, the previous one. The row of this other
-    image is removed from the gallery. The choice is correct if the chosen row belongs to any image of the same patient.
+    image of the patient (in a volume, the next slice) or, if there is none, the previous one. The vector of this other
+    image is removed from the gallery. The choice is correct if the chosen vector belongs to any image of the same
+    patient.
 
     Args:
         shared: the audited site and the statistics that it sends.
-        n_images: largest number N of rows in the gallery. N random images of the site are used whose rows were sent.
+        n_images: largest number N of vectors in the gallery. N random images of the site are used whose vectors were
+            sent.
         mirror_axis: axis along which the mirrored copy of an image (C, H, W) is flipped: -1 (W) or -2 (H).
         tick: function without arguments that is called after each gallery image.
 
     Returns:
         {"n": N, "perturbations": {NAME: {"top_1", "chance", "n"}}}, where NAME is "noise", "mirrored", "shifted",
         "JPEG", "copy" or "neighbour". "top_1" is the fraction of correct choices. "chance" is the fraction that is
-        expected if a row is chosen at random. The inner "n" is the number of choices in this test. The result is None
-        if the site does not send one row for each image, or if fewer than two rows can be assigned to an image.
+        expected if a vector is chosen at random. The inner "n" is the number of choices in this test. The result is
+        None if the site does not send one vector for each image, or if fewer than two vectors can be assigned to an
+        image.
     """
     if not shared.per_image_entries:
         return None

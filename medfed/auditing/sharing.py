@@ -119,9 +119,10 @@ class SharedStatistics:
             tensors: tensors by name, such as the attribute `sent` or the result of `statistics_of`.
 
         Returns:
-            (R, D) float64. If the site sends tensors with one row for each image (`per_image_entries`), only these
-            tensors are used, and R is the number of rows. Otherwise R is 1. The shape is (0, 0) if there are no
-            floating-point tensors.
+            (R, D) float64: R vectors of length D. If the site sends tensors with one row for each image
+            (`per_image_entries`), only these tensors are used, and there is one vector for each of their rows.
+            Otherwise there is one vector for the whole site. The shape is (0, 0) if there are no floating-point
+            tensors.
         """
         entries = [entry.detach().double().cpu() for name, entry in sorted(tensors.items())
                    if entry.is_floating_point() and (not self.per_image_entries or name in self.per_image_entries)]
@@ -132,7 +133,10 @@ class SharedStatistics:
         )
 
     def mean_vector(self, batch: Batch, *purpose: str | int) -> Tensor:
-        """Compute the statistics that the site would send for the given images, and average them over the images.
+        """Compute the statistics that the site would send for the given images, as one vector.
+
+        If the site sends one vector for each image, the result is the mean of these vectors. If the site sends
+        statistics of the whole site, the result is the vector of these statistics.
 
         Args:
             batch: images (N, C, H, W) in [0, 1], not standardised, and their labels.
@@ -140,8 +144,8 @@ class SharedStatistics:
                 give equal random numbers.
 
         Returns:
-            (1, D) float64: the statistics as vectors (see `vectors`), averaged over the rows. The shape is (0, 0) if
-            the site would send nothing.
+            (1, D) float64, where D is the length of the vectors that `vectors` returns. The shape is (0, 0) if the site
+            would send nothing.
         """
         rows = self.vectors(self.statistics_of(batch, *purpose))
         return rows.mean(dim=0, keepdim=True) if len(rows) else rows

@@ -16,7 +16,7 @@ class RoundProgress(AbstractContextManager):
         rounds_done: number of rounds that are already finished.
         rounds: number of all rounds, including the finished ones.
         n_sites: number of sites that train in a round.
-        quiet: whether to draw nothing.
+        quiet: True draws nothing.
     """
 
     def __init__(self, rounds_done: int, rounds: int, n_sites: int, quiet: bool = False) -> None:

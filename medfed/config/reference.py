@@ -104,16 +104,18 @@ def blocks() -> dict[str, Group]:
 
 
 def name_settings(base: type, cls: type | None = None) -> dict[str, Setting]:
-    """Describe the keys of a config block that choose its class: `name`, and for the block `method` also `preset`.
+    """Describe the key `name`, by which a config block chooses a class, and for `method` also the key `preset`.
 
-    A preset is a named set of values for a method's settings.
+    The value of `name` is the name of a class, such as that of the method ELCFS. The value of `preset` is the name of a
+    preset, which is a set of values for the settings of a method.
 
     Args:
         base: `Dataset`, `NetworkSettings` or `Method`, the base class of the block.
-        cls: only this class may be chosen by `name`, and only its presets by `preset`; None allows all classes.
+        cls: the only class whose name and presets are allowed; None allows all classes of the block.
 
     Returns:
-        The settings by key.
+        A dict with the key `name`, and for `Method` also the key `preset`. The values describe what may be written in
+        the config: type, allowed values, default and meaning.
     """
     kind = NAMED[base]
     names: dict[str, Any] = {"anyOf": [{"enum": list(registry.known_names(kind))}, {"type": "string"}]}

@@ -40,7 +40,7 @@ class Batch:
             label: the label of the new batch, already transformed: masks (B, S, H', W') or class numbers (B,).
 
         Returns:
-            A new batch; this one stays unchanged.
+            A new batch. The original batch stays unchanged.
         """
         views = {name: function(view) for name, view in self.views.items()}
         return Batch(function(self.image), label, views)

@@ -137,7 +137,7 @@ def ordered(limits: tuple[float, float]) -> tuple[float, float]:
         ValueError: if the first number is larger than the second one.
     """
     if limits[0] > limits[1]:
-        raise ValueError("must be (lowest, highest)")
+        raise ValueError("must be two numbers, the first not above the second")
     return limits
 
 

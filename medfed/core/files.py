@@ -59,13 +59,13 @@ def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
 
 
 def sha256_digest(*parts: bytes) -> bytes:
-    """Return the SHA-256 (32 bytes) of the content of a file, to be written at the beginning of the file.
+    """Return the SHA-256 checksum (32 bytes) of data that are written to a file after this checksum.
 
-    `read_with_checksum` verifies this checksum. A safetensors file has no checksum of its own: in 500 tests in which
-    one bit of such a file was flipped, loading the file found the error only once.
+    The file then begins with the checksum, and `read_with_checksum` verifies it. A safetensors file has no checksum of
+    its own: in 500 tests in which one bit of such a file was flipped, loading the file found the error only once.
 
     Args:
-        parts: the content of the file in one or more parts, which are concatenated.
+        parts: the data in one or more parts, which are concatenated.
     """
     checksum = hashlib.sha256()
     for part in parts:
@@ -98,9 +98,9 @@ def exclusive_lock(path: Path, busy: Callable[[str], UserError], wait_s: float =
     Args:
         path: the lock file; it is created if it does not exist. While the lock is held, the file contains the text
             "process N", where N is the number of the process that holds it.
-        busy: function that is called if another process holds the lock. The function receives the text in the lock
-            file, and returns the error to raise.
-        wait_s: how many seconds to wait for the lock before raising this error; 0 does not wait.
+        busy: function that is called if another process still holds the lock after `wait_s` seconds. The function
+            receives the text in the lock file, and returns the error to raise.
+        wait_s: how many seconds to wait for the lock before `busy` is called; 0 does not wait.
 
     Yields:
         The file descriptor of the lock file. A child process that inherits it holds the lock too.

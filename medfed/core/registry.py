@@ -87,12 +87,14 @@ def resolve(kind: str, name: str) -> type[Any]:
 
 
 def require(kind: str, name: str) -> None:
-    """Check that a name in a config is the name of a class of medfed, or a dotted name. Nothing is imported.
+    """Check that a name in a config is a known name, such as "elcfs", or has the form of a dotted name.
+
+    A known name is the name of a file of medfed without `.py`. The file is not imported.
 
     Args:
         kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
-        name: the name to check: the name of a file of this kind without `.py`, such as "elcfs"; or a dotted name such
-            as `package.module.Class`, which is not looked up.
+        name: the name to check. A dotted name, such as `package.module.Class`, is accepted without looking for the
+            class.
 
     Raises:
         UserError: if the name is neither known nor of the form `package.module.Class`.

@@ -43,7 +43,8 @@ def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Pa
     for site, folders in by_site.items():
         if len(folders) > 1:
             both = " and ".join(map(str, folders))
-            raise UserError(f"{both}: both folders are the site {site}; expected one; move one of them elsewhere")
+            raise UserError(f"{both}: both folders are the site {site}; expected one folder; move one "
+                            "of the folders elsewhere")
     return {site: folders[0] for site, folders in by_site.items() if folders}
 
 
@@ -138,7 +139,7 @@ def pair_two_folders(images: Path, masks: Path) -> tuple[Pairs, Problems]:
             name = by_lower_case.get(stem.casefold(), by_lower_case.get(name.casefold(), name))
         if name in mask_of_image:
             other = mask_of_image[name].name
-            duplicates.append(f"{path}: this is a second mask of the image {name}, besides {other}; remove one of them")
+            duplicates.append(f"{path}: is a second mask of the image {name}; {other} is also one; remove one of them")
         mask_of_image[name] = path
     return _match(images_by_stem, mask_of_image, [*problems, *mask_problems, *duplicates])
 

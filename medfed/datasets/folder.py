@@ -210,8 +210,9 @@ class Folder(Dataset):
             soft = "for soft edges or JPEG files, set data.mask_threshold: 128"
             exact = "assign the values to structures with data.mask_values"
             raise UserError(
-                f"{case.mask}: the mask has the values {reading.format_values(others)} besides the background "
-                f"{self.background_value}; expected one; {soft if len(others) > 8 else exact}"
+                f"{case.mask}: the mask has the values {reading.format_values(others)}, and the background value "
+                f"{self.background_value}; expected exactly one value in addition to the background value; "
+                f"{soft if len(others) > 8 else exact}"
             )
         labels = {self.background_value: (), **dict.fromkeys(others, self.structures)}
         return reading.to_structures(case.mask_path, mask, labels, self.structures)

@@ -147,7 +147,8 @@ def _check_header(path: Path, image: Image.Image, notices: list[str]) -> None:
             f"{path}: the image has {width} x {height} pixels; expected at most {MAX_PIXELS:,}; resize or crop it"
         )
     if image.format == "TIFF" and (n_pages := getattr(image, "n_frames", 1)) > 1:
-        raise UserError(f"{path}: the file has {n_pages} pages; expected one; save a stack of slices as NIfTI or MHA")
+        raise UserError(f"{path}: the file has {n_pages} pages; expected one page; save a stack of slices "
+                        "as NIfTI or MHA")
     if image.mode in ("RGB", "RGBA") and any(map(_has_16_bit_channels, getattr(image, "tile", ()))):
         notices.append("16-bit colour reduced to 8 bits")
     if image.getexif().get(_ORIENTATION, 1) != 1:  # for a PNG file, this decodes the pixels

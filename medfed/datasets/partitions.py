@@ -115,7 +115,8 @@ def heterogeneous_shares(
             assumes that each image belongs to another patient.
 
     Returns:
-        For each site (K,), the fraction of its images that each client gets; the fractions of a site sum to 1.
+        For each site, by its name, an array of shape (K,): the fractions of the site's images that the clients get. The
+        fractions of a site sum to 1.
     """
     shares = {}
     for site, clients in _main_clients(sizes, n_clients, patients or sizes).items():
@@ -142,7 +143,8 @@ def dirichlet_shares(
         seed: seed of the run.
 
     Returns:
-        For each site (K,), the fraction of its images that each client gets; the fractions of a site sum to 1.
+        For each site, by its name, an array of shape (K,): the fractions of the site's images that the clients get. The
+        fractions of a site sum to 1.
 
     Raises:
         ValueError: if none of 100,000 samples gives every client `min_images` images.
@@ -175,11 +177,14 @@ def assign_to_clients(cases: Mapping[str, Iterable[Case]], shares: Shares, seed:
 
     The patients of a site are ordered by the SHA-256 of (seed, site, patient), and placed one after another on a line
     on which each image has length 1. The clients' shares divide this line into intervals. A patient goes to the client
-    in whose interval the middle of the patient's images lies.
+    in whose interval the middle of the patient's images lies. For example, if a site has 10 images and two clients have
+    a share of 0.5 each, one client gets the patients in the interval from 0 to 5, and the other client those in the
+    interval from 5 to 10.
 
     Args:
         cases: cases of each site, by the name of the site.
-        shares: for each site (K,), the fraction of its images that each of the K clients should get; they sum to 1.
+        shares: for each site, by its name, an array of shape (K,): the fractions of the site's images that the K
+            clients should get. The fractions of a site sum to 1.
         seed: seed of the run.
 
     Returns:

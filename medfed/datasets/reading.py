@@ -237,14 +237,14 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
     if image.shape[1:] != mask.shape[1:]:
         raise UserError(
             f"{mask_path}: the mask has {_join(mask.shape[1:])} voxels, but its image {image_path} has "
-            f"{_join(image.shape[1:])}; expected the same; resample the mask to the image with nearest-neighbour "
+            f"{_join(image.shape[1:])}; expected equal numbers; resample the mask to the image with nearest-neighbour "
             "interpolation"
         )
     difference = _geometry_difference(image, mask)
     if difference and not ignore_geometry:
         raise UserError(
             f"{mask_path}: {difference} of its image {image_path}; resample the mask to the image, or set "
-            "data.ignore_mask_geometry: true if their voxels correspond one to one"
+            "data.ignore_mask_geometry: true if the voxels of mask and image correspond one to one"
         )
 
 

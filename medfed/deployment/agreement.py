@@ -167,9 +167,10 @@ class Guard:
 
     def _check_facts(self, request: Message) -> None:
         if not isinstance(request.facts, dict):
-            raise Refused(f"was sent the facts of a request as {type(request.facts).__name__}; expected values by name")
+            raise Refused(f"was sent the values of a request as {type(request.facts).__name__}; expected a dictionary")
         if unknown := sorted(set(request.facts) - FACTS):
-            raise Refused(f"was sent the fact '{unknown[0]}'; expected {' and '.join(sorted(FACTS))} only")
+            raise Refused(f"was sent a request with the unknown value '{unknown[0]}', but only the values "
+                          f"{' and '.join(sorted(FACTS))} are allowed; use the same version of medfed as the hospital")
         number = request.facts.get("round")
         if any(type(fact) is not int for fact in request.facts.values()) or number is None:
             raise Refused(f"was sent the round {number!r}; expected a whole number")
@@ -191,4 +192,4 @@ class Guard:
         except ValueError as error:
             raise Refused(f"was sent weights that do not fit its network: {error}") from error
         if name := first_non_finite(request.weights):
-            raise Refused(f"was sent weights that are not finite (first in '{name}')")
+            raise Refused(f"was sent weights that are not finite: '{name}' contains NaN or infinite values")

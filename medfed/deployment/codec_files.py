@@ -42,17 +42,17 @@ def export_codecs(config: Config, folder: Path) -> Config:
 
 
 def resolve_codecs(config: Config, folder: Path) -> Config:
-    """Check that the folder of a plan contains the style codecs that the plan names, and put their paths into the plan.
+    """Return a copy of a plan in which the file name of each style codec is replaced by the path of the file.
 
     The plan is the config of the federation, written by the coordinator. A style codec is a pretrained encoder and
-    decoder, stored in a file whose name contains its checksum.
+    decoder, stored in a file whose name contains the file's checksum. The file must exist and have this checksum.
 
     Args:
-        config: the plan, in which a codec has the name that `export_codecs` gave to its copy.
-        folder: the folder of the plan.
+        config: the plan. Each codec in it is given as the name of a file in `folder`, as `export_codecs` wrote it.
+        folder: the folder of the plan, which also contains the files of the codecs.
 
     Returns:
-        A copy of the plan, in which the name of each codec is replaced by the path of the codec's file in `folder`.
+        The copy of the plan. A codec that is part of medfed keeps its name.
 
     Raises:
         UserError: if a file is missing or has another checksum.

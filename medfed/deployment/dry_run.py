@@ -123,9 +123,12 @@ def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement:
 def format_report(rows: Sequence[Row], site: Site | ValidationSite, method: str, n_rounds: int) -> str:
     """Return a text that shows everything that would leave a site in a round: a table and an explanation.
 
+    The weights of the network are not listed one by one. The table has one line for all weights in the replies to
+    requests of one kind ("share", "train" or "validate").
+
     Args:
         rows: one dict for each tensor or single value that would leave, as `outgoing_rows` returns them.
-        site: the site. All weights of its network are shown together, in one line for each kind of reply.
+        site: the site. Its network tells which entries of `rows` are weights.
         method: the name of the federated method.
         n_rounds: the number of rounds of the federation.
     """

@@ -67,7 +67,8 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
         path: the hospital's file, such as `HK.yaml`.
 
     Returns:
-        The content of the hospital's file, with paths relative to the working directory; and the plan with the
+        Two values. The first is the content of the hospital's file. In the file, paths are relative to the folder of
+        the file; in the result, this folder is put in front of the paths. The second value is the plan with the
         hospital's own `data` and `device`.
 
     Raises:
@@ -134,7 +135,7 @@ def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: boo
         site_file: the content of the hospital's YAML file, as `read_site_file` returns it.
         config_yaml: the config of the federation with this hospital's own values, as YAML text.
         file: the path of the hospital's YAML file, for error messages.
-        quiet: whether to show no progress.
+        quiet: True shows no progress.
 
     Raises:
         UserError: if the hospital's output folder already contains a final model, if FLARE or the startup kit is

@@ -112,7 +112,8 @@ def _plan(config: Config, sites: list[str]) -> Config:
         raise UserError(f"--sites: {error}") from error
     check_names(sites)
     if "plan" in sites:
-        raise UserError(f"--sites: a hospital cannot be named plan, because its file would replace {PLAN}; rename it")
+        raise UserError(f"--sites: a hospital cannot be named 'plan', because the hospital's file would replace "
+                        f"{PLAN}; rename the hospital")
     values = {"federation.unseen_site": "", "data.sites": [], "data.root": "data", "data.if_missing": "error"}
     data_keys = resolved(config)["data"]
     config = replace(config, network=config.network.without_weights())

@@ -146,8 +146,9 @@ class SiteStore:
         """Restore the memory of each site to its content after the site's last accepted round, from the site's file.
 
         The memory (`Site.memory`) is the tensors that a site keeps between rounds, such as its optimiser's state. To
-        save RAM, the memory of a site that did not take part in the latest round stays in the file until it is needed.
-        An exception is a site with network entries that are never sent (`Site.local_keys`).
+        save RAM, the memory of a site stays in the file until it is needed, if another site has a later last accepted
+        round. An exception is a site with network entries that are never sent (`Site.local_keys`). The memory of such a
+        site is always read into RAM.
 
         Args:
             sites: all sites of this process. A site that is missing in `took_part`, or has the number 0, stays

@@ -26,15 +26,16 @@ from medfed.tasks.task import Task
 def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool) -> EvaluationResult:
     """Predict and score all test patients with the trained weights.
 
-    The test patients are some patients of each site that trained, and all patients of the unseen site and of the
-    validation site. A row of scores contains the role of its site: "seen" (the site trained), "unseen" or "validation".
+    The test patients are all patients of the unseen site and of the validation site, and some patients of each site
+    that trained. The latter patients were not used in the training. A row of scores contains the role of its site:
+    "seen" (the site trained), "unseen" or "validation".
 
     Args:
         experiment: the sites, the network and the task. The weights of the network are overwritten.
         weights: the global weights, as a state dict. If the sites keep entries of the network to themselves (such as
             BatchNorm), a site that trained is scored with its own entries. The other sites are scored with the average
             of these entries, or as the method's setting `unseen_bn` says.
-        quiet: whether to draw no progress bar.
+        quiet: True draws no progress bar.
 
     Returns:
         An object with three attributes. `rows`: one dict of scores for each image, or for each structure of each case.
@@ -95,9 +96,9 @@ def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) 
 def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) -> dict[str, float]:
     """Compute, for each site that did not train, how well the features separate structures from the background.
 
-    The boundary distance is the mean cosine distance, in [0, 2], between features along the outline of a structure and
-    features of the background around it (Figure 7 of ELCFS). Sites that train report their own boundary distance
-    together with their validation scores.
+    The boundary distance is the mean cosine distance, in [0, 2], between the features on the boundary of a structure
+    and the features in a ring of background around the structure (Figure 7 of ELCFS). Sites that train report their
+    boundary distances together with their validation scores.
 
     Args:
         experiment: the sites, the network and the task. The weights of the network may be overwritten.
@@ -105,7 +106,8 @@ def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) ->
 
     Returns:
         The boundary distance of each site that did not train, by the name of the site. The dict is empty if the setting
-        `evaluation.boundary_distance` is false. A site is missing if none of its images shows an outline.
+        `evaluation.boundary_distance` is false. A site is missing if none of its images shows the boundary of a
+        structure.
     """
     task, validation_site = experiment.task, experiment.validation_site
     if not task.measures_boundary_distance:

@@ -97,8 +97,9 @@ class Grid:
             sites: names of the sites that are the unseen site in turn; None takes all.
             validates: the validation site (a second site that does not train) for each unseen site, by the name of the
                 unseen site; empty if only one site is left out.
-            varied: for each varied setting, a list of its values. A method has one row of the table for each
-                combination of the values of those settings that it has.
+            varied: for each varied setting, a list of its values. Every method is run with each combination of the
+                values, and each combination is a row of the table. If a method does not have one of the settings, this
+                setting is left out for the method.
 
         Returns:
             The runs. None of their folders is created.

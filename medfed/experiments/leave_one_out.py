@@ -64,7 +64,7 @@ def plan_comparison(
         pairs: texts `UNSEEN/VALIDATION` that name the two sites of a run, only with `leave_two_out`. With None, the
             validation site of a run is the site that follows the unseen site in the list of sites.
         resume: whether to continue runs that exist in `out`. If false, they are refused.
-        quiet: whether to draw no progress bar while a synthetic dataset is made.
+        quiet: True draws no progress bar while a synthetic dataset is generated.
 
     Returns:
         The runs, and the methods that were left out for `["all"]`, with the reasons.
@@ -103,7 +103,7 @@ def run_folds(folds: Sequence[Fold], quiet: bool) -> list[Fold]:
 
     Args:
         folds: the runs. Runs that were started before are continued.
-        quiet: whether to draw no progress bars and print no notes.
+        quiet: True draws no progress bars and prints no notes.
 
     Returns:
         The runs whose folder is in use by another process. They were skipped.

@@ -25,7 +25,7 @@ def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
 
     Args:
         folder: the run's folder.
-        quiet: whether to print nothing; the notes are still collected.
+        quiet: True prints nothing; the notes are still collected.
 
     Yields:
         The list of the notes. New notes are added to this list while the context is active.

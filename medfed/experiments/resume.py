@@ -79,7 +79,7 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
     if fixed := [change for change in changed if not change.startswith(MAY_CHANGE)]:
         raise UserError(
             f"{folder.path}: this run was started with another config ({'; '.join(fixed[:5])}), and continuing would "
-            "mix two federations; undo the change, or choose another folder with --out"
+            "mix the results of two configs; undo the change, or choose another folder with --out"
         )
     if not accepted:
         raise UserError(

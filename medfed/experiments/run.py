@@ -54,7 +54,7 @@ def start_or_resume(
         resume: whether to continue the run in the folder. If false, a folder that holds a run is refused.
         accept_config_change: whether to continue although settings have changed. Only some settings, such as the number
             of rounds, may change.
-        quiet: whether to draw no progress bars and print no notes.
+        quiet: True draws no progress bars and prints no notes.
 
     Returns:
         The content of `summary.json`, with the scores of the run.
@@ -84,7 +84,7 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
     Args:
         config: the config of the run.
         folder: the folder to which the results are written.
-        quiet: whether to draw no progress bars and print no notes.
+        quiet: True draws no progress bars and prints no notes.
 
     Returns:
         The content of `summary.json`, which is the last file that a run writes.

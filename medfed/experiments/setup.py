@@ -76,7 +76,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
         config: the config of the run.
         sites_folder: folder in which the sites store their replies and the tensors that they keep between rounds; None
             stores nothing.
-        quiet: whether to draw no progress bars.
+        quiet: True draws no progress bars.
 
     Returns:
         An object with everything that the run needs.

@@ -24,7 +24,7 @@ def train(
         engine: delivers messages to the sites; it is closed at the end.
         folder: the run's folder. Rows of its tables that belong to rounds after `state.round` are removed first.
         state: the coordinator's state from which training continues.
-        quiet: whether to draw no progress bar.
+        quiet: True draws no progress bar.
         finish: function that is called with the state after the last round, while the engine is still open.
 
     Returns:
@@ -51,8 +51,8 @@ def train(
         except KeyboardInterrupt as stop:
             raise type(stop)(
                 f"stopped in round {min(folder.rounds()[-1] + 1, settings.rounds)} of {settings.rounds}; {folder.path} "
-                "holds the rounds before it, and the sites that had finished this one. Continue with the same command "
-                "and --resume"
+                "holds the finished rounds, and the results of the sites that had finished their part of the stopped "
+                "round. Continue with the same command and --resume"
             ) from stop
         finally:
             engine.close()

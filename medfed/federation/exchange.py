@@ -168,7 +168,7 @@ class Exchange:
         if self.settings.largest_change is not None and n_asked < 3:
             raise UserError(
                 "federation.largest_change: compares each site with the median of at least 3 sites, but only "
-                f"{n_asked} take part in a round; leave it out"
+                f"{n_asked} take part in a round; remove this setting"
             )
 
     def _handle_rejections(self, rejected: list[Rejection], left: Iterable[str], n_asked: int) -> None:

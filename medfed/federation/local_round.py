@@ -259,7 +259,7 @@ def batches(samples: Samples, size: int, order: Tensor | None = None) -> Iterato
     Args:
         samples: the samples.
         size: largest number of images in a batch, at least 1. The last batch may be smaller.
-        order: (n,) int64, indices of the samples to yield, in this order. None yields all samples in their own order.
+        order: (n,) int64, indices of the samples to yield, in this order. None yields all samples.
     """
     for part in (torch.arange(len(samples)) if order is None else order).split(size):
         yield samples.batch(part.tolist())

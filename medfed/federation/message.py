@@ -214,8 +214,8 @@ def _entry(header: Mapping[str, Any], name: str) -> Any:
 def _check_format(name: str, version: object, expected: int) -> None:
     if version != expected:
         raise ValueError(
-            f"this has {name} version {version}, but this version of medfed reads {name} version {expected}; use the "
-            "version of medfed that wrote it, or start another run with --out"
+            f"the data have {name} version {version}, but the installed medfed reads {name} version {expected}; use "
+            "the version of medfed that wrote the data, or start another run with --out"
         )
 
 

@@ -246,7 +246,9 @@ class Method:
         return samples
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Prepare a site's round. Called after `expand`, before the first training step. Default: do nothing.
+        """Prepare a site's round. Called in each round before the first training step. Default: do nothing.
+
+        If `expand` selects the training samples in this round, `expand` is called first.
 
         Args:
             local: the site's round of training. The hook may change `local.memory` and `local.network` in place.

@@ -44,10 +44,10 @@ class Privacy:
         clip: maximum L2 norm of the change of a site's weights in a round, over all floating-point entries. 0 neither
             clips nor adds noise.
         noise: standard deviation of the noise on the weights, divided by 2 * `clip`; at least 0.
-        statistics_clip: maximum L2 norm of the tensors that a method sends besides the weights, all tensors of one
-            message together. 0 neither clips nor adds noise.
-        statistics_noise: standard deviation of the noise on those tensors, divided by 2 * `statistics_clip`; at least
-            0.
+        statistics_clip: maximum L2 norm of the shared statistics, which are all tensors of one message except the
+            weights. 0 neither clips nor adds noise.
+        statistics_noise: standard deviation of the noise on the shared statistics, divided by 2 * `statistics_clip`; at
+            least 0.
         delta: the delta for which epsilon is computed, in (0, 1).
     """
 
@@ -137,8 +137,8 @@ def _add_noise(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[
     """Return the float64 tensors, scaled down together to the L2 norm `clip` if it is larger, with noise added."""
     length = math.sqrt(sum(float(entry.square().sum()) for entry in tensors.values()))
     if not math.isfinite(length):
-        raise UserError("the reply is not finite, so that clipping cannot bound it and nothing is sent; training "
-                        "diverged, so try a smaller training.learning_rate")
+        raise UserError("the reply contains NaN or infinite values, which cannot be clipped, so nothing is sent; "
+                        "training diverged, so try a smaller training.learning_rate")
     scale = min(1.0, clip / length) if length else 1.0
     deviation = 2 * clip * noise
     return {

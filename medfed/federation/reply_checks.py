@@ -63,16 +63,16 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
     """Check one site's reply on its own, without the replies of other sites.
 
     Args:
-        site: the name of the site. If the site reported its number of images in an earlier round, the number in this
-            reply must be the same.
+        site: the name of the site, under which `expected` holds its earlier number of images.
         reply: the reply.
         expected: the kind and round of the request, the global weights, and the earlier numbers of images.
 
     Raises:
         InvalidReply: if the reply has another kind or round than the request; if the reply is too large; if it contains
             NaN, infinity or an absolute value above 1e18; or if it contains weights or tensors that were not requested.
-            A reply to "train" is also invalid without a valid number of images, number of steps and loss. A reply to
-            "validate" is also invalid if a score is not a finite number.
+            A reply to "train" is also invalid without a valid number of images, number of steps and loss, or if the
+            number of images differs from the number that the site reported in an earlier round. A reply to "validate"
+            is also invalid if a score is not a finite number.
     """
     if reply.kind != expected.kind:
         raise InvalidReply(f"is of kind {reprlib.repr(reply.kind)}, but '{expected.kind}' was requested")
@@ -92,7 +92,8 @@ def _check_size(reply: Message, weights: Mapping[str, Tensor]) -> None:
     size = sum(n_bytes(entry) for group in (reply.weights, reply.tensors) for entry in group.values())
     max_size = MAX_MODELS * sum(n_bytes(entry) for entry in weights.values()) + EXTRA_BYTES
     if size > max_size:
-        raise InvalidReply(f"has {size:,} bytes, but at most {max_size:,} are allowed")
+        raise InvalidReply(f"has {size:,} bytes, but at most {max_size:,} are allowed; this limit follows from "
+                           "the size of the network, and no setting changes it")
     if (n_entries := len(reply.weights) + len(reply.tensors)) > MAX_ENTRIES:
         raise InvalidReply(f"has {n_entries:,} entries, but at most {MAX_ENTRIES:,} are allowed")
 

@@ -249,8 +249,9 @@ def _check_finite(state: State, updates: Mapping[str, Message], computed: Mappin
         norms = {site: change_norm(state.weights, update.weights) for site, update in updates.items()}
         largest = max(norms, key=lambda site: norms[site])
         raise UserError(
-            f"{largest}: its update of round {state.round + 1} changes the weights most, and the result of all updates "
-            f"together is not finite: '{name}' contains NaN or infinite values; {update_checks.ADVICE}"
+            f"{largest}: its update of round {state.round + 1} changes the weights most, and the values that were "
+            f"computed from all updates are not finite: '{name}' contains NaN or infinite values; "
+            f"{update_checks.ADVICE}"
         )
 
 

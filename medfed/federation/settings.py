@@ -76,9 +76,9 @@ class Federation:
         unseen_site: the site that takes no part in training and is tested at the end. "" trains on all sites.
         validation_site: a second site that does not train and shares nothing. Its images score each validated round,
             for `selection`. "" has none.
-        participating: how many of the source sites train. They are the first ones of an order that the seed draws, so
-            that the sites of a smaller number are among those of a larger one. The other sites are neither read nor
-            scored. null trains on all of them.
+        participating: how many of the source sites train. The seed puts the source sites into a random order, and the
+            first sites of this order train. A larger number therefore adds sites and replaces none. The other sites are
+            neither read nor scored. null trains on all source sites.
         clients: how many clients the training patients of the sites are divided among. 0 makes each site a client.
         partition: how `clients` divide the patients: "domains" (each client has the patients of one site, every site
             has as many clients), "heterogeneous" (see `mixing`) or "dirichlet" (each client has random shares of the
@@ -95,15 +95,16 @@ class Federation:
         quorum: how many accepted replies a round needs. 0 needs one from every site that was asked.
         on_bad_update: what happens if a reply fails the checks of `medfed.federation.update_checks`: "stop" ends the
             run; "drop" leaves the site out of this round, which continues if `quorum` replies remain.
-        largest_change: a reply is rejected if its weights moved more than this many times the median distance of all
-            sites. It needs at least 3 sites. null does not check the distance.
+        largest_change: a reply is rejected if the distance of its weights from the global weights is more than this
+            many times the median distance over all sites. At least 3 sites are needed. null does not check the
+            distance.
         validate_every: number of rounds between two validations on the source sites' validation patients. The last
             round is always validated.
         selection: which round's weights are the result: "last"; "source_validation" (the best mean validation score
             of the clients) or "validation_site" (the best score on that site). The unseen site is never used.
         batch_norm: "average" averages the BatchNorm parameters and statistics over the sites, and takes the maximum of
-            the batch counters. "local" keeps them at the sites: each source site is scored with its own, an unseen
-            site with their average.
+            the batch counters. "local" keeps all these values at the sites: each source site is scored with the site's
+            own values, and an unseen site with the average of the sites' values.
         engine: what carries the messages: "in_process", "processes" (one process per site), "nvflare" (NVIDIA FLARE's
             simulator), or the dotted name of a class outside of medfed.
         reply_timeout_s: seconds that a site in a process of its own may take to reply. 0 waits without a limit.

@@ -118,15 +118,16 @@ def mix_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, window:
 
         new amplitude = (1 - ratio) * own amplitude + ratio * given amplitude      for the low frequencies
 
-    `exchange_amplitude` gives the same result, but computes the spectrum of the images in each call. Use this function
-    to make several changed copies of the same images. ELCFS is the method of Liu et al. (CVPR 2021,
+    `exchange_amplitude` gives the same result, but computes the spectrum of the images in each call. `mix_amplitude` is
+    faster if several changed copies of the same images are needed. ELCFS is the method of Liu et al. (CVPR 2021,
     https://arxiv.org/abs/2103.06030).
 
     Args:
         images: (B, C, H, W[, D]), non-negative, the images whose spectrum was computed; not changed.
         low_frequencies: the spectrum of these images, from `low_frequency_spectrum`.
-        window: (B, C, S, S[, S]), the given amplitudes, usually of other images, as `low_frequency_window` returns them
-            for the same alpha. S = 2 * half_width + 1, where half_width is the highest frequency of the spectrum.
+        window: (B, C, S, S[, S]), the given amplitudes, usually of other images. `low_frequency_window` returns them,
+            called with the `alpha` with which `low_frequency_spectrum` was called. S = 2 * half_width + 1, where
+            half_width is the highest frequency in `low_frequencies`.
         ratio: (B,) in [0, 1], the weight of the given amplitudes. 0 returns the image up to rounding; 1 replaces all
             amplitudes of the low frequencies.
 
@@ -168,8 +169,8 @@ def exchange_amplitude(images: Tensor, window: Tensor, ratio: Tensor, alpha: flo
         ratio: (B,) in [0, 1], the weight of the other amplitudes. 0 returns the image up to rounding; 1 replaces all
             amplitudes of the low frequencies.
         alpha: in [0, 0.5). The low frequencies are those up to floor(alpha * min(H, W[, D])) waves along a side of the
-            image (cycles per field of view). 0 changes only the mean of each channel. The paper uses 0.01, the authors'
-            released loader 0 (with ratio 1).
+            image (cycles per field of view). 0 changes only the mean of each channel. The paper uses 0.01. The authors'
+            released data loader uses 0, with a ratio of 1.
 
     Returns:
         (B, C, H, W[, D]), real, in the dtype and unit of `images`, not clipped to any range.

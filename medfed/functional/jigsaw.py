@@ -24,7 +24,8 @@ def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
     The first permutation is the identity. Each further permutation is the one whose smallest Hamming distance to the
     permutations before it is largest. Ties are broken by the largest sum of the distances, then by lexicographic order.
     The result is therefore the same on every machine, and a smaller n gives the first n of the same sequence. All
-    permutations (9! for 3 x 3 tiles) are compared in one table.
+    permutations are compared, which are 362,880 for 3 x 3 tiles. More tiles are not supported, because there would be
+    too many permutations.
 
     Args:
         side: tiles along each side of the image, 2 or 3.

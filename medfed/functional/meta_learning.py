@@ -91,7 +91,7 @@ def adam_step(
         first: Adam's running mean of each gradient, in the same shape, 0 before the first step; changed in place.
         second: Adam's running mean of each squared gradient, in the same shape, 0 before the first step; changed in
             place.
-        steps: scalar tensor on the CPU, the number of steps before this one; not changed.
+        steps: scalar tensor on the CPU, the number of Adam steps that were done before this call; not changed.
         learning_rate: above 0.
 
     Returns:

@@ -23,7 +23,8 @@ def region_embeddings(features: Tensor, label: Tensor, ring_width: int) -> tuple
     Args:
         features: (B, D, H, W), feature maps with the height and width of the masks.
         label: (B, S, H, W), masks of S structures, 0 outside; structures may overlap.
-        ring_width: width in pixels, at least 1, of the background: only a ring around all structures together counts.
+        ring_width: width in pixels, at least 1, of the ring around the union of all structures that counts as the
+            background.
 
     Returns:
         A pair: `vectors`, (R, D), and `classes`, (R,) int64. A region is one structure, or the background ring, of one

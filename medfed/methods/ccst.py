@@ -307,8 +307,9 @@ class CCST(Method):
         agreement = edge_agreement(before.image, after.image, before.label)
         if agreement is not None:
             warnings.warn(
-                f"{site}: along the masks, the edges of restyled images and of the originals have a correlation of "
-                f"{agreement:.2f} (1 means that no edge moved); set method.transfer: moments if this is too low",
+                f"{site}: along the outlines of the masks, the edges of restyled images and of the originals have a "
+                f"correlation of {agreement:.2f} (1 means that no edge moved, 0 that the edges do not correspond); "
+                "method.transfer: moments keeps all edges in place",
                 stacklevel=2,
             )
 

@@ -82,8 +82,8 @@ class COPA(Method):
         head = network.get_submodule(architecture.head)
         if not isinstance(head, (nn.Linear, nn.Conv2d)):
             raise UserError(
-                f"method.name: 'copa' needs a network with a linear head, because it averages heads instead of their "
-                f"outputs, but this network's head is {type(head).__name__}; choose another network.name"
+                f"method.name: 'copa' needs a network with a linear head, because COPA averages the heads' weights, "
+                f"not their outputs, but this network's head is {type(head).__name__}; choose another network.name"
             )
         return network
 

@@ -59,8 +59,8 @@ class ELCFS(Method):
     """Episodic learning in continuous frequency space: train on a batch and on copies with amplitudes of other sites.
 
     A batch x is trained together with its restyled copies t, whose low-frequency amplitudes are mixed with those of
-    images of other sites. The boundary loss separates the features along the outlines of the structures from those in
-    the ring of background around them:
+    images of other sites. The boundary loss separates the features on the boundary of a structure from the features in
+    a ring of background around the structure:
 
         A' = (1 - r) A_own + r A_other inside the window, r ~ U(0, 1)                              (eq. 2)
         t = inverse Fourier transform of A' with the phases of x                                   (eq. 3)
@@ -292,9 +292,9 @@ class ELCFS(Method):
         return mix_amplitude(image, spectrum, window, ratio.to(image)).clamp(0, 1)  # eq. 2-3
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
-        """Return the loss that separates the features at a structure's outline from the features in the ring around it.
+        """Return the loss that separates the features on a structure's boundary from the features of the background.
 
-        For each structure, the decoder's features are averaged over the outline of the structure and over the ring of
+        For each structure, the decoder's features are averaged over the boundary of the structure and over a ring of
         background around the structure, in every image. The contrastive loss InfoNCE (ELCFS, eq. 5-7) compares these
         mean features. Mean features of the same region attract each other, and mean features of different regions repel
         each other. The mean features of all images are compared with one another. The losses of the structures are

@@ -165,9 +165,9 @@ class EpiFCR(Method):
     def on_round_start(self, local: LocalRound) -> None:
         """Prepare the site's own model, a second network that the site trains on its images alone.
 
-        The own model is in the site's memory, together with the two moments of its Adam optimiser. In the site's first
-        round, the own model is created as a copy of the network. In every round, the own model and the moments are
-        moved to the device of the network. There is no own model if `foreign_classifier` and `foreign_features` are
+        The site's own model is in the site's memory, together with the two moments of its Adam optimiser. In the site's
+        first round, it is created as a copy of the network. In every round, the site's own model and the moments are
+        moved to the device of the network. A site has no own model if `foreign_classifier` and `foreign_features` are
         both 0.
 
         Args:
@@ -182,12 +182,13 @@ class EpiFCR(Method):
         if local.local_keys:
             raise UserError(
                 "method: Epi-FCR sends each site's own model with its BatchNorm to another site, but FedBN or "
-                "federation.batch_norm: local keeps BatchNorm at the sites; use only one of them"
+                "federation.batch_norm: local keeps BatchNorm at the sites; remove Epi-FCR, or remove FedBN and "
+                "federation.batch_norm: local"
             )
         if local.network.get_submodule(local.architecture.head)._forward_hooks:
             raise UserError(
                 "method: Epi-FCR exchanges the network's head, but another method of the stack adds a layer to it "
-                "(StableFDG's attention); set attention to false for that method, or use only one of the two"
+                "(StableFDG's attention); set attention to false for that method, or remove one of the two methods"
             )
         if not self._exchanges:
             return
@@ -201,10 +202,10 @@ class EpiFCR(Method):
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
         """Return the weighted sum of three episodic loss terms, and train the site's own model for one step.
 
-        The own model is a second network that the site trains on its images alone, here with one step on the batch. The
-        terms are the task's losses of three combinations. The first is the network's features with another site's
-        classifier (weight `foreign_classifier`). The second is another site's features with the network's classifier
-        (weight `foreign_features`). The third is the network's features with a random classifier (weight
+        The site's own model is a second network that the site trains on its images alone, here with one step on the
+        batch. The terms are the task's losses of three combinations. The first is the network's features with another
+        site's classifier (weight `foreign_classifier`). The second is another site's features with the network's
+        classifier (weight `foreign_features`). The third is the network's features with a random classifier (weight
         `random_classifier`). The first two terms are left out as long as the site has not received another site's
         model.
 

@@ -173,7 +173,9 @@ class FedDGGA(Method):
         return {"aggregation_weights": weights} if weights else {}
 
     def decayed_step(self, rounds_done: int, rounds: int) -> float:
-        """Return the step size for the adjustment of the sites' weights, which decreases linearly over the rounds.
+        """Return the step size with which each site's weight in the average is adjusted after a number of rounds.
+
+        The step size decreases linearly over the rounds.
 
         Args:
             rounds_done: number of finished rounds.

@@ -49,7 +49,7 @@ REGULARISATION_OF_CLASSES, REGULARISATION_OF_MASKS = 0.2, 0.0  # default weights
 
 @dataclass(frozen=True)
 class FISC(Method):
-    """FedAvg that contrasts each image with a copy in a style between those of all sites.
+    """FedAvg that contrasts each image with a copy in one common style, which is interpolated from all sites' styles.
 
     Before training, each site computes its style: it groups its images by style with the clustering FINCH (eq. 1),
     computes the mean and standard deviation of the feature channels in each cluster (eq. 2), and averages the clusters.

@@ -101,7 +101,7 @@ class HarmoFL(Method):
         if standardised:
             raise UserError(
                 "data.standardise: is true, but HarmoFL exchanges amplitudes of non-negative images in the network; "
-                "set it to false, or set method.normalise to false"
+                "set data.standardise to false, or set method.normalise to false"
             )
         if 2 * self.half_width + 1 > image_size:
             raise UserError(
@@ -142,8 +142,9 @@ class HarmoFL(Method):
             network: not used.
 
         Returns:
-            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies, with S = 2 *
-            half_width + 1. Empty if the site has fewer than `min_patients` training patients.
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies. S is 2 *
+            `half_width` + 1, where `half_width` is a setting. Empty if the site has fewer than `min_patients` training
+            patients.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "amplitudes"):
             return {}
@@ -162,8 +163,8 @@ class HarmoFL(Method):
             rng: not used.
 
         Returns:
-            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies, with S = 2 *
-            half_width + 1. Empty, with a warning, if no site shared amplitudes.
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies. S is 2 *
+            `half_width` + 1, where `half_width` is a setting. Empty, with a warning, if no site shared amplitudes.
         """
         windows = [shared[site][WINDOW].double() for site in sorted(shared) if WINDOW in shared[site]]
         if not windows:
@@ -182,8 +183,8 @@ class HarmoFL(Method):
             site: not used. All sites receive the same tensor.
 
         Returns:
-            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies, with S = 2 *
-            half_width + 1. Empty in later rounds, and if no site shared amplitudes.
+            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies. S is 2 *
+            `half_width` + 1, where `half_width` is a setting. Empty in later rounds, and if no site shared amplitudes.
         """
         return {} if state.round else dict(state.memory)
 

@@ -121,7 +121,8 @@ class SCAFFOLD(Method):
         """Add the gradients of the previous training step to the site's sum of gradients; return the batch unchanged.
 
         The training calls this hook after the optimiser's step and before the gradients are cleared, so each gradient
-        is added once. The site needs the sum for its mean gradient over the round.
+        is added once. `on_round_end` adds the gradients of the last step. The site needs the sum for its mean gradient
+        over the round.
 
         Args:
             local: the site's round of training. The sum in `local.memory` is changed.

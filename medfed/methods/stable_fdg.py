@@ -145,14 +145,14 @@ class StableFDG(Method):
         n_stages = len(architecture.encoder_stages)
         if self.style and max(self.stages) > n_stages:
             raise UserError(
-                f"method.stages: is {list(self.stages)}, but this network has {n_stages} stages; remove the larger "
-                "numbers"
+                f"method.stages: got {list(self.stages)}, but this network has only the stages 1 to {n_stages}; remove "
+                "all other numbers"
             )
         if self.attention:
             if architecture.decoder_levels:
                 raise UserError(
                     "method.attention: StableFDG's attention needs one class per image, but this network predicts "
-                    "masks; set it to false (method.style still works)"
+                    "masks; set method.attention to false (method.style still works)"
                 )
             head = network.get_submodule(architecture.head)
             if isinstance(network.get_submodule(architecture.embedding), nn.Linear):

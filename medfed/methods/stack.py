@@ -54,7 +54,8 @@ class Stack(Method):
             owners = [type(method).__name__ for method in self.methods if _overrides(method, hook)]
             if len(owners) > 1:
                 raise ValueError(
-                    f"{' and '.join(owners)} each define '{hook}', but a stack can use only one; remove the others"
+                    f"{' and '.join(owners)} each define '{hook}', but only one of the combined methods may define it; "
+                    "remove the other methods"
                 )
         self._check_site_weights()
         if repeated := [type(method).__name__ for method in self.methods if self.methods.count(method) > 1]:
@@ -366,7 +367,8 @@ class Stack(Method):
         adjustable = [method for method in self.methods if "site_weights" in vars(method)]
         if len({method.site_weights for method in adjustable}) > 1:
             settings = ", ".join(f"{type(method).__name__} {method.site_weights}" for method in adjustable)
-            raise ValueError(f"methods differ in site_weights ({settings}), but a stack has one average; set one value")
+            raise ValueError(f"the combined methods have different site_weights ({settings}), but the sites' updates "
+                             "are averaged only once; set the same site_weights for all of these methods")
         for owner in (method for method in self.methods if _overrides(method, "aggregate")):
             if others := [method for method in adjustable if method.site_weights == "uniform" and method is not owner]:
                 raise ValueError(

@@ -67,6 +67,6 @@ class TrimmedMean(Method):
         if 2 * n_cut >= n_sites:
             raise UserError(
                 f"method.trim: {self.trim:g} cuts {n_cut} of {n_sites} sites at each end ({', '.join(updates)}), which "
-                "leaves no site to average; let more sites take part, or set it to 0"
+                "leaves no site to average; let more sites take part, or set method.trim to 0"
             )
         return trimmed_mean([update.weights for update in updates.values()], n_cut)  # Def. 2

@@ -42,7 +42,8 @@ class ScoredImages:
         probabilities, labels = check_scores(self.probabilities, self.labels)
         weights = np.asarray(self.weights, dtype=np.float64)
         if weights.ndim != 2 or weights.shape[1] != len(labels):
-            raise ValueError(f"weights must be (R, {len(labels)}), got {weights.shape}")
+            raise ValueError(f"weights must have the shape (R, {len(labels)}), with one column for each label, got "
+                             f"{weights.shape}")
         for name, value in (("probabilities", probabilities), ("labels", labels), ("weights", weights)):
             object.__setattr__(self, name, value)
 

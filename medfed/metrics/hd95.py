@@ -9,9 +9,10 @@ from medfed.metrics.metric import DISTANCE
 
 
 class HausdorffDistance95(MaskMetric):
-    """Larger of the 95th percentiles of the surface distances of each direction, in mm (pixels without a voxel size).
+    """Larger of the two 95th percentiles of the surface distances, from prediction to reference and back.
 
-    MONAI's `HausdorffDistanceMetric(percentile=95)` gives the same value.
+    The unit is mm, or pixels if the voxel size is unknown. MONAI's `HausdorffDistanceMetric(percentile=95)` gives the
+    same value.
     """
 
     name = "hd95"

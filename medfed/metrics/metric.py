@@ -108,6 +108,9 @@ def describe_metric(metric: Metric) -> dict[str, Any]:
 
     From this description, a program can show the scores of a run even if the code of the metric is not installed.
 
+    Args:
+        metric: the metric to describe.
+
     Returns:
         "name", "label", "unit", "higher_is_better", "decimals", "limits" (a list of two numbers, or None), "note" and
         "in_voxels": the attributes of `Metric` by name.

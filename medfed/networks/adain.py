@@ -300,6 +300,7 @@ def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
         raise UserError(f"{path}: is not a codec of medfed ({error}); train one with medfed.codec train") from None
     load_renamed_weights(codec, entries, {name: name for name in codec.state_dict()}, path)
     if name := first_non_finite(entries):
-        raise UserError(f"{path}: is not finite (first in '{name}'); copy it again, or train another codec")
+        raise UserError(f"{path}: contains NaN or infinite values, first in the entry '{name}'; copy the file again, "
+                        "or train another codec")
     codec.facts = settings.get("facts", {})
     return codec

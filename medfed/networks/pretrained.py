@@ -54,10 +54,11 @@ def load_matching_weights(
         raise UserError(
             f"network.weights: {path} belongs to another network: "
             f"{'; '.join(mismatches[:MAX_LISTED_MISMATCHES])}{more}; found {len(entries)} entries, "
-            f"expected {len(state)}; name a file of the same architecture, or leave it out"
+            f"expected {len(state)}; name a file of the same architecture, or remove the key"
         )
     if name := first_non_finite(taken):
-        raise UserError(f"network.weights: {path} is not finite (first in '{name}'); name another file")
+        raise UserError(f"network.weights: {path} contains NaN or infinite values, first in the entry '{name}'; name "
+                        "another file")
     network.load_state_dict(state | taken)
     return [f"{path}: {notice}" for notice in [*notices, *skipped.values()]]
 

@@ -26,12 +26,13 @@ STRIDE = 32
 
 @dataclass(frozen=True)
 class ResidualNetwork(NetworkSettings):
-    """Settings of MONAI's ResNet in 2-D, with the layers and entry names of torchvision's.
+    """Settings of MONAI's ResNet in 2-D, whose layers and state dict keys are those of torchvision's ResNet.
 
-    See He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, https://arxiv.org/abs/1512.03385. It
-    starts with a 7x7 convolution and a max-pooling, both with stride 2; its shortcuts have no bias (MONAI's default has
-    one). With 3 channels and 7 classes ResNet18 has 11,180,103 parameters and ResNet50 23,522,375. `weights` may be a
-    file of torchvision, whose networks expect images standardised by ImageNet's mean and standard deviation.
+    See He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, https://arxiv.org/abs/1512.03385. The
+    network starts with a 7x7 convolution and a max-pooling, both with stride 2. Its shortcuts have no bias (MONAI's
+    default has one). With 3 channels and 7 classes ResNet18 has 11,180,103 parameters and ResNet50 23,522,375.
+    `weights` may be a file of torchvision, whose networks expect images standardised by ImageNet's mean and standard
+    deviation.
 
     Args:
         depth: number of layers: 10, 18, 34 or 50.
@@ -93,8 +94,8 @@ class ResidualNetwork(NetworkSettings):
             out_channels: number of classes.
 
         Returns:
-            A dict with `_target_` ("monai.networks.nets.ResNet") and the arguments of this class. None if
-            `embedding_size` adds a linear layer, because MONAI has no such ResNet.
+            A dict with `_target_`, the name of MONAI's class ("monai.networks.nets.ResNet"), and the arguments of
+            MONAI's class. None if `embedding_size` adds a linear layer, because MONAI has no such ResNet.
         """
         if self.embedding_size:
             return None

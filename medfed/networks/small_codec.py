@@ -109,7 +109,7 @@ class SmallDecoder(nn.Module):
             features: (B, C, h, w), the encoder's last feature maps, possibly with another style.
 
         Returns:
-            (B, 3, 4h, 4w), about in [0, 1] but not clamped.
+            (B, 3, 4h, 4w), approximately in [0, 1] but not clamped.
         """
         return self.layers(features)
 

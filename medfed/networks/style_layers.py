@@ -182,7 +182,8 @@ def insert_after_stages(
     """
     if max(stages) > len(stage_paths):
         raise UserError(
-            f"method.stages: {list(stages)}, but this network has {len(stage_paths)} stages; leave out the later ones"
+            f"method.stages: got {list(stages)}, but this network has only the stages 1 to {len(stage_paths)}; remove "
+            "all other numbers"
         )
     for stage in sorted(stages):
         new_layer = layer()

@@ -233,11 +233,12 @@ def load_renamed_weights(
         expected = tuple(state[own_name].shape)
         if file_name not in entries:
             examples = ", ".join(list(entries)[:3]) or "nothing"
-            raise UserError(f"{path}: has no entry '{file_name}'; expected {len(renamed)} entries, this one "
-                            f"{expected}, and found {len(entries)} ({examples}, ...); name another file")
+            raise UserError(f"{path}: the entry '{file_name}' is missing; {len(renamed)} entries are needed, the "
+                            f"missing one with the shape {expected}, but the file has {len(entries)} entries "
+                            f"({examples}, ...); name another file")
         if tuple(entries[file_name].shape) != expected:
-            raise UserError(f"{path}: entry '{file_name}' is {tuple(entries[file_name].shape)}; expected {expected} of "
-                            f"{len(renamed)} entries; name another file")
+            raise UserError(f"{path}: the entry '{file_name}' has the shape {tuple(entries[file_name].shape)}; "
+                            f"expected the shape {expected}, in a file with {len(renamed)} entries; name another file")
     module.load_state_dict({own: entries[name].to(torch.float32) for name, own in renamed.items()})
 
 

@@ -1,4 +1,4 @@
-"""The software and hardware that a result depends on besides config and data."""
+"""The software and hardware on which a result depends, in addition to the config and the data."""
 
 from __future__ import annotations
 

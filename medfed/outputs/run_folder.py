@@ -28,7 +28,7 @@ from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
 
-N_KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep, besides that of the best round
+N_KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep; that of the best round is kept too
 FIGURES = "figures"  # name of the folder of PNG files
 TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # s, sum of all clients
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # followed by one column for each site
@@ -165,9 +165,11 @@ class RunFolder:
         """Read `timings.csv`: one row per round, with the seconds that each step of the round took.
 
         Returns:
-            One dict per round, with the keys "round", "n_clients", "share", "train", "validate" and "aggregate".
-            "share", "train" and "validate" are in seconds, summed over all clients; "aggregate" is in seconds at the
-            coordinator. A time that was not measured is None. The list is empty if the file does not exist.
+            One dict per round. "round" is the number of the round, and "n_clients" the number of sites (or simulated
+            clients) that were asked to train. "share", "train" and "validate" are the seconds in which the shared
+            statistics, the updates and the validation scores were computed, summed over all sites. "aggregate" is the
+            seconds of the computation at the coordinator. A time that was not measured is None. The list is empty if
+            the file does not exist.
         """
         rows = ({key: _number(value) for key, value in row.items()} for row in self._rows("timings.csv"))
         return [row for row in rows if isinstance(row["round"], int)]

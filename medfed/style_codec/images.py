@@ -78,8 +78,9 @@ def synthetic_pool(
         size: side in pixels of the crops that the training takes from the images. Each image is at least as large.
         seed: seed of all random draws.
         progress: function such as `tqdm.tqdm` that wraps an iterable and shows progress.
-        n_textures: number of random textures. The number of prostate slices is at most about a third of it. With 0,
-            there are no textures, and all prostate slices are used.
+        n_textures: number of random textures. It limits the number of prostate slices, so that the slices do not
+            outnumber the textures: at most n_textures / 3 slices (rounded up) are kept, at equal distances in the list
+            of all slices. With 0 textures there is no limit, and all prostate slices are kept.
         cases: number of simulated patients of each site. There are six sites with prostate MRI, four with fundus
             photographs, and five with histology patches. Each histology patient has four patches.
 

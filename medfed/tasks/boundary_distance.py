@@ -1,4 +1,4 @@
-"""Distance between features on both sides of the outline of a structure (ELCFS, Figure 7)."""
+"""Cosine distance between the features on the boundary of a structure and those of the background (ELCFS, Figure 7)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ N_LEVELS = 2  # number of decoder levels, the finest, as in ELCFS; the same for 
 
 
 def boundary_distance(levels: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Compute the cosine distance between the features inside and outside the outline of each structure.
+    """Compute the cosine distance between the features on the boundary of each structure and those of the background.
 
     For each image and structure, the mean feature vector over the structure's boundary pixels is compared with the mean
-    feature vector over a ring of background around the structure. The distance does not depend on the scale of the
-    features, so networks and rounds can be compared. ELCFS (Liu et al., "FedDG", CVPR 2021) shows this distance in
-    Figure 7.
+    feature vector over a ring of background around the structure. The boundary pixels belong to the structure and touch
+    a pixel outside of it. The distance does not depend on the scale of the features, so networks and rounds can be
+    compared. ELCFS (Liu et al., "FedDG", CVPR 2021) shows this distance in Figure 7.
 
     Args:
         levels: feature maps of several decoder levels, each (B, D, h, w), where D, h and w depend on the level. They

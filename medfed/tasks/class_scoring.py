@@ -133,7 +133,7 @@ class ClassScoring(Scoring):
         for row in rows:
             case, name = (row["site"], row["patient"]), f"{row['site']}/{row['patient']}"
             if case in checked:
-                raise ValueError(f"{name} has two rows; expected one")
+                raise ValueError(f"{name} occurs in two rows of the scores; expected one row for each image")
             checked.add(case)
             if row["role"] not in (*ROLES, VALIDATION):
                 raise ValueError(f"{name}: the role is {row['role']!r}, expected one of {(*ROLES, VALIDATION)}")
@@ -148,7 +148,7 @@ class ClassScoring(Scoring):
                 raise ValueError(
                     f"{name}: the row has predicted={row['predicted']!r} and correct={row['correct']}, but by "
                     f"its probabilities and its label {row['label']!r} it must have predicted={expected!r} "
-                    f"and correct={expected == row['label']}"
+                    f"and correct={expected == row['label']} (1 means True, 0 means False)"
                 )
 
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:

@@ -29,11 +29,12 @@ class Evaluation:
             (`medfed.networks.tent`). This is transductive: it uses the unseen site's images without their labels, and
             every result says so.
         tent_learning_rate: learning rate of the adaptation that `tent` switches on, above 0.
-        boundary_distance: whether each validation of a source site (a site that trains) also computes the mean distance
-            between the features along the structures' boundaries and the features of the background around them (Figure
-            7 of ELCFS). At sites that do not train it is computed once, at the end. For segmentation only.
-        metrics: further metrics besides those of the task, each by the name of a file of `medfed/metrics` or by a
-            dotted name (`mypackage.mymetric`). Every table and figure shows them.
+        boundary_distance: whether each validation of a source site (a site that trains) also computes the boundary
+            distance. This is the mean cosine distance between the features on the boundary of a structure and the
+            features in a ring of background around the structure (Figure 7 of ELCFS). At sites that do not train, the
+            boundary distance is computed once, at the end. For segmentation only.
+        metrics: metrics in addition to those of the task. Each is the name of a file of `medfed/metrics`, or a dotted
+            name (`mypackage.mymetric`). Every table and figure shows them.
     """
 
     threshold: Annotated[float, Field(gt=0, lt=1)] = 0.5

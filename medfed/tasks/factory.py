@@ -79,5 +79,5 @@ def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> S
         )
         return task.scoring_class(metrics, tuple(summary.get("chosen_metrics", ())))
     except (ValueError, TypeError, KeyError) as error:
-        raise UserError(f"{source}: metrics: {error}; copy the run again from its source") from error
+        raise UserError(f"{source}: metrics: {error}; copy this file again from the original run") from error
 

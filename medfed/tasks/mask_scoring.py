@@ -133,7 +133,7 @@ class MaskScoring(Scoring):
             case = tuple(row[key] for key in CASE)
             name = "/".join(map(str, case))
             if case in checked:
-                raise ValueError(f"{name} has two rows; expected one")
+                raise ValueError(f"{name} occurs in two rows of the scores; expected one row")
             checked.add(case)
             for key, allowed in (("role", (*ROLES, VALIDATION)), ("status", STATUSES)):
                 if row[key] not in allowed:

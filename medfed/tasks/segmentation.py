@@ -113,8 +113,8 @@ class Segmentation(Task):
     def measures_boundary_distance(self) -> bool:
         """Whether `validate` also returns "boundary_distance"; the setting `evaluation.boundary_distance` decides it.
 
-        The boundary distance is the mean cosine distance between the features inside and outside the structures'
-        outlines.
+        The boundary distance is the mean cosine distance, in [0, 2], between the features on the boundary of a
+        structure and the features in a ring of background around the structure.
         """
         return self.evaluation.boundary_distance
 
@@ -222,8 +222,8 @@ class Segmentation(Task):
 
         Returns:
             "score": the mean Dice, in [0, 1]; 0 if no structure is left. With the setting
-            `evaluation.boundary_distance` also "boundary_distance", in [0, 2]: the mean cosine distance between
-            features inside and outside the structures' outlines.
+            `evaluation.boundary_distance` also "boundary_distance", in [0, 2]: the mean cosine distance between the
+            features on the boundary of a structure and the features in a ring of background around the structure.
         """
         network.eval()
         device = next(network.parameters()).device

@@ -85,8 +85,8 @@ class Task(ABC):
     def measures_boundary_distance(self) -> bool:
         """Whether `validate` also returns "boundary_distance"; False unless a subclass overrides this property.
 
-        The boundary distance is the mean cosine distance between the features inside and outside the structures'
-        outlines.
+        The boundary distance is the mean cosine distance, in [0, 2], between the features on the boundary of a
+        structure and the features in a ring of background around the structure.
         """
         return False
 
@@ -144,7 +144,7 @@ class Task(ABC):
         Returns:
             "score" in [0, 1], where higher is better. For segmentation also "boundary_distance" in [0, 2], if the
             setting `evaluation.boundary_distance` is true and `decoder_levels` is not empty: the mean cosine distance
-            between the features inside and outside the structures' outlines.
+            between the features on the boundary of a structure and the features in a ring of background around it.
         """
 
     @abstractmethod

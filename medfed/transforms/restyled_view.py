@@ -12,7 +12,7 @@ from medfed.transforms.style_expansion import MAX_CACHE_BYTES, Samples, StyleExp
 
 
 class RestyledView:
-    """Training samples whose batches contain, besides each image, a restyled version of it: the image in another style.
+    """Training samples whose batches contain each image and a restyled version of the image, in another style.
 
     The restyled images are an entry of `Batch.views`. An image is restyled when a batch first needs it, and stored as
     float16, so its values do not depend on the batch.

@@ -109,7 +109,7 @@ def test_values_inside_the_range_and_on_its_closed_ends_are_allowed(allowed):
     ({"pair": (0.5,)}, "pair: expected a list of 2 numbers, got 1: [0.5]"),
     ({"pair": (1, 2, 3)}, "pair: expected a list of 2 numbers, got 3: [1, 2, 3]"),
     ({"limits": (-1.0, 2.0)}, "limits[0] must be at least 0, got -1.0"),
-    ({"limits": (3.0, 2.0)}, "limits must be (lowest, highest), got [3.0, 2.0]"),
+    ({"limits": (3.0, 2.0)}, "limits must be two numbers, the first not above the second, got [3.0, 2.0]"),
     ({"stages": ()}, "stages must have at least 1 entry, got []"),
     ({"stages": (0,)}, "stages[0] must be at least 1, got 0"),
     ({"stages": (1, 1)}, "stages must be different values, got [1, 1]"),

@@ -52,9 +52,9 @@ def huge() -> torch.Tensor:
 HOSTILE = {
     "another kind": (lambda: replace(request(), kind="run"), "asked to 'run', but agreed to share, train, validate"),
     "no kind at all": (lambda: replace(request(), kind=["train"]), "was asked to"),
-    "a path to read": (lambda: request(path="/etc/passwd"), "the fact 'path'; expected last and round only"),
-    "code to run": (lambda: request(code="import os"), "was sent the fact 'code'"),
-    "facts without names": (lambda: replace(request(), facts=["round", 1]), "was sent the facts of a request as list"),
+    "a path to read": (lambda: request(path="/etc/passwd"), "value 'path', but only the values last and round are"),
+    "code to run": (lambda: request(code="import os"), "was sent a request with the unknown value 'code'"),
+    "facts without names": (lambda: replace(request(), facts=["round", 1]), "was sent the values of a request as list"),
     "a path instead of a round": (lambda: request(round="../../x"), "expected a whole number"),
     "no round": (lambda: replace(request(), facts={"last": 0}), "was sent the round None"),
     "true instead of a round": (lambda: request(round=True), "expected a whole number"),

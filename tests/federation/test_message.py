@@ -54,7 +54,7 @@ def test_bytes_that_are_not_a_message_are_refused(data):
 
 def test_a_message_of_another_format_version_is_refused():
     data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 1', b'\\"format\\": 9')
-    sentence = "this has format version 9, but this version of medfed reads format version 1; use the version of"
+    sentence = "the data have format version 9, but the installed medfed reads format version 1; use the version of"
     with pytest.raises(ValueError, match=sentence):
         unpack(data)
 
@@ -62,7 +62,7 @@ def test_a_message_of_another_format_version_is_refused():
 def test_a_checkpoint_of_an_older_version_is_refused():
     """Old checkpoints had neither the names of the parameters nor a format version."""
     older = pack({"weights": {"w": torch.zeros(1)}}, {"round": 3, "took_part": {}})
-    with pytest.raises(ValueError, match="this has checkpoint version 1, but .* reads checkpoint version 2"):
+    with pytest.raises(ValueError, match="the data have checkpoint version 1, but .* reads checkpoint version 2"):
         State.from_bytes(older)
 
 

@@ -79,7 +79,7 @@ def test_a_reply_with_nan_is_refused_because_clipping_cannot_bound_it():
     entry = REPLY.weights["w"].clone()
     entry[3] = math.nan
     poisoned = replace(REPLY, weights={**REPLY.weights, "w": entry})
-    with pytest.raises(UserError, match="not finite"):
+    with pytest.raises(UserError, match="the reply contains NaN or infinite values"):
         protect(poisoned, REQUEST, Privacy(clip=1.0, noise=1.0), KEY)
 
 

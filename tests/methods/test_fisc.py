@@ -206,7 +206,7 @@ def test_invalid_settings_are_rejected(invalid):
         FISC(**invalid)
 
 
-@pytest.mark.filterwarnings("ignore:.*(method.k is|along the masks)")
+@pytest.mark.filterwarnings("ignore:.*(method.k is|along the outlines of the masks)")
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fisc first", "ccst first"])
 def test_in_a_stack_with_ccst_its_terms_have_an_effect_in_either_order(any_toy, order):
     both = FISC(margin=3.0, **FEW), CCST(k=2, **FEW)

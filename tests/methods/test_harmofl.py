@@ -133,7 +133,7 @@ def test_sites_with_few_patients_share_nothing_and_images_stay_unchanged(raw_toy
 
 
 def test_standardised_images_are_rejected_before_anything_is_read(tiny_config):
-    with pytest.raises(UserError, match="data.standardise: is true, .*set it to false"):
+    with pytest.raises(UserError, match="data.standardise: is true, .*set data.standardise to false"):
         build_experiment(load(tiny_config, ["method.name=harmofl"]), None, True)
     for method in (HarmoFL(), Stack((FedAvg(), HarmoFL()))):
         method.check(64, 3, False)

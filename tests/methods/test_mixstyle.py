@@ -54,14 +54,14 @@ def test_a_bundle_contains_the_plain_network(any_toy):
     assert wrap is None and exported.keys() == any_toy.start(FedAvg()).weights.keys()
 
 
-@pytest.mark.filterwarnings("ignore:.*(method.k is|along the masks)")
+@pytest.mark.filterwarnings("ignore:.*(method.k is|along the outlines of the masks)")
 def test_in_a_stack_with_ccst_both_methods_have_an_effect(any_toy):
     both = bits(any_toy, Stack((CCST(k=2, min_patients=1), MixStyle(probability=1.0))))
     assert both not in (bits(any_toy, Stack((CCST(k=2, min_patients=1),))), bits(any_toy, MixStyle(probability=1.0)))
 
 
 def test_a_stage_that_the_network_lacks_is_rejected(toy):
-    with pytest.raises(UserError, match="method.stages: .*5 stages; leave out the later ones"):
+    with pytest.raises(UserError, match="method.stages: .* stages 1 to 5; remove all other numbers"):
         toy.network(MixStyle(stages=(1, 6)))
 
 

@@ -178,12 +178,12 @@ def test_a_received_style_changes_half_of_the_batch(toy):
 
 
 def test_attention_on_masks_is_rejected(toy):
-    with pytest.raises(UserError, match="method.attention: .*predicts masks; set it to false"):
+    with pytest.raises(UserError, match="method.attention: .*predicts masks; set method.attention to false"):
         toy.network(StableFDG(stages=(1, 2)))
 
 
 def test_a_stage_that_the_network_lacks_is_rejected(toy):
-    with pytest.raises(UserError, match="method.stages: .*5 stages"):
+    with pytest.raises(UserError, match="method.stages: .* stages 1 to 5; remove"):
         toy.network(StableFDG(attention=False, stages=(1, 7)))
 
 

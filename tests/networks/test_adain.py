@@ -80,11 +80,11 @@ def test_a_wrong_file_is_rejected_with_one_sentence(tmp_path):
     with pytest.raises(UserError, match="weights.pth: cannot be read as a state dict"):
         load_encoder(path)
     torch.save({"conv1_1.weight": torch.zeros(1)}, path)
-    with pytest.raises(UserError, match="has no entry 'conv0.weight'; expected 18 entries"):
+    with pytest.raises(UserError, match="the entry 'conv0.weight' is missing; 18 entries are needed"):
         load_encoder(path)
     public = {name.removeprefix("layers."): entry for name, entry in VGGEncoder("vgg19").state_dict().items()}
     torch.save({**public, "5.weight": torch.zeros(64, 32, 3, 3)}, path)
-    with pytest.raises(UserError, match=r"'5.weight' is \(64, 32, 3, 3\); expected \(64, 64, 3, 3\) of 20 entries"):
+    with pytest.raises(UserError, match=r"'5.weight' has the shape \(64, 32, 3, 3\); expected the shape \(64, 64"):
         load_encoder(path)
     torch.save([1, 2], path)
     with pytest.raises(UserError, match="not a plain state dict"):
@@ -209,7 +209,7 @@ def test_a_file_that_is_no_codec_is_rejected_with_one_sentence(codec, tmp_path):
     (tmp_path / "nan").mkdir()
     settings = {"architecture": "small", "channels": list(broken.encoder.channels)}
     (tmp_path / "nan" / "codec.safetensors").write_bytes(serialise_codec(broken, settings))
-    with pytest.raises(UserError, match="codec.safetensors: is not finite .first in 'decoder"):
+    with pytest.raises(UserError, match="codec.safetensors: contains NaN or infinite values, first in .* 'decoder"):
         load_codec(tmp_path / "nan")
 
 

@@ -143,7 +143,7 @@ def test_colour_weights_process_a_grey_image_as_in_three_channels(tmp_path):
         (lambda entries: entries.update(extra=torch.ones(1)), "'extra' is unknown; found"),
         (lambda entries: entries.update({"bn1.bias": torch.ones(5)}), r"'bn1.bias' is \(5,\), expected \(4,\); found"),
         (lambda entries: entries.update({"conv1.weight": torch.ones(4, 2, 7, 7)}), r"'conv1.weight' is \(4, 2, 7, 7\)"),
-        (lambda entries: entries["bn1.bias"].fill_(torch.nan), r"not finite \(first in 'bn1.bias'"),
+        (lambda entries: entries["bn1.bias"].fill_(torch.nan), "contains NaN .* the entry 'bn1.bias'"),
         (lambda entries: entries.clear(), r"'conv1.weight' is missing; .* and \d+ more; found 0 entries, expected"),
     ],
 )

@@ -234,7 +234,7 @@ def test_an_interruption_leaves_no_files_behind(tmp_path):
     "values", [{"patches_per_site": 1, "patients_per_site": 2}, {"patients_per_site": 21}, {"severity": -1}]
 )
 def test_invalid_arguments_are_rejected(tmp_path, values):
-    with pytest.raises(ValueError, match="need patches_per_site"):
+    with pytest.raises(ValueError, match="patients_per_site must be 1 to 20, patches_per_site at least"):
         make_histology_phantom(tmp_path / "p", **values)
     if "severity" not in values:
         with pytest.raises(ValueError, match="patients_per_site"):

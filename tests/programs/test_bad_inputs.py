@@ -545,8 +545,8 @@ def test_another_network_is_refused_even_if_accepted(user):
     before = {path.name: path.read_bytes() for path in user.out.iterdir() if path.is_file() and path.name != "run.lock"}
     other = ("--resume", "--accept-config-change", "--set", "network.features=[8, 8, 8, 8, 8, 8]")
     user.refused(
-        user.train(*other), "network.features: [4, 4, 4, 8, 8, 4] -> [8, 8, 8, 8, 8, 8]", "would mix two federations",
-        "undo the change", "--out")
+        user.train(*other), "network.features: [4, 4, 4, 8, 8, 4] -> [8, 8, 8, 8, 8, 8]",
+        "would mix the results of two configs", "undo the change", "--out")
     assert all((user.out / name).read_bytes() == content for name, content in before.items())
 
 

@@ -193,7 +193,7 @@ def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, ca
     monkeypatch.setattr(program, "build_local_site", None)  # calling it would fail
     next(p for p in sorted((tmp_path / "data" / "HK").iterdir()) if "egmentation" in p.name).unlink()
     assert run(path, "--yes") == 2
-    assert "problems in the data; correct them and repeat the command" in capsys.readouterr().err and not joined
+    assert "problems in the data: 1; correct them and repeat the command" in capsys.readouterr().err and not joined
 
 
 @pytest.mark.parametrize(("changes", "sentence"), [

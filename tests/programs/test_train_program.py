@@ -152,7 +152,7 @@ def test_changes_that_would_mix_two_federations_are_refused_even_when_accepted(f
     path, out = finished
     before = (out / "config.yaml").read_bytes()
     code = run(path, out, "--resume", "--accept-config-change", "--set", change)
-    refused(capsys, code, change.split("=")[0], "would mix two federations")
+    refused(capsys, code, change.split("=")[0], "would mix the results of two configs")
     assert (out / "config.yaml").read_bytes() == before
 
 

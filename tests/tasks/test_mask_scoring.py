@@ -122,7 +122,7 @@ def test_a_structure_that_one_role_lacks_has_no_gap():
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        ([row("A", "seen", "1", 0.9)] * 2, "A/1/disc has two rows"),
+        ([row("A", "seen", "1", 0.9)] * 2, "A/1/disc occurs in two rows"),
         ([row("A", "seen", "1", 0.9), row("A", "unseen", "1", 0.9)], "two rows"),
         ([row("A", "held out", "1", 0.9)], "role is 'held out'"),
         ([row("A", "seen", "1", 0.9, status="lost")], "status is 'lost'"),

@@ -97,5 +97,5 @@ def _tensors(dxo: DXO | None, order: list[str]) -> dict[str, Tensor]:
     # FLARE's filters that encrypt or pack tensors set this entry.
     if algorithm := dxo and dxo.get_meta_prop(MetaKey.PROCESSED_ALGORITHM):
         raise ValueError(f"a privacy filter of this site converted its tensors to '{algorithm}', but the coordinator "
-                         "must read an update to check and average it; remove that filter from its privacy.json")
+                         "must read an update to check and average it; remove that filter from the site's privacy.json")
     return {name: torch.from_numpy(np.array(data[name])) for name in order if name in data}

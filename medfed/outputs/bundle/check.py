@@ -103,7 +103,7 @@ def _check_script(path: Path, files: BundleFiles, content: dict[str, Any]) -> No
     for name in CONFIGS:
         if files.script_json("models/model.ts", f"{name}.json") != content[name]:
             raise UserError(
-                f"{path}: {name}.json inside models/model.ts differs from the one in configs/; export it again"
+                f"{path}: {name}.json inside models/model.ts differs from the file in configs/; export the bundle again"
             )
 
 

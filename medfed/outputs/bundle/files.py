@@ -131,14 +131,15 @@ def _in_zip(path: Path, archive: zipfile.ZipFile) -> dict[str, Callable[[], IO[b
     members = [member for member in archive.infolist() if not member.is_dir()]
     n_bytes, packed = (sum(getattr(member, size) for member in members) for size in ("file_size", "compress_size"))
     if n_bytes > MAX_UNPACKED_BYTES or n_bytes > MAX_RATIO * max(packed, 1):
-        raise UserError(f"{path}: would unpack {packed:,} bytes to {n_bytes:,}; do not unpack it")
+        raise UserError(f"{path}: would unpack {packed:,} bytes to {n_bytes:,}; do not unpack it, and ask the sender "
+                        "for another file")
     tops = {PurePosixPath(member.filename).parts[0] for member in members}
     prefix = f"{tops.pop()}/" if len(tops) == 1 else ""
     names: dict[str, Callable[[], IO[bytes]]] = {}
     for member in members:
         name = member.filename.removeprefix(prefix)
         if name.casefold() in map(str.casefold, names):
-            raise UserError(f"{path}: contains '{name}' twice; do not unpack it")
+            raise UserError(f"{path}: contains '{name}' twice; do not unpack it, and ask the sender for another file")
         names[name] = partial(_open_member, path, archive, member)
     return names
 
@@ -150,7 +151,8 @@ def _check_name(path: Path, member: zipfile.ZipInfo) -> None:
     is_link = stat.S_ISLNK(member.external_attr >> 16)
     if is_link or not parts or name.startswith("/") or ".." in parts or any(sign in name for sign in "\\:\0"):
         raise UserError(
-            f"{path}: its member {name!a} is a link or would be written outside the bundle's folder; do not unpack it"
+            f"{path}: contains {name!a}, which is a link or would be written outside the bundle's folder; do not "
+            "unpack it, and ask the sender for another file"
         )
 
 

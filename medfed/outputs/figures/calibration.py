@@ -57,8 +57,8 @@ def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_la
 def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
     """Write a PNG file with one ROC curve per site; the curves of unseen sites are thick.
 
-    The legend has the area under each curve (AUROC). With more than two classes, a curve is the mean over the curves of
-    each class against all other classes.
+    The legend has the area under each curve (AUROC). With more than two classes, a curve is the average of the
+    one-vs-rest ROC curves of the classes.
 
     Args:
         rows: the rows of the run's `cases.csv`: one dict per image, with its site, its class and the predicted

@@ -1,4 +1,4 @@
-"""Which unseen cases the figures show: a run's best and worst cases, and cases chosen without regard to scores."""
+"""Which cases of the unseen site are shown: a run's best and worst cases, and cases chosen without regard to scores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mean_dice_by_patient(rows: Sequence[Mapping]) -> dict[str, float]:
 
 
 def select_best_median_worst(rows: Sequence[Mapping]) -> dict[str, str]:
-    """Select the unseen patients with the best, the median and the worst mean Dice.
+    """Select the patients of the unseen site with the best, the median and the worst mean Dice.
 
     Args:
         rows: the rows of the run's `cases.csv`: one dict of scores per structure of a patient.

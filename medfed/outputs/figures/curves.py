@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MAX_NAMED = 12  # curves that a legend can name; more clients are drawn as the band that they fill
+MAX_NAMED = 12  # curves that a legend can name; more clients are drawn as one band, lowest to highest
 MAX_MARKED = 30  # points of a curve that are marked
 MEASURES = {  # column of history.csv: the label of the axis
     "train_loss": "training loss",
@@ -53,8 +53,8 @@ class CurvePanel:
     Attributes:
         label: the label of the axis: what was measured.
         curves: the curves that are drawn as lines.
-        clients: for each of many clients, the (round, value) pairs. Clients are not drawn as lines, but as one band
-            from the lowest to the highest value of each round.
+        clients: for each of many clients, the (round, value) pairs. Clients are not drawn as lines, but as one shaded
+            band, which reaches from the lowest to the highest value in each round.
     """
 
     label: str
@@ -63,7 +63,7 @@ class CurvePanel:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the panel has neither a curve nor a band of clients."""
+        """Whether there is nothing to draw: no curve, and no shaded band (the range of the values of many clients)."""
         return not self.curves and not self.clients
 
     @property
@@ -77,8 +77,8 @@ def save_training_curves(
 ) -> None:
     """Write a PNG file with a run's training loss and validation score by round.
 
-    A third panel shows the boundary distance, if it was measured: the cosine distance between network features inside
-    and outside the outlines of structures.
+    If the boundary distance was measured, a third panel shows it: the mean cosine distance between the features on the
+    boundary of a structure and the features in a ring of background around the structure.
 
     Args:
         history: the rows of `history.csv`, one dict per round (see `run_panels`).
@@ -96,13 +96,13 @@ def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[
     """Prepare the training curves of a run: one panel each for training loss, validation score and boundary distance.
 
     A panel has one curve for each site and one curve for the mean over the sites. If there are more than 12 sites or
-    clients, a band from the lowest to the highest value replaces the curves of the single sites.
+    clients, one shaded band from the lowest to the highest value replaces the curves of the single sites.
 
     Args:
         history: one dict per round with the keys `round`, `train_loss` and `validation_score` (None in rounds without
-            validation). Values that were measured only in some runs are optional: `boundary_distance` (cosine distance
-            between network features inside and outside the outlines of structures), `validation_site_score`, and the
-            values of single sites, such as `train_loss/SITE`.
+            validation). Values that were measured only in some runs are optional: `boundary_distance` (mean cosine
+            distance between the features on the boundary of a structure and the features in a ring of background around
+            the structure), `validation_site_score`, and the values of single sites, such as `train_loss/SITE`.
         ends: for each site that did not train, by its name, (round, boundary distance). At such a site, the boundary
             distance is measured only once, so the panel shows one point.
 
@@ -137,8 +137,8 @@ def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurveP
             `history.csv`, one dict per round (see `run_panels`).
 
     Returns:
-        Three panels: training loss, validation score, boundary distance (the cosine distance between network features
-        inside and outside the outlines of structures). Curves without points are left out, so a panel can be empty.
+        Three panels: training loss, validation score and boundary distance, as in `run_panels`. Curves without points
+        are left out, so a panel can be empty.
     """
     panels = []
     for key, label in MEASURES.items():

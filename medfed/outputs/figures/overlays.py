@@ -30,16 +30,18 @@ REFERENCE, PREDICTION = SKY, YELLOW
 def save_overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, common_cases: bool = False) -> None:
     """Write a PNG file with images on which contours show the reference masks (true masks) and the predicted masks.
 
-    A volume is shown as three of the slices that contain the reference mask: one near the first of these slices, the
-    middle slice, and one near the last. A 2-D image is shown as one slice.
+    A scan (its `spacing` is not None) is shown as three of the slices that contain the reference mask: one near the
+    first of these slices, the middle slice, and one near the last. The patient's front is up, and the patient's right
+    side is on the left. A scan without the key `affine` must have axes with these directions: the index along the axis
+    H increases to the patient's left, and the index along the axis W to the patient's back.
+
+    A 2-D image (its `spacing` is None), such as a photograph, is shown with the axis H from top to bottom.
 
     Args:
-        cases: one dict per image or volume, with the keys `title` (text), `image` (C, H, W, D) in [0, 1], `reference`
-            and `prediction` (S, H, W, D; one mask of 0 and 1 for each of S structures), and `spacing`. D is the number
-            of slices. For a photograph, `spacing` is None, and H is the row index. For a scan, `spacing` is the size of
-            a voxel in mm along H, W and D. A scan is shown with the patient's front up and the patient's right side on
-            the left. The dict of a scan may have the key `affine`, a (4, 4) matrix from voxels to mm. Without `affine`,
-            H must increase to the patient's left and W to the patient's back.
+        cases: one dict per image or scan, with the keys `title` (text), `image` (C, H, W, D) in [0, 1], `reference` and
+            `prediction` (S, H, W, D; one mask of 0 and 1 for each of S structures), and `spacing`. D is the number of
+            slices, 1 for a 2-D image. `spacing` is the size of a voxel in mm along the axes H, W and D of a scan, and
+            None for a 2-D image. The dict of a scan may have the key `affine`, a (4, 4) matrix from voxels to mm.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
         common_cases: True shows only one slice of each case: the slice in which the reference mask is largest. This

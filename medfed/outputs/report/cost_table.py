@@ -15,8 +15,9 @@ def cost_table(comparison: Comparison) -> Table | None:
         comparison: the runs that are compared.
 
     Returns:
-        A table with one row per method. None if the comparison is not a folder that `medfed.evaluate` wrote, but runs
-        that the user named one by one, because the times of such runs may be from several machines.
+        A table with one row per method. None if the user named the runs of the comparison one by one, and not a folder
+        that `medfed.evaluate` wrote. The times of such runs are not compared, because they may be from several
+        machines.
     """
     if not comparison.is_a_folder:
         return None

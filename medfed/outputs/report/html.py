@@ -32,7 +32,8 @@ def render_page(template: str, style: str, script: str = "", folders: Sequence[P
         The HTML text. The same arguments give the same text.
 
     Raises:
-        ValueError: if the style sheet or the script contains the end tag of its own element.
+        ValueError: if the style sheet contains `</style`, if the script contains `</script`, or if one of the two
+            contains `<!--`.
         jinja2.UndefinedError: if the template uses a variable that is not in `content`.
     """
     environment = Environment(
@@ -58,7 +59,8 @@ def trusted_text(text: str, element: str) -> Markup:
         ValueError: if the text contains the element's end tag or the beginning of an HTML comment.
     """
     if f"</{element}" in text.lower() or "<!--" in text:
-        raise ValueError(f"the {element} contains '</{element}' or '<!--', which ends its own element; remove it")
+        raise ValueError(f"the {element} contains '</{element}' or '<!--', which can change how a browser reads the "
+                         "rest of the page; remove these characters")
     return Markup(text)
 
 

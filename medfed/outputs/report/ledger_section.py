@@ -104,7 +104,7 @@ def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
         names = sorted({key.name for key in keys if _is_specific(key)})
         sizes = (_size_cell(up // len(runs)), _size_cell(up), _size_cell(down))
         body.append([method, ", ".join(names) or "none", len(runs), *sizes])
-    head = ("method", "left besides weights and facts", "runs", "left, per run", "left, all runs", "came, all runs")
+    head = ("method", "left, except weights and facts", "runs", "left, per run", "left, all runs", "came, all runs")
     caption = f"What left the sites by method, over {len(comparison.runs)} runs of {comparison.name}"
     totals = Table(caption, comparison.runs[0].data_label, head, rows_of_cells(body), text_columns=(0, 1))
     return ComparisonLedger(totals, [run_ledger(run) for run in first_runs.values()])
@@ -151,7 +151,7 @@ def _shapes(total: LedgerTotal) -> str:
 
 
 def _is_specific(key: LedgerKey) -> bool:
-    """Return whether the method itself sends this, besides the weights and facts that every method sends."""
+    """Return whether this is sent by the method itself, and is not one of the weights and facts of every method."""
     return key.group == "tensor" or (key.group == "weights" and key.name not in (WEIGHTS, NORMALISATION))
 
 

@@ -161,9 +161,10 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
             progress bar such as `tqdm.tqdm`.
 
     Returns:
-        Two lists: the single runs, whose own folders are in `paths`, and the comparisons. If the single runs differ in
-        method, unseen site or seed, the second list also has one comparison of all single runs. The single runs stay in
-        the first list.
+        Two lists. The first list has the single runs: those whose folders are in `paths`. A run inside the folder of a
+        comparison is not in this list. The second list has the comparisons. If the single runs differ in method, unseen
+        site or seed, the second list also has one comparison of all single runs. The single runs stay in the first
+        list.
 
     Raises:
         UserError: if a folder is neither a run nor a comparison, if no run of a comparison is finished, or if a file is

@@ -58,8 +58,9 @@ def comparison_tables_of(comparison: Comparison) -> list[Table]:
     """Return the score tables of a comparison: one per structure and metric, with methods as rows and sites as columns.
 
     The tables of the unseen sites come first. The tables of the validation sites follow, if the comparison has
-    validation sites. The best score of a column is bold, and the second best is underlined. Notes stand below the last
-    table of the unseen sites and below the last table of the validation sites.
+    validation sites. The best score of a column is bold, and the second best is underlined. Notes, such as the
+    definitions of the metrics, stand below the last table of the unseen sites and below the last table of the
+    validation sites.
 
     Args:
         comparison: the runs that are compared.

@@ -42,7 +42,7 @@ def atomic_collection(root: Path, **facts: object) -> Iterator[Path]:
 
     Args:
         root: path of the folder to create; it must not exist, or must be empty.
-        facts: entries of `PHANTOM.json` besides `"synthetic": true`, as plain JSON values.
+        facts: entries of `PHANTOM.json`, as plain JSON values. The entry `"synthetic": true` is added to them.
 
     Raises:
         UserError: if `root` is a file or a folder that is not empty.

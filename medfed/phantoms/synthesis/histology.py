@@ -139,9 +139,10 @@ def make_histology_phantom(root: Path, patches_per_site: int = 240, patients_per
         ValueError: if `patches_per_site`, `patients_per_site` or `severity` is out of range.
     """
     if not 1 <= patients_per_site <= _PATIENTS_PUBLISHED or patches_per_site < patients_per_site or severity < 0:
-        given = f"{patches_per_site}, {patients_per_site} and {severity}"
+        given = f"patches_per_site {patches_per_site}, patients_per_site {patients_per_site} and severity {severity}"
         raise ValueError(
-            f"need patches_per_site >= patients_per_site, 1 to {_PATIENTS_PUBLISHED}, severity >= 0; got {given}"
+            f"patients_per_site must be 1 to {_PATIENTS_PUBLISHED}, patches_per_site at least patients_per_site, and "
+            f"severity at least 0; got {given}"
         )
     facts = {"what": "synthetic lymph nodes, stained and scanned by simulated laboratories; no patient data",
              "generator": "medfed histology phantom", "version": VERSION, "seed": seed,

@@ -32,8 +32,8 @@ class BackgroundTissue:
 
     Args:
         lymphocytes: map of the density of lymphocytes.
-        eosin: map of the amount of eosin outside the nuclei; 1 gives an optical density (natural logarithm) of norm 1
-            over red, green and blue.
+        eosin: map of the amount of eosin outside the nuclei. An amount of 1 gives the optical densities -ln(I / I_0) of
+            red, green and blue, a vector of Euclidean norm 1.
         blood: map of red blood cells, 0 for none and 1 inside a vessel.
         spindle: map of the density of fibroblasts.
         angle: direction of the fibroblasts in radians, a single number.

@@ -68,8 +68,8 @@ def draw_nuclei(
     add up where two nuclei overlap.
 
     Args:
-        stain_image: (side, side) float32, amount of haematoxylin; it is modified. The amount 1 gives an optical density
-            (natural logarithm) of norm 1 over red, green and blue.
+        stain_image: (side, side) float32, amount of haematoxylin; it is modified. An amount of 1 gives the optical
+            densities -ln(I / I_0) of red, green and blue, a vector of Euclidean norm 1.
         centres_um: (N, 2), row and column of each nucleus in micrometres from the top left corner of the image. Nuclei
             outside the image are ignored.
         nucleus_type: appearance of the nuclei.

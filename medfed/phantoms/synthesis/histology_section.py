@@ -28,8 +28,8 @@ class Section:
     """One stained section.
 
     Args:
-        stain: (side, side, 3) float32, amounts of haematoxylin, eosin and blood. The amount 1 gives an optical density
-            (natural logarithm) of norm 1 over red, green and blue.
+        stain: (side, side, 3) float32, amounts of haematoxylin, eosin and blood. An amount of 1 gives the optical
+            densities -ln(I / I_0) of red, green and blue, a vector of Euclidean norm 1.
         tumour: (side, side) bool, the tumour region as a pathologist would outline it.
     """
 
@@ -51,8 +51,9 @@ def make_section(patient: Patient, label: int, rng: np.random.Generator, side: i
 
     Returns:
         An object with two fields. `stain`, (side, side, 3) float32, has the amounts of haematoxylin, eosin and blood.
-        The amount 1 of a stain gives an optical density (natural logarithm) of norm 1 over red, green and blue.
-        `tumour`, (side, side) bool, is the mask of the tumour.
+        An amount of 1 gives the optical densities -ln(I / I_0) of red, green and blue, a vector of Euclidean norm 1. I
+        is the light that passes the section, and I_0 the light of the lamp. `tumour`, (side, side) bool, is the mask of
+        the tumour.
     """
     field = _growth(label, rng, side, um)
     names = NORMAL if label == 0 and field.max() <= 0 else BESIDE_TUMOUR

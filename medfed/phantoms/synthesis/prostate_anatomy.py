@@ -30,7 +30,7 @@ class Gland:
 
 
 def add_textures(patient: Patient, grid: Grid) -> Grid:
-    """Return a grid that is deformed for one patient and has random fields, by which the signal of tissues varies.
+    """Return a grid that is deformed for one patient and has random fields, which vary the signal inside tissues.
 
     Args:
         patient: parameters of the patient; `texture_seed` determines the deformation and the fields.

@@ -28,7 +28,7 @@ class Grid:
         z: (Z, 1, 1), z positions in mm.
         edge_mm: width of a shape's soft edge in mm, about one pixel.
         fields: smooth random fields by name, each (Z, Y, X) with zero mean and unit variance.
-        box: z, y and x slices of these points in the uncropped grid.
+        box: z, y and x slices that cut this grid out of the original grid, which is the grid before any crop.
     """
 
     axes: tuple[ndarray, ndarray, ndarray]
@@ -53,8 +53,9 @@ class Grid:
                 this distance is then not lost.
 
         Returns:
-            A grid with cropped positions and fields. The field `box` of this new grid is its position in the uncropped
-            grid, as z, y and x slices.
+            A new grid that has only the positions between the bounds, and the values of the random fields at these
+            positions. Its attribute `box` holds the z, y and x slices that cut it out of the original grid, which is
+            the grid before any crop.
         """
         (z, y, x), (whole_z, whole_y, whole_x) = self.axes, self.box
         box = _between(z, z_mm, margin_mm), _between(y, y_mm, margin_mm), _between(x, x_mm, margin_mm)
@@ -140,8 +141,8 @@ def random_field(
         grid: positions at which the field is evaluated. The regular positions `axes` are used, without the displacement
             by `bend`.
         rng: NumPy random generator for the coefficients.
-        steps_mm: distances between the knots along z, y and x in mm, which determine the size of the field's
-            structures.
+        steps_mm: distances between the knots along z, y and x in mm. They determine the size of the smallest details of
+            the field.
         half_width_mm: extent of the lattice on each side of the origin along z, y and x in mm.
 
     Returns:
@@ -189,9 +190,9 @@ def ellipsoid(grid: Grid, centre: tuple, radii: tuple) -> ndarray:
 
 
 def band(grid: Grid, start: tuple, end: tuple, radius_mm: float | ndarray) -> ndarray:
-    """Compute the signed distance of every grid point to the outline of a thick straight line in the point's slice.
+    """Compute, in each slice, the signed distance of every grid point to the outline of a thick straight line.
 
-    The line has round ends.
+    The line lies in the slice and has round ends.
 
     Args:
         grid: positions at which the distance is evaluated.
