@@ -63,4 +63,4 @@ __getattr__, __dir__ = lazy_names(__name__, {
     **{f"medfed.{name}": (name,) for name in (
         "datasets", "losses", "methods", "metrics", "networks", "testing", "transforms",
     )},
-})  # fmt: skip
+}, programs={"train": "run", "evaluate": "leave_one_site_out"})  # fmt: skip

@@ -2,44 +2,41 @@
 
 The names here are available as `medfed.load_config`, `medfed.run` and so on. The programs (`python -m medfed.train`,
 `evaluate`, `export`) call the same functions. Nothing is printed unless `progress=True`; every mistake in a config, in
-the data or in a folder raises `medfed.UserError` with one sentence per mistake. A sentence that names a flag of a
-program, such as `--resume` or `--sites`, means the argument of that name.
+the data, in a folder or in an argument raises `medfed.UserError` with one sentence per mistake.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from torch import nn
 
 from medfed.config import strict_yaml
 from medfed.config.overrides import Override
-from medfed.config.schema import Config, changed, load, load_text
+from medfed.config.schema import Config, changed, check_readable, load, load_text
 from medfed.core import registry
 from medfed.core.errors import UserError
+from medfed.experiments.arguments import as_plain, check_arguments, flatten, varied_values
 from medfed.experiments.leave_one_out import ComparisonPlan, ComparisonTables, build_tables, plan_comparison, run_folds
+from medfed.experiments.method_choice import MethodChoice, MethodLike
 from medfed.experiments.run import start_or_resume
 from medfed.experiments.setup import build_network
-from medfed.federation.method import Method
 from medfed.outputs.bundle.export import export as export_bundle
-from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.run_folder import RunFolder, damaged_file
 from medfed.outputs.tables.run_table import closing_table
 from medfed.tasks.factory import scoring_of, task_of_images
 from medfed.tasks.task import Task
 
 ConfigLike = Config | str | Path | Mapping[str, Any]
-MethodLike = str | Mapping[str, Any] | type[Method]
 NUMBERS = {"mean": float, "sd": float, "p": float, "n_seeds": int, "n_pairs": int, "n_missed": int, "n_cases": int}
-BLOCKS = ("data", "network", "method", "training", "federation", "evaluation", "privacy")
 
 
 def find_config(path_or_name: str | Path) -> Path:
@@ -79,7 +76,8 @@ def load_config(
         changes: new values by dotted key, such as `{"federation.rounds": 2}` for the setting `rounds` of the block
             `federation`. None changes nothing.
         **blocks: top-level settings (`seed=3`), and blocks as dictionaries (`federation={"rounds": 2}`), of which only
-            the given keys change.
+            the given keys change. A method, network or dataset can also be a name (`method="fedprox"`) or a class, and
+            each block can be an object (`method=FedProx(mu=0.3)`), which sets all settings of the block.
 
     Returns:
         An immutable `Config`. `dataclasses.replace` works on it and on its blocks.
@@ -94,15 +92,19 @@ def load_config(
     if isinstance(config, Config):
         loaded = config
     elif isinstance(config, Mapping):
-        loaded = load_text(strict_yaml.dump(_as_plain(config, "config")), "config")
+        loaded = load_text(strict_yaml.dump(as_plain(config, "config")), "config")
     else:
+        check_arguments(config=config)
         loaded = load(find_config(config))
-    values = {**_flatten(changes or {}), **_flatten(blocks)}
+    check_arguments(changes=changes or {})
+    values = {**flatten(loaded, changes or {}), **flatten(loaded, blocks)}
     overrides = [
-        Override(tuple(key.split(".")), _as_plain(value, key), f"{key}={value!r}", "changed setting")
-        for key, value in values.items()
+        Override(tuple(key.split(".")), value, f"{key}={value!r}", "changed setting") for key, value in values.items()
     ]
-    return changed(loaded, {}, overrides) if overrides else loaded
+    if overrides:
+        loaded = changed(loaded, {}, overrides)
+        check_readable(loaded)
+    return loaded
 
 
 class Run:
@@ -118,6 +120,7 @@ class Run:
     """
 
     def __init__(self, folder: str | Path, *, _keep: _TemporaryFolder | None = None) -> None:
+        check_arguments(folder=folder)
         self.folder = Path(folder)
         self._keep = _keep
         if not (self.folder / "config.yaml").is_file() or not RunFolder(self.folder).is_finished():
@@ -136,7 +139,8 @@ class Run:
         validation and test cases each site has (a case is a patient with a mask, or an image with a class), the
         selected round, the seed, and the versions of the libraries.
         """
-        return RunFolder(self.folder).read_json("summary.json")
+        with damaged_file(self.folder / "summary.json") as path:
+            return dict(RunFolder(self.folder).read_json(path.name))
 
     @cached_property
     def scores(self) -> list[dict[str, Any]]:
@@ -148,8 +152,9 @@ class Run:
         of the image and `subject` is the patient. `role` is "seen" for a site that took part in the training, "unseen"
         for the unseen site, and "validation" for a validation site.
         """
-        path = self.folder / "cases.csv"
-        return scoring_of(self.summary, self.folder / "summary.json").read_cases(path)
+        scoring = scoring_of(self.summary, self.folder / "summary.json")
+        with damaged_file(self.folder / "cases.csv") as path:
+            return scoring.read_cases(path)
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
@@ -164,7 +169,8 @@ class Run:
     @property
     def notices(self) -> list[str]:
         """Return the notices of this run, a list of sentences about unusual images and settings. It may be empty."""
-        return list(self.summary["notices"])
+        with damaged_file(self.folder / "summary.json"):
+            return list(self.summary["notices"])
 
     @cached_property
     def task(self) -> Task:
@@ -172,7 +178,9 @@ class Run:
 
         `run.task.standardise(image)` prepares images (B, C, H, W) in [0, 1] for the network.
         """
-        return task_of_images(self.summary["images"], self.config.data.image_size, self.config.evaluation)
+        config = self.config
+        with damaged_file(self.folder / "summary.json"):
+            return task_of_images(self.summary["images"], config.data.image_size, config.evaluation)
 
     @cached_property
     def network(self) -> nn.Module:
@@ -183,12 +191,13 @@ class Run:
         """
         settings = self.config.network.without_weights()
         network = build_network(settings, self.config.method, self.task, self.config.seed)
-        network.load_state_dict(safetensors.torch.load_file(self.folder / "model.safetensors"))
+        RunFolder(self.folder).load_model(network)
         return network.eval()
 
     def __str__(self) -> str:
         """Return the table of scores by site that `medfed.train` prints at the end."""
-        return closing_table(self.summary)
+        with damaged_file(self.folder / "summary.json"):
+            return closing_table(self.summary)
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r})\n{self}"
@@ -217,11 +226,10 @@ def run(
     Raises:
         UserError: if the config, the data or the folder do not allow the run.
     """
+    check_arguments(out=out, resume=resume, accept_config_change=accept_config_change, progress=progress)
     config = load_config(config)
-    if resume and out is None:
-        raise UserError("resume=True continues the run in a folder; name the folder with out=")
-    folder, keep = _folder(out)
-    start_or_resume(config, RunFolder(folder), resume, accept_config_change, quiet=not progress)
+    with _folder(out, resume) as (folder, keep):
+        start_or_resume(config, RunFolder(folder), resume, accept_config_change, quiet=not progress)
     return Run(folder, _keep=keep)
 
 
@@ -288,7 +296,7 @@ class Comparison:
 
 
 def leave_one_site_out(
-    config: ConfigLike, methods: Sequence[MethodLike] | str = ("fedavg", "elcfs"), *, seeds: int = 1,
+    config: ConfigLike, methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"), *, seeds: int = 1,
     sites: Sequence[str] | None = None, vary: Mapping[str, Sequence[object]] | None = None,
     out: str | Path | None = None, resume: bool = False, progress: bool = False,
 ) -> Comparison:
@@ -299,8 +307,9 @@ def leave_one_site_out(
     Args:
         config: the base config, or anything that `load_config` reads. The unseen site and the seed change in each run.
         methods: the methods to compare. Each is a name (`"fedavg"`), a name with settings (`"ccst:k=1,style=single"`),
-            several methods that are applied together (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`), or a
-            class that inherits from `Method`. The text `"all"` takes every method that works on the task.
+            several methods that are applied together (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`), a
+            class that inherits from `Method`, or an object of one (`FedProx(mu=0.3)`). The text `"all"` takes every
+            method that works on the task.
         seeds: number of runs of each method and unseen site. They use the config's seed, seed + 1, ...
         sites: names of the sites to leave out in turn; None takes every site.
         vary: lists of values by dotted key, such as `{"federation.participating": [1, 2]}`. Every method is run with
@@ -316,14 +325,11 @@ def leave_one_site_out(
         UserError: if a method, a site or a setting is unknown, or if a method or a setting cannot be used with the
             data; nothing has been trained then.
     """
-    return compare(
-        load_config(config), _method_texts(methods), out, seeds=seeds, sites=sites, vary=_varied_texts(vary),
-        resume=resume, progress=progress,
-    )
+    return _compare(config, methods, False, None, seeds, sites, vary, out, resume, progress)
 
 
 def leave_two_sites_out(
-    config: ConfigLike, methods: Sequence[MethodLike] | str = ("fedavg", "elcfs"), *,
+    config: ConfigLike, methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"), *,
     pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[object]] | None = None, out: str | Path | None = None, resume: bool = False,
     progress: bool = False,
@@ -337,8 +343,9 @@ def leave_two_sites_out(
     Args:
         config: the base config, or anything that `load_config` reads. The sites and the seed change in each run.
         methods: the methods to compare, each a name (`"fedavg"`), a name with settings (`"ccst:k=1,style=single"`),
-            several methods that are applied together (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`), or a
-            class that inherits from `Method`. The text `"all"` takes every method that works on the task.
+            several methods that are applied together (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`), a
+            class that inherits from `Method`, or an object of one (`FedProx(mu=0.3)`). The text `"all"` takes every
+            method that works on the task.
         pairs: (name of the unseen site, name of the validation site) of each run; None pairs each site with the next
             one.
         seeds: number of runs of each method and pair. They use the config's seed, seed + 1, ...
@@ -356,11 +363,7 @@ def leave_two_sites_out(
         UserError: if a method, a site, a pair or a setting is unknown, if a method or a setting cannot be used with the
             data, or if there are fewer than three sites; nothing has been trained then.
     """
-    return compare(
-        load_config(config), _method_texts(methods), out, leave_two_out=True,
-        pairs=["/".join(pair) for pair in pairs] if pairs else None, seeds=seeds, sites=sites,
-        vary=_varied_texts(vary), resume=resume, progress=progress,
-    )
+    return _compare(config, methods, True, pairs, seeds, sites, vary, out, resume, progress)
 
 
 def export(run: Run | str | Path, out: str | Path | None = None) -> Path:
@@ -378,30 +381,31 @@ def export(run: Run | str | Path, out: str | Path | None = None) -> Path:
     Raises:
         UserError: if the run is not finished or damaged.
     """
-    folder = run.folder if isinstance(run, Run) else Path(run)
-    return export_bundle(folder, None if out is None else Path(out))
+    source = run.folder if isinstance(run, Run) else run
+    check_arguments(run=source, out=out)
+    return export_bundle(Path(source), None if out is None else Path(out))
 
 
 def compare(
-    config: Config, methods: Sequence[str], out: str | Path | None = None, *, leave_two_out: bool = False,
-    pairs: Sequence[str] | None = None, seeds: int = 1, sites: Sequence[str] | None = None, vary: Sequence[str] = (),
-    resume: bool = False, progress: bool = False,
+    config: Config, methods: Sequence[MethodChoice], out: str | Path | None = None, *, leave_two_out: bool = False,
+    pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
+    varied: Sequence[Sequence[Override]] = (), resume: bool = False, progress: bool = False,
 ) -> Comparison:
-    """Train, test and compare methods, and write the tables; the arguments have the form of command-line flags.
+    """Train, test and compare methods, and write the tables.
 
     The program `medfed.evaluate` calls this function, and so do `leave_one_site_out` and `leave_two_sites_out`.
 
     Args:
         config: the base config. The unseen site and the seed change in each run.
-        methods: texts such as `fedavg`, `ccst:k=1,style=single` or `ccst+elcfs`, or one text `all`.
+        methods: the methods. A single one with the label "all" stands for every method that works on the task.
         out: folder for tables and runs; None uses a temporary folder, which is deleted with the returned object.
         leave_two_out: whether each run also has a validation site. Like the unseen site, the validation site does not
             train.
-        pairs: with `leave_two_out`, texts of the form `UNSEEN/VALIDATION` with the names of two sites; None pairs each
+        pairs: with `leave_two_out`, the names of the unseen site and the validation site of each run; None pairs each
             site with the next one.
         seeds: number of runs of each method and unseen site. They use the config's seed, seed + 1, ...
         sites: names of the unseen sites; None takes every site. It cannot be given together with `pairs`.
-        vary: texts of the form `KEY=V1,V2`; every method is run with each combination of these values.
+        varied: for each varied setting, a list of its values. Every method is run with each combination of the values.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
         progress: whether to draw progress bars and print notes to stderr.
 
@@ -412,14 +416,32 @@ def compare(
         UserError: if a method, a site, a pair or a setting is unknown, or if a method or a setting cannot be used with
             the data.
     """
-    if resume and out is None:
-        raise UserError("resume=True continues the comparison in a folder; name the folder with out=")
-    folder, keep = _folder(out)
-    plan = plan_comparison(config, folder, methods, seeds, sites, vary, leave_two_out, pairs, resume, not progress)
-    locked = run_folds(plan.folds, quiet=not progress)
-    tables = build_tables(plan)
-    tables.write(folder)
+    with _folder(out, resume) as (folder, keep):
+        plan = plan_comparison(
+            config, folder, methods, seeds, sites, varied, leave_two_out, pairs, resume, not progress
+        )
+        locked = run_folds(plan.folds, quiet=not progress)
+        tables = build_tables(plan)
+        tables.write(folder)
     return Comparison(plan, tables, len(locked), _keep=keep)
+
+
+def _compare(
+    config: ConfigLike, methods: Sequence[MethodLike] | MethodLike, leave_two_out: bool,
+    pairs: Sequence[tuple[str, str]] | None, seeds: int, sites: Sequence[str] | None,
+    vary: Mapping[str, Sequence[object]] | None, out: str | Path | None, resume: bool, progress: bool,
+) -> Comparison:
+    """Check the arguments of a comparison from Python, convert them, and compare the methods."""
+    base = load_config(config)
+    chosen: list[Any] = list(methods) if isinstance(methods, list | tuple) else [methods]
+    given = {"seeds": seeds, "sites": sites, "pairs": pairs, "vary": {} if vary is None else vary}
+    values = {name: as_plain(value, name) for name, value in given.items()}
+    check_arguments(**values, methods=chosen, out=out, resume=resume, progress=progress)
+    return compare(
+        base, [MethodChoice.of(method, base) for method in chosen], out, leave_two_out=leave_two_out,
+        pairs=values["pairs"], seeds=values["seeds"], sites=values["sites"], varied=varied_values(values["vary"]),
+        resume=resume, progress=progress,
+    )
 
 
 class _TemporaryFolder:
@@ -427,71 +449,26 @@ class _TemporaryFolder:
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="medfed-"))
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        self.delete = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
-def _folder(out: str | Path | None) -> tuple[Path, _TemporaryFolder | None]:
+@contextmanager
+def _folder(out: str | Path | None, resume: bool) -> Iterator[tuple[Path, _TemporaryFolder | None]]:
+    """Yield the folder for results; without `out` a temporary one, of which an interrupt says that it is deleted."""
     if out is not None:
-        return Path(out), None
+        yield Path(out), None
+        return
+    if resume:
+        raise UserError("resume=True continues in a folder that exists; name the folder with out=")
     temporary = _TemporaryFolder()
-    return temporary.path, temporary
-
-
-def _flatten(block: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return the values of nested dictionaries by dotted key; an empty dictionary changes nothing."""
-    flat: dict[str, object] = {}
-    for name, value in block.items():
-        key = f"{prefix}{name}"
-        if value is None and key in BLOCKS:
-            raise UserError(f"{key}: expected settings by name, got None; leave the block out to change nothing")
-        flat |= _flatten(value, f"{key}.") if isinstance(value, Mapping) else {key: value}
-    return flat
-
-
-def _as_plain(value: object, key: str) -> Any:
-    """Return a value as YAML knows it: paths as text, tuples as lists, numbers of NumPy as Python's."""
-    if isinstance(value, Mapping):
-        return {str(name): _as_plain(entry, f"{key}.{name}") for name, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_as_plain(entry, key) for entry in value]
-    if isinstance(value, Path):
-        return str(value)
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if hasattr(value, "item") and getattr(value, "shape", None) == ():
-        return value.item()
-    raise UserError(f"{key}: a config holds numbers, texts, lists and dictionaries, got {type(value).__name__}")
-
-
-def _as_text(value: object) -> str:
-    """Return a value as it is written after `=` in `--vary` and `--methods`."""
-    return value if isinstance(value, str) and not set(value) & set(",+\"'[]{}") else json.dumps(value)
-
-
-def _varied_texts(vary: Mapping[str, Sequence[object]] | None) -> list[str]:
-    return [f"{key}={','.join(map(_as_text, values))}" for key, values in (vary or {}).items()]
-
-
-def _method_texts(methods: Sequence[MethodLike] | str) -> list[str]:
-    return [methods] if isinstance(methods, str) else [_method_text(method) for method in methods]
-
-
-def _method_text(method: MethodLike) -> str:
-    """Return a method as `--methods` names it: `ccst:k=1,style=single`."""
-    if isinstance(method, str):
-        return method
-    if isinstance(method, Mapping):
-        settings = {key: value for key, value in method.items() if key != "name"}
-        if "name" not in method:
-            raise UserError(f"methods: expected a name in {dict(method)}")
-        name = str(method["name"])
-        return f"{name}:{','.join(f'{key}={_as_text(value)}' for key, value in settings.items())}" if settings else name
-    if isinstance(method, type) and issubclass(method, Method):
-        return registry.name_of("methods", method)
-    raise UserError(
-        "methods: expected a name, a dictionary with a name, or a subclass of Method, got "
-        f"{type(method).__name__}; instead of an object, give a dictionary with the class's name and the settings"
-    )
+    try:
+        yield temporary.path, temporary
+    except KeyboardInterrupt as stop:
+        temporary.delete()
+        raise type(stop)(
+            "stopped; the results were in a temporary folder, which is deleted; give a folder with out= to be able to "
+            "continue with resume=True"
+        ) from None
 
 
 def _number(column: str, text: str) -> Any:

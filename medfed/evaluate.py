@@ -8,8 +8,10 @@ from pathlib import Path
 
 from medfed import api
 from medfed.cli.program import add_common_flags, add_config_argument, overrides, run_program
+from medfed.config.overrides import Override
 from medfed.config.schema import load
 from medfed.core.errors import UserError
+from medfed.experiments.method_choice import MethodChoice
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -51,9 +53,11 @@ def _evaluate(args: argparse.Namespace) -> int:
     config = load(api.find_config(args.config), overrides(args))
     number = "two_sites" if args.leave_two_sites_out else "one_site"
     comparison = api.compare(
-        config, args.methods, args.out or Path("runs") / f"{Path(config.source).stem}-leave_{number}_out",
-        leave_two_out=args.leave_two_sites_out, pairs=args.pairs, seeds=args.seeds, sites=args.sites, vary=args.vary,
-        resume=args.resume, progress=not args.quiet,
+        config, [MethodChoice.parse(method) for method in args.methods],
+        args.out or Path("runs") / f"{Path(config.source).stem}-leave_{number}_out",
+        leave_two_out=args.leave_two_sites_out, seeds=args.seeds, sites=args.sites, resume=args.resume,
+        pairs=[pair.partition("/")[::2] for pair in args.pairs] if args.pairs else None,
+        varied=[Override.parse_each(text, "--vary") for text in args.vary], progress=not args.quiet,
     )
     print(comparison.tables.to_text(bold=sys.stdout.isatty()))
     if comparison.n_locked:

@@ -9,10 +9,12 @@ import warnings
 from pathlib import Path
 
 from medfed import api
+from medfed.api import export
 from medfed.cli.program import run_program
 from medfed.outputs.bundle.check import check_bundle
 from medfed.tasks.factory import TASKS
 
+__all__ = ["export"]  # help(medfed.export) shows the function, although `medfed.export` is this module
 ENDINGS = tuple(f"_{name}" for name in TASKS)
 
 
@@ -47,7 +49,7 @@ def _check(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     with warnings.catch_warnings(record=True) as notices:
         warnings.simplefilter("always", UserWarning)
-        out = api.export(args.run, args.out)
+        out = export(args.run, args.out)
     for notice in notices:
         if "model.ts" in str(notice.message):
             print(f"note: {notice.message}", file=sys.stderr)
@@ -64,7 +66,7 @@ class _CallableModule(types.ModuleType):
 
     def __call__(self, run: api.Run | str | Path, out: str | Path | None = None) -> Path:
         """Write the model of a finished run as a MONAI bundle; arguments as `medfed.api.export`."""
-        return api.export(run, out)
+        return export(run, out)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,26 @@ def test_a_program_does_not_hide_the_function_of_the_same_name():
     """`medfed.export` is a program and a function; whatever is imported first, it can be called."""
     code = "import medfed.export, medfed; assert callable(medfed.export) and medfed.export.main; print(medfed.run)"
     assert run_python(code).startswith("<function run at ")
+
+
+def test_the_help_of_the_export_function_shows_its_arguments():
+    text = pydoc.plain(pydoc.render_doc(importlib.import_module("medfed.export")))
+    assert "run: a `Run`, or the folder of one." in text
+
+
+def test_a_misspelt_name_and_the_name_of_a_program_have_a_hint():
+    """In a new process, in which no program has been imported."""
+    code = (
+        "import medfed\n"
+        "for name in ('trian', 'train', 'load_confg'):\n"
+        "    try: getattr(medfed, name)\n"
+        "    except AttributeError as error: print(error)"
+    )
+    hint = "; the function is medfed.run, and the program is `python -m medfed.train`"
+    assert run_python(code).splitlines() == [
+        f"module 'medfed' has no attribute 'trian'{hint}", f"module 'medfed' has no attribute 'train'{hint}",
+        "module 'medfed' has no attribute 'load_confg'. Did you mean 'load_config'?",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -56,8 +56,8 @@ def _ellipsoids(shape: tuple[int, int, int], name: str) -> tuple[np.ndarray, np.
 def _time_pair(prediction: np.ndarray, reference: np.ndarray, repeats: int) -> dict[str, float]:
     whole = [torch.from_numpy(mask)[None, None] for mask in (prediction, reference)]
     filled = np.nonzero(prediction | reference)
-    box = tuple(slice(int(index.min()), int(index.max()) + 1) for index in filled)
-    cropped = [mask[(..., *box)].clone() for mask in whole]
+    box = [slice(int(index.min()), int(index.max()) + 1) for index in filled]
+    cropped = [mask[:, :, box[0], box[1], box[2]].clone() for mask in whole]
     metrics = [HausdorffDistance(), HausdorffDistance95(), AverageSurfaceDistance(), PooledHausdorffDistance95()]
 
     def hd95() -> float:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, arguments_are_flags
 from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, first_line
 
@@ -121,7 +121,7 @@ def run_program(name: str, work: Callable[[], int]) -> int:
     """
     keep_freed_memory()
     try:
-        with _signals_raise():
+        with _signals_raise(), arguments_are_flags():
             code = work()
             _flush()
             return code

@@ -19,6 +19,11 @@ _RESET = {  # keys that reset their block when they change, in the order in whic
     ("method", "preset"): ("name",),
 }
 
+# A quoted value (a quote opens one only where a value begins), the exponent of a number, or a single character.
+_TOKEN = re.compile(
+    r"""(?:^|(?<=[=,:+\[{\s]))(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*')|(?<=[\d.])[eE]\+(?=\d)|.""", re.DOTALL
+)
+
 
 @dataclass(frozen=True)
 class Override:
@@ -28,7 +33,7 @@ class Override:
         path: the parts of the dotted key, such as ("training", "batch_size").
         value: the new value, as YAML would give it: a number, text, list or dictionary.
         text: what the user wrote, for messages.
-        flag: the command-line flag before the text, for messages.
+        flag: the command-line flag before the text, for messages; "" if the text names the argument.
     """
 
     path: tuple[str, ...]
@@ -82,7 +87,7 @@ class Override:
             UserError: if there is no =, a part of the key is empty, a value is not YAML, is empty or is given twice.
         """
         key, equals, written = text.partition("=")
-        values = [value.strip() for value in _split(written)]
+        values = [value.strip() for value in split(written, ",")]
         if not equals or not all(values):
             raise UserError(f"{flag} {text}: expected key=value,value, such as {flag} training.batch_size=4,8")
         overrides = [cls.parse(f"{key.strip()}={value}", flag) for value in values]
@@ -90,6 +95,26 @@ class Override:
             if override.value in [other.value for other in overrides[:place]]:
                 raise UserError(f"{flag} {text}: {override.text} comes twice; leave one out")
         return overrides
+
+
+def split(text: str, separator: str) -> list[str]:
+    """Split a text at a separator, but not inside quotes, brackets or braces, nor within a number such as 1e+20.
+
+    Args:
+        text: the text, such as `k=1,codec="a,b"`.
+        separator: one character, such as ",".
+
+    Returns:
+        The parts without the separators; one part if the text has no separator.
+    """
+    parts, depth = [""], 0
+    for token in _TOKEN.findall(text):
+        if token == separator and not depth:
+            parts.append("")
+        else:
+            depth += (token in ("[", "{")) - (token in ("]", "}"))
+            parts[-1] += token
+    return parts
 
 
 def apply(document: dict[str, Any], overrides: Iterable[Override]) -> None:
@@ -145,30 +170,13 @@ def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
         is_unknown = is_above and mistake.sentence.startswith("unknown key")
         is_reset = override.path in _RESET and mistake.key.startswith(f"{override.path[0]}.") and mistake.is_missing
         if is_below or is_unknown or is_reset or (is_named and (is_above or mistake.is_conflict)):
-            return f"{override.flag} {override.text}"
+            return f"{override.flag} {override.text}".strip()
     return ""
 
 
 def _place(override: Override, order: Sequence[tuple[str, ...]]) -> int:
     """Return the place of an override in the order of application; those that reset a block come first."""
     return order.index(override.path) if override.path in order else len(order)
-
-
-def _split(text: str) -> list[str]:
-    """Return the parts of a text between the commas that are in no bracket, brace or quoted value."""
-    parts, depth, quote = [""], 0, ""
-    for character in text:
-        if character == "," and not depth and not quote:
-            parts.append("")
-            continue
-        if quote:
-            quote = "" if character == quote else quote
-        elif character in "'\"" and not parts[-1].strip():
-            quote = character
-        else:
-            depth += (character in "[{") - (character in "]}")
-        parts[-1] += character
-    return parts
 
 
 def _block(document: dict[str, Any], override: Override) -> dict[str, Any]:

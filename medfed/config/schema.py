@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from medfed.config import strict_yaml, validation
 from medfed.config.overrides import DEFAULT_PRESET, Override, apply, origin
 from medfed.core import bounds, registry, site_names
@@ -157,14 +159,45 @@ def resolved(config: Config) -> dict[str, Any]:
 
     This is the content of a YAML file that gives the same config.
     """
-    document = validation.to_plain(config, _label)
-    document["method"] = {"name": config.method_name, "preset": config.preset, **document["method"]}
+    document = to_block(config)
+    preset = config.preset if config.preset in type(config.method).presets else DEFAULT_PRESET  # of another method
+    document["method"] = {"name": config.method_name, "preset": preset, **document["method"]}
     return document
+
+
+def to_block(settings: object) -> dict[str, Any]:
+    """Return every value of one block of a config, such as `FedProx(mu=0.3)`, as nested dictionaries and plain values.
+
+    Args:
+        settings: an object of a dataclass that a config has as a block: a method, a dataset, `Training` ... For a class
+            that a block chooses by its key `name`, the result contains this key.
+    """
+    return validation.to_plain(settings, _label)
 
 
 def to_yaml(config: Config) -> str:
     """Return a config, including all defaults, as YAML text. `load_text` reads this text back to an equal config."""
     return strict_yaml.dump(resolved(config))
+
+
+def check_readable(config: Config) -> None:
+    """Check that the file `config.yaml` of a run can be read back, before the run starts.
+
+    A config that was built or changed in Python can hold values that YAML cannot, such as a number with 30 digits.
+
+    Args:
+        config: the config of the run.
+
+    Raises:
+        UserError: if the file could not be read back, or would contain other values.
+    """
+    try:
+        read = resolved(load_text(to_yaml(config), "the config"))
+    except yaml.YAMLError as error:
+        raise UserError(f"the config: a value cannot be written to a YAML file: {error}") from error
+    if read != resolved(config):
+        changes = "; ".join(difference(resolved(config), read))
+        raise UserError(f"the config: values change if they are written to a YAML file: {changes}; use other values")
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

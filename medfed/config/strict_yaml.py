@@ -43,7 +43,8 @@ class _Loader(yaml.SafeLoader):
         """Return the next node; ComposerError if it has a tag, or is an alias of a block that contains it."""
         event: Any = self.peek_event()
         anchor = getattr(event, "anchor", None)
-        if isinstance(event, yaml.AliasEvent) and anchor in self._open_anchors:
+        is_alias = isinstance(event, yaml.AliasEvent)
+        if is_alias and anchor in self._open_anchors:
             problem = f"the alias *{anchor} is inside the block or list &{anchor} itself; write the value instead"
             raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         if tag := getattr(event, "tag", None):

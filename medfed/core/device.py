@@ -18,8 +18,8 @@ def pick_device(name: str) -> torch.device:
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError(
-            "--device cuda: PyTorch found no CUDA device on this machine; use --device cpu, or --device auto, which "
-            "uses a GPU only if there is one"
+            "device: cuda: PyTorch found no CUDA device on this machine; use cpu, or auto, which uses a GPU only if "
+            "there is one"
         )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"

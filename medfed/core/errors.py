@@ -1,6 +1,9 @@
 """The exceptions that a user sees: sentences without a traceback."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+_is_program = False  # whether the user has started a program, so that arguments are flags; the same in all threads
 
 
 class UserError(ValueError):
@@ -27,3 +30,28 @@ class UserErrors(UserError):
     def sentences(self) -> tuple[str, ...]:
         """The sentences of the error message, one for each mistake."""
         return self._sentences
+
+
+@contextmanager
+def arguments_are_flags() -> Iterator[None]:
+    """Let `argument` return command-line flags while the block runs: the user has started a program of medfed."""
+    global _is_program
+    before, _is_program = _is_program, True
+    try:
+        yield
+    finally:
+        _is_program = before
+
+
+def argument(name: str, value: object = None) -> str:
+    """Return how the user writes an argument, for a sentence: `--out` in a program, `out=` in Python.
+
+    Args:
+        name: name of the argument in Python. The command-line flag has the same name, with "-" instead of "_".
+        value: the value of the argument, such as in `--sites Mars` and `sites=Mars`. None names only the argument.
+            True is for an argument that is switched on: `--resume` and `resume=True`.
+    """
+    if not _is_program:
+        return f"{name}={'' if value is None else value}"
+    flag = f"--{name.replace('_', '-')}"
+    return flag if value is None or value is True else f"{flag} {value}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, Sequence[str]]
+    package: str, modules: Mapping[str, Sequence[str]], programs: Mapping[str, str] = {}
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a `__getattr__` and a `__dir__` for a package that imports its public names only when they are used.
 
@@ -19,16 +20,26 @@ def lazy_names(
         package: the package's `__name__`.
         modules: for the full name of each module, the public names that the module defines. If the module itself is a
             public name, its last part is listed, such as "fourier" for "medfed.functional.fourier".
+        programs: for each program of the package that has another name than its function, the name of the function, for
+            the message of the AttributeError.
 
     Returns:
         Two functions, to assign to `__getattr__` and `__dir__` in the package's `__init__.py`.
     """
     module_of = {name: module for module, names in modules.items() for name in names}
 
+    def hint(name: str) -> str:
+        """Return the end of the message about an unknown name: the function of a program, or the most similar name."""
+        known = [*module_of, *programs]
+        near = next(iter(difflib.get_close_matches(name, known, n=1)), "") if not name.startswith("_") else ""
+        if near in programs:
+            return f"; the function is {package}.{programs[near]}, and the program is `python -m {package}.{near}`"
+        return f". Did you mean {near!r}?" if near else ""
+
     def get_attribute(name: str) -> Any:
         """Import the module that defines a public name, and return the object. AttributeError for any other name."""
         if name not in module_of:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{hint(name)}")
         module = importlib.import_module(module_of[name])
         value = module if module.__name__ == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)

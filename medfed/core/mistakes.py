@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from medfed.core.errors import UserErrors
 from medfed.core.registry import nearest
 
 Schema = Mapping[str, Any]
@@ -48,7 +49,7 @@ class Mistake:
         return f"{self.key} {self.sentence}" if self.sentence.startswith("must ") else f"{self.key}: {self.sentence}"
 
 
-class SettingsError(ValueError):
+class SettingsError(UserErrors):
     """Error that is raised if values of settings are not allowed. The message has one line for each wrong value.
 
     Args:
@@ -57,7 +58,7 @@ class SettingsError(ValueError):
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
-        super().__init__("\n".join(map(str, self.mistakes)))
+        super().__init__(map(str, self.mistakes))
 
 
 def mistake_of(error: Mapping[str, Any], values: object, schemas: Mapping[str, Schema]) -> Mistake:
@@ -191,6 +192,8 @@ def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_option
     """Return the sentence for one error of pydantic."""
     kind, found = error["type"], describe_value(value)
     quoted = repr(value) if isinstance(value, str) and len(value) < 80 else found
+    if kind.startswith("dataclass") and isinstance(value, Mapping):  # a dictionary, where Python expects an object
+        return f"expected an object of the class {error['ctx']['class_name']}, got a dictionary"
     if kind == "finite_number" and "anyOf" not in schema:
         return f"expected a finite number, got {value}"
     if kind == "value_error":  # raised by a function in the annotation

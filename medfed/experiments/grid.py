@@ -9,20 +9,21 @@ from itertools import product
 from pathlib import Path
 
 from medfed.config.overrides import Override
-from medfed.config.schema import Config, changed, resolved
+from medfed.config.schema import Config, changed, check_readable, resolved
 from medfed.core import registry
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, argument
 from medfed.datasets.base import Dataset
 from medfed.experiments.cohorts import participating_sites
+from medfed.experiments.method_choice import MethodChoice
 from medfed.experiments.setup import build_task, check_local_entries
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import BASELINE, ComparisonRow
 
-FIXED = {  # settings that --vary cannot change, and why
-    "method.name": "--methods names the methods to compare",
-    "seed": "--seed and --seeds set the seeds of each row",
-    "federation.unseen_site": "each site is the unseen site in turn; --sites selects some of them",
-    "federation.validation_site": "with --leave-two-sites-out each site is the validation site in turn",
+FIXED = {  # settings that a comparison cannot vary, and why; {name} stands for an argument
+    "method.name": "{methods} names the methods to compare",
+    "seed": "{seeds} and the config's seed set the seeds of each row",
+    "federation.unseen_site": "each site is the unseen site in turn; {sites} selects some of them",
+    "federation.validation_site": "if two sites are left out, each site is the validation site in turn",
     "federation.selection": "all rows of a table use the same rule",
     **dict.fromkeys(("data.name", "data.root", "data.sites"), "all rows of a table have the same sites"),
 }
@@ -75,14 +76,14 @@ class Grid:
         names = [BASELINE, *(name for name in registry.known_names("methods") if name not in (BASELINE, "stack"))]
         for name in names:
             try:
-                _check_fits(self.config_of(name, "", self.base.seed), dataset)
+                _check_fits(self.config_of(MethodChoice.parse(name), "", self.base.seed), dataset)
             except UserError as error:
                 refused[name] = str(error)
         return [name for name in names if name not in refused], refused
 
     def plan(
-        self, out: Path, methods: Sequence[str], n_seeds: int, names: Sequence[str], sites: Sequence[str] | None,
-        validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
+        self, out: Path, methods: Sequence[MethodChoice], n_seeds: int, names: Sequence[str],
+        sites: Sequence[str] | None, validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
     ) -> list[Fold]:
         """Return all runs of a comparison: each method and varied setting, with each unseen site and each seed.
 
@@ -91,7 +92,7 @@ class Grid:
 
         Args:
             out: folder of the comparison.
-            methods: the methods, as in `--methods` of `medfed.evaluate`, such as `ccst:k=1`.
+            methods: the methods.
             n_seeds: number of seeds: the seed of the base config, and the numbers after it.
             names: names of all sites of the dataset; at least two.
             sites: names of the sites that are the unseen site in turn; None takes all.
@@ -110,18 +111,20 @@ class Grid:
         """
         for site in sites or []:
             if site not in names:
-                raise UserError(f"--sites {site}: no such site in {self.base.data.root}; found {', '.join(names)}")
+                raise UserError(
+                    f"{argument('sites', site)}: no such site in {self.base.data.root}; found {', '.join(names)}"
+                )
         if len(names) < 2:
             raise UserError(
                 f"{self.base.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}"
             )
         rows = self._rows(methods, varied)
         folds = [
-            Fold(row, site, self.config_of(row.method, site, seed, validates.get(site), values),
+            Fold(row, site, self.config_of(method, site, seed, validates.get(site), values),
                  RunFolder(out / row.folder / _folder_of_sites(site, validates.get(site)) / f"seed_{seed}"))
             for seed in range(self.base.seed, self.base.seed + n_seeds)
             for site in sites or names
-            for row, values in rows
+            for row, method, values in rows
         ]
         for fold in folds:  # before the first of them trains
             federation = fold.config.federation
@@ -130,14 +133,12 @@ class Grid:
         return folds
 
     def config_of(
-        self, method: str, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()
+        self, method: MethodChoice, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()
     ) -> Config:
         """Return the base config with another method, another unseen site and another seed.
 
         Args:
-            method: the method as text. `name` is a method, and `name:key=value,...` is a method with changed settings.
-                Several of these, joined by `+`, are used together. A method that the base config uses starts from the
-                settings there. Any other method starts from its default settings.
+            method: the method.
             site: name of the unseen site, which does not train and is tested; "" for none.
             seed: the seed.
             validation: name of the validation site; None keeps that of the base config.
@@ -148,45 +149,43 @@ class Grid:
         """
         changes: dict[str, object] = {"federation.unseen_site": site, "seed": seed}
         changes |= {"federation.validation_site": validation} if validation else {}
-        blocks = [_parsed(part, method) for part in method.split("+")]
-        if len(blocks) > 1:
-            own = {key: value for key, value in resolved(self.base)["method"].items() if key != "preset"}
-            written = [(name, {override.key: override.value for override in settings}) for name, settings in blocks]
-            changes["method.name"] = "stack"
-            changes["method.methods"] = [
-                {**(own if name == self.base.method_name else {}), "name": name, **values} for name, values in written
-            ]
-        else:
-            (name, settings), = blocks
-            changes |= {} if name == self.base.method_name else {"method.name": name}
-            changes |= {f"method.{override.key}": override.value for override in settings}
-        return changed(self.base, changes, varied)
+        source = argument("methods", method.label)
+        chosen = [
+            Override(tuple(key.split(".")), value, source, flag="") for key, value in method.changes(self.base).items()
+        ]
+        return changed(self.base, changes, [*chosen, *varied])
 
-    def _rows(self, methods: Sequence[str], varied: Sequence[Sequence[Override]]) -> list[tuple[ComparisonRow, Varied]]:
-        """Return the rows of the table with their varied values.
+    def _rows(
+        self, methods: Sequence[MethodChoice], varied: Sequence[Sequence[Override]]
+    ) -> list[tuple[ComparisonRow, MethodChoice, Varied]]:
+        """Return the rows of the table with their methods and their varied values.
 
         A setting `method.x` is varied only for methods that have it: with `--vary method.k=1,2`, FedAvg keeps one row
         and CCST has two. UserError if no method has the setting, or if two rows are the same.
         """
-        known = {method: self._settings_of(method) for method in methods}
+        known = [self._settings_of(method) for method in methods]
         for first, *_ in varied:
-            if not any(_takes(first, settings) for settings in known.values()):
-                settings = sorted(set().union(*known.values()) - {"name"})
-                raise UserError(f"--vary {first.key}: none of the methods {', '.join(methods)} has this setting. "
+            if not any(_takes(first, settings) for settings in known):
+                settings = sorted(set().union(*known) - {"name"})
+                labels = ", ".join(method.label for method in methods)
+                raise UserError(f"{argument('vary', first.key)}: none of the methods {labels} has this setting. "
                                 f"{registry.suggestion(first.path[1], settings)}")
         rows = []
-        for method in methods:
-            own = [values for values in varied if _takes(values[0], known[method])]
-            if twice := [values[0].key for values in own if values[0].key in ComparisonRow(method).changes]:
-                raise UserError(f"--vary {twice[0]}: --methods {method} sets it too; remove it from one of them")
+        for method, settings_of_method in zip(methods, known, strict=True):
+            own = [values for values in varied if _takes(values[0], settings_of_method)]
+            written = {f"method.{key}" for _, settings in method.parts for key in settings}
+            if twice := [values[0].key for values in own if values[0].key in written]:
+                raise UserError(f"{argument('vary', twice[0])}: {argument('methods', method.label)} sets it too; "
+                                "remove it from one of them")
             for values in product(*own):
-                rows.append((ComparisonRow(method, tuple(override.text for override in values)), values))
-        folders = [row.folder.casefold() for row, _ in rows]
-        if twice := [row.label for row, _ in rows if folders.count(row.folder.casefold()) > 1]:
-            raise UserError(f"--methods: {' and '.join(map(repr, twice))} would share a folder; remove one of them")
+                rows.append((ComparisonRow(method.label, tuple(override.text for override in values)), method, values))
+        folders = [row.folder.casefold() for row, *_ in rows]
+        if twice := [row.label for row, *_ in rows if folders.count(row.folder.casefold()) > 1]:
+            raise UserError(f"{argument('methods')}: {' and '.join(map(repr, twice))} would share a folder; remove one "
+                            "of them")
         return rows
 
-    def _settings_of(self, method: str) -> set[str]:
+    def _settings_of(self, method: MethodChoice) -> set[str]:
         return set(resolved(self.config_of(method, "", self.base.seed))["method"])
 
 
@@ -204,6 +203,7 @@ def check_rows(folds: Sequence[Fold]) -> None:
     """
     for fold in {fold.row: fold for fold in reversed(folds)}.values():
         try:
+            check_readable(fold.config)
             _check_fits(fold.config, fold.config.data.ensure_available())
         except UserError as error:
             raise UserError(f"{fold.row.label}: {error}; or remove this row. Nothing was trained") from error
@@ -221,57 +221,57 @@ def _check_fits(config: Config, dataset: Dataset) -> None:
         check_local_entries(config.method, config.federation, config.source, wrapped)
 
 
-def parse_varied(texts: Sequence[str]) -> list[list[Override]]:
-    """Convert the texts of `--vary`, such as `method.k=1,2`, to values of settings.
+def check_varied(varied: Sequence[Sequence[Override]]) -> None:
+    """Check that a comparison can vary these settings.
 
     Args:
-        texts: one text `KEY=V1,V2,...` for each varied setting.
-
-    Returns:
-        For each text, a list with one entry for each of its values.
+        varied: for each varied setting, a list of its values.
 
     Raises:
-        UserError: if a text does not have this form, if its setting cannot be varied, or if two texts have the same
-            setting.
+        UserError: if a setting cannot be varied, if two lists have the same setting, or if a value comes twice.
     """
-    varied = [Override.parse_each(text, "--vary") for text in texts]
     keys = [values[0].key for values in varied]
-    for text, key in zip(texts, keys, strict=True):
+    for values, key in zip(varied, keys, strict=True):
+        source = argument("vary", key)
         if key in FIXED:
-            raise UserError(f"--vary {text}: {key} cannot be varied: {FIXED[key]}")
+            reason = FIXED[key].format(**{name: argument(name) for name in ("methods", "seeds", "sites")})
+            raise UserError(f"{source}: {key} cannot be varied: {reason}")
         if keys.count(key) > 1:
-            raise UserError(f"--vary {text}: {key} is varied twice; put all its values into one --vary")
-    return varied
+            raise UserError(f"{source}: {key} is varied twice; put all its values into one list")
+        for place, override in enumerate(values):
+            if override.value in [other.value for other in values[:place]]:
+                raise UserError(f"{source}: {override.text} comes twice; leave one out")
 
 
-def validation_sites(names: Sequence[str], pairs: Sequence[str], root: str) -> dict[str, str]:
+def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], root: str) -> dict[str, str]:
     """Choose, for each unseen site, the validation site: a second site that does not train and only scores.
 
     Args:
         names: names of the sites, sorted.
-        pairs: texts `UNSEEN/VALIDATION`, each with the names of two sites. If empty, each site is the unseen site once,
-            and the next site in `names` is its validation site. The first site follows the last one.
+        pairs: (unseen site, validation site) of each run, by name. If empty, each site is the unseen site once, and the
+            next site in `names` is its validation site. The first site follows the last one.
         root: folder of the dataset, for error messages.
 
     Returns:
         The name of the validation site, by the name of the unseen site.
 
     Raises:
-        UserError: if there are fewer than three sites, or a text in `pairs` is wrong.
+        UserError: if there are fewer than three sites, or a pair is wrong.
     """
     if len(names) < 3:
         raise UserError(f"{root}: leaving two sites out needs at least three sites, found {', '.join(names)}")
     if not pairs:
         return dict(zip(names, [*names[1:], names[0]], strict=True))
     validates: dict[str, str] = {}
-    for pair in pairs:
-        unseen, _, validation = pair.partition("/")
+    for unseen, validation in pairs:
+        source = argument("pairs", f"{unseen}/{validation}")
         for name in (unseen, validation):
             if name not in names:
-                raise UserError(f"--pairs {pair}: expected UNSEEN/VALIDATION. {registry.suggestion(name, names)}")
+                raise UserError(f"{source}: no site '{name}'; expected UNSEEN/VALIDATION. "
+                                f"{registry.suggestion(name, names)}")
         if unseen == validation or unseen in validates:
             mistake = "the unseen site cannot validate" if unseen == validation else f"{unseen} is unseen twice"
-            raise UserError(f"--pairs {pair}: {mistake}; name another site")
+            raise UserError(f"{source}: {mistake}; name another site")
         validates[unseen] = validation
     return validates
 
@@ -285,14 +285,3 @@ def _folder_of_sites(site: str, validation: str | None) -> str:
     """Return the name of the folder for runs that leave these sites out."""
     return f"unseen_{site}" + (f"-validation_{validation}" if validation else "")
 
-
-def _parsed(part: str, method: str) -> tuple[str, list[Override]]:
-    """Return name and settings of a text such as `ccst:k=1,style=single`; values hold no comma and no plus."""
-    name, _, settings = part.partition(":")
-    try:
-        overrides = [Override.parse(setting) for setting in settings.split(",") if setting]
-    except UserError as error:
-        raise UserError(f"--methods {method}: {str(error).removeprefix('--set ')}") from error
-    if any(override.path == ("name",) for override in overrides):
-        raise UserError(f"--methods {method}: a name among the settings; expected it before the colon")
-    return name, overrides

@@ -8,11 +8,13 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from medfed.config.overrides import Override
 from medfed.config.schema import Config, resolved
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, argument
 from medfed.core.files import write_atomically
-from medfed.experiments.grid import Fold, Grid, check_rows, parse_varied, validation_sites
-from medfed.experiments.resume import check_run_folder
+from medfed.experiments.grid import Fold, Grid, check_rows, check_varied, validation_sites
+from medfed.experiments.method_choice import MethodChoice
+from medfed.experiments.resume import check_no_other_files, check_run_folder
 from medfed.experiments.run import run
 from medfed.experiments.setup import progress_bar
 from medfed.outputs.published.section import CompletedRun, to_published_markdown
@@ -32,7 +34,7 @@ class ComparisonPlan:
         out: folder of the tables and of all runs.
         folds: the runs, one per method (and combination of varied settings), unseen site and seed.
         leaves_two_out: whether each run also has a validation site that never trains.
-        incompatible: for `methods=["all"]`, each method that does not work on the task, with the reason.
+        incompatible: for `methods="all"`, each method that does not work on the task, with the reason.
     """
 
     out: Path
@@ -42,9 +44,9 @@ class ComparisonPlan:
 
 
 def plan_comparison(
-    config: Config, out: Path, methods: Sequence[str], n_seeds: int = 1, sites: Sequence[str] | None = None,
-    vary: Sequence[str] = (), leave_two_out: bool = False, pairs: Sequence[str] | None = None, resume: bool = False,
-    quiet: bool = True,
+    config: Config, out: Path, methods: Sequence[MethodChoice], n_seeds: int = 1, sites: Sequence[str] | None = None,
+    varied: Sequence[Sequence[Override]] = (), leave_two_out: bool = False,
+    pairs: Sequence[tuple[str, str]] | None = None, resume: bool = False, quiet: bool = True,
 ) -> ComparisonPlan:
     """Plan all runs of a comparison of methods, in which each site in turn is the unseen site.
 
@@ -54,46 +56,49 @@ def plan_comparison(
     Args:
         config: the base config; each run changes its method, its unseen site and its seed.
         out: folder of the tables and of all runs.
-        methods: names of methods. Settings are written as in `ccst:k=1,style=single`, and several methods that are used
-            together are joined by `+`. `["all"]` takes every method that works on the task.
+        methods: the methods. A single one with the label "all" stands for every method that works on the task.
         n_seeds: number of runs for each method and unseen site, at least 1. They have the config's seed, seed + 1, ...
         sites: names of the sites that are the unseen site in turn; None takes every site.
-        vary: one text `KEY=V1,V2,...` for each setting that is varied. Every method that has the setting is run with
+        varied: for each setting that is varied, a list of its values. Every method that has the setting is run with
             each of the values.
         leave_two_out: whether each run also has a validation site, a second site that does not train.
-        pairs: texts `UNSEEN/VALIDATION` that name the two sites of a run, only with `leave_two_out`. With None, the
-            validation site of a run is the site that follows the unseen site in the list of sites.
+        pairs: (unseen site, validation site) of each run, by name, only with `leave_two_out`. With None, the validation
+            site of a run is the site that follows the unseen site in the list of sites.
         resume: whether to continue runs that exist in `out`. If false, they are refused.
         quiet: True draws no progress bar while a synthetic dataset is generated.
 
     Returns:
-        The runs, and the methods that were left out for `["all"]`, with the reasons.
+        The runs, and the methods that were left out for "all", with the reasons.
 
     Raises:
-        UserError: if a method, site, pair or varied setting is unknown or cannot be used, or if `out` holds runs and
-            `resume` is false.
+        UserError: if a method, site, pair or varied setting is unknown or cannot be used, or if `out` contains files
+            and `resume` is false.
     """
     if pairs and (sites or not leave_two_out):
         raise UserError(
-            "use --pairs only with --leave-two-sites-out and without --sites, because each pair names its unseen site"
+            f"use {argument('pairs')} only if two sites are left out and without {argument('sites')}, because each "
+            "pair names its unseen site"
         )
     if n_seeds < 1:
-        raise UserError(f"--seeds {n_seeds}: at least 1 is needed")
-    varied = parse_varied(vary)
+        raise UserError(f"{argument('seeds', n_seeds)}: at least 1 is needed")
+    check_varied(varied)
     dataset = config.data.ensure_available(None if quiet else progress_bar("making the phantom"))
     names = dataset.site_names()
     grid = Grid(config)
     incompatible: dict[str, str] = {}
-    if list(methods) == ["all"]:
-        methods, incompatible = grid.compatible_methods(dataset)
+    if [method.label for method in methods] == ["all"]:
+        names_of_methods, incompatible = grid.compatible_methods(dataset)
+        methods = [MethodChoice.parse(name) for name in names_of_methods]
     validates = validation_sites(names, pairs or (), config.data.root) if leave_two_out else {}
     chosen = sites or (pairs and list(validates)) or None
     folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied)
-    if out.exists() and not resume and any(fold.folder.path.exists() for fold in folds):
+    if not resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(
-            f"{out}: holds runs of this comparison; continue it with --resume (from Python: resume=True), or choose "
-            "another folder with --out"
+            f"{out}: holds runs of this comparison; continue it with {argument('resume', True)}, or choose another "
+            f"folder with {argument('out')}"
         )
+    if not resume:
+        check_no_other_files(out)
     check_rows(folds)
     return ComparisonPlan(out, folds, leave_two_out, incompatible)
 

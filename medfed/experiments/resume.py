@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from medfed.config import strict_yaml
 from medfed.config.schema import difference
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, argument
 from medfed.datasets.base import Dataset
 from medfed.datasets.checking import MAX_HASHED_CASES, file_sha256
 from medfed.datasets.splits import Split
@@ -31,6 +32,26 @@ MAY_CHANGE = (
     "training.learning_rate",
 )
 REMAINDERS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
+# Files that a run leaves in its folder if it ends before its first round.
+BEGINNINGS = ("clients.json", "data.json", "environment.json", "notices.json", "row.json", "run.lock", "timings.csv")
+
+
+def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
+    """Check that the results of a new run or comparison do not mix with other files.
+
+    Args:
+        path: folder for the results; it may be missing.
+        own: names of files that may be in it. Hidden files may be, too.
+
+    Raises:
+        UserError: if the folder contains other files.
+    """
+    names = sorted(entry.name for entry in path.iterdir()) if path.is_dir() else []
+    if other := [name for name in names if name not in own and not name.startswith(".")]:
+        raise UserError(
+            f"{path}: contains other files ({', '.join(other[:5])}); choose a new or an empty folder with "
+            f"{argument('out')}"
+        )
 
 
 def check_run_folder(
@@ -52,24 +73,26 @@ def check_run_folder(
     config_file = folder.path / "config.yaml"
     if resume and not config_file.is_file():
         raise UserError(
-            f"{folder.path}: no run to resume here; remove --resume to start one, or name the run's folder with --out"
+            f"{folder.path}: no run to resume here; remove {argument('resume', True)} to start one, or name the run's "
+            f"folder with {argument('out')}"
         )
     if not resume and config_file.is_file():
         last = max(folder.rounds(), default=0)
         content = "a finished run" if folder.is_finished() else f"a run that has finished round {last}"
         raise UserError(
-            f"{folder.path}: holds {content}; continue it with --resume (from Python: resume=True), or choose another "
-            "folder with --out"
+            f"{folder.path}: holds {content}; continue it with {argument('resume', True)}, or choose another folder "
+            f"with {argument('out')}"
         )
     if not resume and (remainders := [name for name in REMAINDERS if (folder.path / name).exists()]):
         raise UserError(
             f"{folder.path}: holds {', '.join(remainders)} of a run, but no config.yaml; restore that file and use "
-            "--resume, or choose another folder with --out"
+            f"{argument('resume', True)}, or choose another folder with {argument('out')}"
         )
     if resume and not folder.rounds() and folder.history():
         raise UserError(
             f"{folder.path / 'states'}: holds no checkpoint, though history.csv goes to round "
-            f"{folder.history()[-1]['round']}; restore the checkpoints, or choose another folder with --out"
+            f"{folder.history()[-1]['round']}; restore the checkpoints, or choose another folder with "
+            f"{argument('out')}"
         )
     if resume and (changed := changed_settings(folder, settings)):
         _check_changes(folder, changed, accept_change)
@@ -79,12 +102,13 @@ def _check_changes(folder: RunFolder, changed: list[str], accepted: bool) -> Non
     if fixed := [change for change in changed if not change.startswith(MAY_CHANGE)]:
         raise UserError(
             f"{folder.path}: this run was started with another config ({'; '.join(fixed[:5])}), and continuing would "
-            "mix the results of two configs; undo the change, or choose another folder with --out"
+            f"mix the results of two configs; undo the change, or choose another folder with {argument('out')}"
         )
     if not accepted:
         raise UserError(
             f"{folder.path}: this run was started with another config ({'; '.join(changed[:5])}); undo the change, "
-            "choose another folder with --out, or accept it with medfed.train --accept-config-change"
+            f"choose another folder with {argument('out')}, or continue this run with "
+            f"{argument('accept_config_change', True)}"
         )
 
 
@@ -121,7 +145,7 @@ def load_resume_state(folder: RunFolder, start: State) -> State:
     except ValueError as error:
         raise UserError(
             f"{folder.path}: round {state.round} does not fit the network of this config ({error}); choose another "
-            "folder with --out"
+            f"folder with {argument('out')}"
         ) from error
     return state
 
@@ -160,17 +184,18 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
     if recorded["data"] != origin:
         raise UserError(
             f"{folder.path}: this run was started on {recorded['data']} data, but {dataset.root} now holds {origin} "
-            "data; choose another folder with --out"
+            f"data; choose another folder with {argument('out')}"
         )
     before = recorded.get("codecs", codec_digests)  # older runs did not record codecs
     if changed := [name for name in codec_digests if before.get(name) != codec_digests[name]]:
         raise UserError(
             f"{codec_path(changed[0])}: changed since the run in {folder.path} was started; restore the old file, or "
-            "choose another folder with --out"
+            f"choose another folder with {argument('out')}"
         )
     names = sorted(set(recorded["files"]) | set(files))
     if changed := [name for name in names if recorded["files"].get(name) != files.get(name)]:
         raise UserError(
             f"{dataset.root}: {len(changed)} of {len(names)} cases changed, appeared or disappeared since the run in "
-            f"{folder.path} was started, the first is {changed[0]}; restore them, or choose another folder with --out"
+            f"{folder.path} was started, the first is {changed[0]}; restore them, or choose another folder with "
+            f"{argument('out')}"
         )

@@ -6,14 +6,22 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from medfed.config.schema import Config, resolved, to_yaml
+from medfed.config.schema import Config, check_readable, resolved, to_yaml
 from medfed.core.determinism import set_deterministic
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, argument
 from medfed.datasets.splits import Split
 from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
 from medfed.experiments.figures import draw_all
 from medfed.experiments.notices import name_folder_of_full_disk, record_notices
-from medfed.experiments.resume import changed_settings, check_data, check_run_folder, load_resume_state
+from medfed.experiments.resume import (
+    BEGINNINGS,
+    REMAINDERS,
+    changed_settings,
+    check_data,
+    check_no_other_files,
+    check_run_folder,
+    load_resume_state,
+)
 from medfed.experiments.setup import Experiment, build_experiment
 from medfed.experiments.summary import summarise
 from medfed.experiments.training import selected_state, train
@@ -63,6 +71,9 @@ def start_or_resume(
         UserError: if the config or the data have a mistake, or the folder does not allow to start or continue the run.
         KeyboardInterrupt: if the user interrupts the run; the message says how to continue.
     """
+    check_readable(config)
+    if not resume and not (folder.path / "config.yaml").is_file():
+        check_no_other_files(folder.path, (*REMAINDERS, *BEGINNINGS))
     with folder.locked():
         check_run_folder(folder, resolved(config), resume, accept_config_change)
         try:
@@ -71,7 +82,8 @@ def start_or_resume(
             if str(stop) or not (folder.path / "config.yaml").is_file():
                 raise
             raise type(stop)(
-                f"stopped; {folder.path} holds all finished rounds. Continue with the same command and --resume"
+                f"stopped; {folder.path} holds all finished rounds. Continue with the same config and "
+                f"{argument('resume', True)}"
             ) from stop
 
 

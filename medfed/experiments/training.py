@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from medfed.cli.progress import RoundProgress
 from medfed.config.schema import Config
+from medfed.core.errors import argument
 from medfed.federation.engine import Engine
 from medfed.federation.message import State
 from medfed.federation.rounds import federate
@@ -52,7 +53,7 @@ def train(
             raise type(stop)(
                 f"stopped in round {min(folder.rounds()[-1] + 1, settings.rounds)} of {settings.rounds}; {folder.path} "
                 "holds the finished rounds, and the results of the sites that had finished their part of the stopped "
-                "round. Continue with the same command and --resume"
+                f"round. Continue with the same config and {argument('resume', True)}"
             ) from stop
         finally:
             engine.close()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, argument
 from medfed.federation import ledger
 from medfed.federation.engine import Engine
 from medfed.federation.message import Message, State
@@ -184,7 +184,7 @@ class Exchange:
             raise UserError(
                 f"round {rejected[0].round}: {len(left)} of {n_asked} sites{which} have a valid reply, but "
                 f"federation.quorum needs {self.settings.quorum or 'all'} ({'; '.join(map(str, rejected))}); continue "
-                "with --resume when more sites can reply"
+                f"with {argument('resume', True)} when more sites can reply"
             )
         for rejection in rejected:
             warnings.warn(f"{rejection}; the run continues without it", UserWarning, stacklevel=2)

@@ -19,6 +19,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from medfed.core.errors import argument
 from medfed.federation.settings import Plan
 
 FORMAT = 1  # increased when the layout of messages changes
@@ -215,7 +216,7 @@ def _check_format(name: str, version: object, expected: int) -> None:
     if version != expected:
         raise ValueError(
             f"the data have {name} version {version}, but the installed medfed reads {name} version {expected}; use "
-            "the version of medfed that wrote the data, or start another run with --out"
+            f"the version of medfed that wrote the data, or start another run with {argument('out')}"
         )
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, argument
 from medfed.metrics.metric import Metric
 
 N_BINS = 15  # of the top probability, for the calibration error and the reliability curve
@@ -135,10 +135,10 @@ def _values(metric: ClassMetric, images: ScoredImages) -> np.ndarray:
         values = np.asarray(metric.values(images), dtype=np.float64)
     except Exception as error:  # code from outside medfed may raise anything
         raise UserError(f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with "
-                        "--resume, the model is saved") from error
+                        f"{argument('resume', True)}, the model is saved") from error
     if values.shape != images.total.shape:
         raise UserError(f"metric '{metric.name}': gave values of shape {values.shape}, expected {images.total.shape}; "
-                        "correct it and continue with --resume, the model is saved")
+                        f"correct it and continue with {argument('resume', True)}, the model is saved")
     return np.where(np.isfinite(values), values, np.nan)
 
 

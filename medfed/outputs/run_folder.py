@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors
 import safetensors.torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, argument
 from medfed.core.files import (
     exclusive_lock,
     has_utf8_name,
@@ -67,7 +68,8 @@ class RunFolder:
         """
         if not has_utf8_name(self.path):
             raise UserError(
-                f"{printable_path(self.path)}: the folder's name is not valid UTF-8; choose another --out"
+                f"{printable_path(self.path)}: the folder's name is not valid UTF-8; choose another folder with "
+                f"{argument('out')}"
             )
         with ExitStack() as stack:
             try:
@@ -75,14 +77,14 @@ class RunFolder:
                 stack.enter_context(exclusive_lock(self.path / "run.lock", self._locked_error))
             except OSError as error:
                 raise UserError(
-                    f"{self.path}: cannot write here ({error.strerror}); choose another folder with --out"
+                    f"{self.path}: cannot write here ({error.strerror}); choose another folder with {argument('out')}"
                 ) from error
             yield self
 
     def _locked_error(self, holder: str) -> RunFolderLockedError:
         """Return the error for a folder that `holder` has locked."""
         return RunFolderLockedError(
-            f"{self.path}: {holder} is running here; wait for it, or choose another folder with --out"
+            f"{self.path}: {holder} is running here; wait for it, or choose another folder with {argument('out')}"
         )
 
     def rounds(self) -> list[int]:
@@ -226,10 +228,10 @@ class RunFolder:
             name: name of the file in the folder, for example "summary.json".
 
         Raises:
-            FileNotFoundError: if the file does not exist.
-            ValueError: if the file is not valid JSON.
+            UserError: if the file is missing or damaged.
         """
-        return json.loads((self.path / name).read_text())
+        with damaged_file(self.path / name) as path:
+            return json.loads(path.read_text(encoding="utf-8"))
 
     def save_model(self, weights: Mapping[str, Tensor]) -> None:
         """Write the weights to `model.safetensors`. The file contains nothing else, so equal weights give equal bytes.
@@ -239,6 +241,21 @@ class RunFolder:
         """
         data = safetensors.torch.save({name: entry.detach().cpu().contiguous() for name, entry in weights.items()})
         write_atomically(self.path / "model.safetensors", data)
+
+    def load_model(self, network: nn.Module | None = None) -> dict[str, Tensor]:
+        """Read the weights from `model.safetensors` and return them as a state dict on the CPU.
+
+        Args:
+            network: a network into which the weights are loaded; None only returns them.
+
+        Raises:
+            UserError: if the file is missing or damaged, or if the weights do not fit the network.
+        """
+        with damaged_file(self.path / "model.safetensors") as path:
+            weights = safetensors.torch.load_file(path)
+            if network is not None:
+                network.load_state_dict(weights)
+            return weights
 
     def is_finished(self) -> bool:
         """Return whether the run is finished, which means that its file `summary.json` exists."""
@@ -250,6 +267,31 @@ class RunFolder:
         if path.is_file():
             with open(path, newline="", encoding="utf-8", errors="replace") as file:
                 yield from (row for row in csv.DictReader(file) if None not in row.values() and None not in row)
+
+
+@contextmanager
+def damaged_file(path: Path) -> Iterator[Path]:
+    """Turn the errors of reading a missing or damaged file of a run into a UserError. A context manager.
+
+    Args:
+        path: the file that the `with` block reads.
+
+    Yields:
+        The path.
+
+    Raises:
+        UserError: with the path and the error.
+    """
+    try:
+        yield path
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: the file is missing; copy the whole folder of the run again") from error
+    except (OSError, ValueError, LookupError, TypeError, RuntimeError, safetensors.SafetensorError, csv.Error) as error:
+        raise UserError(
+            f"{path}: the file cannot be read ({type(error).__name__}: {error}); copy the whole folder of the run again"
+        ) from error
 
 
 def append_rows(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> None:

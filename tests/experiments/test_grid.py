@@ -4,12 +4,21 @@ from pathlib import Path
 
 import pytest
 
+from medfed.config.overrides import Override
 from medfed.config.schema import load
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, arguments_are_flags
 from medfed.experiments.cohorts import participating_sites
-from medfed.experiments.grid import Grid, parse_varied, validation_sites
+from medfed.experiments.grid import Grid, check_varied, validation_sites
+from medfed.experiments.method_choice import MethodChoice
 
 SITES = ["BMC", "HK", "UCL"]
+
+
+@pytest.fixture(autouse=True)
+def in_a_program():
+    """The messages name flags, as in `medfed.evaluate`."""
+    with arguments_are_flags():
+        yield
 
 
 @pytest.fixture
@@ -18,7 +27,10 @@ def config(tiny_config):
 
 
 def folds(config, methods, *vary, sites=("UCL",), **others):
-    return Grid(config).plan(Path("out"), methods, 1, SITES, sites, varied=parse_varied(vary), **others)
+    varied = [Override.parse_each(text, "--vary") for text in vary]
+    check_varied(varied)
+    methods = [MethodChoice.parse(method) for method in methods]
+    return Grid(config).plan(Path("out"), methods, 1, SITES, sites, varied=varied, **others)
 
 
 def labels(result):
@@ -74,8 +86,8 @@ def test_the_folder_of_a_method_without_settings_is_its_name(config):
     (["method.gama=0,1"], ("--vary method.gama: none of the methods fedavg, elcfs", "Did you mean 'gamma'")),
     (["method.gamma=0,-1"], ("--vary method.gamma=-1: method.gamma: must be at least 0",)),
     (["method=elcfs,fedavg"], ("--vary method=elcfs", "a block of keys and values")),
-    (["method.name=elcfs,fedavg"], ("--vary method.name=elcfs,fedavg", "--methods")),
-    (["seed=1,2"], ("--vary seed=1,2", "--seeds")),
+    (["method.name=elcfs,fedavg"], ("--vary method.name: method.name cannot be varied", "--methods")),
+    (["seed=1,2"], ("--vary seed: seed cannot be varied", "--seeds")),
     (["federation.unseen_site=HK,UCL"], ("cannot be varied", "--sites")),
     (["data.sites=[HK, UCL],[HK]"], ("cannot be varied", "the same sites")),
     (["federation.selection=last,source_validation"], ("cannot be varied", "the same rule")),
@@ -132,16 +144,16 @@ def test_participating_sites_are_nested_and_depend_only_on_the_seed():
 
 def test_given_pairs_become_the_folds(config):
     """Each unseen site with the validation site that the paper has beside it."""
-    pairs = validation_sites(SITES, ["UCL/BMC", "HK/UCL"], "data")
+    pairs = validation_sites(SITES, [("UCL", "BMC"), ("HK", "UCL")], "data")
     result = folds(config, ["fedavg"], sites=list(pairs), validates=pairs)
     assert [(fold.site, fold.config.federation.validation_site) for fold in result] == [("UCL", "BMC"), ("HK", "UCL")]
 
 
 @pytest.mark.parametrize(("pairs", "sentence"), [
-    (["UCL"], "expected UNSEEN/VALIDATION"),
-    (["UCL/BMK"], "Did you mean 'BMC'"),
-    (["UCL/UCL"], "the unseen site cannot validate"),
-    (["UCL/HK", "UCL/BMC"], "UCL is unseen twice"),
+    ([("UCL", "")], "expected UNSEEN/VALIDATION"),
+    ([("UCL", "BMK")], "--pairs UCL/BMK: no site 'BMK'.*Did you mean 'BMC'"),
+    ([("UCL", "UCL")], "the unseen site cannot validate"),
+    ([("UCL", "HK"), ("UCL", "BMC")], "UCL is unseen twice"),
 ])  # fmt: skip
 def test_wrong_pairs_are_refused(pairs, sentence):
     with pytest.raises(UserError, match=sentence):

@@ -101,8 +101,8 @@ def test_after_resuming_such_a_site_still_does_not_take_part():
 def test_too_few_replies_name_the_sites_and_their_number(fedavg):
     toy, lost = ToySegmentation(), {("train", 1, "south"), ("train", 1, "west"), ("train", 1, "east")}
     sentence = (r"^round 1: 1 of 4 sites \(north\) have a valid reply, but federation.quorum needs 2 \(east: its "
-                "update of round 1 was not received; south: .*; west: .*; continue with --resume when more sites can "
-                "reply$")  # fmt: skip
+                "update of round 1 was not received; south: .*; west: .*; continue with resume=True when more sites "
+                "can reply$")  # fmt: skip
     with pytest.raises(UserError, match=sentence):
         finish(built(toy, fedavg, lost), fedavg, toy.start(fedavg), QUORUM_2)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +17,11 @@ from conftest import tiny_yaml
 import medfed
 from medfed import api, train
 from medfed.config import strict_yaml
-from medfed.config.schema import load
-from medfed.methods import FedProx
+from medfed.config.schema import load, load_text, to_yaml
+from medfed.experiments.grid import Grid
+from medfed.experiments.method_choice import MethodChoice
+from medfed.federation.settings import Training
+from medfed.methods import FedAvg, FedProx
 
 
 @pytest.fixture(scope="module")
@@ -129,23 +134,130 @@ def test_a_comparison_has_rows_runs_and_the_table_of_the_program(config):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("method, text", [
+@pytest.mark.parametrize("method, label", [
     ("ccst+elcfs", "ccst+elcfs"), ({"name": "ccst"}, "ccst"), (FedProx, "fedprox"),
-    ({"name": "ccst", "k": 1, "style": "single"}, "ccst:k=1,style=single"), ({"name": "rsc", "a": True}, "rsc:a=true"),
+    ({"name": "ccst", "k": 1, "style": "single"}, "ccst:k=1,style=single"),
+    ({"name": "elcfs", "episodic": True}, "elcfs:episodic=true"),
+    (FedProx(mu=1e20), "fedprox:mu=1e20"), (FedProx(), "fedprox"),
+    ({"name": "ccst", "codec": "/data/a+b/c,d.safetensors"}, 'ccst:codec="/data/a+b/c,d.safetensors"'),
+    ({"name": "ccst", "codec": "1"}, 'ccst:codec="1"'),
+    ({"name": "stack", "methods": [{"name": "fedprox", "mu": 0.5}, {"name": "fedavg"}]},
+     'stack:methods=[{"name": "fedprox", "mu": 0.5}, {"name": "fedavg"}]'),
 ])  # fmt: skip
-def test_methods_are_named_as_for_the_program(method, text):
-    assert api._method_text(method) == text
+def test_the_label_of_a_method_names_the_same_method_on_the_command_line(config, method, label):
+    choice, grid = MethodChoice.of(method, config), Grid(config)
+    assert choice.label == label
+    assert grid.config_of(choice, "UCL", 3) == grid.config_of(MethodChoice.parse(label), "UCL", 3)
 
 
-def test_a_wrong_comparison_is_refused_before_anything_is_trained(config, tmp_path):
-    for arguments, sentence in (
-        ({"methods": ["elcf"]}, "Did you mean 'elcfs'"), ({"sites": ["Mars"]}, "Mars"), ({"seeds": 0}, "at least 1"),
-        ({"methods": [FedProx()]}, "got FedProx; instead of an object, give a dictionary"),
-        ({"methods": [{"mu": 1}]}, "expected a name"), ({"vary": {"seed": [1, 2]}}, "seed cannot be varied"),
-    ):
-        with pytest.raises(medfed.UserError, match=sentence):
-            medfed.leave_one_site_out(config, out=tmp_path / "out", **arguments)
+def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
+    """Also where a text would be several methods, and where the config uses the method with other settings."""
+    base = medfed.load_config(config, method=FedProx(mu=0.5))
+    assert base.method == FedProx(mu=0.5) and medfed.load_config(base, method=FedProx()).method == FedProx()
+    for method in (FedProx(mu=1e20), {"name": "fedprox", "mu": 1e20}, FedProx(), "fedprox:mu=1e+20+fedavg"):
+        chosen = Grid(base).config_of(MethodChoice.of(method, base), "UCL", 3).method
+        expected = method if isinstance(method, FedProx) else FedProx(mu=1e20)
+        assert expected in (chosen, *getattr(chosen, "methods", ()))
+    by_name, by_class = (medfed.load_config(config, method=method).method for method in ("fedprox", FedProx))
+    assert by_name == by_class == FedProx()
+    assert medfed.load_config(config, training=Training(batch_size=4)).training == Training(batch_size=4)
+
+
+@pytest.mark.parametrize("arguments, sentence", [
+    ({"methods": ["elcf"]}, "methods=elcf: method.name: no method 'elcf'. Did you mean 'elcfs'"),
+    ({"methods": {"nam": "fedprox"}}, 'methods: expected names, .* such as {"name": "fedprox", "mu": 0.3}, got'),
+    ({"methods": []}, "methods must have at least 1 entry, got \\[\\]"),
+    ({"methods": 5}, "methods: expected names, classes or objects of methods, .*, got 5"),
+    ({"methods": [{"name": "fedprox", "mu": -1}]}, "methods=fedprox:mu=-1: method.mu: must be at least 0, got -1"),
+    ({"sites": ["Mars"]}, "sites=Mars: no such site"),
+    ({"sites": "UCL"}, "sites: expected a list \\(each entry text\\) or null, got the text 'UCL'"),
+    ({"sites": []}, "sites must have at least 1 entry"),
+    ({"seeds": 0}, "seeds must be at least 1, got 0"),
+    ({"seeds": [1, 2]}, "seeds: expected a whole number, got \\[1, 2\\]"),
+    ({"seeds": "2"}, "seeds: expected a whole number, got the text '2'"),
+    ({"vary": {"training.batch_size": "48"}}, "vary.training.batch_size: expected a list, got the text '48'"),
+    ({"vary": {"training.batch_size": 4}}, "vary.training.batch_size: expected a list, got 4"),
+    ({"vary": {"training.batch_size": np.array([8, 8])}}, "vary=training.batch_size: .*=8 comes twice"),
+    ({"vary": {"training.batch_size": [np.int64(0)]}}, "vary training.batch_size=0: training.batch_size: must be at"),
+    ({"vary": ["seed"]}, "vary: expected a block of keys and values, got"),
+    ({"vary": {"seed": [1, 2]}}, "vary=seed: seed cannot be varied: seeds= "),
+    ({"resume": 1}, "resume: expected true or false, got 1"),
+    ({"out": ""}, "out: expected the path of a folder, or None, got the text ''"),
+])  # fmt: skip
+def test_a_wrong_comparison_is_refused_before_anything_is_trained(config, tmp_path, arguments, sentence):
+    with pytest.raises(medfed.UserError, match=f"^{sentence}"):
+        medfed.leave_one_site_out(config, **{"out": tmp_path / "out", **arguments})
     assert not (tmp_path / "out").exists()
+
+
+def test_pairs_are_pairs(config, tmp_path):
+    with pytest.raises(medfed.UserError, match="^pairs.0.: expected .* got the text 'UCL/HK'"):
+        medfed.leave_two_sites_out(config, ["fedavg"], pairs=["UCL/HK"], out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("call, sentence", [
+    (lambda config: medfed.load_config(5), "config: expected a path, the name of a config, a dictionary or a Config"),
+    (lambda config: medfed.run(None), "config: expected a path, the name of a config, .*, got nothing"),
+    (lambda config: medfed.load_run(None), "folder: expected the path of a run's folder, got nothing"),
+    (lambda config: medfed.export(config), "run: expected a Run or the path of its folder, got "),
+    (lambda config: medfed.run(config, out=""), "out: expected the path of a folder, or None, got the text ''"),
+    (lambda config: medfed.load_config(config, {1: 2}), "changed setting 1=2: 1: unknown key"),
+    (lambda config: medfed.load_config(config, ["seed=2"]), "changes: expected a block of keys and values, got "),
+    (lambda config: medfed.load_config(config, {"data.root": "a\0b"}), "data.root: expected a text without the char"),
+    (lambda config: medfed.load_config(config, seed=10**30), "the config: seed: .*at most 18 digits"),
+    (lambda config: medfed.load_config(config, method=Training()), 'method: expected .* method={"name": "fedprox", '),
+    (lambda config: replace(config, seed=-1), "seed must be at least 0, got -1"),
+    (lambda config: replace(config, federation={"rounds": 2}), "federation: expected an object of the class Fe"),
+])  # fmt: skip
+def test_a_wrong_argument_is_one_sentence_that_names_it(config, call, sentence):
+    with pytest.raises(medfed.UserError, match=f"^{sentence}"):
+        call(config)
+
+
+def test_a_config_that_could_not_be_read_back_is_refused_before_training(config, tmp_path):
+    with pytest.raises(medfed.UserError, match="seed: expected a whole number.*at most 18 digits"):
+        medfed.run(replace(config, seed=2**63), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_method_that_was_replaced_in_python_does_not_keep_the_preset_of_the_other_one(config):
+    released = medfed.load_config(config, {"method.name": "elcfs", "method.preset": "released"})
+    text = to_yaml(replace(released, method=FedAvg()))
+    assert "preset: medfed" in text and load_text(text, "config").method == FedAvg()
+
+
+def test_a_folder_with_other_files_is_refused_unchanged(config, tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    for start in (medfed.run, lambda config, out: medfed.leave_one_site_out(config, ["fedavg"], out=out)):
+        with pytest.raises(medfed.UserError, match=r"contains other files \(thesis.tex\).*out="):
+            start(config, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_an_interrupt_names_the_folder_or_says_that_it_is_deleted(config, tmp_path, monkeypatch):
+    def interrupt(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("medfed.experiments.training.federate", interrupt)
+    with pytest.raises(KeyboardInterrupt, match=r"temporary folder, which is deleted; give a folder with out="):
+        medfed.run(config)
+    with pytest.raises(KeyboardInterrupt, match=f"{tmp_path}/run holds the rounds .*the same config and resume=True"):
+        medfed.run(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize("name, content, read", [
+    ("summary.json", "{", lambda run: run.summary), ("summary.json", "{}", lambda run: run.task),
+    ("summary.json", "[]", str), ("model.safetensors", None, lambda run: run.network),
+    ("model.safetensors", "broken", lambda run: run.network), ("cases.csv", None, lambda run: run.scores),
+    ("cases.csv", "a\n1\n", lambda run: run.scores), ("config.yaml", "seed: 1", lambda run: run.config),
+])  # fmt: skip
+def test_a_damaged_run_is_a_user_error_with_the_file(run, tmp_path, name, content, read):
+    shutil.copytree(run.folder, tmp_path / "copy")
+    (tmp_path / "copy" / name).unlink()
+    if content is not None:
+        (tmp_path / "copy" / name).write_text(content)
+    with pytest.raises(medfed.UserError, match=f"^{tmp_path}/copy/{name}"):
+        read(medfed.load_run(tmp_path / "copy"))
 
 
 def test_two_sites_are_left_out_by_pairs(config, tmp_path):

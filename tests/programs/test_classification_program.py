@@ -14,6 +14,7 @@ from medfed.datasets.base import Case
 from medfed.datasets.camelyon17 import Camelyon17
 from medfed.datasets.splits import split
 from medfed.experiments import grid
+from medfed.experiments.method_choice import MethodChoice
 from medfed.phantoms.synthesis.histology import make_histology_phantom
 from medfed.tasks.classification import Classification
 
@@ -140,7 +141,7 @@ def test_unknown_settings_of_a_method_name_the_flag(method, config, tmp_path, ca
 def test_the_method_of_the_config_keeps_its_settings_in_a_stack(config):
     from medfed.config.schema import load
 
-    result = grid.Grid(load(config)).config_of("ccst+fedavg", "hospital_5", 3)
+    result = grid.Grid(load(config)).config_of(MethodChoice.parse("ccst+fedavg"), "hospital_5", 3)
     assert result.method.methods[0].k == 2 and result.method.methods[0].min_patients == 1
 
 

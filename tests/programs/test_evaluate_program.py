@@ -148,6 +148,6 @@ def test_mistakes_are_one_line(tiny_config, tmp_path, capsys):
     many = ("--vary", "federation.participating=1,3")
     refused(capsys, compare(tiny_config, tmp_path / "e", *many), "3 sites are to train", "at most 2")
     assert not (tmp_path / "e").exists()
-    refused(capsys, compare(tiny_config, tmp_path / "f", "--pairs", "UCL/HK"), "use --pairs only with")
+    refused(capsys, compare(tiny_config, tmp_path / "f", "--pairs", "UCL/HK"), "use --pairs only if two sites")
     refused(capsys, evaluate.main([str(tiny_config), "--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]",
                                    "--out", str(tmp_path / "d"), "--quiet"]), "at least three", "BMC, UCL")

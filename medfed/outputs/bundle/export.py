@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -57,7 +55,7 @@ def export(run: Path, out: Path | None = None) -> Path:
     task = task_of_images(images, config.data.image_size, config.evaluation)
     input_is_2d = images["pictures"]
     weights, wrap = select_inference_weights(
-        config.method, config.network, task, _read_model(run / "model.safetensors")
+        config.method, config.network, task, folder.load_model()
     )
     return write_bundle(
         out or run / "bundle" / task.bundle(input_is_2d).name,
@@ -133,15 +131,3 @@ def select_inference_weights(
     image = torch.rand(2, task.channels, task.image_size, task.image_size, generator=rng)
     with torch.no_grad():
         return (plain_weights, None) if torch.equal(plain(image), wrapped(image)) else (weights, wrap)
-
-
-def _read_model(path: Path) -> dict[str, Tensor]:
-    """Read `model.safetensors`; UserError if it is missing or damaged."""
-    try:
-        return safetensors.torch.load_file(path)
-    except FileNotFoundError:
-        raise UserError(
-            f"{path}: is missing; copy the whole folder of the run again, or train again"
-        ) from None
-    except safetensors.SafetensorError as error:
-        raise UserError(f"{path}: is damaged ({error}); copy it again from the original run folder") from error

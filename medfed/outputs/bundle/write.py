@@ -18,7 +18,7 @@ from monai.data import save_net_with_metadata
 from monai.networks.utils import convert_to_torchscript
 from torch import Tensor, nn
 
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, argument
 from medfed.federation.message import digest
 from medfed.functional.weights import first_non_finite
 from medfed.networks.base import NetworkSettings
@@ -72,7 +72,7 @@ def write_bundle(
             cannot be made, or if the bundle does not pass `check_bundle`.
     """
     if out.exists():
-        raise UserError(f"{out}: exists already; remove it, or choose another folder with --out")
+        raise UserError(f"{out}: exists already; remove it, or choose another folder with {argument('out')}")
     bundle = task.bundle(input_is_2d)
     template = template_folder(bundle.folder)
     definition = None if wrap else network.network_def(task.channels, task.out_channels)
@@ -214,7 +214,9 @@ def _atomic_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"{out}: cannot write here ({error.strerror}); choose another folder with --out") from error
+        raise UserError(
+            f"{out}: cannot write here ({error.strerror}); choose another folder with {argument('out')}"
+        ) from error
     try:
         yield unfinished
         os.rename(unfinished, out)

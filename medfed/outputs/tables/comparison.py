@@ -278,7 +278,8 @@ def _head(
     spread = ", ± sd over seeds" if len(seeds) > 1 else ""
     return (
         data_label(data),
-        f"each column is {COLUMN[role]}; round selected by the rule '{selection}'; seeds: {', '.join(map(str, seeds))}",
+        f"each column is {COLUMN[role]}; round selected by the rule '{selection}'; "
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
         f"mean over seeds of the {scoring.score_description}{spread}{_units(scoring, blocks)}",
         *scoring.notes_in(COMPARISON),
     )

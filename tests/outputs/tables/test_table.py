@@ -197,7 +197,7 @@ def test_structures_keep_their_order_and_the_baseline_comes_first():
 @pytest.mark.parametrize("render", [to_markdown, to_text, to_json])
 def test_every_format_states_phantom_rule_seeds_unit_and_the_meaning_of_hd95(render):
     text = render(build_table(two_methods(data="phantom", selection="source_validation", seed=3), ["disc"]))
-    for words in (PHANTOM, "source_validation", "seeds: 3", "px", "larger of the two directed 95th percentiles"):
+    for words in (PHANTOM, "source_validation", "; seed 3", "px", "larger of the two directed 95th percentiles"):
         assert words in text
     assert PHANTOM not in render(build_table(two_methods(), ["disc"]))
 
