@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,11 +24,12 @@ from medfed.config import strict_yaml
 from medfed.config.overrides import Override
 from medfed.config.schema import Config, changed, check_readable, load, load_text
 from medfed.core import registry
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, UserErrors
 from medfed.experiments.arguments import as_plain, check_arguments, flatten, varied_values
-from medfed.experiments.leave_one_out import ComparisonPlan, ComparisonTables, build_tables, plan_comparison, run_folds
+from medfed.experiments.leave_one_out import ComparisonPlan, ComparisonTables, build_tables, plan_comparison
 from medfed.experiments.method_choice import MethodChoice, MethodLike
 from medfed.experiments.run import start_or_resume
+from medfed.experiments.run_folds import Unfinished, run_folds
 from medfed.experiments.setup import build_network
 from medfed.outputs.bundle.export import export as export_bundle
 from medfed.outputs.run_folder import RunFolder, damaged_file
@@ -205,12 +207,12 @@ class Run:
 
 def run(
     config: ConfigLike, out: str | Path | None = None, *, resume: bool = False, accept_config_change: bool = False,
-    progress: bool = False,
+    jobs: int | None = None, progress: bool = False,
 ) -> Run:
     """Train a federation, test it on the unseen site, draw the figures, and return the finished run.
 
-    The same config and seed give bit-identical weights on one machine. For this, the function switches PyTorch to
-    deterministic algorithms, and the switch stays on after the call.
+    The same config and seed give bit-identical weights on one machine, with any number of `jobs`. For this, the
+    function switches PyTorch to deterministic algorithms, and the switch stays on after the call.
 
     Args:
         config: a `Config`, or anything that `load_config` reads.
@@ -218,6 +220,9 @@ def run(
         resume: whether to continue an unfinished run in the folder `out` after its last finished round.
         accept_config_change: whether `resume` may continue a run although a setting, such as `federation.rounds`,
             differs from the one that the run was started with.
+        jobs: how many sites train at the same time, each in a process of its own; with 1, all sites train in this
+            process, one after another. None starts processes when they save time: as many as CPU cores, memory and
+            sites allow, and none on a GPU.
         progress: whether to draw progress bars and print notes to stderr.
 
     Returns:
@@ -226,10 +231,10 @@ def run(
     Raises:
         UserError: if the config, the data or the folder do not allow the run.
     """
-    check_arguments(out=out, resume=resume, accept_config_change=accept_config_change, progress=progress)
+    check_arguments(out=out, resume=resume, accept_config_change=accept_config_change, jobs=jobs, progress=progress)
     config = load_config(config)
     with _folder(out, resume) as (folder, keep):
-        start_or_resume(config, RunFolder(folder), resume, accept_config_change, quiet=not progress)
+        start_or_resume(config, RunFolder(folder), resume, accept_config_change, not progress, jobs)
     return Run(folder, _keep=keep)
 
 
@@ -254,14 +259,17 @@ class Comparison:
         folder: folder that contains the tables (`table.md`, `table.csv`, `table.json`, `table.tex`, `cost.csv`) and all
             runs.
         n_locked: number of runs that were left out because another process has locked them.
+        failed: why each failed run could not be done, by the run's name, such as "elcfs, unseen UCL, seed 3". The
+            tables are without these runs.
         incompatible: for `methods="all"`, the methods that do not work on the task, each with the reason.
     """
 
     def __init__(
-        self, plan: ComparisonPlan, tables: ComparisonTables, n_locked: int = 0, *,
+        self, plan: ComparisonPlan, tables: ComparisonTables, unfinished: Unfinished, *,
         _keep: _TemporaryFolder | None = None,
     ) -> None:
-        self.folder, self.n_locked, self.incompatible = plan.out, n_locked, dict(plan.incompatible)
+        self.folder, self.n_locked, self.incompatible = plan.out, len(unfinished.locked), dict(plan.incompatible)
+        self.failed = dict(unfinished.failed)
         self.plan, self.tables, self._keep = plan, tables, _keep
 
     @cached_property
@@ -298,7 +306,7 @@ class Comparison:
 def leave_one_site_out(
     config: ConfigLike, methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"), *, seeds: int = 1,
     sites: Sequence[str] | None = None, vary: Mapping[str, Sequence[object]] | None = None,
-    out: str | Path | None = None, resume: bool = False, progress: bool = False,
+    out: str | Path | None = None, resume: bool = False, jobs: int | None = None, progress: bool = False,
 ) -> Comparison:
     """Train and test every method once for each unseen site and seed, and compare their scores.
 
@@ -316,23 +324,27 @@ def leave_one_site_out(
             each combination of the values. None varies nothing.
         out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
+        jobs: how many runs work at the same time, each in a process of its own; with 1, all runs work in this process,
+            one after another. None starts processes when they save time: as many as CPU cores and memory allow, and
+            none on a GPU. The results do not depend on it.
         progress: whether to draw progress bars and print notes to stderr.
 
     Returns:
-        The comparison: its tables and its runs.
+        The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
+        is in `Comparison.failed`.
 
     Raises:
         UserError: if a method, a site or a setting is unknown, or if a method or a setting cannot be used with the
             data; nothing has been trained then.
     """
-    return _compare(config, methods, False, None, seeds, sites, vary, out, resume, progress)
+    return _compare(config, methods, False, None, seeds, sites, vary, out, resume, jobs, progress)
 
 
 def leave_two_sites_out(
     config: ConfigLike, methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"), *,
     pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[object]] | None = None, out: str | Path | None = None, resume: bool = False,
-    progress: bool = False,
+    jobs: int | None = None, progress: bool = False,
 ) -> Comparison:
     """Train and test every method for each pair of an unseen site and a validation site, and compare their scores.
 
@@ -354,16 +366,20 @@ def leave_two_sites_out(
             each combination of the values. None varies nothing.
         out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
+        jobs: how many runs work at the same time, each in a process of its own; with 1, all runs work in this process,
+            one after another. None starts processes when they save time: as many as CPU cores and memory allow, and
+            none on a GPU. The results do not depend on it.
         progress: whether to draw progress bars and print notes to stderr.
 
     Returns:
-        The comparison: its tables and its runs.
+        The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
+        is in `Comparison.failed`.
 
     Raises:
         UserError: if a method, a site, a pair or a setting is unknown, if a method or a setting cannot be used with the
             data, or if there are fewer than three sites; nothing has been trained then.
     """
-    return _compare(config, methods, True, pairs, seeds, sites, vary, out, resume, progress)
+    return _compare(config, methods, True, pairs, seeds, sites, vary, out, resume, jobs, progress)
 
 
 def export(run: Run | str | Path, out: str | Path | None = None) -> Path:
@@ -389,7 +405,7 @@ def export(run: Run | str | Path, out: str | Path | None = None) -> Path:
 def compare(
     config: Config, methods: Sequence[MethodChoice], out: str | Path | None = None, *, leave_two_out: bool = False,
     pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
-    varied: Sequence[Sequence[Override]] = (), resume: bool = False, progress: bool = False,
+    varied: Sequence[Sequence[Override]] = (), resume: bool = False, jobs: int | None = None, progress: bool = False,
 ) -> Comparison:
     """Train, test and compare methods, and write the tables.
 
@@ -407,29 +423,36 @@ def compare(
         sites: names of the unseen sites; None takes every site. It cannot be given together with `pairs`.
         varied: for each varied setting, a list of its values. Every method is run with each combination of the values.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
+        jobs: how many runs work at the same time, each in a process of its own; with 1, all runs work in this process,
+            one after another. None starts processes when they save time: as many as CPU cores and memory allow, and
+            none on a GPU. The results do not depend on it.
         progress: whether to draw progress bars and print notes to stderr.
 
     Returns:
-        The comparison: its tables and its runs.
+        The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
+        is in `Comparison.failed`.
 
     Raises:
         UserError: if a method, a site, a pair or a setting is unknown, or if a method or a setting cannot be used with
             the data.
     """
+    check_arguments(jobs=jobs)
     with _folder(out, resume) as (folder, keep):
         plan = plan_comparison(
             config, folder, methods, seeds, sites, varied, leave_two_out, pairs, resume, not progress
         )
-        locked = run_folds(plan.folds, quiet=not progress)
+        unfinished = run_folds(plan.folds, jobs, quiet=not progress)
+        if unfinished.failed and not any(fold.folder.is_finished() for fold in plan.folds):
+            raise UserErrors(f"{name}: {why}" for name, why in unfinished.failed.items())
         tables = build_tables(plan)
         tables.write(folder)
-    return Comparison(plan, tables, len(locked), _keep=keep)
+    return Comparison(plan, tables, unfinished, _keep=keep)
 
 
 def _compare(
     config: ConfigLike, methods: Sequence[MethodLike] | MethodLike, leave_two_out: bool,
     pairs: Sequence[tuple[str, str]] | None, seeds: int, sites: Sequence[str] | None,
-    vary: Mapping[str, Sequence[object]] | None, out: str | Path | None, resume: bool, progress: bool,
+    vary: Mapping[str, Sequence[object]] | None, out: str | Path | None, resume: bool, jobs: int | None, progress: bool,
 ) -> Comparison:
     """Check the arguments of a comparison from Python, convert them, and compare the methods."""
     base = load_config(config)
@@ -437,11 +460,14 @@ def _compare(
     given = {"seeds": seeds, "sites": sites, "pairs": pairs, "vary": {} if vary is None else vary}
     values = {name: as_plain(value, name) for name, value in given.items()}
     check_arguments(**values, methods=chosen, out=out, resume=resume, progress=progress)
-    return compare(
+    comparison = compare(
         base, [MethodChoice.of(method, base) for method in chosen], out, leave_two_out=leave_two_out,
         pairs=values["pairs"], seeds=values["seeds"], sites=values["sites"], varied=varied_values(values["vary"]),
-        resume=resume, progress=progress,
+        resume=resume, jobs=jobs, progress=progress,
     )
+    for name, why in comparison.failed.items():
+        warnings.warn(f"{name}: this run failed and is not in the tables: {why}", UserWarning, stacklevel=3)
+    return comparison
 
 
 class _TemporaryFolder:

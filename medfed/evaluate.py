@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from medfed import api
-from medfed.cli.program import add_common_flags, add_config_argument, overrides, run_program
+from medfed.cli.program import add_common_flags, add_config_argument, add_jobs_flag, overrides, run_program
 from medfed.config.overrides import Override
 from medfed.config.schema import load
 from medfed.core.errors import UserError
@@ -21,8 +21,8 @@ def main(argv: list[str] | None = None) -> int:
         argv: the command-line arguments; None reads `sys.argv`.
 
     Returns:
-        The exit code: 0 if all runs are done, 1 if some runs were left out because another process has locked them, 2
-        after an error that the user can correct.
+        The exit code: 0 if all runs are done, 1 if some failed or were left out because another process has locked
+        them, 2 after an error that the user can correct.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.evaluate", description=__doc__)
     add_config_argument(parser)
@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1, metavar="N",
                         help="number of runs of each method and unseen site: seed, seed + 1, ...")
     parser.add_argument("--sites", nargs="+", metavar="SITE", help="leave out these sites only")
+    add_jobs_flag(parser, "runs")
     add_common_flags(parser)
     args = parser.parse_args(argv)
     return run_program("medfed.evaluate", lambda: _evaluate(args))
@@ -57,18 +58,21 @@ def _evaluate(args: argparse.Namespace) -> int:
         args.out or Path("runs") / f"{Path(config.source).stem}-leave_{number}_out",
         leave_two_out=args.leave_two_sites_out, seeds=args.seeds, sites=args.sites, resume=args.resume,
         pairs=[pair.partition("/")[::2] for pair in args.pairs] if args.pairs else None,
-        varied=[Override.parse_each(text, "--vary") for text in args.vary], progress=not args.quiet,
+        varied=[Override.parse_each(text, "--vary") for text in args.vary], jobs=args.jobs,
+        progress=not args.quiet,
     )
     print(comparison.tables.to_text(bold=sys.stdout.isatty()))
     if comparison.n_locked:
         print(f"\n{comparison.n_locked} of {len(comparison.plan.folds)} runs are locked by another process; once it "
               "is done, --resume completes the table.")
+    for name, reason in comparison.failed.items():
+        print(f"\nfailed: {name}: {reason}. --resume repeats it.")
     for name, reason in comparison.incompatible.items():
         print(f"\nnot compared: {name}: {reason}")
     more = "; of the validation sites: validation.csv, validation.json" if args.leave_two_sites_out else ""
     print(f"\nThe table is in {comparison.folder}: table.md, table.csv, table.json, table.tex{more}; costs: cost.csv. "
           "Each run has its own folder in it.")
-    return 1 if comparison.n_locked else 0
+    return 1 if comparison.n_locked or comparison.failed else 0
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _work(args: argparse.Namespace) -> int:
     site_file, config = read_site_file(args.file)
-    set_deterministic()
+    set_deterministic(config.training.threads)
     _check_data(config.data.ensure_available(None), args.quiet)
     with warnings.catch_warnings():
         # The data check has already reported its warnings, and that there is only one site is expected here.

@@ -7,7 +7,7 @@ import shlex
 import sys
 
 from medfed import api
-from medfed.cli.program import add_common_flags, add_config_argument, overrides, run_program
+from medfed.cli.program import add_common_flags, add_config_argument, add_jobs_flag, overrides, run_program
 from medfed.config.schema import load
 from medfed.experiments.run import default_folder
 
@@ -25,6 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     add_config_argument(parser)
     parser.add_argument("--accept-config-change", action="store_true",
                         help="resume although a setting differs from that of the run")  # fmt: skip
+    add_jobs_flag(parser, "sites")
     add_common_flags(parser)
     args = parser.parse_args(argv)
     return run_program("medfed.train", lambda: _train(args))
@@ -34,7 +35,7 @@ def _train(args: argparse.Namespace) -> int:
     config = load(api.find_config(args.config), overrides(args))
     run = api.run(
         config, args.out or default_folder(config), resume=args.resume,
-        accept_config_change=args.accept_config_change, progress=not args.quiet,
+        accept_config_change=args.accept_config_change, jobs=args.jobs, progress=not args.quiet,
     )
     print(run)
     print(f"\nAll files are in {run.folder}: cases.csv, summary.json, figures/, model.safetensors, ledger.csv.")

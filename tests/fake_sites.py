@@ -10,15 +10,16 @@ from multiprocessing.connection import Connection
 
 connection = Connection(int(sys.argv[1]))
 job = json.loads(connection.recv_bytes())
-site = job["site"]
+site = job["sites"][0]
 open(site + ".pid", "w").write(str(os.getpid()))
 action = lambda: open(site + ".does").read() if os.path.exists(site + ".does") else "echo"
 if action() == "no start":
     connection.send_bytes(b"e" + b"sites: no images here")
     time.sleep(60)  # the parent must not wait for this process to end
-connection.send_bytes(b"r")
+connection.send_bytes(b"r0.5")
 while True:
-    request = connection.recv_bytes()
+    header = json.loads(connection.recv_bytes())
+    bodies = [connection.recv_bytes() for _ in range(header["n_bodies"])]
     if action() == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if action() == "exit":
@@ -30,22 +31,24 @@ while True:
     if action() == "no":
         connection.send_bytes(b"e" + b"training diverged")
         continue
-    connection.send_bytes(b"s" + json.dumps([site, 1, 2]).encode())
-    connection.send_bytes(b"n" + b"few images")
-    connection.send_bytes(b"a" + request)
+    for name, index in header["sites"].items():
+        connection.send_bytes(b"s" + json.dumps([name, 1, 2]).encode())
+        connection.send_bytes(b"n" + b"few images")
+        connection.send_bytes(b"a" + bodies[index])
+    connection.send_bytes(b"r0.5")
 '''
 
 
 def install_fake_worker(folder: Path, monkeypatch) -> Path:
-    """Make every site's worker process, started in this folder, run the program above; return the folder."""
+    """Make every worker process that is started in this folder run the program above; return the folder."""
     (folder / "fake_worker.py").write_text(PROGRAM)
-    monkeypatch.setattr("medfed.engines.site_process.WORKER", "fake_worker")
+    monkeypatch.setattr("medfed.engines.worker_process.WORKER", "fake_worker")
     monkeypatch.chdir(folder)
     return folder
 
 
 def process_id(folder: Path, site: str) -> int:
-    """Return the process ID that the site's fake worker wrote into its file."""
+    """Return the process ID that the fake worker whose first site is `site` wrote into its file."""
     return int((folder / f"{site}.pid").read_text())
 
 

@@ -87,6 +87,19 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
 
 
+def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the flag `--jobs` to a parser: how many processes work at the same time.
+
+    Args:
+        parser: the parser of a program.
+        what: what works at the same time, such as "sites".
+    """
+    parser.add_argument("--jobs", type=int, metavar="N",
+                        help=f"how many {what} work at the same time, each in a process of its own (1: no process is "
+                             "started). Default: as many as cores and memory allow, if it saves time; on a GPU 1. The "
+                             "result does not depend on it")  # fmt: skip
+
+
 def overrides(arguments: argparse.Namespace) -> list[str]:
     """Return the changes of the config that the user wrote as command-line flags, each as the text `KEY=VALUE`.
 

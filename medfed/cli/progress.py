@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 from tqdm import tqdm
+
+OnTraining = Callable[[int, int], None]  # called with the trainings of sites that are done, and of all rounds
+FILE_INTERVAL_S = 60.0  # between two states of the bar in a log file
 
 
 class RoundProgress(AbstractContextManager):
@@ -17,15 +22,20 @@ class RoundProgress(AbstractContextManager):
         rounds: number of all rounds, including the finished ones.
         n_sites: number of sites that train in a round.
         quiet: True draws nothing.
+        on_training: function that is called after each training of a site (`OnTraining`); None calls nothing.
     """
 
-    def __init__(self, rounds_done: int, rounds: int, n_sites: int, quiet: bool = False) -> None:
+    def __init__(
+        self, rounds_done: int, rounds: int, n_sites: int, quiet: bool = False, on_training: OnTraining | None = None
+    ) -> None:
+        self._n_done, self._n_all, self._on_training = rounds_done * n_sites, rounds * n_sites, on_training
         self._rounds, self._round, self._score = rounds, rounds_done + 1, ""
         self._bar = tqdm(
             total=rounds * n_sites,
             initial=rounds_done * n_sites,
             disable=quiet,
             unit="site",
+            mininterval=0.1 if sys.stderr is not None and sys.stderr.isatty() else FILE_INTERVAL_S,
             dynamic_ncols=True,
             bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} sites, {remaining} left",
         )
@@ -56,6 +66,9 @@ class RoundProgress(AbstractContextManager):
         """
         if kind == "train":
             self._bar.update(1)
+            self._n_done += 1
+            if self._on_training:
+                self._on_training(self._n_done, self._n_all)
 
     def round_done(self, history: dict) -> None:
         """Show the number of the next round, and the validation score of the round that has just ended.

@@ -3,20 +3,39 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 
-def set_deterministic(threads: int | None = None) -> None:
-    """Make PyTorch use deterministic algorithms, and a fixed number of CPU threads.
+def set_deterministic(threads: int) -> None:
+    """Make PyTorch use deterministic algorithms and a fixed number of CPU threads, in the whole process.
 
-    The number of threads matters because a sum that is split among another number of threads is rounded differently. If
+    The number of threads matters because a sum that is split among another number of threads is rounded differently.
+    It is a setting of the config and not the number of cores, so that every machine splits a sum in the same way. If
     an operation has no deterministic algorithm, PyTorch warns and runs it anyway.
 
     Args:
-        threads: number of CPU threads, at least 1; None or 0 keeps the current number.
+        threads: number of CPU threads, at least 1 (`training.threads`).
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS results differ from run to run
     torch.use_deterministic_algorithms(True, warn_only=True)
-    if threads:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def deterministic(threads: int) -> Iterator[None]:
+    """Context manager that calls `set_deterministic` and restores the number of CPU threads afterwards.
+
+    The deterministic algorithms stay on.
+
+    Args:
+        threads: number of CPU threads, at least 1 (`training.threads`).
+    """
+    before = torch.get_num_threads()
+    set_deterministic(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 
+LOCK_POLL_S = 0.05
+
 
 def write_atomically(path: Path, *parts: bytes | str) -> None:
     """Write a file in one step: another process sees either the old file or the complete new one.
@@ -119,7 +121,7 @@ def exclusive_lock(path: Path, busy: Callable[[str], UserError], wait_s: float =
                 if time.monotonic() >= give_up:
                     file.seek(0)
                     raise busy(file.read().strip() or "another process") from error
-                time.sleep(min(1.0, wait_s))
+                time.sleep(LOCK_POLL_S)
         file.truncate(0)
         file.write(f"process {os.getpid()}\n")
         file.flush()

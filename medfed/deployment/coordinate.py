@@ -60,7 +60,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
     privacy_accounting.require_accountant(plan.privacy)
     kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
     server, admin = _kits(kits, sites)
-    set_deterministic()
+    set_deterministic(plan.training.threads)
     folder = RunFolder(args.folder / RUN)
     with folder.locked():
         done = folder.rounds()

@@ -19,7 +19,7 @@ from medfed.core.registry import suggestion
 from medfed.deployment.agreement import VALIDATION_KINDS, Agreement, Guard
 from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
-from medfed.experiments.setup import build_network, build_site, build_task
+from medfed.experiments.setup import build_network, build_sites, build_task
 from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message
 from medfed.federation.site import Site
@@ -44,7 +44,8 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
         UserError: if the folder of the site or its images are missing or damaged.
     """
     if name != config.federation.validation_site:
-        return build_site(config, name)
+        (site,), _ = build_sites(config, [name])
+        return site
     dataset = config.data.ensure_available(None)
     if name not in (known := dataset.site_names()):
         raise UserError(f"{dataset.root}: has no folder of the validation site '{name}'. {suggestion(name, known)}")

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
 from medfed.config import strict_yaml, validation
@@ -151,8 +150,8 @@ def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: boo
         if (folder / MODEL).is_file():
             raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to join another federation, "
                             f"change `folder` in {file}")
-        job = {"config": config_yaml, "source": file, "site": site_file.site,
-               "folder": str(folder.resolve()), "directory": os.getcwd(), "threads": torch.get_num_threads(),
+        job = {"config": config_yaml, "source": file, "sites": [site_file.site],
+               "folder": str(folder.resolve()), "directory": os.getcwd(),
                "agreement": asdict(site_file.agrees)}  # fmt: skip
         kit.write(SITE_FILE, {site_file.site: job})
         plan = hashlib.sha256(Path(site_file.plan).read_bytes()).hexdigest()

@@ -20,7 +20,7 @@ from torch import Tensor
 from medfed.config.schema import load
 from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
-from medfed.experiments.setup import build_site
+from medfed.experiments.setup import build_sites
 from medfed.federation.message import Message
 from medfed.federation.privacy import Privacy
 from medfed.federation.site import Site
@@ -69,11 +69,12 @@ class MedfedClient(ClientAlgo):
             UserError: if the config or the site's files are missing or wrong, or if the site is the validation site,
                 which does not train.
         """
-        set_deterministic()
-        built = build_site(load(config, overrides), site)
-        if not isinstance(built, Site):
+        loaded = load(config, overrides)
+        set_deterministic(loaded.training.threads)
+        sites, _ = build_sites(loaded, [site])
+        if not sites:
             raise UserError(f"{config}: '{site}' is the validation site, which does not train; choose another site")
-        return cls(built)
+        return cls(sites[0])
 
     def initialize(self, extra: dict | None = None) -> None:
         """Check that the host (the program that runs the federation) uses the name of this site.

@@ -1,20 +1,25 @@
-"""The program that runs one site in a process of its own.
+"""The program that hosts one or more sites, or does the runs of a comparison, in a process of its own.
 
-`medfed.engines.site_process.SiteProcess` starts it, sends requests through a socket and receives replies. At a hospital
-the site is behind its guard (`GuardedSite`).
+`medfed.engines.worker_process.WorkerProcess` starts it, sends requests through a socket and receives replies. Sites
+work one after another, and so do runs. At a hospital there is one site, behind its guard (`GuardedSite`).
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from medfed.config.schema import load_text
+from medfed.config.schema import Config, load_text
 from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
@@ -22,19 +27,20 @@ from medfed.core.malloc import keep_freed_memory
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guarded_site import GuardedSite, build_local_site
 from medfed.engines.in_process import InProcess
-from medfed.engines.site_process import ERROR, READY, REPLY, STEP, WARNING
-from medfed.experiments.setup import build_site
+from medfed.engines.worker_process import ERROR, READY, REPLY, STEP, WARNING
+from medfed.experiments.run_folds import serve_run
+from medfed.experiments.setup import build_sites
 from medfed.federation.engine import OnStep
 from medfed.federation.message import Message
 from medfed.federation.site import Site
-from medfed.federation.validation_site import ValidationSite
 
-ReplyFunction = Callable[[Message], Message]  # returns the reply to a request
+Serve = Callable[[Mapping[str, Any], Sequence[bytes]], Iterator[bytes]]  # yields the replies to a request
 LOCK, LOCK_TIMEOUT_S = "site.lock", 60
+PARENT_POLL_S = 0.2
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program that serves one site in a process of its own. `SiteProcess` starts this program, not the user.
+    """Run the program that serves sites in a process of its own. `WorkerProcess` starts this program, not the user.
 
     Args:
         argv: one argument, the file descriptor of this process's end of the socket; None reads `sys.argv`.
@@ -43,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         The exit code 0.
     """
     (descriptor,) = sys.argv[1:] if argv is None else argv
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     keep_freed_memory()
     with Connection(int(descriptor)) as connection:
         try:
@@ -52,72 +59,108 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def serve(connection: Connection) -> None:
-    """Build a site, then reply to requests until the parent process closes the connection.
+def _end_with_parent(parent: int) -> None:
+    """End this process when its parent process has ended, so that no two processes ever write the same files."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_S)
+    os._exit(0)
 
-    The first message on the connection is JSON that describes the site: `config` (the config as YAML text), `source`
-    (the name of the config in error messages), `site` (the name of the site), `folder` (the folder of the site's
-    files), `threads` (the number of CPU threads) and, only at a hospital, `agreement` (what may leave). Every later
-    message is the bytes of a request. Everything that is sent back begins with one byte that says what it is: a reply,
-    an error, a warning or a progress report.
+
+def serve(connection: Connection) -> None:
+    """Reply to requests until the parent process closes the connection.
+
+    The first message on the connection is JSON that describes the job. For sites it has `config` (the config as YAML
+    text), `source` (the name of the config in error messages), `sites` (the names of the sites), `folder` (the folder
+    of the sites' files) and, only at a hospital, `agreement` (what may leave). Every later request is JSON, with the
+    `kind` of the requests, the index of each site's request in the messages that follow (`sites`), and their number
+    (`n_bodies`); then these messages. Without `sites`, the job is to do runs, and the requests are those of
+    `serve_run`. Everything that is sent back begins with one byte that says what it is: a reply, an error, a warning,
+    a progress report, or that the worker is ready for the next request, with the seconds that the last one took.
 
     Args:
         connection: the connection to the parent process.
     """
     job = json.loads(connection.recv_bytes())
-    set_deterministic(job["threads"])
+    is_hospital = "agreement" in job
     warnings.simplefilter("always")
     warnings.showwarning = _forward_warnings(connection)
-    folder = Path(job["folder"])
 
-    def on_step(site: str, step: int, n_steps: int) -> None:
-        connection.send_bytes(STEP + json.dumps((site, step, n_steps)).encode())
+    def on_step(name: str, step: int, n_steps: int) -> None:
+        connection.send_bytes(STEP + json.dumps((name, step, n_steps)).encode())
 
-    folder.mkdir(parents=True, exist_ok=True)
     try:
-        # The lock waits for the process of an earlier job that may still train this site.
-        with exclusive_lock(folder / LOCK, lambda holder: _locked_error(folder, holder), LOCK_TIMEOUT_S):
-            reply = _reply_function(job, folder, on_step)
-            connection.send_bytes(READY)
+        with ExitStack() as stack:
+            if "sites" not in job:
+                replies = _runs(on_step)
+            else:
+                folder = Path(job["folder"])
+                folder.mkdir(parents=True, exist_ok=True)
+                if is_hospital:  # FLARE may start its process again while that of an earlier job still trains the site
+                    lock = exclusive_lock(folder / LOCK, lambda holder: _locked_error(folder, holder), LOCK_TIMEOUT_S)
+                    stack.enter_context(lock)
+                config = load_text(job["config"], job["source"])
+                set_deterministic(config.training.threads)
+                replies = (_hospital if is_hospital else _sites)(job, config, folder, on_step)
+            connection.send_bytes(READY + b"0")
             while True:
-                connection.send_bytes(_reply_frame(reply, connection.recv_bytes(), "agreement" in job))
+                header = json.loads(connection.recv_bytes())
+                bodies = [connection.recv_bytes() for _ in range(header["n_bodies"])]
+                for frame in _frames(replies, header, bodies, is_hospital):
+                    connection.send_bytes(frame)
     except UserError as error:
-        connection.send_bytes(ERROR + _reason(str(error), "agreement" in job))
+        connection.send_bytes(ERROR + _reason(str(error), is_hospital))
 
 
-def _reply_function(job: dict, folder: Path, on_step: OnStep) -> ReplyFunction:
-    config = load_text(job["config"], job["source"])
-    if "agreement" in job:
-        site = build_local_site(config, job["site"])
-        if isinstance(site, Site):
-            site.progress = on_step
-        agreement = Agreement(**{**job["agreement"], "sends": tuple(job["agreement"]["sends"])})
-        return GuardedSite(site, folder, agreement).reply
-    site = build_site(config, job["site"])
-    if isinstance(site, ValidationSite):
-        engine = InProcess([], folder, validation_site=site)
-    else:
-        engine = InProcess([site], folder, on_step=on_step)
-    return lambda request: engine.exchange(request.kind, {site.name: request})[site.name]
+def _runs(on_step: OnStep) -> Serve:
+    return lambda header, bodies: iter([serve_run(header, partial(on_step, ""))])
 
 
-def _reply_frame(reply: ReplyFunction, request: bytes, is_hospital: bool) -> bytes:
-    """Return the frame with the reply, or with the reason why there is none.
+def _hospital(job: Mapping[str, Any], config: Config, folder: Path, on_step: OnStep) -> Serve:
+    site = build_local_site(config, job["sites"][0])
+    if isinstance(site, Site):
+        site.progress = on_step
+    agreement = Agreement(**{**job["agreement"], "sends": tuple(job["agreement"]["sends"])})
+    guarded = GuardedSite(site, folder, agreement)
+    return lambda header, bodies: (guarded.reply(Message.from_bytes(body)).to_bytes() for body in bodies)
+
+
+def _sites(job: Mapping[str, Any], config: Config, folder: Path, on_step: OnStep) -> Serve:
+    with warnings.catch_warnings():
+        # The parent process has read all images, and has reported what is unusual in them.
+        warnings.simplefilter("ignore", UserWarning)
+        sites, validation_site = build_sites(config, job["sites"])
+    engine = InProcess(
+        sites, folder, validation_site, config.federation, on_step=on_step, shares_folder=True
+    )
+
+    def serve_sites(header: Mapping[str, Any], bodies: Sequence[bytes]) -> Iterator[bytes]:
+        requests = [Message.from_bytes(body) for body in bodies]
+        messages = {site: requests[index] for site, index in header["sites"].items()}
+        return (reply for _, reply in engine.replies(header["kind"], messages))
+
+    return serve_sites
+
+
+def _frames(serve: Serve, header: Mapping[str, Any], bodies: list[bytes], is_hospital: bool) -> Iterator[bytes]:
+    """Yield a frame for each reply and a last one, or a frame with the reason why there is no reply.
 
     A programming error is not caught: it ends the process, with its traceback in the log.
     """
+    start = time.perf_counter()
     try:
-        return REPLY + reply(Message.from_bytes(request)).to_bytes()
+        for reply in serve(header, bodies):
+            yield REPLY + reply
+        yield READY + str(time.perf_counter() - start).encode()
     except Refused as error:  # its text contains no names of files
-        return ERROR + str(error).encode()
+        yield ERROR + str(error).encode()
     except UserError as error:
-        return ERROR + _reason(str(error), is_hospital)
+        yield ERROR + _reason(str(error), is_hospital)
     except (ValueError, MemoryError, OSError) as error:  # a full disk is an OSError
-        return ERROR + _reason(f"{type(error).__name__}: {error}", is_hospital)
+        yield ERROR + _reason(f"{type(error).__name__}: {error}", is_hospital)
     except RuntimeError as error:
         if "out of memory" not in str(error):
             raise
-        return ERROR + _reason(f"out of memory: {error}", is_hospital)
+        yield ERROR + _reason(f"out of memory: {error}", is_hospital)
 
 
 def _reason(why: str, is_hospital: bool) -> bytes:

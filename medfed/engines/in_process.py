@@ -1,21 +1,26 @@
-"""The engine `in_process`: all sites run in this process, one after another.
+"""The engine `in_process`: the sites work in this process, one after another, or divided among worker processes.
 
-Messages are still converted to bytes and back, as for any other engine, so that a site receives nothing but what is in
-the message. Each site's reply and memory are stored in a file after each training round (`SiteStore`), so that a run
-that was stopped can be resumed with bit-identical results.
+Messages are converted to bytes and back in both cases, as for any other engine, so that a site receives nothing but
+what is in the message. Each site's reply and memory are stored in a file after each training round (`SiteStore`), so
+that a run that was stopped can be resumed with bit-identical results, also with another number of worker processes.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, argument
+from medfed.core.machine import max_processes
 from medfed.engines.site_store import SiteStore
+from medfed.engines.worker_pool import WorkerPool, balanced_groups
+from medfed.engines.worker_process import WorkerFailed, can_be_imported, check_can_be_imported, n_workers_worth_it
 from medfed.federation.engine import OnReply, OnStep
 from medfed.federation.message import Message, failed_reply
 from medfed.federation.settings import Federation
@@ -23,25 +28,33 @@ from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 
 Commit = Callable[[], None]  # moves a site's new file to its final place
+FIRST_TRAINING_S = 2.0  # how much longer the first training of a process takes, as libraries load parts of themselves
 
 
 @dataclass
 class InProcess:
-    """Engine that runs all sites in this process; the default for simulations.
+    """Engine that runs all sites in this process, or in worker processes; the default for simulations.
 
     Args:
         local_sites: the sites that train.
         folder: folder in which each site's reply, and the tensors that the site keeps between rounds, are stored after
-            each training round. None stores nothing. Then a run cannot be resumed, and work of a rejected reply is not
-            undone at the site.
+            each training round. None stores nothing. Then a run cannot be resumed, work of a rejected reply is not
+            undone at the site, and all sites
+            work in this process.
         validation_site: the validation site; None if there is none. The method `sites` does not return its name.
         settings: the `federation` section of the config.
-        config_yaml: the whole config as YAML text. Only subclasses that build the sites in other processes use it.
-        source: the name of the config in error messages. Only such subclasses use it.
-        on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
-            requests); None calls nothing.
-        on_step: function that is called after each training step with (site, step, steps of this round); None calls
-            nothing.
+        config_yaml: the whole config as YAML text, from which worker processes build their sites.
+        source: the name of the config in error messages, for worker processes.
+        jobs: how many sites work at the same time. With 1, all sites work in this process, one after another. With
+            more, they are divided among so many worker processes, which start with the first request. None starts
+            workers after the first sites have trained in this process, if the time that they are expected to save is
+            worth it: as many as cores, free memory and sites allow, and none on a GPU. The result does not depend
+            on it.
+        shares_folder: whether other processes, with other sites, use the folder at the same time.
+        reading_s: seconds that it took to read the images of all sites, which each worker repeats for its sites. It is
+            used with `jobs=None` only.
+        on_reply: function that is called after each reply (`OnReply`); None calls nothing.
+        on_step: function that is called after each training step (`OnStep`); None calls nothing.
     """
 
     local_sites: list[Site]
@@ -50,20 +63,28 @@ class InProcess:
     settings: Federation = Federation()
     config_yaml: str = ""
     source: str = ""
+    jobs: int | None = 1
+    shares_folder: bool = False
+    reading_s: float = 0.0
     on_reply: OnReply | None = None
     on_step: OnStep | None = None
+    work_s: float | None = field(default=None, init=False)
     _store: SiteStore | None = field(default=None, init=False)
+    _workers: WorkerPool | None = field(default=None, init=False)
+    _has_trained: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if self.folder is not None:
-            self._store = SiteStore(self.folder)
+            self._store = SiteStore(self.folder, self.shares_folder)
 
     def sites(self) -> list[str]:
         """Return the sorted names of the sites that train. The validation site, which never trains, is left out."""
         return sorted(site.name for site in self.local_sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
-        """Let each site reply to its request; the sites work one after another, in the order of their names.
+        """Let each site reply to its request.
+
+        The sites of this process, and those of one worker process, work one after another, in the order of their names.
 
         Args:
             kind: the kind of all these requests: "share", "train" or "validate".
@@ -74,36 +95,67 @@ class InProcess:
             `federation.on_bad_update` is "drop", its reply is a message of kind "failed" with the reason.
 
         Raises:
+            UserError: if a site raises it and `federation.on_bad_update` is "stop", or if a worker process ends.
+        """
+        start = time.perf_counter()
+        if self._workers is None and self.folder is not None and self.jobs is not None and self.jobs > 1:
+            self._start_workers(self.jobs)
+        replies = {} if self._workers else self._exchange_here(kind, messages)
+        self.work_s = time.perf_counter() - start
+        if self._workers and (left := {name: messages[name] for name in messages if name not in replies}):
+            replies |= self._workers.exchange(kind, left, self.on_reply, self.on_step)
+            self.work_s += self._workers.work_s
+        return dict(sorted(replies.items()))
+
+    def replies(
+        self, kind: str, messages: Mapping[str, Message], stopped: Callable[[], bool] = lambda: False
+    ) -> Iterator[tuple[str, bytes]]:
+        """Let each site of this process reply to its request, and yield the replies one after another.
+
+        The iterator must be used until it ends, because the last files are moved to their final places then.
+
+        Args:
+            kind: the kind of all these requests: "share", "train" or "validate".
+            messages: the requests by the name of the site.
+            stopped: function without arguments that returns True if no further site should work; it is called before
+                each site.
+
+        Yields:
+            The name of a site and the bytes of its reply, in the order of the names.
+
+        Raises:
             UserError: if a site raises a UserError and the setting `federation.on_bad_update` is "stop", or if a site's
                 file in the engine's folder is missing or damaged.
         """
         by_name = self._by_name()
-        training_sites = [site for site in self.local_sites if site.name in messages] if kind == "train" else []
         number = next(iter(messages.values())).facts.get("round", 0) if messages else 0
-        if training_sites and self._store:
-            self._store.begin_round(self.local_sites, messages.keys(), number)
-        replies = {}
+        store = self._store if messages and kind == "train" else None
+        if store:
+            store.begin_round(self.local_sites, messages.keys(), number)
+        trained: list[Site] = []
         commits: list[Future[None]] = []
         requests = _Requests(messages)
         with ThreadPoolExecutor(1) as disk:  # writes a site's file to the disk while the next site trains
-            for index, name in enumerate(sorted(messages), start=1):
-                reply, commit = self._deliver(by_name[name], requests.take(name))
-                replies[name] = Message.from_bytes(reply)
+            for name in sorted(messages):
+                if stopped():
+                    break
+                site = by_name[name]
+                reply, commit = self._deliver(site, requests.take(name))
                 commits += [disk.submit(commit)] if commit else []
-                if self.on_reply:
-                    self.on_reply(kind, name, index, len(messages))
+                trained += [site] if isinstance(site, Site) else []
+                yield name, reply
         for written in commits:
             written.result()  # raises the error of a failed write, such as a full disk
-        if training_sites and self._store:
-            self._store.end_round(sorted(training_sites, key=lambda site: site.name), number)
-        return replies
+        if store:
+            store.end_round(trained, number)
 
     def restore(self, took_part: Mapping[str, int]) -> None:
         """Give each site back the tensors that the site kept after its last accepted round.
 
-        Such tensors are, for example, the state of the site's optimiser. The tensors are read from the site's file in
-        the engine's folder. Nothing happens if the engine has no folder. The method is called before the first round,
-        so that a run can be resumed, and after the last round, for the evaluation.
+        Such tensors are, for example, the state of the site's optimiser. They are read from the site's file. Nothing
+        happens if the engine has no folder. If worker processes host the sites, only the entries of the network that
+        stay at a site are kept in this process, because the evaluation needs them: the workers read the files
+        themselves.
 
         Args:
             took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
@@ -113,9 +165,89 @@ class InProcess:
         """
         if self._store:
             self._store.restore(self.local_sites, took_part)
+            if self._workers:
+                self._free_memory()
 
     def close(self) -> None:
-        """Do nothing. Other engines end processes and connections here; this engine has none."""
+        """End the worker processes, if there are any."""
+        if self._workers:
+            self._workers.close()
+
+    def _exchange_here(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
+        """Let the sites of this process reply, until it is worth starting workers for the others."""
+        replies: dict[str, Message] = {}
+        n_workers, start = 1, time.thread_time()
+
+        def is_worth_it() -> bool:
+            return n_workers > 1
+
+        for name, reply in self.replies(kind, messages, stopped=is_worth_it):
+            replies[name] = Message.from_bytes(reply)
+            if self.on_reply:
+                self.on_reply(kind, name, len(replies), len(messages))
+            # CPU time, because other programs that use the cores make waiting longer, but not the workers faster.
+            start, site_s = time.thread_time(), time.thread_time() - start
+            if kind == "train" and self.jobs is None:
+                site_s -= 0.0 if self._has_trained else FIRST_TRAINING_S
+                self._has_trained = True
+                n_workers = self._n_workers_worth_it(site_s, messages, len(messages) - len(replies))
+        if n_workers > 1:
+            self._start_workers(n_workers)
+        return replies
+
+    def _n_workers_worth_it(self, site_s: float, messages: Mapping[str, Message], n_left: int) -> int:
+        """Return how many workers to start for the rest of the run, if a site trains `site_s` seconds; 1 is none."""
+        if self.folder is None:
+            return 1
+        number = next(iter(messages.values())).facts["round"]
+        rest_s = site_s * (n_left + (self.settings.rounds - number) * len(messages))
+        return n_workers_worth_it(rest_s, self.reading_s, lambda: self._max_workers(len(messages)))
+
+    def _max_workers(self, n_sites: int) -> int:
+        """Return how many workers cores and free memory allow, at most `n_sites`; 1 on a GPU, and at least 1."""
+        site = self.local_sites[0]
+        if next(site.network.parameters()).device.type != "cpu" or not can_be_imported(self.config_yaml):
+            return 1  # sites share a GPU only if the user asks for it
+        return min(n_sites, max_processes(site.settings.threads))
+
+    def _start_workers(self, n_workers: int) -> None:
+        """Create worker processes for all sites; each starts with its first request."""
+        check_can_be_imported(self.config_yaml, n_workers)
+        groups = balanced_groups(self._n_images(), n_workers)
+        self._workers = WorkerPool(groups, self._job(), len(groups), self._end_run)
+        self._free_memory()
+
+    def _n_images(self) -> dict[str, int]:
+        """Return the number of images that each site works with, by its name."""
+        n_images = {site.name: len(site.training) for site in self.local_sites}
+        if self.validation_site:
+            n_images[self.validation_site.name] = len(self.validation_site.samples)
+        return n_images
+
+    def _job(self) -> dict[str, str]:
+        """Return what the workers build their sites from (`medfed.deployment.worker.serve`).
+
+        Raises:
+            ValueError: if the engine was created without a folder.
+        """
+        if self.folder is None:
+            raise ValueError("folder is None, but sites in other processes need a folder for their files")
+        return {"config": self.config_yaml, "source": self.source, "folder": str(self.folder.resolve()),
+                "directory": os.getcwd()}  # fmt: skip
+
+    def _end_run(self, sites: Sequence[str], error: WorkerFailed) -> dict[str, Message]:
+        """Raise the error of a site in a worker, or an error that names the sites of a worker that ended."""
+        if error.is_reported:
+            raise UserError(str(error)) from error
+        raise UserError(
+            f"the worker process of {', '.join(sites)} failed: {error}; continue with {argument('resume', True)}, and "
+            f"with a smaller {argument('jobs')} if memory ran out"
+        ) from error
+
+    def _free_memory(self) -> None:
+        """Free the memory of sites that work in other processes, apart from entries that the evaluation needs."""
+        for site in self.local_sites:
+            site.memory = site.memory if site.local_keys else {}
 
     def _by_name(self) -> dict[str, Site | ValidationSite]:
         by_name: dict[str, Site | ValidationSite] = {site.name: site for site in self.local_sites}

@@ -32,7 +32,8 @@ STOP_TIMEOUT_S = 20
 class NVFlare(Processes):
     """Engine that runs all sites in NVIDIA FLARE's simulator.
 
-    The arguments are those of `InProcess`. FLARE's log is `flare.log` in the folder of the sites' files.
+    The arguments are those of `InProcess`; `jobs` is not used, because the simulator lets all sites work at the same
+    time. FLARE's log is `flare.log` in the folder of the sites' files.
     """
 
     _flare: FlareConnection | None = field(default=None, init=False)
@@ -75,9 +76,9 @@ class NVFlare(Processes):
         local = workspace / "local"
         local.mkdir()
         (local / "resources.json").write_text(json.dumps(allow_list()))
-        (local / SITE_FILE).write_text(json.dumps({name: self._job(name) for name in names}))
+        (local / SITE_FILE).write_text(json.dumps({name: {**self._job(), "sites": [name]} for name in names}))
         (local / CONNECTION_FILE).write_text(json.dumps(connection_settings))
-        return _Simulator(workspace, names, self.sites_folder / "flare.log")
+        return _Simulator(workspace, names, Path(self._job()["folder"]) / "flare.log")
 
 
 class _Simulator:

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.core.files import read_with_checksum, sha256_digest, stage_file, write_atomically
+from medfed.core.files import exclusive_lock, read_with_checksum, sha256_digest, stage_file, write_atomically
 from medfed.federation.message import FAILED, Message, digest, pack, unpack
 from medfed.federation.site import Site
 
 INTERRUPTED = -1  # stands for the round of a site's memory while the site trains, as the memory may be half changed
 N_KEPT_ROUNDS = 2  # a coordinator that was killed repeats one round at most
 WITHOUT_MEMORY = ".without_memory.json"  # cannot be the folder of a site, as no name of a site begins with a dot
+LOCK_TIMEOUT_S = 60
 ADVICE = "put back a copy, or start another run with --out"
 
 
@@ -37,9 +39,11 @@ class SiteStore:
 
     Args:
         folder: the folder that holds one folder for each site.
+        is_shared: whether other processes, with other sites, write to the folder at the same time.
     """
 
     folder: Path
+    is_shared: bool = False
     _memory_round: dict[str, int] = field(default_factory=dict)  # after which round each site's memory is
     _released: set[str] = field(default_factory=set)  # sites whose memory is only in their file
 
@@ -56,13 +60,15 @@ class SiteStore:
             training_sites: the names of the sites that train in this round.
             number: the number of the round that begins.
         """
+        without_memory = self._without_memory()
         for site in sites:
             if site.name not in training_sites:
                 self._release(site)
-        for name, rounds in self._without_memory().items():
-            for path in (self._path(name, earlier) for earlier in rounds if earlier < number):
-                path.unlink(missing_ok=True)
-            if (folder := self.folder / name).is_dir() and not any(folder.iterdir()):
+            for earlier in without_memory.get(site.name, []):
+                if earlier < number:
+                    self._path(site.name, earlier).unlink(missing_ok=True)
+            folder = self.folder / site.name
+            if site.name in without_memory and folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 
     def train(
@@ -113,15 +119,13 @@ class SiteStore:
             trained: the sites that trained in this round, sorted by name.
             number: the number of the round.
         """
-        old = self._without_memory()
-        new = dict(old)
-        for site in trained:
-            rounds = [earlier for earlier in old.get(site.name, []) if earlier < number]
-            rounds = rounds if site.memory else [*rounds, number][-N_KEPT_ROUNDS:]
-            if rounds or site.name in old:
-                new[site.name] = rounds
-        if new != old:
-            write_atomically(self.folder / WITHOUT_MEMORY, json.dumps(new, sort_keys=True))
+        trained = list(trained)
+        if not self._changed(trained, number):
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)  # it is missing if no site could train
+        with self._locked():
+            record = {**self._without_memory(), **self._changed(trained, number)}
+            write_atomically(self.folder / WITHOUT_MEMORY, json.dumps(record, sort_keys=True))
 
     def restore_memory(self, site: Site, last: int) -> None:
         """Restore a site's memory to its content after the site's last accepted round, from the site's file.
@@ -178,6 +182,23 @@ class SiteStore:
         if site.memory and not site.local_keys and site.name in self._memory_round:
             site.memory = {}
             self._released.add(site.name)
+
+    def _changed(self, trained: Iterable[Site], number: int) -> dict[str, list[int]]:
+        """Return the entries of the record of sites without memory that change with this round."""
+        old, changed = self._without_memory(), {}
+        for site in trained:
+            rounds = [earlier for earlier in old.get(site.name, []) if earlier < number]
+            rounds = rounds if site.memory else [*rounds, number][-N_KEPT_ROUNDS:]
+            if rounds != old.get(site.name, []):
+                changed[site.name] = rounds
+        return changed
+
+    def _locked(self) -> AbstractContextManager[object]:
+        """Return a context manager during which no other process changes the record of sites without memory."""
+        if not self.is_shared:
+            return nullcontext()
+        path = self.folder / f"{WITHOUT_MEMORY}.lock"
+        return exclusive_lock(path, lambda holder: UserError(f"{path}: {holder} does not release it"), LOCK_TIMEOUT_S)
 
     def _without_memory(self) -> dict[str, list[int]]:
         """Return the last rounds after which each site had no memory, by the name of the site."""

@@ -48,6 +48,7 @@ class _Arguments:
     resume: bool
     accept_config_change: bool
     progress: bool
+    jobs: bounds.PositiveInt | None
 
 
 def check_arguments(**values: object) -> None:

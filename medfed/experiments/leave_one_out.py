@@ -6,19 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tqdm import tqdm
-
 from medfed.config.overrides import Override
 from medfed.config.schema import Config, resolved
 from medfed.core.errors import UserError, argument
 from medfed.core.files import write_atomically
 from medfed.experiments.grid import Fold, Grid, check_rows, check_varied, validation_sites
 from medfed.experiments.method_choice import MethodChoice
-from medfed.experiments.resume import check_no_other_files, check_run_folder
-from medfed.experiments.run import run
+from medfed.experiments.resume import check_no_other_files
 from medfed.experiments.setup import progress_bar
 from medfed.outputs.published.section import CompletedRun, to_published_markdown
-from medfed.outputs.run_folder import RunFolderLockedError
 from medfed.outputs.tables.comparison import Table, build_table
 from medfed.outputs.tables.cost import NOTE, Cost, cost_csv, cost_rows, mean_cost, read_cost
 from medfed.outputs.tables.latex import to_latex
@@ -101,36 +97,6 @@ def plan_comparison(
         check_no_other_files(out)
     check_rows(folds)
     return ComparisonPlan(out, folds, leave_two_out, incompatible)
-
-
-def run_folds(folds: Sequence[Fold], quiet: bool) -> list[Fold]:
-    """Train and score all runs of a comparison that are not finished.
-
-    Args:
-        folds: the runs. Runs that were started before are continued.
-        quiet: True draws no progress bars and prints no notes.
-
-    Returns:
-        The runs whose folder is in use by another process. They were skipped.
-
-    Raises:
-        UserError: if a run cannot be done.
-    """
-    busy, is_done = [], [fold.folder.is_finished() for fold in folds]
-    with tqdm(total=len(folds), initial=sum(is_done), desc="folds", unit="fold", disable=quiet, dynamic_ncols=True,
-              position=1) as bar:  # finished folds count as `initial`, so the time left is that of the others
-        for fold, was_done in zip(folds, is_done, strict=True):
-            bar.set_description_str(f"{fold.row.label}, unseen {fold.site}, seed {fold.config.seed}")
-            try:
-                with fold.folder.locked():
-                    was_started = (fold.folder.path / "config.yaml").is_file()
-                    check_run_folder(fold.folder, resolved(fold.config), resume=was_started)
-                    fold.row.write(fold.folder.path)
-                    run(fold.config, fold.folder, quiet)
-            except RunFolderLockedError:
-                busy.append(fold)
-            bar.update(not was_done)
-    return busy
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ MAY_CHANGE = (
     "federation.validate_every",
     "training.batch_size",
     "training.learning_rate",
+    "training.threads",
 )
 REMAINDERS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
 # Files that a run leaves in its folder if it ends before its first round.

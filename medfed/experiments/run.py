@@ -6,8 +6,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from medfed.cli.progress import OnTraining
 from medfed.config.schema import Config, check_readable, resolved, to_yaml
-from medfed.core.determinism import set_deterministic
+from medfed.core.determinism import deterministic
 from medfed.core.errors import UserError, argument
 from medfed.datasets.splits import Split
 from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
@@ -50,7 +51,8 @@ def default_folder(config: Config) -> Path:
 
 
 def start_or_resume(
-    config: Config, folder: RunFolder, resume: bool = False, accept_config_change: bool = False, quiet: bool = False
+    config: Config, folder: RunFolder, resume: bool = False, accept_config_change: bool = False, quiet: bool = False,
+    jobs: int | None = None,
 ) -> dict[str, object]:
     """Train and evaluate one federation in a folder, or continue the run that is in the folder.
 
@@ -63,6 +65,8 @@ def start_or_resume(
         accept_config_change: whether to continue although settings have changed. Only some settings, such as the number
             of rounds, may change.
         quiet: True draws no progress bars and prints no notes.
+        jobs: how many sites work at the same time; None takes as many as are worth it. The result does not depend on
+            it.
 
     Returns:
         The content of `summary.json`, with the scores of the run.
@@ -77,7 +81,7 @@ def start_or_resume(
     with folder.locked():
         check_run_folder(folder, resolved(config), resume, accept_config_change)
         try:
-            return run(config, folder, quiet)
+            return run(config, folder, quiet, jobs)
         except KeyboardInterrupt as stop:
             if str(stop) or not (folder.path / "config.yaml").is_file():
                 raise
@@ -87,7 +91,10 @@ def start_or_resume(
             ) from stop
 
 
-def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, object]:
+def run(
+    config: Config, folder: RunFolder, quiet: bool = False, jobs: int | None = None,
+    on_training: OnTraining | None = None,
+) -> dict[str, object]:
     """Do the remaining steps of a run: train, score, draw figures and write the summary.
 
     The caller must have locked the folder and called `check_run_folder`. If the run is complete and its config is
@@ -97,6 +104,8 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
         config: the config of the run.
         folder: the folder to which the results are written.
         quiet: True draws no progress bars and prints no notes.
+        jobs: how many sites work at the same time; None takes as many as are worth it.
+        on_training: function that is called after each training of a site (`OnTraining`); None calls nothing.
 
     Returns:
         The content of `summary.json`, which is the last file that a run writes.
@@ -107,16 +116,15 @@ def run(config: Config, folder: RunFolder, quiet: bool = False) -> dict[str, obj
     is_complete = folder.is_finished() and (folder.path / "model.safetensors").is_file()
     if is_complete and not changed_settings(folder, resolved(config)):
         return folder.read_json("summary.json")
-    set_deterministic()
-    with record_notices(folder, quiet) as run_notices:
-        experiment = build_experiment(config, folder.path / "sites", quiet)
+    with deterministic(config.training.threads), record_notices(folder, quiet) as run_notices:
+        experiment = build_experiment(config, folder.path / "sites", quiet, jobs)
         state = load_resume_state(folder, experiment.start)
         with name_folder_of_full_disk(folder):
             check_data(folder, experiment.dataset, experiment.splits, config.method.files)
             _check_selection(config.federation.selection, config.source, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, run_notices)
-            last = train(config, experiment.engine, folder, state, quiet)
+            last = train(config, experiment.engine, folder, state, quiet, on_training=on_training)
             final = selected_state(folder, last, config.federation.selection)
             return _conclude(config, folder, experiment, final, run_notices, quiet)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +69,7 @@ class Experiment:
     clients: dict[str, Split]
 
 
-def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> Experiment:
+def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, jobs: int | None = 1) -> Experiment:
     """Prepare a simulated run: read the images of the sites that train; build the network, the sites and the engine.
 
     Images of the unseen site are not read.
@@ -77,6 +79,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
         sites_folder: folder in which the sites store their replies and the tensors that they keep between rounds; None
             stores nothing.
         quiet: True draws no progress bars.
+        jobs: how many sites work at the same time (`InProcess`, `Processes`); None takes as many as are worth it.
 
     Returns:
         An object with everything that the run needs.
@@ -97,7 +100,9 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
     if config.evaluation.tent:
         Tent(network)  # raises now, not after the last round, if the network has no BatchNorm
     check_local_entries(config.method, config.federation, config.source, network)
+    began = time.perf_counter()
     sites, validation_site = _read_sites(SiteBuilder(config, task, network), dataset, splits, clients, quiet)
+    reading_s = time.perf_counter() - began
     start = State.of(network)
     engine = registry.resolve("engines", config.federation.engine)(
         sites,
@@ -106,23 +111,27 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool) -> 
         settings=config.federation,
         config_yaml=to_yaml(config),
         source=config.source,
+        jobs=jobs,
+        reading_s=reading_s,
     )
     return Experiment(dataset, task, network, engine, sites, validation_site, start, splits, unseen, clients)
 
 
-def build_site(config: Config, name: str) -> Site | ValidationSite:
-    """Build one site or client of a config, the same as in a simulation, without reading images of other sites.
+def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], ValidationSite | None]:
+    """Build some sites or clients of a config, the same as in a simulation, without reading images of other sites.
+
+    The sites share one network, so they can work only one after another.
 
     Args:
         config: the config of the federation.
-        name: name of the site, or of the client (a simulated participant that holds patients of one or more sites).
+        names: names of sites, or of clients (simulated participants that hold patients of one or more sites).
 
     Returns:
-        A site that trains. If the config names this site as the validation site: a site that does not train, and only
-        computes the scores of weights.
+        The sites that train, and the site that only scores weights; None if `names` does not contain it.
 
     Raises:
-        UserError: if no site or client has this name, if its files cannot be used, or if the settings do not fit the
+        UserError: if no site or client has one of the names, if its files cannot be used, or if the settings do not fit
+            the
             data.
     """
     dataset = config.data.ensure_available(None)
@@ -130,17 +139,31 @@ def build_site(config: Config, name: str) -> Site | ValidationSite:
     task = build_task(config, dataset)
     network = build_network(config.network, config.method, task, config.seed).to(pick_device(config.device))
     build = SiteBuilder(config, task, network)
+    patients_of, max_cache_bytes = _patients_of(splits, clients)
+    validation_site: ValidationSite | None = None
+    sites: list[Site] = []
     with tqdm(disable=True) as bar:
-        images = SiteImages(dataset, task, bar)
-        if name == config.federation.validation_site:
-            return build.validation_site(name, splits[name], images)
-        patients_of = clients or splits
-        if name not in patients_of:
-            raise UserError(f"{dataset.root}: no site '{name}' trains here. {registry.suggestion(name, patients_of)}")
-        site = build.site(name, patients_of[name], images, MAX_CACHE_BYTES)
-    images.warn_of_notices(splits)
-    build.warn_of_small_batches([site])
-    return site
+        images = SiteImages(dataset, task, bar, max_cache_bytes)
+        for name in names:
+            if name == config.federation.validation_site:
+                validation_site = build.validation_site(name, splits[name], images)
+                continue
+            if name not in patients_of:
+                known = registry.suggestion(name, patients_of)
+                raise UserError(f"{dataset.root}: no site '{name}' trains here. {known}")
+            sites.append(build.site(name, patients_of[name], images, max_cache_bytes))
+    if sites:
+        images.warn_of_notices(splits)
+        build.warn_of_small_batches(sites)
+    return sites, validation_site
+
+
+def _patients_of(splits: Mapping[str, Split], clients: Mapping[str, Split]) -> tuple[Mapping[str, Split], int]:
+    """Return the patients of each site or client that trains, and how many bytes of its images may stay in memory."""
+    training = {site: patients for site, patients in splits.items() if patients.train}
+    patients_of = clients or training
+    n_sites = len(training)
+    return patients_of, MAX_CACHE_BYTES * n_sites // max(len(patients_of), n_sites)  # clients share what sites keep
 
 
 def build_task(config: Config, dataset: Dataset) -> Task:
@@ -301,11 +324,7 @@ def _read_sites(
     build: SiteBuilder, dataset: Dataset, splits: dict[str, Split], clients: dict[str, Split], quiet: bool
 ) -> tuple[list[Site], ValidationSite | None]:
     """Build the sites that train and the validation site; read their images and the test images of source sites."""
-    patients_of = clients or {site: patients for site, patients in splits.items() if patients.train}
-    n_sites = sum(bool(patients.train) for patients in splits.values())
-    max_cache_bytes = (
-        MAX_CACHE_BYTES * n_sites // max(len(patients_of), n_sites)
-    )  # clients share what the sites would keep
+    patients_of, max_cache_bytes = _patients_of(splits, clients)
     with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
               disable=quiet, dynamic_ncols=True, leave=False) as bar:
         images = SiteImages(dataset, build.task, bar, max_cache_bytes)

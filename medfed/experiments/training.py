@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from medfed.cli.progress import RoundProgress
+from medfed.cli.progress import OnTraining, RoundProgress
 from medfed.config.schema import Config
 from medfed.core.errors import argument
 from medfed.federation.engine import Engine
@@ -16,7 +16,7 @@ from medfed.outputs.run_folder import RunFolder
 
 def train(
     config: Config, engine: Engine, folder: RunFolder, state: State, quiet: bool,
-    finish: Callable[[State], None] = lambda last: None,
+    finish: Callable[[State], None] = lambda last: None, on_training: OnTraining | None = None,
 ) -> State:
     """Run the remaining rounds of a federation, and save each round in the run's folder.
 
@@ -27,6 +27,7 @@ def train(
         state: the coordinator's state from which training continues.
         quiet: True draws no progress bar.
         finish: function that is called with the state after the last round, while the engine is still open.
+        on_training: function that is called after each training of a site (`OnTraining`); None calls nothing.
 
     Returns:
         The coordinator's state after the last round.
@@ -40,7 +41,7 @@ def train(
     folder.truncate(state.round)
     engine.restore(state.took_part)
     n_sites = min(settings.clients_per_round or len(engine.sites()), len(engine.sites()))
-    with RoundProgress(state.round, settings.rounds, n_sites, quiet) as progress:
+    with RoundProgress(state.round, settings.rounds, n_sites, quiet, on_training) as progress:
         engine.on_reply, engine.on_step = progress.site_replied, progress.step
         try:
             for done in federate(config.method, engine, state, settings, config.seed, config.training):

@@ -55,9 +55,9 @@ class Exchange:
     Attributes:
         ledger: rows for `ledger.csv` since the last call of `take_records`: one for each tensor or single value that
             was sent.
-        seconds: the measured seconds since the last call of `take_records`: by the kind of request ("share", "train",
-            "validate"), and under "aggregate" those of the computation at the coordinator.
-        n_clients: how many sites were asked to train since the last call of `take_records`.
+        seconds: the measured seconds since that call, by the kind of request ("share", "train", "validate"; summed over
+            the sites, if the engine knows it), and of "aggregate".
+        n_clients: how many sites were asked to train since that call.
     """
 
     def __init__(self, engine: Engine, settings: Federation) -> None:
@@ -86,8 +86,9 @@ class Exchange:
         """
         first = next(iter(messages.values()))
         kind, number = first.kind, first.facts["round"]
-        with self._timing(kind):
-            replies = self.engine.exchange(kind, messages)
+        start = time.perf_counter()
+        replies = self.engine.exchange(kind, messages)
+        self._add_seconds(kind, time.perf_counter() - start if self.engine.work_s is None else self.engine.work_s)
         self.ledger += ledger.message_rows(number, "down", messages)
         self.ledger += ledger.message_rows(number, "up", replies)
         self.n_clients += len(messages) if kind == "train" else 0
@@ -193,4 +194,7 @@ class Exchange:
     def _timing(self, kind: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - start
+        self._add_seconds(kind, time.perf_counter() - start)
+
+    def _add_seconds(self, kind: str, seconds: float) -> None:
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds

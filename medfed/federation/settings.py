@@ -32,6 +32,8 @@ class Training:
         augment: whether images are randomly rotated, scaled and flipped before the method changes them.
         optimizer_state: "keep" carries each site's optimizer moments over the rounds (ELCFS, HarmoFL, FedDG-GA);
             "reset" clears them before every round (CCST, StableFDG, FISC).
+        threads: CPU threads of one site's training, and of everything else that a run computes. Another number rounds
+            sums differently, so it is part of the config and not the number of cores: `--jobs` uses several cores.
     """
 
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -43,6 +45,7 @@ class Training:
     batch_size: PositiveInt = 5
     augment: bool = True
     optimizer_state: Literal["keep", "reset"] = "keep"
+    threads: PositiveInt = 1
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -105,8 +108,11 @@ class Federation:
         batch_norm: "average" averages the BatchNorm parameters and statistics over the sites, and takes the maximum of
             the batch counters. "local" keeps all these values at the sites: each source site is scored with the site's
             own values, and an unseen site with the average of the sites' values.
-        engine: what carries the messages: "in_process", "processes" (one process per site), "nvflare" (NVIDIA FLARE's
-            simulator), or the dotted name of a class outside of medfed.
+        engine: what carries the messages: "in_process", "processes" (one process per site, so that a site that crashes
+            does not stop the others), "nvflare" (NVIDIA FLARE's simulator), or the dotted name of a class outside of
+            medfed. The flag `--jobs` says how many sites work at the same time: "in_process" divides the sites among
+            so many worker processes, and "processes" lets so many of its processes work. The result depends on
+            neither.
         reply_timeout_s: seconds that a site in a process of its own may take to reply. 0 waits without a limit.
     """
 

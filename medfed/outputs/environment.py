@@ -18,7 +18,7 @@ def versions() -> dict[str, str]:
 def environment() -> dict[str, object]:
     """Return the content of `environment.json`: the software and hardware that a run uses.
 
-    Results are bit-identical only on the same machine with the same number of threads.
+    Results are bit-identical only on the same machine with the same number of threads (`training.threads`).
 
     Returns:
         A dict with "versions" (a version for each package name), "platform" (the operating system), "processor" (the

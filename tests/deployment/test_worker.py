@@ -4,32 +4,35 @@ import pytest
 
 from medfed.core.errors import UserError
 from medfed.deployment.agreement import Refused
-from medfed.deployment.worker import _reply_frame
-from medfed.engines.site_process import ERROR, REPLY
+from medfed.deployment.worker import _frames
+from medfed.engines.worker_process import ERROR, READY, REPLY
 from medfed.federation.message import Message
 
 REQUEST = Message("train", facts={"round": 1}).to_bytes()
+HEADER = {"kind": "train", "sites": {"BMC": 0}}
 FILE = "data/BMC/patient_017.nii.gz: is cut short"
 
 
 def raising(error: Exception):
-    def reply(request: Message) -> Message:
+    def serve(header, bodies):
         raise error
 
-    return reply
+    return serve
 
 
 @pytest.mark.parametrize(
     "error", [UserError(FILE), ValueError(FILE), OSError(FILE), RuntimeError(f"out of memory: {FILE}")]
 )
 def test_a_hospital_sends_no_details_of_an_error_but_logs_them(error, capfd):
-    frame = _reply_frame(raising(error), REQUEST, is_hospital=True)
+    (frame,) = _frames(raising(error), HEADER, [REQUEST], is_hospital=True)
     assert frame == ERROR + b"could not reply; the hospital's own log has the reason"
     assert "patient_017" in capfd.readouterr().err
-    frame = _reply_frame(raising(error), REQUEST, is_hospital=False)
+    (frame,) = _frames(raising(error), HEADER, [REQUEST], is_hospital=False)
     assert b"patient_017" in frame, "a simulation sends the details"
 
 
 def test_a_refusal_and_a_reply_are_sent_unchanged():
-    assert _reply_frame(raising(Refused("was asked to 'run'")), REQUEST, True) == ERROR + b"was asked to 'run'"
-    assert _reply_frame(lambda message: message, REQUEST, True) == REPLY + REQUEST
+    refused = raising(Refused("was asked to 'run'"))
+    assert [*_frames(refused, HEADER, [REQUEST], True)] == [ERROR + b"was asked to 'run'"]
+    reply, ready = _frames(lambda header, bodies: iter(bodies), HEADER, [REQUEST], True)
+    assert reply == REPLY + REQUEST and ready.startswith(READY)

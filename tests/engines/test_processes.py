@@ -32,15 +32,10 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 def engine_of(folder: Path, seconds: float = 0.0, **more) -> Processes:
     sites = [SimpleNamespace(name=name, progress=None, local_keys=frozenset()) for name in SITES]
-    return Processes(sites, folder / "sites", settings=Federation(reply_timeout_s=seconds), **more)
+    return Processes(sites, folder / "sites", settings=Federation(reply_timeout_s=seconds), **{"jobs": 3, **more})
 
 
-@pytest.fixture
-def three_at_once(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 3 * torch.get_num_threads())
-
-
-def test_a_failing_site_gives_a_failed_reply_and_does_not_affect_the_others(folder, three_at_once):
+def test_a_failing_site_gives_a_failed_reply_and_does_not_affect_the_others(folder):
     (folder / "north.does").write_text("die")
     (folder / "west.does").write_text("no")
     engine = engine_of(folder)
@@ -48,11 +43,12 @@ def test_a_failing_site_gives_a_failed_reply_and_does_not_affect_the_others(fold
     engine.close()
     assert list(replies) == list(SITES) and digest(replies["east"].to_bytes()) == digest(REQUEST.to_bytes())
     assert [replies[site].kind for site in SITES] == ["train", "failed", "failed"]
+    assert engine.work_s == 0.5, "the seconds that the worker of east reports"
     assert replies["north"].facts["why"].startswith("its process was killed")
     assert replies["west"].facts["why"] == "training diverged"
 
 
-def test_a_site_that_exceeds_the_timeout_does_not_delay_the_others(folder, three_at_once):
+def test_a_site_that_exceeds_the_timeout_does_not_delay_the_others(folder):
     (folder / "east.does").write_text("sleep")
     engine = engine_of(folder, 5.0)
     start = time.monotonic()
@@ -71,11 +67,10 @@ def ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
-def test_an_interruption_ends_all_processes_and_starts_no_other(folder, monkeypatch, ctrl_c):
+def test_an_interruption_ends_all_processes_and_starts_no_other(folder, ctrl_c):
     """One site runs at a time: east has replied, north is training, and west waits."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
     (folder / "north.does").write_text("sleep")
-    engine, threads, start = engine_of(folder), threading.active_count(), []
+    engine, threads, start = engine_of(folder, jobs=1), threading.active_count(), []
 
     def interrupt() -> None:
         while not (folder / "north.pid").is_file():
@@ -89,10 +84,10 @@ def test_an_interruption_ends_all_processes_and_starts_no_other(folder, monkeypa
     engine.close()
     assert time.monotonic() - start[0] < 30 and threading.active_count() <= threads
     assert not is_alive(process_id(folder, "east")) and not is_alive(process_id(folder, "north"))
-    assert "west" not in engine._processes
+    assert "west" not in engine._workers.processes
 
 
-def test_simultaneous_warnings_of_sites_are_all_recorded(folder, three_at_once):
+def test_simultaneous_warnings_of_sites_are_all_recorded(folder):
     """Each warning writes the run's file of notices; two at the same time would delete each other's temporary file."""
     run = RunFolder(folder / "run")
     run.path.mkdir()
@@ -138,7 +133,7 @@ def test_a_run_with_a_killed_site_is_bit_identical_after_resuming(tiny_phantom, 
 
     def step(site: str, number: int, n_steps: int) -> None:
         if site == "HK" and len(seen) == 1 and not killed:
-            killed.append(engine._processes[site]._process.pid)
+            killed.append(engine._workers.processes[site]._process.pid)
             os.kill(killed[0], signal.SIGKILL)
 
     engine.on_step = step
@@ -149,7 +144,8 @@ def test_a_run_with_a_killed_site_is_bit_identical_after_resuming(tiny_phantom, 
             if len(seen) == 2:
                 break
     engine.close()
-    assert killed and not any(is_alive(site._process.pid) for site in engine._processes.values() if site._process)
+    left = [worker._process.pid for worker in engine._workers.processes.values() if worker._process]
+    assert killed and not any(map(is_alive, left))
     resumed = build_experiment(config, tmp_path / "sites", quiet=True)
     resumed.engine.restore(seen[1].state.took_part)
     (last,) = rounds(config, resumed, seen[1].state, 1)

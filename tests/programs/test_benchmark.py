@@ -1,8 +1,12 @@
 import json
 
+import pytest
+from forked_workers import fork_workers
+
 from medfed import benchmark
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
+from medfed.benchmarks.jobs import jobs_table, time_jobs
 from medfed.benchmarks.methods import METHODS, methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
 from medfed.benchmarks.styles import styles_table, time_styles
@@ -20,6 +24,17 @@ def test_a_round_is_timed_against_the_bare_loops():
     result = time_round(size=32, n_sites=2, n_images=8, repeats=1)
     assert result["federated_over_bare"] == result["federated_s"] / result["bare_s"] > 0
     assert "the federation adds" in round_table(result)
+
+
+@pytest.mark.slow
+def test_a_round_and_runs_are_timed_in_one_process_and_over_the_cores(monkeypatch):
+    fork_workers(monkeypatch)
+    monkeypatch.setattr("medfed.benchmarks.jobs.run_folds", lambda folds, jobs, quiet: None)
+    found = time_jobs(cases=4, size=32, repeats=1, n_runs=2)
+    assert found["round_times_faster"] == found["round_1_s"] / found["round_s"] > 0
+    assert found["runs_times_faster"] == found["runs_1_s"] / found["runs_s"] > 0
+    assert 1 < found["round_limit"] <= found["jobs"] and found["runs_limit"] == 2
+    assert "a round of 5 sites" in jobs_table(found)
 
 
 def test_the_program_prints_the_tables_and_saves_the_numbers(tmp_path, monkeypatch, capsys):

@@ -316,6 +316,8 @@ def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, tiny_phantom):
     guarded = GuardedSite(hk, tmp_path, Agreement(sends=("windows",), rounds=2))
 
     class Engine:
+        work_s = None
+
         def sites(self):
             return ["BMC", "HK"]
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from medfed.engines.flare.job import NO_REPLY
+from medfed.engines.worker_pool import encode_requests
 from medfed.federation.engine import OnReply
 from medfed.federation.message import Message, failed_reply
 
@@ -126,22 +127,12 @@ class FlareConnection:
     def _ask(
         self, kind: str, messages: Mapping[str, Message], timeout_s: float
     ) -> Iterator[tuple[str, Message]]:
-        # Sites with the same request object share one encoded request, which is sent once.
-        requests: list[tuple[Message, bytes]] = []
-        indices: dict[str, int] = {}
-        for site, message in messages.items():
-            for index, (known, _) in enumerate(requests):
-                if known is message:
-                    indices[site] = index
-                    break
-            else:
-                indices[site] = len(requests)
-                requests.append((message, message.to_bytes()))
+        indices, requests = encode_requests(messages)
         self._is_idle = False
         header = {"kind": kind, "sites": indices, "n_requests": len(requests), "timeout_s": timeout_s}
         _, connection = self._running()
         connection.send_bytes(json.dumps(header).encode())
-        for _, request in requests:
+        for request in requests:
             connection.send_bytes(request)
         limit_s = timeout_s + self.grace_s if timeout_s else None
         while frame := self._next_frame(limit_s):

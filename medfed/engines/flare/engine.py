@@ -55,6 +55,7 @@ class FlareEngine:
     join_timeout_s: float = 600.0
     on_reply: OnReply | None = field(default=None, init=False)
     on_step: OnStep | None = field(default=None, init=False)  # never called, because the sites train elsewhere
+    work_s: float | None = field(default=None, init=False)  # not known
     _flare: FlareConnection = field(init=False)
     _missing: set[str] = field(default_factory=set, init=False)
 

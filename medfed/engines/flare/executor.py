@@ -14,7 +14,7 @@ from nvflare.apis.signal import Signal
 
 from medfed.engines.flare.job import SITE_FILE
 from medfed.engines.flare.messages import TIMEOUT_HEADER, register, to_message, to_shareable
-from medfed.engines.site_process import SiteFailed, SiteProcess
+from medfed.engines.worker_process import WorkerFailed, WorkerProcess
 from medfed.federation.message import Message, failed_reply
 
 
@@ -22,14 +22,14 @@ class SiteExecutor(Executor):
     """FLARE executor that lets a site reply to the coordinator's requests.
 
     FLARE creates it by its class name, without arguments: which site runs is set by a file on the site's machine, not
-    by the coordinator. The site runs in a process of its own (`SiteProcess`), because FLARE ends the whole job if one
+    by the coordinator. The site runs in a process of its own (`WorkerProcess`), because FLARE ends the whole job if one
     of its own processes crashes; every error at the site becomes a reply of kind "failed".
     """
 
     def __init__(self) -> None:
         super().__init__()
         register()
-        self._process: SiteProcess | None = None
+        self._process: WorkerProcess | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Stop the site's process when FLARE ends the job.
@@ -60,21 +60,23 @@ class SiteExecutor(Executor):
             The reply as a FLARE message, as `to_shareable` returns it.
         """
         try:
-            request = to_message(shareable).to_bytes()
+            request = to_message(shareable)
             timeout_s = shareable.get_header(TIMEOUT_HEADER) or None  # later the coordinator no longer waits
-            reply = self._site_process(fl_ctx).ask(request, timeout_s, lambda: abort_signal.triggered)
+            name = fl_ctx.get_prop(FLContextKey.CLIENT_NAME)
+            header = {"kind": request.kind, "sites": {name: 0}}
+            (reply,) = self._site_process(name, fl_ctx).ask(header, request.to_bytes(), timeout_s=timeout_s,
+                                                            stopped=lambda: abort_signal.triggered)
             return to_shareable(Message.from_bytes(reply))
-        except SiteFailed as error:
+        except WorkerFailed as error:
             return to_shareable(failed_reply(str(error)))
         except Exception as error:  # a failed reply costs one round, an exception would end the job of all sites
             self.log_exception(fl_ctx, "the site could not reply")
             return to_shareable(failed_reply(f"{type(error).__name__}; the site's own log says more"))
 
-    def _site_process(self, fl_ctx: FLContext) -> SiteProcess:
+    def _site_process(self, name: str, fl_ctx: FLContext) -> WorkerProcess:
         if self._process is None:
             local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
             jobs = json.loads((local / SITE_FILE).read_text())
-            name = fl_ctx.get_prop(FLContextKey.CLIENT_NAME)
             # By name, because FLARE's simulator has one local folder for all sites.
-            self._process = SiteProcess(jobs[name], on_warning=lambda text: self.log_warning(fl_ctx, text))
+            self._process = WorkerProcess(jobs[name], on_warning=lambda text: self.log_warning(fl_ctx, text))
         return self._process

@@ -1,4 +1,4 @@
-"""`SiteProcess` with a fake worker that imports nothing; `test_processes` starts real workers."""
+"""`WorkerProcess` with a fake worker that imports nothing; `test_processes` starts real workers."""
 
 import os
 import signal
@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 from fake_sites import install_fake_worker, is_alive, process_id
 
-from medfed.engines import site_process
-from medfed.engines.site_process import SiteFailed, SiteProcess
+from medfed.engines import worker_process
+from medfed.engines.worker_process import WorkerFailed, WorkerProcess
+
+NORTH = {"kind": "train", "sites": {"north": 0}}
+
+
+def ask(site: WorkerProcess, request: bytes, **more) -> bytes:
+    (reply,) = site.ask(NORTH, request, **more)
+    return reply
 
 
 @pytest.fixture
@@ -20,7 +27,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 @pytest.fixture
 def site(folder):
-    process = SiteProcess({"site": "north", "threads": 1, "directory": str(folder)})
+    process = WorkerProcess({"sites": ["north"], "directory": str(folder)})
     yield process
     process.close()
 
@@ -35,9 +42,9 @@ def descriptors() -> int:
 
 def test_replies_steps_and_warnings_are_received(folder):
     calls = []
-    job = {"site": "north", "threads": 1, "directory": str(folder)}
-    site = SiteProcess(job, lambda *step: calls.append(step), calls.append)
-    assert [site.ask(b"one"), site.ask(b"two")] == [b"one", b"two"]
+    job = {"sites": ["north"], "directory": str(folder)}
+    site = WorkerProcess(job, lambda *step: calls.append(step), calls.append)
+    assert [ask(site, b"one"), ask(site, b"two")] == [b"one", b"two"]
     assert calls == 2 * [("north", 1, 2), "few images"]
     site.close()
     assert not is_alive(process_id(folder, "north"))
@@ -51,47 +58,47 @@ def test_replies_steps_and_warnings_are_received(folder):
 def test_a_process_that_ends_gives_the_reason_and_is_started_again(folder, site, what, sentence):
     before = descriptors()
     does(folder, what)
-    with pytest.raises(SiteFailed, match=f"^{sentence}$"):
-        site.ask(b"request")
+    with pytest.raises(WorkerFailed, match=f"^{sentence}$"):
+        ask(site, b"request")
     assert descriptors() == before
     does(folder, "echo")
-    assert site.ask(b"request") == b"request"
+    assert ask(site, b"request") == b"request"
 
 
 def test_a_process_that_exceeds_the_timeout_is_killed(folder, site):
-    assert site.ask(b"request") == b"request"
+    assert ask(site, b"request") == b"request"
     does(folder, "sleep")
     start = time.monotonic()
-    with pytest.raises(SiteFailed, match="^did not finish in time and was stopped$"):
-        site.ask(b"request", 0.4)
+    with pytest.raises(WorkerFailed, match="^did not finish in time and was stopped$"):
+        ask(site, b"request", timeout_s=0.4)
     assert time.monotonic() - start < 30 and not is_alive(process_id(folder, "north"))
 
 
 def test_an_error_of_the_site_is_reported_and_its_process_keeps_running(folder, site):
     does(folder, "no")
-    with pytest.raises(SiteFailed, match="^training diverged$"):
-        site.ask(b"request")
+    with pytest.raises(WorkerFailed, match="^training diverged$"):
+        ask(site, b"request")
     first = process_id(folder, "north")
     does(folder, "echo")
-    assert site.ask(b"request") == b"request" and process_id(folder, "north") == first
+    assert ask(site, b"request") == b"request" and process_id(folder, "north") == first
 
 
 def test_a_site_that_cannot_be_built_gives_the_reason_and_is_started_again(folder, site):
     """The next request must not go to the process that reported the error, because that process ends."""
     does(folder, "no start")
-    with pytest.raises(SiteFailed, match="^sites: no images here$"):
-        site.ask(b"request")
+    with pytest.raises(WorkerFailed, match="^sites: no images here$"):
+        ask(site, b"request")
     does(folder, "echo")
-    assert site.ask(b"request", 10) == b"request"
+    assert ask(site, b"request", timeout_s=10) == b"request"
 
 
 def test_a_process_that_does_not_read_a_long_request_is_killed(folder, site, monkeypatch):
-    monkeypatch.setattr(site_process, "SEND_TIMEOUT_S", 1)
-    monkeypatch.setattr(site_process, "EXIT_TIMEOUT_S", 0.2)
-    assert site.ask(b"request") == b"request"
+    monkeypatch.setattr(worker_process, "SEND_TIMEOUT_S", 1)
+    monkeypatch.setattr(worker_process, "EXIT_TIMEOUT_S", 0.2)
+    assert ask(site, b"request") == b"request"
     os.kill(suspended := process_id(folder, "north"), signal.SIGSTOP)
-    with pytest.raises(SiteFailed, match="^its process no longer reads requests, and was ended$"):
-        site.ask(bytes(8 << 20))
+    with pytest.raises(WorkerFailed, match="^its process no longer reads requests, and was ended$"):
+        ask(site, bytes(8 << 20))
     assert not is_alive(suspended)
 
 
@@ -99,14 +106,14 @@ def test_waiting_ends_when_stopped_returns_true(folder, site):
     does(folder, "sleep")
     stop = threading.Event()
     threading.Timer(0.3, stop.set).start()
-    with pytest.raises(SiteFailed, match="^was stopped$"):
-        site.ask(b"request", stopped=stop.is_set)
+    with pytest.raises(WorkerFailed, match="^was stopped$"):
+        ask(site, b"request", stopped=stop.is_set)
     assert not is_alive(process_id(folder, "north"))
 
 
 def test_a_missing_working_directory_is_reported(tmp_path, folder):
-    site = SiteProcess({"site": "north", "threads": 1, "directory": str(tmp_path / "gone")})
+    site = WorkerProcess({"sites": ["north"], "directory": str(tmp_path / "gone")})
     before = descriptors()
-    with pytest.raises(SiteFailed, match="^its process did not start: .*gone"):
-        site.ask(b"request")
+    with pytest.raises(WorkerFailed, match="^its process did not start: .*gone"):
+        ask(site, b"request")
     assert descriptors() == before

@@ -1,0 +1,125 @@
+"""Time of the same work over all cores (`--jobs`) and in one process: the sites of a round, and runs of a comparison.
+
+The limit is the number of cores, or less if the images cannot be divided among the processes equally.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from medfed.config.schema import Config, load_text
+from medfed.core.determinism import deterministic
+from medfed.core.machine import max_processes
+from medfed.engines.worker_pool import balanced_groups
+from medfed.experiments.grid import Fold
+from medfed.experiments.run_folds import run_folds
+from medfed.experiments.setup import Experiment, build_experiment
+from medfed.federation.message import Message
+from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.comparison_row import ComparisonRow
+
+SITES = ("BIDMC", "BMC", "HK", "I2CVB", "RUNMC", "UCL")
+CONFIG = """
+data: {{name: prostate_phantom, root: {root}, cases_per_site: {cases}, matrix: {matrix}, image_size: {size}}}
+network: {{name: unet, features: [16, 16, 32, 64, 128, 16]}}
+method: {{name: fedavg}}
+training: {{learning_rate: 0.003, batch_size: 4}}
+federation: {{unseen_site: UCL, rounds: 1}}
+"""  # network, images and batches of configs/prostate.yaml
+
+
+def time_jobs(cases: int = 8, size: int = 80, repeats: int = 3, n_runs: int = 4) -> dict[str, float | int]:
+    """Time one round of five sites and a comparison of runs, in one process and over all cores.
+
+    Args:
+        cases: number of synthetic patients of each site.
+        size: side of the images in pixels, at least 32.
+        repeats: how often a round is timed, after one round to warm up, in which the processes start.
+        n_runs: number of runs of the comparison, each of one round with another unseen site, at most 6. They are timed
+            once, with the start of the processes.
+
+    Returns:
+        `jobs` (processes that the cores and the memory allow, at least 2), `size`, `n_runs` and `repeats`; the median
+        seconds of a round (`round_1_s` in one process, `round_s` over the cores), how many times faster the second one
+        is (`round_times_faster`) and could be at most (`round_limit`); and the same for the comparison (`runs_1_s`,
+        `runs_s`, `runs_times_faster`, `runs_limit`).
+    """
+    jobs = max(2, max_processes(threads=1))
+    with tempfile.TemporaryDirectory() as folder, deterministic(threads=1):
+        text = CONFIG.format(root=Path(folder) / "data", cases=cases, matrix=max(40, size), size=size)
+        config = load_text(text, "benchmark.yaml")
+        sites = _time_round(config, Path(folder), jobs, repeats)
+        runs = {f"runs{name}_s": _time_runs(config, Path(folder) / f"runs{name}", n_jobs, n_runs)
+                for name, n_jobs in (("_1", 1), ("", jobs))}  # fmt: skip
+    return {
+        **{"jobs": jobs, "size": size, "n_runs": n_runs, "repeats": repeats},
+        **sites,
+        **runs,
+        "runs_times_faster": runs["runs_1_s"] / runs["runs_s"],
+        "runs_limit": n_runs / -(-n_runs // jobs),
+    }
+
+
+def _time_round(config: Config, folder: Path, jobs: int, repeats: int) -> dict[str, float]:
+    variants = {name: build_experiment(config, folder / f"sites{name}", True, n_jobs)
+                for name, n_jobs in (("_1", 1), ("", jobs))}  # fmt: skip
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    try:
+        for number in range(repeats + 1):
+            for name, experiment in variants.items():
+                seconds[name] += [_time_exchange(experiment, number + 1)][: bool(number)]  # the first one warms up
+    finally:
+        for experiment in variants.values():
+            experiment.engine.close()
+    median = {f"round{name}_s": statistics.median(times) for name, times in seconds.items()}
+    n_images = {site.name: len(site.training) for site in variants[""].sites}
+    largest = max(sum(n_images[site] for site in group) for group in balanced_groups(n_images, jobs))
+    times_faster = median["round_1_s"] / median["round_s"]
+    return {**median, "round_times_faster": times_faster, "round_limit": sum(n_images.values()) / largest}
+
+
+def _time_exchange(experiment: Experiment, number: int) -> float:
+    """Return how many seconds the training of all sites takes."""
+    request = Message("train", experiment.start.weights, {}, {"round": number, "last": 0})
+    start = time.perf_counter()
+    experiment.engine.exchange("train", dict.fromkeys(experiment.engine.sites(), request))
+    return time.perf_counter() - start
+
+
+def _time_runs(config: Config, folder: Path, jobs: int, n_runs: int) -> float:
+    """Return how many seconds some runs with different unseen sites take."""
+    folds = [
+        Fold(ComparisonRow("fedavg"), site, replace(config, federation=replace(config.federation, unseen_site=site)),
+             RunFolder(folder / site))
+        for site in SITES[:n_runs]
+    ]  # fmt: skip
+    start = time.perf_counter()
+    run_folds(folds, jobs, quiet=True)
+    return time.perf_counter() - start
+
+
+def jobs_table(result: dict[str, Any]) -> str:
+    """Format the result of `time_jobs` as a text table for the terminal.
+
+    Args:
+        result: the result of `time_jobs`.
+
+    Returns:
+        Several lines of text, without a line break at the end.
+    """
+    names = {"round": f"a round of 5 sites, median of {result['repeats']}",
+             "runs": f"{result['n_runs']} runs with their start"}  # fmt: skip
+    return "\n".join([
+        f"the same work in one process and in {result['jobs']} ({result['size']} x {result['size']}, one thread each)",
+        f"  {'work':<34}{'1 job s':>9}{'jobs s':>9}{'faster':>9}{'limit':>9}",
+        *(
+            f"  {text:<34}{result[f'{name}_1_s']:>9.2f}{result[f'{name}_s']:>9.2f}"
+            f"{result[f'{name}_times_faster']:>8.2f}x{result[f'{name}_limit']:>8.2f}x"
+            for name, text in names.items()
+        ),
+    ])  # fmt: skip

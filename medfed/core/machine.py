@@ -1,0 +1,93 @@
+"""What this process may use of the machine: CPU cores and memory, as limited by affinity and control groups.
+
+Control groups are how Linux, containers and batch systems limit processes. Their files are described in
+https://docs.kernel.org/admin-guide/cgroup-v2.html (version 2) and cgroup-v1 (version 1).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+MEMORY_FILES = (  # limit, used bytes, and the entry of `memory.stat` with cached files; versions 2 and 1
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+ROOT = Path("/")  # of the file system in which the operating system describes itself
+
+
+def n_cores() -> int:
+    """Return how many CPU cores this process may use, at least 1.
+
+    It is the number of cores of the machine, unless the affinity of the process (`taskset`, most batch systems) or the
+    quota of its control group (containers) is lower.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for folder in _control_groups("cpu"):
+        quota, period = [*_text(folder / "cpu.max").split(), "", ""][:2]
+        quota = quota or _text(folder / "cpu.cfs_quota_us").strip()
+        period = period or _text(folder / "cpu.cfs_period_us").strip()
+        if quota.isdigit() and period.isdigit():  # without a limit, the quota is "max" or "-1"
+            cores = min(cores, math.ceil(int(quota) / int(period)))
+    return max(1, cores)
+
+
+def available_memory_bytes() -> int | None:
+    """Return how many bytes of memory new processes can use without swapping; None if it is not known.
+
+    It is the memory that the operating system calls available, unless less is left in a control group of this process.
+    """
+    left = [_number(_text(ROOT / "proc/meminfo"), "MemAvailable:", 1024)]
+    for folder in _control_groups("memory"):
+        for limit, used, cache in MEMORY_FILES:
+            limit_bytes, used_bytes = _text(folder / limit).strip(), _text(folder / used).strip()
+            if limit_bytes.isdigit() and used_bytes.isdigit():  # the limit is "max" if there is none
+                # Cached files count as used, but are dropped when memory is needed.
+                cache_bytes = _number(_text(folder / "memory.stat"), cache) or 0
+                left.append(max(0, int(limit_bytes) - int(used_bytes) + cache_bytes))
+    known = [size for size in left if size is not None]
+    return min(known) if known else None
+
+
+def max_processes(threads: int) -> int:
+    """Return how many processes like this one the cores and the free memory allow at the same time, at least 1.
+
+    Args:
+        threads: number of CPU threads of each process, at least 1.
+    """
+    by_cores, free, used = n_cores() // threads, available_memory_bytes(), resident_memory_bytes()
+    return max(1, min(by_cores, free // used) if free is not None and used else by_cores)
+
+
+def resident_memory_bytes() -> int | None:
+    """Return how many bytes of memory this process uses now; None if it is not known."""
+    return _number(_text(ROOT / "proc/self/status"), "VmRSS:", 1024)
+
+
+def _control_groups(controller: str) -> list[Path]:
+    """Return the folders of the control groups that limit this process, those of the outer groups too."""
+    mounted = ROOT / "sys/fs/cgroup"
+    folders = {mounted, mounted / controller}  # in a container, the group of the process is the root
+    for line in _text(ROOT / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" or controller in controllers.split(","):
+            group = Path((controller if controllers else "") + path)
+            folders |= {mounted / str(part).lstrip("/") for part in (group, *group.parents)}
+    return sorted(folder for folder in folders if folder.is_dir())
+
+
+def _text(path: Path) -> str:
+    """Return the content of a file of the operating system; "" if there is no such file."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(text: str, name: str, unit: int = 1) -> int | None:
+    """Return the number after `name` at the start of a line, times the unit; None if there is no such line."""
+    for line in text.splitlines():
+        if line.split()[:1] == [name]:
+            return int(line.split()[1]) * unit
+    return None

@@ -1,0 +1,159 @@
+"""Worker processes that host the sites of a run: the sites of one worker work one after another.
+
+`InProcess` gives several sites to each worker, to use several cores. `Processes` gives each site a worker of its own,
+so that a site that crashes does not affect the others.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from typing import Any
+
+from medfed.engines.worker_process import WorkerFailed, WorkerProcess
+from medfed.federation.engine import OnReply, OnStep
+from medfed.federation.message import Message
+
+OnFailure = Callable[[Sequence[str], WorkerFailed], Mapping[str, Message]]  # called with the sites without a reply
+
+
+def balanced_groups(sizes: Mapping[str, int], n_groups: int) -> list[list[str]]:
+    """Divide sites among groups so that the groups have about the same number of images.
+
+    Args:
+        sizes: the number of images of each site, by its name.
+        n_groups: number of groups, at least 1.
+
+    Returns:
+        The groups, each with the sorted names of its sites. No group is empty, so there are fewer than `n_groups` if
+        there are fewer sites. The largest site goes first, always to the group with the fewest images.
+    """
+    groups: list[list[str]] = [[] for _ in range(min(n_groups, len(sizes)))]
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        min(groups, key=lambda group: (sum(sizes[site] for site in group), len(group))).append(name)
+    return [sorted(group) for group in groups]
+
+
+def encode_requests(messages: Mapping[str, Message]) -> tuple[dict[str, int], list[bytes]]:
+    """Convert requests to bytes; sites with the same request object share one element of the list.
+
+    Args:
+        messages: the requests by the name of the site.
+
+    Returns:
+        For each site the index of its request; and the bytes of the requests (`Message.to_bytes`).
+    """
+    indices: dict[int, int] = {}
+    encoded: list[bytes] = []
+    for message in messages.values():
+        if id(message) not in indices:
+            indices[id(message)] = len(encoded)
+            encoded.append(message.to_bytes())
+    return {name: indices[id(message)] for name, message in messages.items()}, encoded
+
+
+@dataclass
+class WorkerPool:
+    """Worker processes, each of which hosts a group of sites. A process is started with its first request.
+
+    Args:
+        groups: the names of the sites of each worker.
+        job: what all workers build their sites from, as JSON values: `config`, `source`, `folder` and `directory`
+            (`medfed.deployment.worker.serve`).
+        n_at_once: how many workers work at the same time.
+        timeout_s: seconds that a worker may take to reply; None waits without limit.
+        on_failure: function that is called if a worker fails, with its sites that have not replied. It returns replies
+            in their place, or raises an error, which ends the exchange.
+
+    Attributes:
+        work_s: seconds that the sites worked on the requests of the last exchange, summed over the sites.
+        processes: the worker processes that were started, by the first site of their group.
+    """
+
+    groups: Sequence[Sequence[str]]
+    job: Mapping[str, Any]
+    n_at_once: int
+    on_failure: OnFailure
+    timeout_s: float | None = None
+    work_s: float = field(default=0.0, init=False)
+    processes: dict[str, WorkerProcess] = field(default_factory=dict, init=False)
+    _on_step: OnStep | None = field(default=None, init=False)
+    _stopping: bool = field(default=False, init=False)
+    _callback_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def exchange(
+        self, kind: str, messages: Mapping[str, Message], on_reply: OnReply | None, on_step: OnStep | None
+    ) -> dict[str, Message]:
+        """Let the sites reply to their requests; several workers work at the same time.
+
+        Args:
+            kind: the kind of all these requests: "share", "train" or "validate".
+            messages: the requests by the name of the site.
+            on_reply: function that is called after each reply (`OnReply`); None calls nothing.
+            on_step: function that is called after each training step (`OnStep`); None calls nothing.
+
+        Returns:
+            The replies, by the name of the site, sorted by name.
+        """
+        replies: dict[str, Message] = {}
+        self._on_step, self.work_s = on_step, 0.0
+
+        def receive(name: str, reply: Message) -> None:
+            with self._callback_lock:  # the callbacks write to files and to the terminal
+                replies[name] = reply
+                if on_reply:
+                    on_reply(kind, name, len(replies), len(messages))
+
+        asked = [[name for name in group if name in messages] for group in self.groups]
+        with ThreadPoolExecutor(self.n_at_once) as pool:
+            try:
+                parts = [{name: messages[name] for name in sorted(names)} for names in asked]
+                for job in as_completed([pool.submit(self._ask, kind, part, receive) for part in parts if part]):
+                    job.result()
+            except BaseException:
+                self._stopping = True  # makes the pool's threads return, for which leaving the `with` block waits
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return dict(sorted(replies.items()))
+
+    def close(self) -> None:
+        """End all worker processes."""
+        self._stopping = True
+        for process in self.processes.values():
+            process.close()
+
+    def job_of(self, sites: Iterable[str]) -> dict[str, Any]:
+        """Return what a worker with these sites does (`medfed.deployment.worker.serve`)."""
+        return {**self.job, "sites": list(sites)}
+
+    def _ask(self, kind: str, messages: Mapping[str, Message], receive: Callable[[str, Message], None]) -> None:
+        """Send requests to the sites of one group, and pass each reply on as it arrives, in the order of the names."""
+        process, left = self._process_of(next(iter(messages))), list(messages)
+        indices, bodies = encode_requests(messages)
+        try:
+            for reply in process.ask({"kind": kind, "sites": indices}, *bodies, timeout_s=self.timeout_s,
+                                     stopped=lambda: self._stopping):  # fmt: skip
+                receive(left.pop(0), Message.from_bytes(reply))
+            with self._callback_lock:
+                self.work_s += process.work_s
+        except WorkerFailed as error:
+            for name, failure in self.on_failure(left, error).items():
+                receive(name, failure)
+
+    def _process_of(self, site: str) -> WorkerProcess:
+        group = next(group for group in self.groups if site in group)
+        if group[0] not in self.processes:
+            self.processes[group[0]] = WorkerProcess(self.job_of(group), self._show_step, self._show_warning)
+        return self.processes[group[0]]
+
+    def _show_step(self, site: str, step: int, n_steps: int) -> None:
+        with self._callback_lock:
+            if self._on_step:
+                self._on_step(site, step, n_steps)
+
+    def _show_warning(self, text: str) -> None:
+        with self._callback_lock:
+            warnings.warn(text, stacklevel=2)

@@ -1,0 +1,233 @@
+"""A worker process, as the process that started it sees it: requests and replies travel through a socket.
+
+`WorkerProcess` starts `medfed.deployment.worker`, which hosts sites or does whole runs, sends it requests and receives
+the replies. Every failure of the worker, also a crash or a lack of memory, becomes a `WorkerFailed` error here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+from medfed.core.errors import UserError, argument
+
+WORKER = "medfed.deployment.worker"  # started as a program, not imported
+REPLY, ERROR, STEP, WARNING, READY = b"a", b"e", b"s", b"n", b"r"  # the first byte of a frame from the worker
+POLL_S = 0.2  # how often to check whether to stop
+SEND_TIMEOUT_S = 60  # for a process that does not read a request
+EXIT_TIMEOUT_S = 5  # for a process that has closed its connection to exit
+WORKER_START_S = 5.0  # CPU time that a worker needs to import PyTorch, MONAI and medfed
+MIN_GAIN = 3  # workers must save this many times the time that they need to start
+OWN_PROGRAM = "__main__."  # begins the name of a class that only the program that the user started can import
+
+
+def n_workers_worth_it(rest_s: float, preparation_s: float, max_workers: Callable[[], int]) -> int:
+    """Return how many worker processes to start for work that could also be done in this process.
+
+    Args:
+        rest_s: expected seconds of the work in this process.
+        preparation_s: seconds that each worker needs to prepare its work, besides the start of its process.
+        max_workers: function that returns how many workers are allowed. It is called only if two would be worth it.
+
+    Returns:
+        The largest number that is allowed, if so many workers save much more time than they need to start; otherwise
+        1, which stands for no worker.
+    """
+    needed_s = MIN_GAIN * (WORKER_START_S + preparation_s)
+    if rest_s < needed_s:  # any number of workers saves less than this
+        return 1
+    n_workers = max_workers()
+    return n_workers if rest_s * (1 - 1 / n_workers) >= needed_s else 1
+
+
+def can_be_imported(config_yaml: str) -> bool:
+    """Return whether a worker process can import all classes that a config names.
+
+    Args:
+        config_yaml: the config as YAML text.
+    """
+    return OWN_PROGRAM not in config_yaml
+
+
+def check_can_be_imported(config_yaml: str, jobs: int) -> None:
+    """Check that worker processes can import all classes that a config names.
+
+    Args:
+        config_yaml: the config as YAML text.
+        jobs: the number of processes that the user asked for.
+
+    Raises:
+        UserError: if a class is defined in the program that the user started.
+    """
+    if not can_be_imported(config_yaml):
+        raise UserError(
+            f"{argument('jobs', jobs)}: the config names a class of the program itself ({OWN_PROGRAM}...), which other "
+            "processes cannot import; put the class into a file of its own, or use 1"
+        )
+
+
+class WorkerFailed(RuntimeError):
+    """Error of a worker that did not reply; its text is the reason, as a clause whose subject is the worker's site.
+
+    Attributes:
+        is_reported: whether the worker itself reported the error and its process still runs. The text is then the
+            error's own sentence.
+    """
+
+    def __init__(self, why: str, is_reported: bool = False) -> None:
+        super().__init__(why)
+        self.is_reported = is_reported
+
+
+@dataclass
+class WorkerProcess:
+    """Handle of a worker process, which is started with the first request, and again if it has ended.
+
+    Args:
+        job: what the worker does, as JSON values (`medfed.deployment.worker.serve`). Its entry `directory` is the
+            working directory of the process.
+        on_step: function that is called after each training step, with a name, the step and the number of steps. The
+            name is that of the site, or of the run if the worker does runs.
+        on_warning: function that is called with each warning of the worker, as a sentence.
+
+    Attributes:
+        work_s: seconds that the worker worked on the last request.
+    """
+
+    job: Mapping[str, Any]
+    on_step: Callable[[str, int, int], None] | None = None
+    on_warning: Callable[[str], None] | None = None
+    work_s: float = field(default=0.0, init=False)
+    _process: subprocess.Popen | None = field(default=None, init=False)
+    _connection: Connection | None = field(default=None, init=False)
+
+    def ask(
+        self, header: Mapping[str, Any], *bodies: bytes, timeout_s: float | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[bytes]:
+        """Send a request to the worker, and yield its replies as they arrive.
+
+        If the process does not run, it is started first. Nothing is sent before the first reply is requested from the
+        iterator, and the next request must not be sent before the iterator has ended.
+
+        Args:
+            header: what is requested, as JSON values.
+            bodies: the bytes that belong to the request, such as messages to sites (`Message.to_bytes`).
+            timeout_s: seconds to wait for all replies, including the start of the process; None waits without limit.
+            stopped: function without arguments that returns True when waiting must end; it is called about every 0.2
+                seconds.
+
+        Yields:
+            The bytes of each reply.
+
+        Raises:
+            WorkerFailed: if the process ended, if it did not reply in time or `stopped` returned True (the process is
+                then killed), or if the worker reported an error.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            self._start(deadline, stopped)
+            self._open_connection().send_bytes(json.dumps({**header, "n_bodies": len(bodies)}).encode())
+            for body in bodies:
+                self._open_connection().send_bytes(body)
+            yield from self._replies(deadline, stopped)
+        except (EOFError, OSError) as error:
+            raise WorkerFailed(self._how_it_ended(error)) from error
+
+    def close(self) -> None:
+        """Kill the worker process, if it runs, and close the connection to it."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
+        if self._connection is not None:
+            self._connection.close()
+        self._process = self._connection = None
+
+    def _start(self, deadline: float | None, stopped: Callable[[], bool]) -> None:
+        """Start the process if it does not run, and wait until it is ready."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        own_end, worker_end = socket.socketpair()
+        # Without this limit, sending to a suspended or hanging process would block this process as well.
+        own_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
+        with own_end, worker_end:
+            command = [sys.executable, "-m", WORKER, str(worker_end.fileno())]
+            # The worker sets the number of threads (`training.threads`); libraries must not start others before.
+            # It finds the same modules as this process, such as the file with a method of the user.
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            # A new session, so that Ctrl-C reaches this process alone, which then ends the worker.
+            self._process = subprocess.Popen(command, pass_fds=[worker_end.fileno()], env=environment,
+                                             stdout=_log(), cwd=self.job["directory"], start_new_session=True)
+            self._connection = Connection(own_end.detach())
+        self._connection.send_bytes(json.dumps(self.job).encode())
+        try:
+            for _ in self._replies(deadline, stopped):  # there is none
+                pass
+        except WorkerFailed as error:
+            if error.is_reported:  # the worker could not be built, so its process ends
+                self.close()
+            raise
+
+    def _open_connection(self) -> Connection:
+        if self._connection is None:
+            raise EOFError("its process is not running")
+        return self._connection
+
+    def _replies(self, deadline: float | None, stopped: Callable[[], bool]) -> Iterator[bytes]:
+        """Yield the replies until the worker says that it is ready for the next request."""
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            if stopped() or (left is not None and left <= 0):
+                self.close()
+                timed_out = left is not None and left <= 0
+                raise WorkerFailed("did not finish in time and was stopped" if timed_out else "was stopped")
+            if not self._open_connection().poll(POLL_S if left is None else min(POLL_S, left)):
+                continue
+            frame = self._open_connection().recv_bytes()
+            kind, content = frame[:1], frame[1:]
+            if kind == READY:
+                self.work_s = float(content)
+                return
+            if kind == ERROR:
+                raise WorkerFailed(content.decode(), is_reported=True)
+            if kind == REPLY:
+                yield content
+            if kind == STEP and self.on_step:
+                self.on_step(*json.loads(content))
+            if kind == WARNING and self.on_warning:
+                self.on_warning(content.decode())
+
+    def _how_it_ended(self, error: Exception) -> str:
+        if self._process is None:
+            return f"its process did not start: {error}"
+        try:
+            code = self._process.wait(EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.close()
+            return "its process no longer reads requests, and was ended"
+        self.close()
+        if code == -signal.SIGKILL:
+            return "its process was killed, as the operating system does when memory runs out"
+        if code < 0:
+            return f"its process was ended by {signal.Signals(-code).name}"
+        return f"its process ended with exit code {code}"
+
+
+def _log() -> int:
+    """Return the file descriptor to which a worker prints: that of stderr, which has none in some notebooks."""
+    try:
+        return sys.stderr.fileno()
+    except (AttributeError, OSError, ValueError):
+        return subprocess.DEVNULL

@@ -1,0 +1,292 @@
+"""Do the runs of a comparison: in this process, one after another, or several at the same time in worker processes."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from medfed.cli.progress import OnTraining
+from medfed.config.schema import Config, load_text, resolved, to_yaml
+from medfed.core.device import pick_device
+from medfed.core.errors import UserError, argument
+from medfed.core.machine import max_processes
+from medfed.engines.worker_process import (
+    WorkerFailed,
+    WorkerProcess,
+    can_be_imported,
+    check_can_be_imported,
+    n_workers_worth_it,
+)
+from medfed.experiments.grid import Fold
+from medfed.experiments.resume import check_run_folder
+from medfed.experiments.run import run
+from medfed.outputs.run_folder import RunFolder, RunFolderLockedError
+from medfed.outputs.tables.comparison_row import ComparisonRow
+
+LOG = "run.log"  # in the folder of a run that a worker process does
+DONE, LOCKED = b"done", b"locked"  # replies of a worker
+MAX_SHOWN = 3  # runs whose progress is shown
+
+
+@dataclass
+class Unfinished:
+    """The runs of a comparison that are not finished, after all runs were tried.
+
+    Attributes:
+        locked: the runs whose folder is in use by another process.
+        failed: why each failed run could not be done, by the run's name, such as "elcfs, unseen UCL, seed 3".
+    """
+
+    locked: list[Fold] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> Unfinished:
+    """Train and score all runs of a comparison that are not finished.
+
+    A run that fails does not stop the others.
+
+    Args:
+        folds: the runs. Runs that were started before are continued.
+        jobs: how many runs work at the same time. With 1, all runs work in this process, one after another. With more,
+            each run has a worker process and writes its notes and its progress to the file `run.log` in its folder; if
+            there are more jobs than runs, the sites of a run are divided among several processes. None starts workers
+            after the first run, if the time that they are expected to save is worth it, and none on a GPU.
+        quiet: whether to draw no progress bars and print no notes.
+
+    Returns:
+        The runs that were skipped because another process uses their folder, and those that failed.
+
+    Raises:
+        UserError: if the folder of a run cannot be continued with its config; then no run is started.
+        KeyboardInterrupt: if the user interrupts the runs; the message says how to continue.
+    """
+    for fold in folds:
+        check_run_folder(fold.folder, resolved(fold.config), resume=_was_started(fold.folder))
+    unfinished = Unfinished()
+    left = [fold for fold in folds if not fold.folder.is_finished()]
+    done = [fold for fold in folds if fold.folder.is_finished()]
+    for fold in done:  # only checks that the files are complete
+        _do_here(fold, jobs, quiet, unfinished)
+    n_jobs = 1 if len(left) == 1 else jobs or 1
+    with _Progress(len(folds), len(done), quiet, position=1) as progress:  # below the progress of the run
+        while left and n_jobs == 1:
+            began = time.thread_time()
+            with progress.running(fold := left.pop(0)):
+                _do_here(fold, jobs, quiet, unfinished)
+            if jobs is None and left:
+                rest_s = (time.thread_time() - began) * len(left)
+                n_jobs = n_workers_worth_it(rest_s, 0.0, lambda: _max_jobs(left))
+    if left:
+        with _Progress(len(folds), len(folds) - len(left), quiet, position=0) as progress:
+            _do_in_workers(left, n_jobs, progress, unfinished)
+    order = list(map(name_of, folds))
+    unfinished.failed = dict(sorted(unfinished.failed.items(), key=lambda failure: order.index(failure[0])))
+    return unfinished
+
+
+def name_of(fold: Fold) -> str:
+    """Return the name of a run in the progress bar and in messages, such as "elcfs, unseen UCL, seed 3"."""
+    return f"{fold.row.label}, unseen {fold.site}, seed {fold.config.seed}"
+
+
+def do_run(
+    row: ComparisonRow, config: Config, folder: RunFolder, jobs: int | None, quiet: bool,
+    on_training: OnTraining | None = None,
+) -> None:
+    """Train and score one run of a comparison, or continue it.
+
+    Args:
+        row: the row of the table that the run belongs to.
+        config: the config of the run.
+        folder: the folder of the run.
+        jobs: how many of its sites work at the same time; None takes as many as are worth it.
+        quiet: whether to draw no progress bars and print no notes.
+        on_training: function that is called after each training of a site (`OnTraining`); None calls nothing.
+
+    Raises:
+        RunFolderLockedError: if another process uses the folder.
+        UserError: if the run cannot be done.
+    """
+    with folder.locked():
+        check_run_folder(folder, resolved(config), resume=_was_started(folder))
+        row.write(folder.path)
+        run(config, folder, quiet, jobs, on_training)
+
+
+def _do_here(fold: Fold, jobs: int | None, quiet: bool, unfinished: Unfinished) -> None:
+    """Do a run in this process."""
+    try:
+        do_run(fold.row, fold.config, fold.folder, jobs, quiet)
+    except RunFolderLockedError:
+        unfinished.locked.append(fold)
+    except UserError as error:
+        unfinished.failed[name_of(fold)] = str(error)
+
+
+def _was_started(folder: RunFolder) -> bool:
+    return (folder.path / "config.yaml").is_file()
+
+
+def _max_jobs(folds: Sequence[Fold]) -> int:
+    """Return how many processes cores and free memory allow; 1 if the runs must stay in this process."""
+    configs = [fold.config for fold in folds]
+    on_gpu = any(pick_device(config.device).type != "cpu" for config in configs)
+    if on_gpu or not all(can_be_imported(to_yaml(config)) for config in configs):
+        return 1
+    return max_processes(max(config.training.threads for config in configs))
+
+
+def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress, unfinished: Unfinished) -> None:
+    """Do runs in worker processes; each does one run after another.
+
+    Args:
+        folds: the runs.
+        n_jobs: how many processes work at the same time. If there are more than runs, each run gets several.
+        progress: the progress display.
+        unfinished: the locked and failed runs, to which more are added.
+    """
+    for fold in folds:
+        check_can_be_imported(to_yaml(fold.config), n_jobs)
+    n_workers = min(n_jobs, len(folds))
+    left: queue.SimpleQueue[Fold] = queue.SimpleQueue()
+    for fold in folds:
+        left.put(fold)
+    stopping = threading.Event()
+
+    def work() -> None:
+        process = WorkerProcess({"directory": os.getcwd()})
+        try:
+            while not stopping.is_set():
+                with progress.running(fold := left.get_nowait()):
+                    _do_in_worker(process, fold, n_jobs // n_workers, progress, unfinished, stopping.is_set)
+        except queue.Empty:
+            return
+        finally:
+            process.close()
+
+    with ThreadPoolExecutor(n_workers) as pool:
+        try:
+            for job in as_completed([pool.submit(work) for _ in range(n_workers)]):
+                job.result()
+        except BaseException as error:
+            stopping.set()  # ends the processes, for which leaving the `with` block waits
+            if not isinstance(error, KeyboardInterrupt):
+                raise
+            out = os.path.commonpath([fold.folder.path for fold in folds])
+            raise type(error)(
+                f"stopped; {out} holds all finished runs and rounds. Continue with the same arguments and "
+                f"{argument('resume', True)}"
+            ) from error
+
+
+def _do_in_worker(
+    process: WorkerProcess, fold: Fold, jobs: int, progress: _Progress, unfinished: Unfinished,
+    stopped: Callable[[], bool],
+) -> None:
+    """Let a worker process do a run. If the process has ended, another one is started."""
+    header = {"row": asdict(fold.row), "config": to_yaml(fold.config), "source": fold.config.source,
+              "folder": str(fold.folder.path.resolve()), "jobs": jobs}  # fmt: skip
+    process.on_step = lambda name, n_done, n_total: progress.advance(fold, n_done / n_total)
+    try:
+        for reply in process.ask(header, stopped=stopped):
+            if reply == LOCKED:
+                unfinished.locked.append(fold)
+    except WorkerFailed as error:
+        more = f"; see {fold.folder.path / LOG}, and use a smaller {argument('jobs')} if memory ran out"
+        unfinished.failed[name_of(fold)] = f"{error}{'' if error.is_reported else more}"
+
+
+def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
+    """Do one run in a worker process. What it prints is appended to the file `run.log` in the run's folder.
+
+    Args:
+        header: the request: `row` (a `ComparisonRow` as a dict), `config` (YAML text), `source`, `folder` and `jobs`.
+        on_training: function that is called after each training of a site (`OnTraining`).
+
+    Returns:
+        The reply: whether the run is done or its folder is locked by another process.
+
+    Raises:
+        UserError: if the run cannot be done.
+    """
+    folder = RunFolder(Path(header["folder"]))
+    folder.path.mkdir(parents=True, exist_ok=True)
+    with open(folder.path / LOG, "ab") as log:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(log.fileno(), stream.fileno())  # also for the processes that the run starts
+    row = ComparisonRow(header["row"]["method"], tuple(header["row"]["varied"]))
+    try:
+        config = load_text(header["config"], header["source"])
+        do_run(row, config, folder, header["jobs"], quiet=False, on_training=on_training)
+    except RunFolderLockedError:
+        return LOCKED
+    except UserError as error:
+        print(error, file=sys.stderr)
+        raise
+    except Exception as error:  # the next run can still be done
+        traceback.print_exc()
+        raise UserError(f"{type(error).__name__}: {error}; see {folder.path / LOG}") from error
+    return DONE
+
+
+class _Progress(AbstractContextManager):
+    """Draw one progress bar that counts the runs, with the names of those that are running.
+
+    Args:
+        n_runs: number of all runs.
+        n_done: number of runs that are already finished.
+        quiet: whether to draw nothing.
+        position: line of the bar, from 0.
+    """
+
+    def __init__(self, n_runs: int, n_done: int, quiet: bool, position: int) -> None:
+        self._n_runs, self._n_done, self._lock = n_runs, n_done, threading.Lock()
+        self._shares: dict[str, float] = {}
+        # Finished runs count as `initial`, so the time left is that of the others.
+        self._bar = tqdm(total=n_runs, initial=n_done, disable=quiet, dynamic_ncols=True, position=position,
+                         bar_format="{desc} {percentage:3.0f}%|{bar}| {remaining} left")  # fmt: skip
+
+    @contextmanager
+    def running(self, fold: Fold) -> Iterator[None]:
+        """Context manager of a run; it counts as done afterwards."""
+        self.advance(fold, 0.0)
+        yield
+        with self._lock:
+            self._shares.pop(name_of(fold))
+            self._n_done += 1
+            self._show()
+
+    def advance(self, fold: Fold, share: float) -> None:
+        """Show how much of a run is done.
+
+        Args:
+            fold: the run.
+            share: the part of its trainings that are done, from 0 to 1.
+        """
+        with self._lock:
+            self._shares[name_of(fold)] = share
+            self._show()
+
+    def _show(self) -> None:
+        shown = [f"{name} {share:.0%}" if share else name for name, share in self._shares.items()]
+        more = [f"{len(shown) - MAX_SHOWN} more"] if len(shown) > MAX_SHOWN else []
+        text = "; ".join([*shown[:MAX_SHOWN], *more])
+        self._bar.set_description_str(f"{self._n_done}/{self._n_runs} runs: {text}", refresh=False)
+        self._bar.update(self._n_done + sum(self._shares.values()) - self._bar.n)
+
+    def __exit__(self, *exception: object) -> None:
+        """Close the bar."""
+        self._bar.close()

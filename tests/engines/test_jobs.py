@@ -1,0 +1,136 @@
+"""The result does not depend on `jobs`, the number of worker processes among which the sites are divided."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import tiny_yaml
+from forked_workers import fork_workers
+
+from medfed.config.schema import load_text
+from medfed.core.errors import UserError
+from medfed.engines import worker_process
+from medfed.engines.in_process import InProcess
+from medfed.engines.worker_pool import balanced_groups
+from medfed.experiments.setup import build_experiment
+from medfed.federation.message import Message, digest
+from medfed.federation.rounds import federate
+
+SITES = "data.sites=[BMC, HK, RUNMC, UCL]"  # three train, UCL is unseen
+STACK = "method.methods=[{name: ccst, min_patients: 1, k: 2}, {name: elcfs, alpha: 0.1, min_patients: 1}]"
+CASES = {
+    "scaffold": ["method.name=scaffold", "network.norm=batch", "federation.batch_norm=local"],
+    "ccst": ["method.name=ccst", "method.min_patients=1"],
+    "stable_fdg": ["method.name=stable_fdg", "method.min_patients=1", "method.stages=[1,2]", "method.attention=false"],
+    "stack": ["method.name=stack", STACK],
+}
+
+DENSENET = """
+seed: 3
+data: {name: camelyon17, root: FOLDER, if_missing: phantom, image_size: 24, validation_ratio: 0.2, test_ratio: 0.3,
+       sites: [hospital_1, hospital_3, hospital_4, hospital_5]}
+network: {name: densenet, init_features: 8, growth_rate: 4, blocks: [2, 2]}
+method: {name: stable_fdg, min_patients: 1, stages: [1, 2]}
+training: {batch_size: 16, learning_rate: 0.01, optimizer_state: reset}
+federation: {unseen_site: hospital_5, rounds: 3}
+"""
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch):
+    fork_workers(monkeypatch)
+
+
+def config_of(root: Path, *changes: str):
+    return load_text(tiny_yaml(root), "tiny.yaml", [SITES, "federation.rounds=3", *changes])
+
+
+def rounds(config, folder: Path, jobs: int | None, state=None, n: int = 3):
+    """Return the digests of the next n rounds and their tables, and the state after them."""
+    simulation = build_experiment(config, folder, quiet=True, jobs=jobs)
+    engine = simulation.engine
+    engine.restore(state.took_part if state else {})
+    done = []
+    try:
+        for one in federate(config.method, engine, state or simulation.start, config.federation, config.seed):
+            done.append(one)
+            if len(done) == n:
+                break
+    finally:
+        engine.close()
+    return [(digest(one.state.to_bytes()), one.history, one.ledger) for one in done], done[-1].state
+
+
+@pytest.mark.parametrize("case", [
+    pytest.param(name, marks=[] if name == "scaffold" else pytest.mark.slow) for name in CASES
+])  # fmt: skip
+def test_results_do_not_depend_on_the_number_of_jobs(case, tiny_phantom, tmp_path):
+    """Also if a run is resumed with another number of jobs, or with a process for each site."""
+    check_jobs(config_of(tiny_phantom, *CASES[case]), tmp_path)
+
+
+@pytest.mark.slow
+def test_results_of_a_densenet_do_not_depend_on_the_number_of_jobs(tmp_path):
+    """Its BatchNorm is averaged, and StableFDG shares styles in every round."""
+    check_jobs(load_text(DENSENET.replace("FOLDER", str(tmp_path / "data")), "tiny.yaml"), tmp_path)
+
+
+def check_jobs(config, tmp_path: Path) -> None:
+    expected, _ = rounds(config, tmp_path / "one", 1)
+    assert rounds(config, tmp_path / "three", 3)[0] == expected
+    first, state = rounds(config, tmp_path / "two", 2, n=1)
+    second, state = rounds(config, tmp_path / "two", 1, state, n=1)
+    isolated = replace(config, federation=replace(config.federation, engine="processes"))
+    third, _ = rounds(isolated, tmp_path / "two", 2, state)
+    assert [*first, *second, *third] == expected
+
+
+def test_workers_start_when_the_time_that_they_save_is_worth_it(tiny_phantom, tmp_path, monkeypatch):
+    """The first site trains in this process, the others in workers from then on; the result stays the same."""
+    config = config_of(tiny_phantom, "method.name=fedavg", "training.optimizer_state=reset", "federation.rounds=2")
+    expected, _ = rounds(config, tmp_path / "one", 1, n=2)
+    monkeypatch.setattr(InProcess, "_max_workers", lambda self, n_sites: 2)
+    simulation = build_experiment(config, tmp_path / "short", quiet=True, jobs=None)
+    simulation.engine.reading_s = 0.0
+    request = dict.fromkeys(["BMC", "HK", "RUNMC"], Message("train", facts={"round": 1}))
+    # Five trainings are left, of which two workers save half the time; starting them takes 5 s.
+    assert simulation.engine._n_workers_worth_it(5.0, request, n_left=2) == 1
+    assert simulation.engine._n_workers_worth_it(7.0, request, n_left=2) == 2
+    monkeypatch.setattr(worker_process, "WORKER_START_S", -1e6)
+    assert rounds(config, tmp_path / "long", None, n=2)[0] == expected
+    record = [".without_memory.json", ".without_memory.json.lock"]
+    assert sorted(path.name for path in (tmp_path / "long").iterdir()) == [*record, "BMC", "HK", "RUNMC"]
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_the_names_of_its_sites(tiny_phantom, tmp_path):
+    config = config_of(tiny_phantom, "method.name=fedavg")
+    simulation = build_experiment(config, tmp_path, quiet=True, jobs=2)
+    engine = simulation.engine
+    engine.on_step = lambda site, step, n_steps: os.kill(
+        next(iter(engine._workers.processes.values()))._process.pid, signal.SIGKILL
+    )
+    sentence = "the worker process of .* failed: its process was killed, as the operating system does when memory runs"
+    with pytest.raises(UserError, match=sentence):
+        list(federate(config.method, engine, simulation.start, config.federation, config.seed))
+    engine.close()
+
+
+@pytest.mark.parametrize("on_bad_update", ["stop", "drop"])
+def test_an_error_of_a_site_in_a_worker_is_that_of_a_site_in_this_process(on_bad_update, tiny_phantom, tmp_path):
+    config = config_of(tiny_phantom, "method.name=fedavg", "training.learning_rate=1e30",
+                       f"federation.on_bad_update={on_bad_update}")  # fmt: skip
+    sentences = []
+    for jobs in (1, 2):
+        with pytest.raises(UserError) as raised:
+            rounds(config, tmp_path / str(jobs), jobs)
+        sentences.append(str(raised.value))
+    assert sentences[0] == sentences[1]
+    assert sentences[0].startswith({"stop": "BMC: training diverged", "drop": "round 1: 0 of 3 sites"}[on_bad_update])
+
+
+def test_groups_have_about_the_same_number_of_images():
+    sizes = {"a": 50, "b": 10, "c": 30, "d": 20, "e": 0}
+    assert balanced_groups(sizes, 2) == [["a", "b"], ["c", "d", "e"]]  # 60 and 50 images
+    assert balanced_groups(sizes, 9) == [["a"], ["c"], ["d"], ["b"], ["e"]]

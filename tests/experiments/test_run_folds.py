@@ -1,0 +1,136 @@
+"""The runs of a comparison over several processes. Only the slow test trains; the others replace `run`."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from conftest import tiny_yaml
+from fake_sites import is_alive
+from forked_workers import fork_workers
+
+from medfed import evaluate
+from medfed.config.schema import load_text, to_yaml
+from medfed.core.errors import UserError
+from medfed.experiments import run_folds as module
+from medfed.experiments.grid import Fold
+from medfed.experiments.run_folds import run_folds
+from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.comparison_row import ComparisonRow
+
+SITES = ("BMC", "HK", "UCL")
+
+
+def fake_run(config, folder, quiet, jobs, on_training):
+    """Finish at once, unless a file says otherwise; the site's name is in the run's log."""
+    site = config.federation.unseen_site
+    action = folder.path.parent / f"{site}.does"
+    folder.write_text("config.yaml", to_yaml(config))
+    folder.write_text("pid", str(os.getpid()))
+    print("working for", site, flush=True)
+    match action.read_text() if action.exists() else "":
+        case "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "fail":
+            raise UserError(f"{site}: training diverged")
+        case "bug":
+            raise IndexError("index 3 is out of bounds")
+        case "sleep":
+            time.sleep(60)
+    if on_training:
+        on_training(1, 2)
+    folder.write_json("summary.json", {"jobs": jobs})
+
+
+@pytest.fixture
+def folds(tmp_path, tiny_phantom, monkeypatch) -> list[Fold]:
+    fork_workers(monkeypatch)
+    monkeypatch.setattr(module, "run", fake_run)
+    config = load_text(tiny_yaml(tiny_phantom), "tiny.yaml")
+    row = ComparisonRow("elcfs")
+    return [
+        Fold(row, site, replace(config, federation=replace(config.federation, unseen_site=site)),
+             RunFolder(tmp_path / site)) for site in SITES
+    ]  # fmt: skip
+
+
+def test_a_run_that_fails_does_not_stop_the_others_and_is_named(folds, tmp_path):
+    for site, action in zip(SITES, ("die", "fail", "bug"), strict=True):
+        (tmp_path / f"{site}.does").write_text(action)
+    unfinished = run_folds(folds, 2, quiet=True)
+    assert list(unfinished.failed) == [f"elcfs, unseen {site}, seed 3" for site in SITES]
+    killed, diverged, bug = unfinished.failed.values()
+    assert killed.startswith("its process was killed, as the operating system does when memory runs out; see ")
+    assert diverged == "HK: training diverged"
+    assert bug.startswith("IndexError: index 3 is out of bounds; see ")
+    assert "Traceback" in (tmp_path / "UCL" / "run.log").read_text()
+    for site in SITES:
+        (tmp_path / f"{site}.does").unlink()
+    assert not run_folds(folds, 2, quiet=True).failed
+    for site in SITES:
+        assert (tmp_path / site / "run.log").read_text().count(f"working for {site}\n") == 2
+    assert all(fold.folder.is_finished() for fold in folds)
+
+
+@pytest.mark.parametrize(("jobs", "of_a_run"), [(2, 1), (3, 1), (7, 2)])
+def test_more_jobs_than_runs_are_divided_among_the_runs(folds, jobs, of_a_run):
+    run_folds(folds, jobs, quiet=True)
+    assert {fold.folder.read_json("summary.json")["jobs"] for fold in folds} == {of_a_run}
+
+
+def test_short_runs_start_no_process(folds):
+    run_folds(folds, None, quiet=True)
+    assert {(fold.folder.path / "pid").read_text() for fold in folds} == {str(os.getpid())}
+
+
+def test_a_failing_run_of_this_process_does_not_stop_the_others_either(folds, tmp_path):
+    (tmp_path / "HK.does").write_text("fail")
+    unfinished = run_folds(folds, 1, quiet=True)
+    assert unfinished.failed == {"elcfs, unseen HK, seed 3": "HK: training diverged"}
+    assert [fold.folder.is_finished() for fold in folds] == [True, False, True]
+
+
+def test_a_locked_run_is_skipped(folds):
+    with folds[1].folder.locked():
+        unfinished = run_folds(folds, 2, quiet=True)
+    assert unfinished.locked == [folds[1]] and not unfinished.failed
+
+
+def test_an_interruption_ends_all_processes(folds, tmp_path):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    for site in SITES:
+        (tmp_path / f"{site}.does").write_text("sleep")
+    pids = [tmp_path / site / "pid" for site in SITES[:2]]
+
+    def interrupt() -> None:
+        while not all(map(Path.is_file, pids)):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        with pytest.raises(KeyboardInterrupt, match="stopped; .* Continue with the same arguments and resume=True"):
+            run_folds(folds, 2, quiet=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not any(is_alive(int(pid.read_text())) for pid in pids) and not (tmp_path / "UCL").exists()
+
+
+@pytest.mark.slow
+def test_the_table_of_runs_side_by_side_is_that_of_runs_one_after_another(tiny_config, tmp_path, capsys):
+    """Real processes: one for each of two runs, then two for the sites of the run that is left."""
+    always = [str(tiny_config), "--leave-one-site-out", "--methods", "fedavg", "--quiet", "--set",
+              "federation.rounds=2"]  # fmt: skip
+    for jobs in ("1", "2"):
+        out = ["--out", str(tmp_path / jobs), "--jobs", jobs]
+        assert evaluate.main([*always, *out, "--sites", "UCL", "HK"]) == 0
+        assert evaluate.main([*always, *out, "--resume"]) == 0
+    assert (tmp_path / "1" / "table.csv").read_bytes() == (tmp_path / "2" / "table.csv").read_bytes()
+    models = [sorted((tmp_path / jobs).rglob("model.safetensors")) for jobs in ("1", "2")]
+    assert len(models[0]) == len(models[1]) == 3
+    assert [path.read_bytes() for path in models[0]] == [path.read_bytes() for path in models[1]]
+    log = tmp_path / "2" / "fedavg" / "unseen_UCL" / "seed_3" / "run.log"
+    assert "round 2/2" in log.read_text()
