@@ -35,7 +35,7 @@ def work(path: Path) -> None:
         rounds = folder.rounds()
         state = folder.load_state(rounds[-1]) if rounds else toy.start(method)
         folder.truncate(state.round)
-        engine.restore(state.took_part)
+        engine.restore(state.took_part, state.weights)
         for done in federate(method, engine, state, SETTINGS, 0):
             folder.save_round(done, RULES[SETTINGS.selection]([*folder.history(), done.history]))
             state = done.state

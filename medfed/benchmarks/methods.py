@@ -132,7 +132,7 @@ def _prepare_round(
         optimizer="sgd", learning_rate=1e-3, momentum=0.9, batch_size=batch_size, optimizer_state="reset"
     )
     sites = [
-        Site(name, _noise_samples(name, n_images if name == "a" else 4, size), None, task, method, network, settings,
+        Site(name, noise_samples(name, n_images if name == "a" else 4, size), None, task, method, network, settings,
              training, frozenset(), local_epochs=1, seed=0)
         for name in "abc"
     ]  # fmt: skip
@@ -157,8 +157,14 @@ def _time_reply(site: Site, message: Message) -> float:
     return time.perf_counter() - began
 
 
-def _noise_samples(name: str, n_images: int, size: int) -> NoiseSamples:
-    """Return random images of a site, with the classes in turn."""
+def noise_samples(name: str, n_images: int, size: int) -> NoiseSamples:
+    """Return random images of a site, with the classes in turn.
+
+    Args:
+        name: name of the site, from which the images are drawn.
+        n_images: number of images.
+        size: side of the images in pixels.
+    """
     rng = stream(0, "noise", name)
     return NoiseSamples(torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images) % N_CLASSES)
 

@@ -29,6 +29,7 @@ from medfed.federation.settings import Federation, Training
 from medfed.networks.base import NetworkSettings
 from medfed.tasks.evaluation import Evaluation
 
+ONLY_FOR_GPUS = "false is for GPUs, but this run uses the CPU, whose results are always the same; leave it out"
 NAMED = {Dataset: "datasets", NetworkSettings: "networks", Method: "methods"}  # classes that a block chooses by name
 
 
@@ -42,6 +43,8 @@ class Config:
         method: the federated method, with its own settings.
         seed: at least 0. All random numbers of a run follow from it.
         device: "auto" (CUDA if it is available), "cpu" or "cuda".
+        deterministic: whether a GPU uses deterministic algorithms only. false is faster on some GPUs; the results then
+            differ from run to run, and every result says so. On a CPU it must be true.
         training: how a site trains for one round.
         federation: how the sites work together.
         evaluation: how predictions are made and scored.
@@ -57,6 +60,7 @@ class Config:
     method: Method
     seed: NonNegativeInt = 1337
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    deterministic: bool = True
     training: Training = Training()
     federation: Federation = Federation()
     evaluation: Evaluation = Evaluation()
@@ -85,11 +89,13 @@ class Config:
         data.
 
         Args:
-            values: the fields of a config by name. If `data` or `federation` is missing, nothing is checked.
+            values: the fields of a config by name. Fields that are missing are not checked.
 
         Yields:
             (dotted key, sentence) for each mistake.
         """
+        if values.get("deterministic") is False and values.get("device") == "cpu":
+            yield "deterministic", ONLY_FOR_GPUS
         if "data" in values and "federation" in values:
             yield from _site_conflicts(values["federation"], values["data"])
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from medfed.core.device import to_device
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -28,7 +30,8 @@ class Batch:
 
     def to(self, device: torch.device) -> Batch:
         """Return a copy of the batch with all its tensors on the given device."""
-        return Batch(self.image.to(device), self.label.to(device), {n: v.to(device) for n, v in self.views.items()})
+        views = {name: to_device(view, device) for name, view in self.views.items()}
+        return Batch(to_device(self.image, device), to_device(self.label, device), views)
 
     def transform(self, function: Callable[[Tensor], Tensor], label: Tensor) -> Batch:
         """Apply one function to the images and to every view, and replace the label.

@@ -39,3 +39,8 @@ def deterministic(threads: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def allow_faster_algorithms() -> None:
+    """Let PyTorch use GPU algorithms whose results differ from run to run, until `set_deterministic` is called."""
+    torch.use_deterministic_algorithms(False)

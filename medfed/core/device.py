@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from medfed.core.errors import UserError
 
@@ -24,3 +25,15 @@ def pick_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.device(name)
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device. The copy from the CPU to a GPU does not wait for the GPU's earlier work.
+
+    Args:
+        tensor: a tensor of any shape and dtype, on any device.
+        device: the device.
+    """
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)  # only pinned memory can be copied without waiting
+    return tensor.to(device)

@@ -7,6 +7,7 @@ run at the hospital, so they protect the hospital even from a coordinator that i
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from medfed.functional.weights import check_same_entries, first_non_finite
 KINDS = ("share", "train", "validate", "end")
 VALIDATION_KINDS = ("validate", "end")  # of a site that only validates
 FACTS = frozenset({"round", "last"})  # the only facts that a request may hold
+DIGEST = re.compile("[0-9a-f]{64}")
 MAX_BYTES_DOWN = 2 << 30  # of statistics in one request
 
 
@@ -77,6 +79,7 @@ class Guard:
         local_keys: names of the entries of `network` that never leave the site.
         kinds: the kinds of requests to which the site replies, such as "train".
         shares: when the method shares statistics (`Method.shares`).
+        share_reads_network: whether the weights come with a request to share (`Method.share_reads_network`).
         n_replies: number of replies by kind and round, such as "train 3". To continue after a restart, the program that
             uses the guard must store `n_replies`, `sent_bytes` and `sent`.
         sent_bytes: number of bytes that left, by round.
@@ -88,6 +91,7 @@ class Guard:
     local_keys: frozenset[str] = frozenset()
     kinds: tuple[str, ...] = KINDS
     shares: str = NEVER
+    share_reads_network: bool = True
     n_replies: Counter[str] = field(default_factory=Counter)
     sent_bytes: Counter[str] = field(default_factory=Counter)
     sent: dict[str, list[str]] = field(default_factory=dict)
@@ -182,6 +186,13 @@ class Guard:
             raise Refused(f"was sent {last} as its last accepted round; expected a round from 0 to {end - 1}")
 
     def _check_weights(self, request: Message) -> None:
+        if request.weights_digest and not DIGEST.fullmatch(request.weights_digest):
+            raise Refused("was sent a checksum of weights that does not have 64 hexadecimal characters")
+        # The weights came with an earlier request and were checked then, or they are not needed.
+        if not request.weights and (
+            request.weights_digest or (request.kind == "share" and not self.share_reads_network)
+        ):
+            return
         expected = {
             name: entry
             for name, entry in self.network.items()

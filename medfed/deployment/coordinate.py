@@ -108,6 +108,8 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
         "selected_round": final.round,
         "rounds": last.round,
         "seed": plan.seed,
+        "precision": plan.training.precision,
+        "deterministic": plan.deterministic,
         "config_sha256": hashlib.sha256(to_yaml(plan).encode()).hexdigest(),
         "versions": versions(),
         "method_facts": plan.method.facts(final),

@@ -68,7 +68,8 @@ def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
     method, state = site.method, start
     rows: list[Row] = []
     if method.shares != NEVER:
-        shared = site.reply(Message("share", state.weights, {}, {"round": 1}))
+        weights = state.weights if method.share_reads_network else {}
+        shared = site.reply(Message("share", weights, {}, {"round": 1}))
         state = replace(state, memory=method.combine(state, {site.name: shared.tensors}, stream(seed, "combine", 1)))
         rows += ledger.message_rows(1, "up", {site.name: shared})
     request = Message("train", state.weights, method.broadcast(state, site.name), {"round": 1, "last": 0})

@@ -12,16 +12,16 @@ import safetensors.torch
 from tqdm import tqdm
 
 from medfed.config.schema import Config
-from medfed.core.device import pick_device
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.core.registry import suggestion
 from medfed.deployment.agreement import VALIDATION_KINDS, Agreement, Guard
 from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
-from medfed.experiments.setup import build_network, build_sites, build_task
+from medfed.experiments.setup import build_network, build_sites, build_task, prepare_device
 from medfed.federation.ledger import COLUMNS, message_rows
-from medfed.federation.message import Message
+from medfed.federation.message import WEIGHTS_NEEDED, Message
+from medfed.federation.model_transfer import ReceivedWeights
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 from medfed.outputs.run_folder import append_rows
@@ -55,7 +55,7 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
     if samples is None:
         raise UserError(f"{dataset.root}: the site {name} has no images to validate on; add some")
     network = build_network(config.network, config.method, task, config.seed)
-    return ValidationSite(name, samples, task, network.to(pick_device(config.device)))
+    return ValidationSite(name, samples, task, network.to(prepare_device(config)))
 
 
 @dataclass
@@ -76,6 +76,7 @@ class GuardedSite:
     agreement: Agreement
 
     def __post_init__(self) -> None:
+        self._received = ReceivedWeights()
         file = self.folder / COUNTS
         counts = json.loads(file.read_text()) if file.is_file() else {"answered": {}, "sent_bytes": {}, "sent": {}}
         self.guard = Guard(self.agreement, self.site.network.state_dict(), n_replies=Counter(counts["answered"]),
@@ -84,16 +85,19 @@ class GuardedSite:
             self.guard.kinds = VALIDATION_KINDS
             self._engine = InProcess([], self.folder, validation_site=self.site)
             return
-        self.guard.local_keys, self.guard.shares = self.site.local_keys, self.site.method.shares
+        method = self.site.method
+        self.guard.local_keys, self.guard.shares = self.site.local_keys, method.shares
+        self.guard.share_reads_network = method.share_reads_network
         self.site.noise_key = _secret_key(self.folder / SECRET)
         self._engine = InProcess([self.site], self.folder)
 
     def reply(self, request: Message) -> Message:
         """Return the site's reply to a request, if the hospital agreed to both the request and the reply.
 
-        A request of kind "end" contains the final model. The model is saved as `model.safetensors` in the hospital's
-        output folder, and the reply is empty. The request and the reply are recorded in the hospital's `ledger.csv`
-        before the reply is returned.
+        If the request names weights that came with an earlier request, they are put back; if this process does not have
+        them, the reply has the kind "weights_needed" and is empty. A request of kind "end" contains the final model. It
+        is saved as `model.safetensors` in the hospital's output folder, and the reply is empty. The request, as it was
+        received, and the reply are recorded in the hospital's `ledger.csv` before the reply is returned.
 
         Args:
             request: a request of the coordinator, of any kind.
@@ -106,14 +110,20 @@ class GuardedSite:
             UserError: if the site cannot do what is requested.
         """
         self.guard.check_request(request)
-        if request.kind == "end":
-            write_atomically(self.folder / MODEL, safetensors.torch.save(request.weights))
-            reply = Message("end")
+        complete, missing = self._received.complete({self.site.name: request})
+        if missing:
+            reply = Message(WEIGHTS_NEEDED)
         else:
-            reply = self._engine.exchange(request.kind, {self.site.name: request})[self.site.name]
-        self.guard.check_reply(request, reply)
+            reply = self._reply(complete[self.site.name])
+            self.guard.check_reply(complete[self.site.name], reply)
         self._record(request, reply)
         return reply
+
+    def _reply(self, request: Message) -> Message:
+        if request.kind == "end":
+            write_atomically(self.folder / MODEL, safetensors.torch.save(request.weights))
+            return Message("end")
+        return self._engine.exchange(request.kind, {self.site.name: request})[self.site.name]
 
     def _record(self, request: Message, reply: Message) -> None:
         """Write the ledger and the counts; called before the reply leaves, so that no sent reply is ever missing."""

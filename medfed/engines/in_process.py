@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from torch import Tensor
+
 from medfed.core.errors import UserError, argument
 from medfed.core.machine import max_processes
 from medfed.engines.site_store import SiteStore
 from medfed.engines.worker_pool import WorkerPool, balanced_groups
 from medfed.engines.worker_process import WorkerFailed, can_be_imported, check_can_be_imported, n_workers_worth_it
 from medfed.federation.engine import OnReply, OnStep
-from medfed.federation.message import Message, failed_reply
+from medfed.federation.message import WEIGHTS_NEEDED, Message, failed_reply
+from medfed.federation.model_transfer import ReceivedWeights, weights_digest
 from medfed.federation.settings import Federation
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
@@ -39,8 +42,7 @@ class InProcess:
         local_sites: the sites that train.
         folder: folder in which each site's reply, and the tensors that the site keeps between rounds, are stored after
             each training round. None stores nothing. Then a run cannot be resumed, work of a rejected reply is not
-            undone at the site, and all sites
-            work in this process.
+            undone at the site, and all sites work in this process.
         validation_site: the validation site; None if there is none. The method `sites` does not return its name.
         settings: the `federation` section of the config.
         config_yaml: the whole config as YAML text, from which worker processes build their sites.
@@ -72,6 +74,7 @@ class InProcess:
     _store: SiteStore | None = field(default=None, init=False)
     _workers: WorkerPool | None = field(default=None, init=False)
     _has_trained: bool = field(default=False, init=False)
+    _received: ReceivedWeights = field(default_factory=ReceivedWeights, init=False)
 
     def __post_init__(self) -> None:
         if self.folder is not None:
@@ -97,12 +100,13 @@ class InProcess:
         Raises:
             UserError: if a site raises it and `federation.on_bad_update` is "stop", or if a worker process ends.
         """
+        complete, replies = self._complete(messages)
         start = time.perf_counter()
         if self._workers is None and self.folder is not None and self.jobs is not None and self.jobs > 1:
             self._start_workers(self.jobs)
-        replies = {} if self._workers else self._exchange_here(kind, messages)
+        replies |= {} if self._workers else self._exchange_here(kind, complete)
         self.work_s = time.perf_counter() - start
-        if self._workers and (left := {name: messages[name] for name in messages if name not in replies}):
+        if self._workers and (left := {name: complete[name] for name in complete if name not in replies}):
             replies |= self._workers.exchange(kind, left, self.on_reply, self.on_step)
             self.work_s += self._workers.work_s
         return dict(sorted(replies.items()))
@@ -149,20 +153,23 @@ class InProcess:
         if store:
             store.end_round(trained, number)
 
-    def restore(self, took_part: Mapping[str, int]) -> None:
-        """Give each site back the tensors that the site kept after its last accepted round.
+    def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
+        """Give each site back what the site kept after its last accepted round.
 
-        Such tensors are, for example, the state of the site's optimiser. They are read from the site's file. Nothing
-        happens if the engine has no folder. If worker processes host the sites, only the entries of the network that
-        stay at a site are kept in this process, because the evaluation needs them: the workers read the files
-        themselves.
+        Tensors such as the state of the site's optimiser are read from the site's file, if the engine has a folder. If
+        worker processes host the sites, only the entries of the network that stay at a site are kept in this process,
+        because the evaluation needs them: the workers read the files themselves.
 
         Args:
             took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
+            weights: the global weights after the last finished round, which all sites then have as if they had received
+                them; None does not change the weights of the sites.
 
         Raises:
             UserError: if the file of a site is missing or damaged.
         """
+        if weights is not None:
+            self._received.keep(weights_digest(weights), weights, self._by_name())
         if self._store:
             self._store.restore(self.local_sites, took_part)
             if self._workers:
@@ -172,6 +179,17 @@ class InProcess:
         """End the worker processes, if there are any."""
         if self._workers:
             self._workers.close()
+
+    def _complete(self, messages: Mapping[str, Message]) -> tuple[dict[str, Message], dict[str, Message]]:
+        """Put the weights back into requests whose weights came with an earlier request.
+
+        The engine keeps the weights for its sites, which are on this machine, so that a worker needs no memory of them.
+
+        Returns:
+            The complete requests; and the reply "weights_needed" for each site that did not receive the weights.
+        """
+        complete, missing = self._received.complete(messages)
+        return complete, dict.fromkeys(missing, Message(WEIGHTS_NEEDED))
 
     def _exchange_here(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Let the sites of this process reply, until it is worth starting workers for the others."""

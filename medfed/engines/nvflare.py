@@ -56,7 +56,9 @@ class NVFlare(Processes):
                 a site.
         """
         self._flare = self._flare or FlareConnection(self._simulator)
-        return self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
+        complete, replies = self._complete(messages)
+        replies |= self._flare.exchange(kind, complete, self.settings.reply_timeout_s, self.on_reply)
+        return dict(sorted(replies.items()))
 
     def close(self) -> None:
         """End NVIDIA FLARE's simulator and the processes of the sites."""

@@ -43,9 +43,10 @@ class Processes(InProcess):
             n_at_once = self.jobs or max(1, n_cores() // self.local_sites[0].settings.threads)
             timeout_s = self.settings.reply_timeout_s or None
             self._workers = WorkerPool([[name] for name in names], self._job(), n_at_once, _failed_replies, timeout_s)
-        replies = self._workers.exchange(kind, messages, self.on_reply, self.on_step)
+        complete, replies = self._complete(messages)
+        replies |= self._workers.exchange(kind, complete, self.on_reply, self.on_step)
         self.work_s = self._workers.work_s
-        return replies
+        return dict(sorted(replies.items()))
 
 
 def _failed_replies(sites: Sequence[str], error: WorkerFailed) -> dict[str, Message]:

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import nn
 from tqdm import tqdm
 
-from medfed.config.schema import Config, to_yaml
+from medfed.config.schema import ONLY_FOR_GPUS, Config, to_yaml
 from medfed.core import registry
+from medfed.core.determinism import allow_faster_algorithms
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError
 from medfed.core.seeds import seeded_layers
@@ -95,7 +97,11 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
     privacy_accounting.require_accountant(config.privacy)
     config.network.check_image_size(dataset.image_size)
     config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
-    device = pick_device(config.device)
+    device = prepare_device(config)
+    if not config.deterministic and device.type == "cpu":
+        raise UserError(f"{config.source}: deterministic: {ONLY_FOR_GPUS}")
+    if not config.deterministic:
+        warnings.warn("deterministic is false, so each run gives other weights", stacklevel=2)
     network = build_network(config.network, config.method, task, config.seed).to(device)
     if config.evaluation.tent:
         Tent(network)  # raises now, not after the last round, if the network has no BatchNorm
@@ -137,7 +143,7 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
     dataset = config.data.ensure_available(None)
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
     task = build_task(config, dataset)
-    network = build_network(config.network, config.method, task, config.seed).to(pick_device(config.device))
+    network = build_network(config.network, config.method, task, config.seed).to(prepare_device(config))
     build = SiteBuilder(config, task, network)
     patients_of, max_cache_bytes = _patients_of(splits, clients)
     validation_site: ValidationSite | None = None
@@ -164,6 +170,21 @@ def _patients_of(splits: Mapping[str, Split], clients: Mapping[str, Split]) -> t
     patients_of = clients or training
     n_sites = len(training)
     return patients_of, MAX_CACHE_BYTES * n_sites // max(len(patients_of), n_sites)  # clients share what sites keep
+
+
+def prepare_device(config: Config) -> torch.device:
+    """Return the device of a run; with `deterministic: false`, let a GPU use algorithms that are not deterministic.
+
+    Args:
+        config: the config of the run, with `device` and `deterministic`.
+
+    Raises:
+        UserError: if the device is "cuda" and no CUDA device is available.
+    """
+    device = pick_device(config.device)
+    if not config.deterministic and device.type != "cpu":
+        allow_faster_algorithms()
+    return device
 
 
 def build_task(config: Config, dataset: Dataset) -> Task:

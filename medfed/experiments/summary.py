@@ -57,6 +57,8 @@ def summarise(
         "selected_round": final.round,
         "rounds": federation.rounds,
         "seed": config.seed,
+        "precision": config.training.precision,
+        "deterministic": config.deterministic,
         "config_sha256": hashlib.sha256(to_yaml(config).encode()).hexdigest(),
         "versions": versions(),
         "start_weights": _start_weights(config.network),

@@ -39,7 +39,7 @@ def train(
     if not folder.rounds():
         folder.save_state(state)
     folder.truncate(state.round)
-    engine.restore(state.took_part)
+    engine.restore(state.took_part, state.weights if state.round else None)
     n_sites = min(settings.clients_per_round or len(engine.sites()), len(engine.sites()))
     with RoundProgress(state.round, settings.rounds, n_sites, quiet, on_training) as progress:
         engine.on_reply, engine.on_step = progress.site_replied, progress.step

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from torch import Tensor
+
 from medfed.federation.message import Message
 
 OnReply = Callable[[str, str, int, int], None]  # called with (kind, site, replies so far, replies expected)
@@ -53,14 +55,16 @@ class Engine(Protocol):
         """
         ...
 
-    def restore(self, took_part: Mapping[str, int]) -> None:
-        """Give each site back the tensors that the site kept after its last accepted round.
+    def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
+        """Give each site back what the site kept after its last accepted round.
 
-        Such tensors are, for example, the state of the site's optimiser. The method is called before the first round,
-        so that a run can be resumed, and after the last round, for the evaluation.
+        This is, for example, the state of the site's optimiser. Sites that are simulated on this machine also get the
+        weights that they received last, so that the resumed run sends what an uninterrupted one sends. The method is
+        called before the first round, so that a run can be resumed, and after the last round, for the evaluation.
 
         Args:
             took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
+            weights: the global weights after the last finished round; None does not change the weights of the sites.
         """
         ...
 

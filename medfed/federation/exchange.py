@@ -19,6 +19,7 @@ from medfed.core.errors import UserError, argument
 from medfed.federation import ledger
 from medfed.federation.engine import Engine
 from medfed.federation.message import Message, State
+from medfed.federation.model_transfer import WeightsSender
 from medfed.federation.reply_checks import Expected
 from medfed.federation.settings import Federation
 from medfed.federation.update_checks import Rejection, find_failing_sites, validate_replies
@@ -44,6 +45,16 @@ class Replies:
     by_site: dict[str, Message]
 
 
+def is_validated(number: int, settings: Federation) -> bool:
+    """Return whether the global weights are validated at the sites after a round.
+
+    Args:
+        number: the number of the round, from 1.
+        settings: the `federation` section of the config, with `validate_every` and the number of rounds.
+    """
+    return number % settings.validate_every == 0 or number == settings.rounds
+
+
 class Exchange:
     """Sends the coordinator's requests through an engine and returns the replies that may be used.
 
@@ -65,12 +76,14 @@ class Exchange:
         self.ledger: list[Row] = []
         self.seconds: dict[str, float] = {}
         self.n_clients = 0
+        self._sender = WeightsSender(engine)
         self._n_examples: dict[str, int] = {}  # the images that each site reported in earlier rounds of this process
 
     def ask(self, messages: Mapping[str, Message], state: State) -> Replies:
         """Send one request to each site and return the replies that pass the checks.
 
-        For each rejected reply, a warning names the site.
+        The weights travel only to sites that were not sent the same weights before (`WeightsSender`). For each rejected
+        reply, a warning names the site.
 
         Args:
             messages: the requests by the name of the site, all of one kind and round; at least one.
@@ -87,10 +100,10 @@ class Exchange:
         first = next(iter(messages.values()))
         kind, number = first.kind, first.facts["round"]
         start = time.perf_counter()
-        replies = self.engine.exchange(kind, messages)
+        replies, sent = self._sender.exchange(kind, messages)
         self._add_seconds(kind, time.perf_counter() - start if self.engine.work_s is None else self.engine.work_s)
-        self.ledger += ledger.message_rows(number, "down", messages)
-        self.ledger += ledger.message_rows(number, "up", replies)
+        for direction, by_site in sent:
+            self.ledger += ledger.message_rows(number, direction, by_site)
         self.n_clients += len(messages) if kind == "train" else 0
         expected = Expected(
             kind, number, state.weights, self._n_examples, state.parameters, self.settings.largest_change
@@ -151,6 +164,15 @@ class Exchange:
         records = self.ledger, self.seconds, self.n_clients
         self.ledger, self.seconds, self.n_clients = [], {}, 0
         return records
+
+    def assume_sent(self, state: State) -> None:
+        """Assume, for a run that is resumed, that its sites were sent the global weights if they validated them.
+
+        Args:
+            state: the coordinator's state after the last finished round, with its plan. Nothing happens before round 1.
+        """
+        if state.round and is_validated(state.round, self.settings):
+            self._sender.assume_sent(state.weights, state.plan.sites)
 
     def check_settings(self) -> None:
         """Check, before the first round, that enough sites exist for the settings.

@@ -28,7 +28,8 @@ def message_rows(round_number: int, direction: str, messages: Mapping[str, Messa
     Returns:
         One dict for each row, with the keys of `COLUMNS`, sorted by site. For a tensor, `shape` is a text such as
         "16x3x3" ("1" for a scalar), `dtype` a text such as "float32", and `bytes` the size of its elements. For a fact,
-        `shape` is "1", `dtype` is "fact", and `bytes` is the number of characters of its JSON text.
+        `shape` is "1", `dtype` is "fact", and `bytes` is the number of characters of its JSON text. The checksum that
+        names the weights of a request is listed like a fact, as `weights_digest`.
     """
     rows = []
     for site in sorted(messages):
@@ -39,6 +40,7 @@ def message_rows(round_number: int, direction: str, messages: Mapping[str, Messa
                 shape = "x".join(map(str, tensor.shape)) or "1"
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 rows.append({**common, "name": name, "shape": shape, "dtype": dtype, "bytes": n_bytes(tensor)})
-        for name, fact in message.facts.items():
+        named = {"weights_digest": message.weights_digest} if message.weights_digest else {}
+        for name, fact in {**message.facts, **named}.items():
             rows.append({**common, "name": name, "shape": "1", "dtype": "fact", "bytes": len(json.dumps(fact))})
     return rows

@@ -83,7 +83,7 @@ class Task(Protocol):
 
         Args:
             batch: images (B, C, H, W) in [0, 1], not standardised, and their labels.
-            rng: CPU generator from which the angle, the scale and the flip are drawn.
+            rng: CPU generator from which the angle, the scale and the flip are drawn, whatever the device of the batch.
         """
 
     def validate(self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
@@ -242,14 +242,21 @@ class LocalRound:
         Returns:
             An object with the images and labels of the batch, the logits, and in `features` the outputs of the
             submodules in `taps`, by the name of the submodule.
+            With `training.precision: bf16`, the network computes in bfloat16 where PyTorch's autocast allows it; logits
+            and features are float32 again, so that losses and statistics are computed in float32.
         """
         image = self.task.standardise(batch.image)
-        with capture_features(self.network, taps) as features:
+        uses_bf16 = self.settings.precision == "bf16"
+        with (
+            capture_features(self.network, taps) as features,
+            torch.autocast(self.device.type, torch.bfloat16, enabled=uses_bf16),
+        ):
             if fast_weights is None:
                 logits = self.network(image)
             else:
                 buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
                 logits = functional_call(self.network, {**buffers, **fast_weights}, (image,), strict=True)
+        logits = logits.float() if uses_bf16 else logits
         return Output(batch.image, batch.label, logits, dict(features))
 
 

@@ -25,6 +25,7 @@ from medfed.federation.settings import Plan
 FORMAT = 1  # increased when the layout of messages changes
 CHECKPOINT_FORMAT = 2  # increased when the layout of checkpoints changes
 FAILED = "failed"  # the kind of a reply in which a site says why it could not do what was requested
+WEIGHTS_NEEDED = "weights_needed"  # the kind of a reply of a site that does not have the weights that a request names
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,21 @@ class Message:
 
     Attributes:
         kind: what is requested: "share" (send the method's statistics), "train" (train for one round), "validate"
-            (score the weights) or "end" (the run is over). A reply has the kind of its request, or "failed".
+            (score the weights) or "end" (the run is over). A reply has the kind of its request, "failed", or
+            "weights_needed" (the site does not have the weights that the request names).
         weights: entries of the network's state dict.
         tensors: other tensors that the method sends, by name.
         facts: named values without a shape (plain JSON values), such as the number of the round or a loss.
+        weights_digest: checksum that names the global weights of a request (`medfed.federation.model_transfer`). If
+            `weights` is empty, the site uses those that came with an earlier request under the same checksum. "" names
+            none.
     """
 
     kind: str
     weights: dict[str, Tensor] = field(default_factory=dict)
     tensors: dict[str, Tensor] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    weights_digest: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the message as bytes in the safetensors format; equal messages give equal bytes.
@@ -53,7 +59,10 @@ class Message:
             ValueError: if a fact is NaN or infinite.
             TypeError: if a fact is not a JSON value.
         """
-        return pack({"weights": self.weights, "tensors": self.tensors}, {"kind": self.kind, "facts": self.facts})
+        header: dict[str, Any] = {"kind": self.kind, "facts": self.facts}
+        if self.weights_digest:
+            header["weights_digest"] = self.weights_digest
+        return pack({"weights": self.weights, "tensors": self.tensors}, header)
 
     @staticmethod
     def from_bytes(data: bytes) -> Message:
@@ -66,9 +75,8 @@ class Message:
             ValueError: if `data` is not a message, or was written by a version of medfed with another message format.
         """
         groups, header = unpack(data)
-        return Message(
-            _entry(header, "kind"), groups.get("weights", {}), groups.get("tensors", {}), _entry(header, "facts")
-        )
+        kind, facts, named = _entry(header, "kind"), _entry(header, "facts"), str(header.get("weights_digest", ""))
+        return Message(kind, groups.get("weights", {}), groups.get("tensors", {}), facts, named)
 
 
 def failed_reply(why: str) -> Message:

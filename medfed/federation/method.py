@@ -7,7 +7,8 @@ A federation calls the hooks in this order. "Site" means: once at every site tha
 
     set-up       check                          coordinator and sites, before anything is written
                  wrap_network, local_keys       coordinator and sites, when the network is built
-    sharing      share                          site; network in evaluation mode, with the global weights
+    sharing      share                          site; network in evaluation mode, with the global weights, or without
+                                                them (`share_reads_network`)
                  combine                        coordinator; its result becomes `state.memory`
     each round   broadcast                      coordinator, once per site
                  expand                         site; in its first round, and when the broadcast tensors change
@@ -122,6 +123,15 @@ class Method:
         return NEVER if type(self).share is Method.share else ONCE
 
     @property
+    def share_reads_network(self) -> bool:
+        """Whether `share` reads the network's weights. Default: True.
+
+        If it is False, the coordinator does not send the weights for the sharing, and `share` receives a network with
+        unspecified weights. It may then use the network's device only.
+        """
+        return True
+
+    @property
     def files(self) -> tuple[str, ...]:
         """Paths of the files that the method reads at the sites, as its settings name them. Default: none.
 
@@ -190,7 +200,8 @@ class Method:
 
         Args:
             site: name, images and random generator of the site.
-            network: the network in evaluation mode, with the global weights, on the site's device.
+            network: the network in evaluation mode, with the global weights, on the site's device. If
+                `share_reads_network` is False, its weights are unspecified.
 
         Returns:
             Tensors by name, on the CPU. All of them are sent to the coordinator and are listed in the ledger, the run's

@@ -32,7 +32,7 @@ from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation import update_checks
 from medfed.federation.engine import Engine
-from medfed.federation.exchange import Exchange, Replies, Row
+from medfed.federation.exchange import Exchange, Replies, Row, is_validated
 from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, ONCE, Method
 from medfed.federation.selection import VALIDATION_SITE
@@ -92,6 +92,7 @@ def federate(
     exchange.check_settings()
     sites = [site for site in engine.sites() if state.took_part.get(site) != EXCLUDED]
     state = replace(state, plan=Plan(tuple(sites), settings.rounds, training or Training()))
+    exchange.assume_sent(state)
     if state.round == 0 and method.shares == ONCE:
         state, sharing = share(method, exchange, state, sites, seed)
         state = _exclude(state, set(sites) - set(sharing))
@@ -129,7 +130,8 @@ def share(
             than the setting `federation.quorum` are accepted.
     """
     number = state.round + 1
-    shared = exchange.ask(requests_with_last_round("share", state, sites, number), state)
+    requested = state if method.share_reads_network else replace(state, weights={})
+    shared = exchange.ask(requests_with_last_round("share", requested, sites, number), state)
 
     def combine(replies: dict[str, Message]) -> dict[str, Tensor]:
         tensors = {site: reply.tensors for site, reply in replies.items()}
@@ -279,7 +281,7 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
             than the setting `federation.quorum` are accepted.
     """
     settings, row = exchange.settings, Row(validation_score=None)
-    if state.round % settings.validate_every and state.round != settings.rounds:
+    if not is_validated(state.round, settings):
         return row
     is_whole = all(state.weights.keys() <= update.weights.keys() for update in updates.values())
     validation_site = settings.validation_site if is_whole else ""

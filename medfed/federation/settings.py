@@ -34,6 +34,8 @@ class Training:
             "reset" clears them before every round (CCST, StableFDG, FISC).
         threads: CPU threads of one site's training, and of everything else that a run computes. Another number rounds
             sums differently, so it is part of the config and not the number of cores: `--jobs` uses several cores.
+        precision: "float32", or "bf16": the network's forward pass in bfloat16 (PyTorch's autocast), which is for GPUs.
+            Weights, losses, Fourier transforms, statistics, aggregation and evaluation stay float32.
     """
 
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -46,6 +48,7 @@ class Training:
     augment: bool = True
     optimizer_state: Literal["keep", "reset"] = "keep"
     threads: PositiveInt = 1
+    precision: Literal["float32", "bf16"] = "float32"
 
     def __post_init__(self) -> None:
         """Check every value.

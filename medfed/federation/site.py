@@ -7,22 +7,22 @@ it from the last accepted round, and repeat a round with a bit-identical reply.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.core.errors import UserError
 from medfed.core.seeds import seeded_layers, stream
+from medfed.federation.device_samples import max_device_bytes, on_device
 from medfed.federation.engine import OnStep
 from medfed.federation.local_round import Architecture, LocalRound, Samples, SiteData, Task
-from medfed.federation.message import Message, digest, pack
+from medfed.federation.message import WEIGHTS_NEEDED, Message, digest, pack
 from medfed.federation.method import NEVER, Method
 from medfed.federation.privacy import Privacy, protect
 from medfed.federation.settings import Training
+from medfed.federation.step_losses import StepLosses
 from medfed.functional.weights import check_same_entries, running_variances
 
 OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes of names in a site's memory
@@ -73,6 +73,7 @@ class Site:
     progress: OnStep | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
     _expanded: tuple[str, Samples] | None = None
+    _on_device: tuple[Samples, Samples] | None = None  # `training`, and its copy on the device
 
     def reply_key(self) -> str:
         """Return a text that contains all settings of this site that affect its replies.
@@ -99,7 +100,9 @@ class Site:
             images (`Method.share`), and no weights. A "train" reply holds the weights after local training, the tensors
             that the method sends with them (`Method.on_round_end`), and three facts: `examples` (number of training
             images), `steps` (number of training steps) and `loss` (mean over the steps). A "validate" reply holds the
-            validation scores as facts. A "validate" reply is empty if the site has no validation patients.
+            validation scores as facts; it is empty if the site has no validation patients. The reply has the kind
+            "weights_needed" if the request names weights that it does not contain: an engine that keeps the weights
+            calls `ReceivedWeights.complete` first.
 
         Raises:
             ValueError: if the kind is unknown, or the weights do not fit the network.
@@ -108,6 +111,9 @@ class Site:
         handlers = {"share": self._share, "train": self._train, "validate": self._validate}
         if request.kind not in handlers:
             raise ValueError(f"{self.name}: cannot reply to a request of kind '{request.kind}'")
+        if request.weights_digest and not request.weights:
+            return Message(WEIGHTS_NEEDED)
+        request = replace(request, weights_digest="")  # the noise below depends on the bytes of the complete request
         reply = handlers[request.kind](request)
         if self.privacy == Privacy():
             return reply
@@ -147,7 +153,8 @@ class Site:
     def _share(self, request: Message) -> Message:
         if self.method.shares == NEVER:
             return Message("share")
-        self.load(request.weights)
+        if self.method.share_reads_network:
+            self.load(request.weights)
         self.network.eval()
         rng = stream(self.seed, "share", self.name, request.facts["round"])
         data = SiteData(self.name, self.training, self.task, self.architecture, rng, self.validation)
@@ -170,17 +177,18 @@ class Site:
         local.n_steps = len(batches)
         # Each purpose has its own stream, so that batches and augmentations do not depend on the method's own samples.
         augmentation_rng = stream(self.seed, "augmentation", self.name, local.round)
-        total = 0.0
+        losses = StepLosses(self.name, local.round, local.device)
         with seeded_layers(self.seed, "layers", self.name, local.round):
             self.method.on_round_start(local)
             for step, indices in enumerate(batches, start=1):
-                total += self._step(local, optimizer, samples.batch(indices), augmentation_rng, step)
+                losses.add(self._step(local, optimizer, samples.batch(indices), augmentation_rng))
                 if self.progress:
                     self.progress(self.name, step, len(batches))
+            mean_loss = losses.mean()  # raises if training diverged, before the method computes with such weights
             tensors = self.method.on_round_end(local)
         self._update_memory(optimizer)
         weights = {n: entry for n, entry in self.network.state_dict().items() if n not in self.local_keys}
-        facts = {"examples": len(self.training), "steps": len(batches), "loss": total / len(batches)}
+        facts = {"examples": len(self.training), "steps": len(batches), "loss": mean_loss}
         return Message("train", weights, tensors, facts)
 
     def _local_round(self, request: Message) -> LocalRound:
@@ -206,9 +214,16 @@ class Site:
         )
 
     def _samples(self, local: LocalRound) -> Samples:
-        """Return the samples that the method trains on (`Method.expand`), computed again if its tensors change."""
+        """Return the samples that the method trains on (`Method.expand`), computed again if its tensors change.
+
+        The site's own images are kept on the device if they fit. Images that a method computes are not, because it may
+        compute them only when they are requested.
+        """
         if type(self.method).expand is Method.expand:
-            return self.training
+            if self._on_device is None or self._on_device[0] is not self.training:
+                copy = on_device(self.training, local.device, max_device_bytes(local.device))
+                self._on_device = self.training, copy
+            return self._on_device[1]
         key = digest(pack({"tensors": local.message.tensors}, {}))
         if self._expanded is None or self._expanded[0] != key:
             expanded = self.method.expand(local, self.training, stream(self.seed, "expand", self.name))
@@ -216,22 +231,19 @@ class Site:
         return self._expanded[1]
 
     def _step(
-        self, local: LocalRound, optimizer: torch.optim.Optimizer, batch: Batch, rng: torch.Generator, step: int
-    ) -> float:
+        self, local: LocalRound, optimizer: torch.optim.Optimizer, batch: Batch, rng: torch.Generator
+    ) -> Tensor:
+        """Do one training step; return its loss on the device, without waiting for it."""
+        batch = batch.to(local.device)
         if self.settings.augment:
             batch = self.task.augment(batch, rng)
-        batch = self.method.augment(local, batch.to(local.device))
+        batch = self.method.augment(local, batch)
         optimizer.zero_grad(set_to_none=True)
         loss, output = self.method.loss(local, batch)
         loss = loss + self.method.regulariser(local, output)
         loss.backward()
         optimizer.step()
-        if not math.isfinite(value := float(loss.detach())):
-            raise UserError(
-                f"{self.name}: training diverged in round {local.round}, step {step}: the loss is {value}; try a "
-                "smaller training.learning_rate, or check the site's images with python -m medfed.data check"
-            )
-        return value
+        return loss.detach()
 
     def _batches(self, round_number: int, n_samples: int) -> Iterator[list[int]]:
         size, rng = min(self.settings.batch_size, n_samples), stream(self.seed, "batches", self.name, round_number)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from medfed.federation.local_round import Samples, Task
-from medfed.federation.message import Message
+from medfed.federation.message import WEIGHTS_NEEDED, Message
 
 
 @dataclass
@@ -36,7 +36,8 @@ class ValidationSite:
             request: a message of kind "validate" with all entries of the network's state dict as `weights`.
 
         Returns:
-            A message of kind "validate". Its `facts` are the scores by name, such as `score`.
+            A message of kind "validate". Its `facts` are the scores by name, such as `score`. If the request names
+            weights that it does not hold, the reply has the kind "weights_needed".
 
         Raises:
             ValueError: if the request has another kind, because this site neither trains nor shares.
@@ -45,5 +46,7 @@ class ValidationSite:
             raise ValueError(
                 f"{self.name}: is the validation site and replies to 'validate' only, not to '{request.kind}'"
             )
+        if request.weights_digest and not request.weights:
+            return Message(WEIGHTS_NEEDED)
         self.network.load_state_dict(request.weights)
         return Message("validate", facts=self.task.validate(self.network, self.samples))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
+import torch
 from torch import Tensor, nn
 
 
@@ -16,7 +17,8 @@ def capture_features(network: nn.Module, names: Sequence[str]) -> Iterator[dict[
     """Collect the outputs of named submodules during the forward passes inside the `with` block.
 
     This also works if the network is called by `torch.func.functional_call`. A second forward pass overwrites the
-    outputs of the first one.
+    outputs of the first one. An output in bfloat16 is stored in float32, and passed on to the next layers like this, so
+    that a statistic of it is precise and the stored tensor is part of the autograd graph.
 
     Args:
         network: the network that will be called inside the `with` block.
@@ -40,8 +42,9 @@ def capture_features(network: nn.Module, names: Sequence[str]) -> Iterator[dict[
     features: dict[str, Tensor] = {}
 
     def store_as(name: str) -> Callable:
-        def hook(module: nn.Module, inputs: tuple, output: Tensor) -> None:
-            features[name] = output
+        def hook(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+            features[name] = output.float() if output.dtype == torch.bfloat16 else output
+            return features[name]
 
         return hook
 

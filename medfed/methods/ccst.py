@@ -139,6 +139,11 @@ class CCST(Method):
         """
         self._style_transfer.check(image_size, channels)
 
+    @property
+    def share_reads_network(self) -> bool:
+        """False: a style is computed by the style codec, or from the images alone."""
+        return False
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style of a site: mean and standard deviation of the feature channels of its training images.
 

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from medfed.core.batch import Batch
 from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
+from medfed.core.device import to_device
 from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
 from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
@@ -136,6 +137,11 @@ class ELCFS(Method):
         `ONCE` means before the first round. The value is `NEVER` if the setting `exchange` is false.
         """
         return ONCE if self.exchange else NEVER
+
+    @property
+    def share_reads_network(self) -> bool:
+        """False: the amplitudes are computed from the images alone."""
+        return False
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the low-frequency amplitudes of the site's training images.
@@ -288,8 +294,9 @@ class ELCFS(Method):
         if self.ratio != "uniform":
             ratio = torch.full_like(ratio, 1.0 if self.ratio == "one" else self.ratio)
         packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, positions.tolist(), strict=True)]
-        window = unpack_window(torch.stack(packed), image.dim() - 2).to(image)
-        return mix_amplitude(image, spectrum, window, ratio.to(image)).clamp(0, 1)  # eq. 2-3
+        window = unpack_window(torch.stack(packed), image.dim() - 2)
+        window, ratio = (to_device(entry, image.device).to(image.dtype) for entry in (window, ratio))
+        return mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)  # eq. 2-3
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
         """Return the loss that separates the features on a structure's boundary from the features of the background.

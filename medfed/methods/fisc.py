@@ -182,6 +182,11 @@ class FISC(Method):
         if channels == 1:
             warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
 
+    @property
+    def share_reads_network(self) -> bool:
+        """False: a style is computed by the style codec, or from the images alone."""
+        return False
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style of a site: the mean and standard deviation of the feature channels of its images.
 

@@ -131,6 +131,11 @@ class HarmoFL(Method):
         """
         return ONCE if self.normalise else NEVER
 
+    @property
+    def share_reads_network(self) -> bool:
+        """False: the amplitudes are computed from the images alone."""
+        return False
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the low-frequency amplitudes of the Fourier transform, averaged over the site's training images.
 

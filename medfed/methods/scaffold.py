@@ -66,6 +66,11 @@ class SCAFFOLD(Method):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"site_weights": "uniform"}}
 
+    @property
+    def share_reads_network(self) -> bool:
+        """False: the site only counts its images."""
+        return False
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the site's number of training images: `examples`, (1,) int64.
 

@@ -85,6 +85,11 @@ class Stack(Method):
         return next((method.shares for method in self._sharers()), NEVER)
 
     @property
+    def share_reads_network(self) -> bool:
+        """Whether `share` of at least one method that shares reads the network's weights."""
+        return any(method.share_reads_network for method in self._sharers())
+
+    @property
     def unseen_bn(self) -> UnseenBatchNorm:
         """Rule for the BatchNorm entries of a site that did not train: "average", "batch_stats" or "nearest".
 
@@ -149,7 +154,7 @@ class Stack(Method):
 
         Args:
             site: name, images and random generator of the site.
-            network: the network in evaluation mode, with the global weights.
+            network: the network in evaluation mode, with the global weights if a method reads them.
 
         Returns:
             Tensors by name `NUMBER/NAME`. NUMBER is the position of the method in the stack, from 0, and NAME is the

@@ -8,6 +8,8 @@ import torch
 from monai.networks.layers import AffineTransform
 from torch import Tensor
 
+from medfed.core.device import to_device
+
 
 def draw_affine(
     n: int, rng: torch.Generator, max_rotation_deg: float = 15.0, max_scaling: float = 0.15, flip: bool = True
@@ -57,4 +59,4 @@ def warp(image: Tensor, theta: Tensor, mode: str = "bilinear") -> Tensor:
         mode=mode, normalized=True, padding_mode="border", align_corners=False, reverse_indexing=True
     )
     values = image if image.is_floating_point() else image.float()
-    return transform(values, theta.to(values)).to(image.dtype)
+    return transform(values, to_device(theta.to(values.dtype), values.device)).to(image.dtype)

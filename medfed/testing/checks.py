@@ -43,9 +43,10 @@ from medfed.config.overrides import DEFAULT_PRESET
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
 from medfed.core.registry import resolve
+from medfed.core.seeds import stream
 from medfed.deployment.dry_run import dry_run
 from medfed.engines.in_process import InProcess
-from medfed.federation.local_round import LocalRound, Output
+from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State, digest
 from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
 from medfed.federation.rounds import Round, federate
@@ -454,6 +455,24 @@ def _check_sharing(trial: Trial) -> None:
     _require(not unsent, f"a dry run shows statistics that a run does not send: {', '.join(unsent[:3])}")
 
 
+def _check_share_without_network(trial: Trial) -> None:
+    """A method whose `share_reads_network` is False shares the same statistics, whatever the network's weights are."""
+    method = trial.method
+    if method.shares == NEVER or method.share_reads_network:
+        return
+    site = trial.toy.engine(method).local_sites[0]
+    shared = []
+    for seed in (0, 1):
+        data = SiteData(site.name, site.training, site.task, site.architecture, stream(0, "share"), site.validation)
+        shared.append(method.share(data, trial.toy.network(method, seed).eval()))
+    same = shared[0].keys() == shared[1].keys() and all(torch.equal(shared[0][n], shared[1][n]) for n in shared[0])
+    _require(
+        same,
+        "`share_reads_network` is False, but `share` returns other statistics for a network with other weights: set it "
+        "to True, so that the coordinator sends the weights",
+    )
+
+
 def _check_no_state(trial: Trial) -> None:
     """The method object does not change while it trains."""
     _require(
@@ -516,6 +535,7 @@ RULES: dict[str, Callable[[Trial], None]] = {
     "messages": _check_messages,
     "batches_unchanged": _check_batches,
     "sharing": _check_sharing,
+    "share_without_network": _check_share_without_network,
     "order_of_sites": _check_order_of_sites,
     "restart": _check_restart,
 }

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from medfed.core.errors import UserError
-from medfed.federation.message import Message, State, digest, failed_reply
+from medfed.federation.message import WEIGHTS_NEEDED, Message, State, digest, failed_reply
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.methods.fedavg import FedAvg
@@ -37,6 +37,8 @@ class Sites:
         return list(SITES)
 
     def exchange(self, kind, messages):
+        if not next(iter(messages.values())).weights:  # these sites keep nothing, so the fault comes with the weights
+            return dict.fromkeys(messages, Message(WEIGHTS_NEEDED))
         replies = {site: self._reply(site, kind, message) for site, message in messages.items()}
         number = next(iter(messages.values())).facts["round"]
         for site in sorted(self.faulty & set(messages)) if number == 2 else ():

@@ -7,6 +7,7 @@ from medfed import benchmark
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
 from medfed.benchmarks.jobs import jobs_table, time_jobs
+from medfed.benchmarks.messages import count_bytes, messages_table
 from medfed.benchmarks.methods import METHODS, methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
 from medfed.benchmarks.styles import styles_table, time_styles
@@ -45,6 +46,15 @@ def test_the_program_prints_the_tables_and_saves_the_numbers(tmp_path, monkeypat
     output = capsys.readouterr().out
     assert "frequency exchange" in output and "one round of FedAvg" in output
     assert set(json.loads((tmp_path / "out" / "benchmark.json").read_text())) == {"exchange", "round"}
+
+
+def test_a_site_gets_the_model_once_a_round_and_not_at_all_for_the_statistics_of_images():
+    found = count_bytes(width=4, size=32, n_images=6)
+    assert all(ratio < 1.01 for name, ratio in found["over_limit"].items() if name == "fedavg")
+    for name, model_bytes in found["model_bytes"].items():
+        assert model_bytes < found["down"][name] < 1.2 * model_bytes
+    assert found["once_down"]["elcfs"] < 100
+    assert "stable_fdg" in messages_table(found)
 
 
 def test_both_ways_to_apply_many_styles_give_the_same_images():

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from torch import Tensor
 
 from medfed.core.errors import UserError
 from medfed.engines.flare.connection import FlareConnection
@@ -96,7 +97,7 @@ class FlareEngine:
         self._missing = (self._missing - set(replies)) | silent
         return replies
 
-    def restore(self, took_part: Mapping[str, int]) -> None:
+    def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
         """Do nothing. Other engines use this method to restore the tensors that the sites keep between rounds.
 
         With this engine, a site reads these tensors from its own files, because each request names the site's last
@@ -104,6 +105,7 @@ class FlareEngine:
 
         Args:
             took_part: the number of each site's last accepted round, by the name of the site; not used.
+            weights: not used. A hospital that no longer has the weights asks for them.
         """
 
     def close(self) -> None:

@@ -56,8 +56,8 @@ def to_shareable(message: Message) -> Shareable:
     parts = {group: DXO(GROUPS[group], {name: _array(entry) for name, entry in tensors.items()})
              for group, tensors in groups.items() if tensors}  # fmt: skip
     order = {group: list(tensors) for group, tensors in groups.items()}
-    header = json.dumps({"kind": message.kind, "facts": message.facts, "order": order}, allow_nan=False)
-    return DXO(DataKind.COLLECTION, parts, {META_KEY: header}).to_shareable()
+    header = {"kind": message.kind, "facts": message.facts, "order": order, "weights_digest": message.weights_digest}
+    return DXO(DataKind.COLLECTION, parts, {META_KEY: json.dumps(header, allow_nan=False)}).to_shareable()
 
 
 def to_message(shareable: Shareable) -> Message:
@@ -83,7 +83,8 @@ def to_message(shareable: Shareable) -> Message:
     try:
         header = json.loads(dxo.get_meta_prop(META_KEY))
         groups = {group: _tensors(dxo.data.get(group), header["order"][group]) for group in GROUPS}
-        return Message(header["kind"], groups["weights"], groups["tensors"], header["facts"])
+        named = str(header.get("weights_digest", ""))
+        return Message(header["kind"], groups["weights"], groups["tensors"], header["facts"], named)
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"the meta data '{META_KEY}', or the tensors that it lists, are wrong ({error!r})") from error
 

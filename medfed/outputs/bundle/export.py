@@ -23,6 +23,7 @@ from medfed.tasks.task import Task
 FACTS = (  # keys of summary.json whose values are copied to the bundle's metadata
     "unseen_site", "validation_site", "clients", "rounds", "selected_round", "selection", "seed", "data", "dataset",
     "patients", "versions", "config_sha256", "method_facts", "transductive", "transductive_by", "start_weights",
+    "precision", "deterministic",
 )  # fmt: skip
 
 

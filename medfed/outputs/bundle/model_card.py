@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from medfed.outputs.tables import run_table
+from medfed.outputs.tables.comparison import computation_notes
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import CARD, RUN_TABLE
@@ -102,6 +103,7 @@ def card_notes(summary: Mapping[str, Any]) -> str:
     """
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * bool(summary.get("sites_kept_entries"))
+    notes += [f"{note[:1].upper()}{note[1:]}." for note in computation_notes(summary)]
     if start := summary.get("start_weights"):
         notes.append(f"Training started from the weights in {start['file']} (SHA-256 {start['sha256']}).")
     if name := summary.get("validation_site"):

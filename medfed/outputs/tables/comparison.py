@@ -172,7 +172,11 @@ def build_table(
                 blocks.append(Block(structure, column.key, metric.label, column.unit, metric.higher_is_better, lines,
                                     metric.decimals))
     head = _head(data, selection, seeds, blocks, scoring, role)
-    notes = (*_notes(runs, against, methods, sites, seeds, baseline, blocks, scoring, role), *_transductive(results))
+    notes = (
+        *_notes(runs, against, methods, sites, seeds, baseline, blocks, scoring, role),
+        *_transductive(results),
+        *_computation(results),
+    )
     return Table(data, selection, seeds, tuple(sites), baseline, head, tuple(blocks), notes, scoring.failure_heading)
 
 
@@ -189,6 +193,25 @@ def _transductive(results: Sequence[dict]) -> list[str]:
     kinds = {result["method"]: result.get("transductive_by") for result in results}
     return [f"{method}: TRANSDUCTIVE ({', '.join(by)}): predictions depend on other test images of the site, without "
             "labels" for method, by in sorted(kinds.items()) if by]  # fmt: skip
+
+
+def computation_notes(summary: Mapping[str, Any]) -> list[str]:
+    """Return notes that say whether a GPU computed with less precision, or with results that differ from run to run.
+
+    Args:
+        summary: content of `summary.json`.
+
+    Returns:
+        One clause per note. The list is empty for a deterministic run in float32.
+    """
+    notes = ["NOT DETERMINISTIC: the same config and seed give other weights each time"]
+    return notes * (summary.get("deterministic") is False) + ["trained in bf16"] * (summary.get("precision") == "bf16")
+
+
+def _computation(results: Sequence[dict]) -> list[str]:
+    """Return a note for each method some of whose runs were not deterministic, or were trained in bf16."""
+    notes = {(result["method"], note) for result in results for note in computation_notes(result.get("summary") or {})}
+    return [f"{method}: {note}" for method, note in sorted(notes)]
 
 
 def data_label(data: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
-from medfed.outputs.tables.comparison import data_label
+from medfed.outputs.tables.comparison import computation_notes, data_label
 from medfed.outputs.tables.table import TRANSDUCTIVE, align_columns
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import GAP, RUN_TABLE, Scoring
@@ -155,7 +155,7 @@ def _head(summary: Mapping[str, Any], spread: str) -> list[str]:
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
     chosen = f"{method}round{which} by the rule '{summary['selection']}'; {spread}"
-    return [data_label(summary["data"]), chosen, *_clients(summary), *_privacy(summary)]
+    return [data_label(summary["data"]), chosen, *_clients(summary), *_privacy(summary), *computation_notes(summary)]
 
 
 def _privacy(summary: Mapping[str, Any]) -> list[str]:

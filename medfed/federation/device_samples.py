@@ -1,0 +1,67 @@
+"""A site's prepared images on the GPU, so that they are not copied there again in every training step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from medfed.core.batch import Batch
+from medfed.core.device import to_device
+from medfed.federation.local_round import Samples, batches
+from medfed.federation.message import n_bytes
+
+MAX_FREE_FRACTION = 0.25  # of the GPU's free memory; the rest is for the network, its gradients and the other sites
+COPIED_AT_ONCE = 64  # images
+
+
+@dataclass(frozen=True)
+class DeviceSamples:
+    """Samples whose images and labels are all on one device; see `Samples`.
+
+    Args:
+        all: all samples as one batch, on the device.
+        n_patients: number of different patients that the images show.
+    """
+
+    all: Batch
+    n_patients: int
+
+    def __len__(self) -> int:
+        return len(self.all.image)
+
+    def batch(self, indices: Sequence[int]) -> Batch:
+        """Return the samples with the given indices as one batch on the device.
+
+        Args:
+            indices: indices from 0 to len(self) - 1. The samples of the batch have the same order.
+        """
+        chosen = to_device(torch.as_tensor(indices), self.all.image.device)
+        return self.all.transform(lambda part: part[chosen], self.all.label[chosen])
+
+
+def max_device_bytes(device: torch.device) -> int:
+    """Return how many bytes of images may be kept on a device now; 0 for a device that is not a CUDA GPU.
+
+    Args:
+        device: the device of the network.
+    """
+    return int(MAX_FREE_FRACTION * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0
+
+
+def on_device(samples: Samples, device: torch.device, max_bytes: int) -> Samples:
+    """Return the samples on a device if they fit there, else the samples themselves.
+
+    Args:
+        samples: samples whose batches are on the CPU, at least one.
+        device: the device of the network.
+        max_bytes: largest size of the copy in bytes.
+    """
+    first = samples.batch([0])
+    if len(samples) * sum(map(n_bytes, (first.image, first.label, *first.views.values()))) > max_bytes:
+        return samples
+    parts = [part.to(device) for part in batches(samples, COPIED_AT_ONCE)]
+    views = {name: torch.cat([part.views[name] for part in parts]) for name in first.views}
+    whole = Batch(torch.cat([part.image for part in parts]), torch.cat([part.label for part in parts]), views)
+    return DeviceSamples(whole, samples.n_patients)

@@ -1,0 +1,81 @@
+"""Training in bfloat16, on the CPU: the forward pass only; everything that is kept or sent is float32."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from medfed.federation.method import Method
+from medfed.federation.rounds import federate
+from medfed.federation.settings import Federation, Training
+from medfed.functional.hooks import capture_features
+from medfed.methods.elcfs import ELCFS
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.rsc import RSC
+from medfed.testing.toy import ToyClassification, ToySegmentation
+
+BF16 = Training(batch_size=4, precision="bf16")
+
+
+@pytest.mark.parametrize(("toy", "method"), [
+    (ToySegmentation, ELCFS(alpha=0.1)), (ToyClassification, FedAvg()), (ToyClassification, RSC()),
+], ids=["elcfs", "fedavg", "rsc"])  # fmt: skip
+def test_a_run_in_bf16_learns_and_keeps_and_sends_float32(toy, method):
+    toy = toy(training=BF16)
+    rounds = list(federate(method, toy.engine(method), toy.start(method), Federation(rounds=3), 0))
+    losses = [done.history["train_loss"] for done in rounds]
+    assert all(map(math.isfinite, losses)) and losses[-1] < losses[0]
+    assert {row["dtype"] for done in rounds for row in done.ledger} <= {"float32", "int64", "fact"}
+    assert all(entry.dtype in (torch.float32, torch.int64) for entry in rounds[-1].state.weights.values())
+
+
+@dataclass(frozen=True)
+class Watch(Method):
+    """Records the dtypes at a step."""
+
+    seen = {}
+
+    def loss(self, local, batch):
+        with capture_layers(local.network) as inner:
+            output = local.forward(batch, [local.architecture.last_features])
+        self.seen["inner"] = set(inner)
+        self.seen["outer"] = {output.logits.dtype, *(feature.dtype for feature in output.features.values())}
+        return local.task.loss(output.logits, batch.label), output
+
+
+class capture_layers:
+    """Collect the dtypes of the outputs of all convolutions."""
+
+    def __init__(self, network):
+        self.dtypes, self.network = [], network
+
+    def __enter__(self):
+        self.handles = [
+            layer.register_forward_hook(lambda _, __, output: self.dtypes.append(output.dtype))
+            for layer in self.network.modules() if isinstance(layer, nn.Conv2d)
+        ]  # fmt: skip
+        return self.dtypes
+
+    def __exit__(self, *_):
+        for handle in self.handles:
+            handle.remove()
+
+
+@pytest.mark.parametrize(("precision", "inner"), [("bf16", torch.bfloat16), ("float32", torch.float32)])
+def test_only_the_layers_compute_in_bf16_and_the_loss_gets_float32(precision, inner):
+    toy, method = ToySegmentation(training=Training(batch_size=4, precision=precision)), Watch()
+    next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+    assert Watch.seen["inner"] >= {inner}
+    assert torch.bfloat16 not in Watch.seen["inner"] or precision == "bf16"
+    assert Watch.seen["outer"] == {torch.float32}
+
+
+def test_a_captured_feature_is_the_float32_tensor_through_which_the_gradient_flows():
+    network = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    with capture_features(network, ["0"]) as features, torch.autocast("cpu", torch.bfloat16):
+        output = network(torch.ones(1, 3))
+    assert output.dtype == torch.bfloat16 and features["0"].dtype == torch.float32
+    (gradient,) = torch.autograd.grad(output.sum(), features["0"])
+    assert torch.allclose(gradient, network[1].weight.detach(), atol=0.01)
