@@ -12,6 +12,7 @@ from typing import Any
 
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
+from medfed.benchmarks.images import images_table, time_images
 from medfed.benchmarks.jobs import jobs_table, time_jobs
 from medfed.benchmarks.messages import count_bytes, messages_table
 from medfed.benchmarks.methods import methods_table, time_methods
@@ -25,6 +26,7 @@ MEASURES: tuple[tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any
     ("round", time_round, round_table),
     ("larger_round", partial(time_round, size=128, repeats=3), round_table),
     ("jobs", time_jobs, jobs_table),
+    ("images", time_images, images_table),
     ("styles", time_styles, styles_table),
     ("messages", count_bytes, messages_table),
     ("methods", time_methods, methods_table),

@@ -62,8 +62,9 @@ def read_image_file(
         image.info.pop("transparency", None)
     if image.mode in ("P", "PA", "CMYK", "YCbCr"):
         notices.append(f"{'palette' if image.mode[0] == 'P' else image.mode} converted to RGB")
-    pixels = np.asarray(image.convert(mode), dtype=np.float32)
-    return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0).copy()
+    pixels = np.asarray(image.convert(mode))
+    channels_first = pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
+    return channels_first.astype(np.float32, order="C")  # converted last, because float32 needs four times the memory
 
 
 def read_label_file(path: Path, notices: list[str]) -> np.ndarray:

@@ -14,7 +14,7 @@ from torch import nn
 Json = dict[str, Any]
 
 RGB = {"0": "red", "1": "green", "2": "blue"}
-INTERPOLATE = "torch.nn.functional.interpolate"
+INTERPOLATE, NARROW = "torch.nn.functional.interpolate", "torch.narrow"  # functions that a bundle's Lambdad may call
 PREDICTIONS = "predictions.csv"
 # How Pillow reads an image file, by the number of channels that the network expects: rotated as its EXIF data require,
 # without alpha channel. For other files (more than 8 bits, for example) the lookup raises a KeyError with the mode: no

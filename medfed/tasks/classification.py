@@ -292,6 +292,7 @@ class Classification(Task):
             cases: test cases, in the order in which their images are yielded. A case is one image of a patient.
         """
         samples = self.prepare(cases, lambda case: dataset.read_image(case, []))
+        samples = replace(samples, max_cache_bytes=0)  # each image is needed once
         for start in range(0, len(samples), MAX_BATCH):
             yield samples.batch(range(start, min(start + MAX_BATCH, len(samples)))).image
 

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from medfed.tasks.bundle_template import BundleTemplate, Json, capitalise, channel_names, file_kinds, read_2d, step
+from medfed.tasks.bundle_template import (
+    INTERPOLATE,
+    NARROW,
+    BundleTemplate,
+    Json,
+    capitalise,
+    channel_names,
+    file_kinds,
+    read_2d,
+    step,
+)
 
 PERCENTILES = (0.5, 99.5)  # of a volume's intensities; they are mapped to 0 and 1 if the format fixes no range
 MAX_SLICES = 16  # largest number of slices in a batch for prediction
@@ -152,9 +162,8 @@ class MaskBundle(BundleTemplate):
         else:
             a_min, a_max = self.intensity_range
             scale = step("ScaleIntensityRanged", a_min=a_min, a_max=a_max, **output_range)
-        size = [self.image_size, self.image_size, -1]
-        resize = step("Resized", spatial_size=size, mode="trilinear", align_corners=False, anti_aliasing=True)
-        steps = [*(read_2d(self.channels) if self.input_is_2d else _read_volume()), scale, resize]
+        read = read_2d(self.channels) if self.input_is_2d else _read_volume()
+        steps = [*read, scale, *self._resize()]
         if not self.standardised:
             return steps
         if self.input_is_2d:  # there is one slice, so its channels can be standardised directly
@@ -165,6 +174,30 @@ class MaskBundle(BundleTemplate):
         split = step("SplitDimd", output_postfixes=list(map(str, range(self.channels))), dim=0)
         concatenate = step("ConcatItemsd", channel_keys, name="image", dim=0)
         return [*steps, split, *_standardise_slices(channel_keys), concatenate]
+
+    def _resize(self) -> list[Json]:
+        """Return MONAI transforms equal to `ResizeSlicesd`: 2-D interpolation with anti-aliasing, and its inverse.
+
+        MONAI has no such transform. PyTorch's interpolation computes the values from a copy of the image. `Resized` of
+        the image itself computes values without anti-aliasing and records how MONAI inverts it. Concatenation puts the
+        values of the copy behind those of the image and keeps the record; `torch.narrow` removes the image's own.
+        """
+        size = [self.image_size] * 2
+        interpolate = {"_target_": INTERPOLATE, "_mode_": "callable", "size": size, "mode": "bilinear"}
+        narrow = {"_target_": NARROW, "_mode_": "callable", "dim": 0, "start": self.channels, "length": self.channels}
+        if self.input_is_2d:  # (C, H, W) to (1, C, H, W)
+            slices_first = step("EnsureChannelFirstd", "resized", channel_dim="no_channel")
+        else:  # (C, H, W, D) to (D, C, H, W)
+            slices_first = step("Transposed", "resized", indices=[3, 0, 1, 2])
+        return [
+            step("CopyItemsd", names="resized"),
+            slices_first,
+            step("Lambdad", "resized", func=interpolate | {"align_corners": False, "antialias": True}),
+            step("Transposed", "resized", indices=[1, 2, 3, 0]),
+            step("Resized", spatial_size=[*size, -1], mode="trilinear", align_corners=False),
+            step("ConcatItemsd", ["image", "resized"], name="image", dim=0),
+            step("Lambdad", func=narrow),
+        ]
 
     def _postprocessing(self) -> list[Json]:
         """Return MONAI transforms: the sigmoid, `Segmentation.postprocessing`, and one file per structure."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from monai.data import MetaTensor
 from monai.inferers import SliceInferer
 from monai.transforms import (
@@ -15,7 +16,6 @@ from monai.transforms import (
     KeepLargestConnectedComponentd,
     MapTransform,
     Orientationd,
-    Resized,
     ScaleIntensityRanged,
     ScaleIntensityRangePercentilesd,
 )
@@ -35,6 +35,39 @@ from medfed.tasks.mask_bundle import AXES, MAX_SLICES, PERCENTILES, MaskBundle
 from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
 from medfed.tasks.results import EvaluationResult, PackedMask
 from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Notice, Task
+from medfed.transforms.resize_slices import ResizeSlicesd
+
+
+class SliceBuffer:
+    """A growing tensor of slices, to which the slices of one volume after another are appended.
+
+    The slices are written into their final place, because concatenating them at the end would need twice the memory.
+    """
+
+    def __init__(self) -> None:
+        self._slices, self._length = torch.empty(0), 0
+
+    def append(self, slices: Tensor, n_volumes_left: int = 0) -> None:
+        """Copy the slices of one volume behind those of the earlier volumes.
+
+        Args:
+            slices: (D, ...), with the same shape and dtype in every call, except for D.
+            n_volumes_left: expected number of further calls. If the memory is too small, it becomes as large as if each
+                of them adds D slices. The system provides reserved memory only when something is written into it.
+        """
+        end = self._length + len(slices)
+        if end > len(self._slices):
+            capacity = max(end + n_volumes_left * len(slices), end * 3 // 2 if self._length else 0)
+            enlarged = slices.new_empty(capacity, *slices.shape[1:])
+            if self._length:
+                enlarged[: self._length] = self._slices[: self._length]
+            self._slices = enlarged
+        self._slices[self._length : end] = slices
+        self._length = end
+
+    def content(self) -> Tensor:
+        """Return all appended slices, (N, ...), without a copy."""
+        return self._slices[: self._length]
 
 
 @dataclass(frozen=True)
@@ -131,32 +164,37 @@ class Segmentation(Task):
             scale: MapTransform = ScaleIntensityRangePercentilesd("image", low, high, b_min=0.0, b_max=1.0, clip=True)
         else:
             scale = ScaleIntensityRanged("image", *self.intensity_range, b_min=0.0, b_max=1.0, clip=True)
-        size = (self.image_size, self.image_size, -1)
-        resize = Resized("image", size, mode="trilinear", align_corners=False, anti_aliasing=True)
+        resize = ResizeSlicesd("image", self.image_size)
         return Compose([Orientationd("image", axcodes="RAS", labels=AXES), scale, resize])
 
-    def prepare(self, volumes: Iterable[Volume]) -> Slices:
+    def prepare(self, volumes: Iterable[Volume], n_volumes: int = 0) -> Slices:
         """Prepare volumes for training or validation, and return their slices.
 
+        The volumes are prepared one after another, and none is kept: if `volumes` is an iterator that reads a volume
+        when it is asked for it, the memory is little more than that of the result.
+
         Args:
-            volumes: images (C, H, W, D) with masks (K, H, W, D), as loaded from their files.
+            volumes: images (C, H, W, D) with masks (K, H, W, D), as loaded from their files; at least one.
+            n_volumes: the number of volumes, so that memory for their slices can be reserved; 0 if it is not known.
 
         Returns:
             The slices of all volumes, in the order of the volumes: images (N, C, S, S) in [0, 1], masks (N, K, S, S) of
             0 and 1, and the index of each slice's volume (N,). S is `image_size`.
         """
         prepare_image = self.preprocessing()
-        size = (self.image_size, self.image_size, -1)
-        orient = Orientationd("mask", axcodes="RAS", labels=AXES)
-        prepare_mask = Compose([orient, Resized("mask", size, mode="nearest-exact")])
-        images, labels, patient = [], [], []
-        for index, volume in enumerate(volumes):
-            image = prepare_image({"image": volume.image})["image"].as_tensor()
-            mask = prepare_mask({"mask": volume.mask})["mask"].as_tensor()
-            images.append(image.movedim(-1, 0))
-            labels.append(mask.movedim(-1, 0).to(torch.uint8))
-            patient.append(torch.full((image.shape[-1],), index))
-        return Slices(torch.cat(images).contiguous(), torch.cat(labels).contiguous(), torch.cat(patient))
+        prepare_mask = Compose([Orientationd("mask", axcodes="RAS", labels=AXES)])
+        size = (self.image_size, self.image_size)
+        images, labels = SliceBuffer(), SliceBuffer()
+        patient: list[Tensor] = []
+        for volume in volumes:
+            image = prepare_image({"image": volume.image})["image"].as_tensor().movedim(-1, 0)
+            mask = prepare_mask({"mask": volume.mask})["mask"].as_tensor().movedim(-1, 0)
+            n_volumes_left = max(0, n_volumes - len(patient) - 1)
+            images.append(image, n_volumes_left)
+            labels.append(F.interpolate(mask, size, mode="nearest-exact"), n_volumes_left)
+            patient.append(torch.full((len(image),), len(patient)))
+            del volume  # the loop would keep it until the next volume is read
+        return Slices(images.content(), labels.content(), torch.cat(patient))
 
     def standardise(self, image: Tensor) -> Tensor:
         """Scale each channel of each image to zero mean and unit variance, as MONAI's NormalizeIntensity does.
@@ -314,7 +352,7 @@ class Segmentation(Task):
         Raises:
             UserError: if a file cannot be read.
         """
-        return self.prepare(list(_volumes(dataset, cases, notice, advance)))
+        return self.prepare(_volumes(dataset, cases, notice, advance), len(cases))
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
         """Read all test volumes and their masks once, to find damaged files before training starts.
@@ -329,8 +367,9 @@ class Segmentation(Task):
         Raises:
             UserError: if a file cannot be read.
         """
-        for _ in _volumes(dataset, cases, notice, advance):
-            pass
+        for case in cases:
+            _load(dataset, case, notice)
+            advance(1)
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
         """Yield the slices of each test volume, prepared for the network but not yet standardised.
@@ -368,24 +407,28 @@ class Segmentation(Task):
             heights.
         """
         result = EvaluationResult()
-        metrics = [metric for metric in self.scoring.metrics if isinstance(metric, MaskMetric)]
-        for case, volume in zip(cases, _volumes(dataset, cases, notice, advance), strict=True):
-            predicted = self.predict(network, volume)
-            for index, structure in enumerate(self.structures):
-                scores = compute_mask_metrics(
-                    metrics, predicted[index], volume.mask.as_tensor()[index], volume.spacing_mm
-                )
-                names = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
-                result.rows.append({**names, **scores})
-            if dataset.ratio_structures:
-                inner, outer = map(self.structures.index, dataset.ratio_structures)
-                reference, prediction = (
-                    vertical_ratio(masks[inner], masks[outer]) for masks in (volume.mask.as_tensor(), predicted)
-                )
-                result.ratios.append(ratio_row(case.site, role, case.patient, reference, prediction))
-            if role == "unseen":
-                result.masks[case.patient] = PackedMask.pack(predicted)
+        for case in cases:
+            self._evaluate_case(network, dataset, case, role, notice, result)
+            advance(1)
         return result
+
+    def _evaluate_case(
+        self, network: nn.Module, dataset: Dataset, case: Case, role: str, notice: Notice, result: EvaluationResult
+    ) -> None:
+        """Read, predict and score one test volume, and add its rows and masks to the result."""
+        volume = _load(dataset, case, notice)
+        predicted, reference = self.predict(network, volume), volume.mask.as_tensor()
+        metrics = [metric for metric in self.scoring.metrics if isinstance(metric, MaskMetric)]
+        for index, structure in enumerate(self.structures):
+            scores = compute_mask_metrics(metrics, predicted[index], reference[index], volume.spacing_mm)
+            names = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
+            result.rows.append({**names, **scores})
+        if dataset.ratio_structures:
+            inner, outer = map(self.structures.index, dataset.ratio_structures)
+            ratios = [vertical_ratio(masks[inner], masks[outer]) for masks in (reference, predicted)]
+            result.ratios.append(ratio_row(case.site, role, case.patient, *ratios))
+        if role == "unseen":
+            result.masks[case.patient] = PackedMask.pack(predicted)
 
     def typical_image(self, samples: Slices) -> Tensor:
         """Return one slice that represents a site in figures of the appearance of the sites' images.
@@ -424,12 +467,17 @@ class Segmentation(Task):
 
 
 def _volumes(dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> Iterator[Volume]:
-    """Yield the volume of each case and report its notices.
+    """Yield the volume of each case and report its notices. The iterator keeps no volume.
 
     A case counts as processed when the next volume is requested.
     """
     for case in cases:
-        volume = dataset.load(case)
-        notice(case, volume.notices)
-        yield volume
+        yield _load(dataset, case, notice)
         advance(1)
+
+
+def _load(dataset: Dataset, case: Case, notice: Notice) -> Volume:
+    """Return the volume of a case and report its notices."""
+    volume = dataset.load(case)
+    notice(case, volume.notices)
+    return volume

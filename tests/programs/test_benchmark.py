@@ -4,6 +4,7 @@ import pytest
 from forked_workers import fork_workers
 
 from medfed import benchmark
+from medfed.benchmarks import images
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.federated_round import round_table, time_round
 from medfed.benchmarks.jobs import jobs_table, time_jobs
@@ -77,3 +78,11 @@ def test_the_timed_distances_equal_those_of_monai():
     for times in result.values():
         assert times["difference_mm"] < 1e-6 and times["times_faster"] == times["monai_ms"] / times["hd95_ms"]
     assert "MONAI HD95" in metrics_table(result)
+
+
+def test_preparing_images_is_compared_with_pillow_and_with_the_size_of_the_result(monkeypatch):
+    monkeypatch.setattr(images, "_peak_in_new_process", lambda *_: {"prepared_mib": 2.0, "peak_mib": 3.0})
+    result = images.time_images([("few", (3, 60, 40), 3, 16)], repeats=1)
+    (row,) = result["rows"]
+    assert row["times_prepared"] == 1.5 and abs(row["times_pillow"] - row["ours_ms"] / row["pillow_ms"]) < 1e-9
+    assert "few" in images.images_table(result)

@@ -1,3 +1,5 @@
+import weakref
+
 import pytest
 import torch
 from monai.data import MetaTensor
@@ -6,7 +8,7 @@ from torch import nn
 
 from medfed.datasets.case import Volume
 from medfed.tasks.evaluation import Evaluation
-from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.segmentation import Segmentation, SliceBuffer
 
 
 def volume(shape=(40, 50, 6), spacing=(0.5, 0.5, 3.0), axes=(-1, -1, 1)) -> Volume:
@@ -38,6 +40,62 @@ def test_a_predicted_mask_has_the_voxel_grid_of_the_file(axes):
     assert predicted.shape == case.mask.shape and predicted.dtype == torch.uint8
     dice = 2 * (predicted * case.mask).sum() / (predicted.sum() + case.mask.sum())
     assert dice > 0.9
+
+
+def centre(mask: torch.Tensor) -> torch.Tensor:
+    """Return the centre of mass of a slice (H, W) as fractions of its height and width; pixel i ends at i + 1."""
+    mask = mask.double()
+    positions = [(torch.arange(n) + 0.5) / n for n in mask.shape]
+    return torch.stack([(mask.sum(1) * positions[0]).sum(), (mask.sum(0) * positions[1]).sum()]) / mask.sum()
+
+
+def disc(height: int, width: int) -> Volume:
+    """Return a bright disc on black with its centre at 0.4 of the height and 0.55 of the width."""
+    y, x = torch.meshgrid((torch.arange(height) + 0.5) / height, (torch.arange(width) + 0.5) / width, indexing="ij")
+    inside = ((y - 0.4) ** 2 + (x - 0.55) ** 2 < 0.3**2)[None, ..., None]
+    return Volume(MetaTensor(255.0 * inside), MetaTensor(inside.to(torch.uint8)), None)
+
+
+@pytest.mark.parametrize(("height", "width"), [(97, 131), (640, 410), (64, 64), (23, 30)])
+def test_image_and_mask_stay_aligned_when_both_are_resized_and_when_the_mask_is_predicted(height, width):
+    """Masks are rough at their outline; aligned corners instead of centres would move them by up to half a pixel."""
+    task, case = Segmentation(("disc",), 1, 64, (0.0, 255.0), standardised=False), disc(height, width)
+    slices, predicted = task.prepare([case]), task.predict(Threshold(), case)
+    expected = centre(case.mask[0, ..., 0].as_tensor())
+    for resized, tolerance in ((slices.images[0, 0], 0.05), (slices.labels[0, 0], 0.25), (predicted[0, ..., 0], 0.25)):
+        assert ((centre(resized) - expected) * 64).abs().max() < tolerance
+
+
+def test_masks_that_are_not_resized_are_unchanged():
+    case = disc(64, 64)
+    assert torch.equal(Segmentation(("disc",), 1, 64).prepare([case]).labels[0], case.mask[..., 0].as_tensor())
+
+
+def test_only_one_volume_is_in_memory_at_a_time():
+    earlier: list[weakref.ref] = []
+
+    def read():
+        for _ in range(4):
+            assert not any(image() is not None for image in earlier)
+            case = volume()
+            earlier.append(weakref.ref(case.image))
+            yield case
+            del case
+
+    assert len(Segmentation(("organ",), 1, 8).prepare(read(), 4)) == 4 * 6 and len(earlier) == 4
+
+
+def test_slices_are_written_into_memory_that_was_reserved_for_all_volumes():
+    """Appended slices are never copied a second time if the number of volumes is known."""
+    parts = [torch.full((3, 2, 2), float(number)) for number in range(5)]
+    buffer = SliceBuffer()
+    buffer.append(parts[0], n_volumes_left=4)
+    address = buffer.content().data_ptr()
+    for part in parts[1:]:
+        buffer.append(part)
+    assert torch.equal(buffer.content(), torch.cat(parts)) and buffer.content().data_ptr() == address
+    buffer.append(torch.full((4, 2, 2), 9.0))
+    assert buffer.content()[:, 0, 0].tolist() == [0.0] * 3 + [1.0] * 3 + [2.0] * 3 + [3.0] * 3 + [4.0] * 3 + [9.0] * 4
 
 
 def test_prepared_slices_are_in_range_and_labels_are_binary():

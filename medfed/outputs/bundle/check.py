@@ -18,7 +18,7 @@ import jsonschema
 
 from medfed.core.errors import UserError
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
-from medfed.tasks.bundle_template import CONVERTERS, INTERPOLATE, PREDICTIONS
+from medfed.tasks.bundle_template import CONVERTERS, INTERPOLATE, NARROW, PREDICTIONS
 
 FILES = (
     "LICENSE",
@@ -38,7 +38,7 @@ _NETWORKS = (
     "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DynUNet FlexibleUNet ResNet SegResNet SwinUNETR UNet UNETR VNet"
 ).split()
 _TRANSFORMS = (
-    "Activationsd AsDiscreted Compose ConcatItemsd EnsureChannelFirstd FromMetaTensord Invertd "
+    "Activationsd AsDiscreted Compose ConcatItemsd CopyItemsd EnsureChannelFirstd FromMetaTensord Invertd "
     "KeepLargestConnectedComponentd Lambdad LoadImaged NormalizeIntensityd Orientationd Resized SaveClassificationd "
     "SaveImaged ScaleIntensityRanged ScaleIntensityRangePercentilesd SplitDimd SqueezeDimd Transposed"
 ).split()
@@ -47,13 +47,15 @@ TARGETS = frozenset(
     + [f"monai.transforms.{name}" for name in _TRANSFORMS]
     + ["monai.data.DataLoader", "monai.data.Dataset", "monai.engines.SupervisedEvaluator"]
     + ["monai.handlers.CheckpointLoader", "monai.inferers.SimpleInferer", "monai.inferers.SliceInferer"]
-    + ["torch.jit.load", INTERPOLATE]
+    + ["torch.jit.load", INTERPOLATE, NARROW]
 )
 # Allowed keys of some classes. Two of them could do more than a bundle needs: call any function (Lambdad), or write a
 # file with any name (SaveClassificationd).
 LAMBDA = "monai.transforms.Lambdad"
+FUNCTIONS = (INTERPOLATE, NARROW)  # that Lambdad may call
 KEYS_OF = {
     INTERPOLATE: {"_target_", "_mode_", "size", "mode", "align_corners", "antialias"},
+    NARROW: {"_target_", "_mode_", "dim", "start", "length"},
     LAMBDA: {"_target_", "keys", "func"},
     "monai.transforms.LoadImaged": {"_target_", "keys", "converter"},
     "monai.transforms.SaveClassificationd": {"_target_", "keys", "meta_keys", "output_dir", "filename"},
@@ -169,18 +171,19 @@ def check_inference(content: Any, source: str) -> None:
 
 
 def _check_keys(content: dict[str, Any], source: str) -> None:
-    """Check the keys of the classes in `KEYS_OF`, and that `_mode_` and `Lambdad` only serve the interpolation."""
+    """Check the keys of the classes in `KEYS_OF`, and that only `FUNCTIONS` use `_mode_` and `Lambdad`."""
     target = content.get("_target_")
     known = KEYS_OF.get(target) if isinstance(target, str) else None
     if known and (unexpected := [key for key in content if key not in known]):
         raise UserError(
             f"{source}: {target} has the unknown argument '{unexpected[0]}'; allowed are {', '.join(sorted(known))}"
         )
-    if (target == INTERPOLATE) != ("_mode_" in content):
-        raise UserError(f"{source}: '_mode_' is required by {INTERPOLATE} and is not allowed elsewhere")
+    allowed = " and ".join(FUNCTIONS)
+    if (target in FUNCTIONS) != ("_mode_" in content):
+        raise UserError(f"{source}: '_mode_' is required by {allowed} and is not allowed elsewhere")
     func = content.get("func")
-    if target == LAMBDA and not (isinstance(func, dict) and func.get("_target_") == INTERPOLATE):
-        raise UserError(f"{source}: {LAMBDA} may call {INTERPOLATE} only, found '{func}'; export the bundle again")
+    if target == LAMBDA and not (isinstance(func, dict) and func.get("_target_") in FUNCTIONS):
+        raise UserError(f"{source}: {LAMBDA} may call {allowed} only, found '{func}'; export the bundle again")
 
 
 def is_allowed_expression(text: str) -> bool:

@@ -133,6 +133,8 @@ def test_the_templates_are_accepted():
         ("Lambdad", {"inv_func": "@network"}),
         ("Lambdad", {"func": {"_target_": "torch.nn.functional.interpolate"}}),
         ("Lambdad", {"func": {"_target_": "torch.nn.functional.interpolate", "_mode_": "debug"}}),
+        ("Lambdad", {"func": {"_target_": "torch.narrow"}}),
+        ("Lambdad", {"func": {"_target_": "torch.narrow", "_mode_": "callable", "out": "@network"}}),
         ("LoadImaged", {"_mode_": "callable"}),
         ("SaveClassificationd", {"filename": "../../.bashrc"}),  # MONAI deletes what is there, then writes
         ("SaveClassificationd", {"saver": "@evaluator"}),

@@ -1,0 +1,153 @@
+"""Time and memory to read and prepare 2-D images, compared with Pillow, which opens and resizes the same files.
+
+Memory is measured in a process of its own: its peak, minus what it needs after all imports and one small image.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from medfed.benchmarks.timing import time_alternating
+from medfed.core.malloc import keep_freed_memory
+from medfed.datasets.case import Case
+from medfed.datasets.folder import Folder
+from medfed.tasks.segmentation import Segmentation, Slices
+
+MIB = 2**20
+Set = tuple[str, tuple[int, int, int], int, int]
+SETS: tuple[Set, ...] = (  # name, image file (channels, height, width), number of images, side after resizing
+    ("one RGB image of 12 megapixels", (3, 4000, 3000), 1, 384),
+    ("1,000 grey images of 512 px", (1, 512, 512), 1000, 128),
+)
+N_TIMED = 20  # largest number of images that are timed
+
+
+def time_images(sets: Sequence[Set] = SETS, repeats: int = 3) -> dict[str, Any]:
+    """Measure time and memory to read and prepare sets of 2-D images with their masks.
+
+    Args:
+        sets: for each set of images a name, the shape of the images (channels, height, width), the number of images,
+            and their side length after resizing.
+        repeats: how often each implementation is timed.
+
+    Returns:
+        "rows", one dict for each set: its `name`; the median times in milliseconds for one image of medfed
+        (`ours_ms`: read image and mask, check and resize both) and of Pillow (`pillow_ms`: open and resize both, as
+        arrays); the ratio of the times (`times_pillow`); the size of the prepared images and masks in MiB
+        (`prepared_mib`); the peak memory above the start in MiB (`peak_mib`); and the ratio of both (`times_prepared`).
+        And "threads", the number of threads, and "repeats".
+    """
+    rows = []
+    for name, shape, n_images, size in sets:
+        with tempfile.TemporaryDirectory() as folder:
+            cases = _write(Path(folder), shape, n_images)
+            timed = cases[:N_TIMED]
+            ms = time_alternating(
+                {"ours": partial(_ours, timed, shape[0], size), "pillow": partial(_pillow, timed, size)}, repeats
+            )
+            memory = _peak_in_new_process(Path(folder), shape, n_images, size)
+        rows.append({
+            "name": name, **{f"{key}_ms": value / len(timed) for key, value in ms.items()},
+            "times_pillow": ms["ours"] / ms["pillow"], **memory,
+            "times_prepared": memory["peak_mib"] / memory["prepared_mib"],
+        })  # fmt: skip
+    return {"rows": rows, "threads": torch.get_num_threads(), "repeats": repeats}
+
+
+def images_table(result: dict[str, Any]) -> str:
+    """Format the times and the memory to prepare images as a text table for the terminal.
+
+    Args:
+        result: the result of `time_images`.
+
+    Returns:
+        Several lines of text, without a line break at the end.
+    """
+    return "\n".join([
+        f"reading and preparing images with masks, {result['threads']} threads, median of {result['repeats']}",
+        f"  {'images':<32}{'ms each':>9}{'Pillow ms':>11}{'times':>7}{'prepared MiB':>14}{'peak MiB':>10}{'times':>7}",
+        *(
+            f"  {row['name']:<32}{row['ours_ms']:>9.1f}{row['pillow_ms']:>11.1f}{row['times_pillow']:>7.2f}"
+            f"{row['prepared_mib']:>14.1f}{row['peak_mib']:>10.1f}{row['times_prepared']:>7.2f}"
+            for row in result["rows"]
+        ),
+        "  peak: above the start of the process; at most 1024 MiB for one image, twice the prepared data for a site",
+    ])  # fmt: skip
+
+
+def _write(folder: Path, shape: tuple[int, int, int], n_images: int) -> list[Case]:
+    """Write one image with its mask, and return it as `n_images` cases. Reading a file again takes as long."""
+    channels, height, width = shape
+    coarse = np.random.default_rng(0).integers(0, 256, (height // 20, width // 20, 3), np.uint8)
+    image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+    (image if channels == 3 else image.convert("L")).save(folder / "image.png", compress_level=1)
+    Image.fromarray(np.uint8(coarse[..., 0] > 127)).resize((width, height)).save(folder / "mask.png")
+    return [Case("site", str(index), folder / "image.png", folder / "mask.png") for index in range(n_images)]
+
+
+def _prepare(cases: list[Case], channels: int, size: int) -> Slices:
+    dataset = Folder(root=str(cases[0].image.parent), image_size=size, image_channels=channels)
+    task = Segmentation(dataset.structures, channels, size, (0.0, 255.0))
+    return task.load(dataset, cases, lambda case, notices: None, lambda n: None)
+
+
+def _ours(cases: list[Case], channels: int, size: int) -> Iterator[Tensor]:
+    yield _prepare(cases, channels, size).images
+
+
+def _pillow(cases: list[Case], size: int) -> Iterator[Tensor]:
+    for case in cases:
+        image, mask = Image.open(case.image), Image.open(case.mask_path)
+        yield torch.from_numpy(np.asarray(image.resize((size, size), Image.Resampling.BILINEAR)) / np.float32(255))
+        yield torch.from_numpy(np.array(mask.resize((size, size), Image.Resampling.NEAREST)))
+
+
+def _peak_in_new_process(folder: Path, shape: tuple[int, int, int], n_images: int, size: int) -> dict[str, float]:
+    command = f"from medfed.benchmarks import images; images.measure_peak({str(folder)!r}, {shape}, {n_images}, {size})"
+    output = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True).stdout
+    return json.loads(output)
+
+
+def measure_peak(folder: str, shape: tuple[int, int, int], n_images: int, size: int) -> None:
+    """Prepare images and print the peak memory of this process above its start, in MiB, as JSON.
+
+    Args:
+        folder: contains image.png and mask.png.
+        shape: channels, height and width of the image.
+        n_images: how often the image is read; the result holds all of them.
+        size: side length of the prepared images in pixels.
+    """
+    keep_freed_memory()  # as every program of medfed does
+    with tempfile.TemporaryDirectory() as small:
+        _prepare(_write(Path(small), (shape[0], 40, 40), 1), shape[0], 16)
+    start_bytes = _peak_bytes()
+    cases = [Case("site", str(index), Path(folder, "image.png"), Path(folder, "mask.png")) for index in range(n_images)]
+    slices = _prepare(cases, shape[0], size)
+    prepared_bytes = slices.images.nbytes + slices.labels.nbytes
+    print(json.dumps({"prepared_mib": prepared_bytes / MIB, "peak_mib": (_peak_bytes() - start_bytes) / MIB}))
+
+
+def _peak_bytes() -> int:
+    """Return the largest memory that this process has occupied so far.
+
+    On Linux, a new process inherits the value of `getrusage` from the process that started it, so the value of its own
+    memory is read from /proc.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file():
+        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
