@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from medfed.benchmarks.exchange import exchange_table, time_exchange
+from medfed.benchmarks.expansion import expansion_table, time_expansion
 from medfed.benchmarks.federated_round import round_table, time_round
 from medfed.benchmarks.images import images_table, time_images
 from medfed.benchmarks.jobs import jobs_table, time_jobs
@@ -29,6 +30,7 @@ MEASURES: tuple[tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any
     ("images", time_images, images_table),
     ("styles", time_styles, styles_table),
     ("messages", count_bytes, messages_table),
+    ("expansion", time_expansion, expansion_table),
     ("methods", time_methods, methods_table),
     ("metrics", time_metrics, metrics_table),
 )

@@ -1,9 +1,9 @@
 """Read a config: one YAML file, in which each block becomes the frozen dataclass that it names. Data, never code.
 
 The blocks `data`, `network` and `method` choose their class by `name` (a file of `medfed/datasets`, `medfed/networks`,
-`medfed/methods`, or a dotted name). Their other keys, and those of `training`, `federation`, `evaluation` and
-`privacy`, are the fields of the dataclass. In `method`, the values of the named `preset` apply first, then the written
-keys.
+`medfed/methods`, or a dotted name). Their other keys, and those of `training`, `federation`, `evaluation`,
+`privacy` and `cache`, are the fields of the dataclass. In `method`, the values of the named `preset` apply first, then
+the written keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from medfed.core.mistakes import Mistake, describe_value, hint
 from medfed.datasets.base import Dataset
 from medfed.federation.method import Method
 from medfed.federation.privacy import Privacy
-from medfed.federation.settings import Federation, Training
+from medfed.federation.settings import Cache, Federation, Training
 from medfed.networks.base import NetworkSettings
 from medfed.tasks.evaluation import Evaluation
 
@@ -35,7 +35,7 @@ NAMED = {Dataset: "datasets", NetworkSettings: "networks", Method: "methods"}  #
 
 @dataclass(frozen=True)
 class Config:
-    """All settings that determine the numbers of a run.
+    """All settings of a run; all but `cache` determine its numbers.
 
     Args:
         data: the dataset.
@@ -49,6 +49,7 @@ class Config:
         federation: how the sites work together.
         evaluation: how predictions are made and scored.
         privacy: limits and noise on the weights and statistics that leave a site.
+        cache: where sites store images that a method computes.
         preset: name of the preset of the method. A preset is a named set of values for the method's settings; values
             that are written in the config replace those of the preset.
         source: path of the file from which the config was read, for error messages. Configs from different files with
@@ -65,6 +66,7 @@ class Config:
     federation: Federation = Federation()
     evaluation: Evaluation = Evaluation()
     privacy: Privacy = Privacy()
+    cache: Cache = Cache()
     preset: str = field(default=DEFAULT_PRESET, metadata={"derived": True})
     source: str = field(default="", compare=False, metadata={"derived": True})
 

@@ -26,11 +26,12 @@ from medfed.deployment.agreement import Agreement
 from medfed.deployment.guarded_site import MODEL
 from medfed.engines.flare.job import EXECUTOR, SITE_FILE, coordinator_permissions
 from medfed.engines.flare.kit import Kit
+from medfed.federation.settings import Cache
 
 POLL_S = 0.5
 LAST_REPLY_S = 3.0  # for the last reply to reach the coordinator
 LOCK = "medfed.lock"  # in the kit
-LOCAL_BLOCKS = ("data", "device")  # the only blocks of the plan that a hospital may change
+LOCAL_BLOCKS = ("data", "device", "cache")  # the only blocks of the plan that a hospital may change
 CODE_KEYS = ("name", "engine", "metrics")  # keys of a plan whose values may name Python code
 
 
@@ -38,8 +39,9 @@ CODE_KEYS = ("name", "engine", "metrics")  # keys of a plan whose values may nam
 class SiteFile:
     """The content of a hospital's own file, such as `HK.yaml`.
 
-    The file may also have the blocks `data` and `device`, whose values replace the same values of the plan. Paths in
-    the file are relative to the folder of the file.
+    The file may also have the blocks `data` and `device`, whose values replace the same values of the plan, and
+    `cache`, because the plan does not decide where a hospital stores images. Paths in the file are relative to the
+    folder of the file.
 
     Args:
         site: the name of the site in the federation.
@@ -60,7 +62,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     """Read a hospital's YAML file, and the plan (the config of the federation, written by the coordinator).
 
     The hospital's file says where the images are, what the hospital agrees to send, and where the plan lies. Values in
-    its sections `data` and `device` replace the same values of the plan.
+    its sections `data` and `device` replace the same values of the plan. `cache` comes from the hospital's file only.
 
     Args:
         path: the hospital's file, such as `HK.yaml`.
@@ -68,7 +70,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     Returns:
         Two values. The first is the content of the hospital's file. In the file, paths are relative to the folder of
         the file; in the result, this folder is put in front of the paths. The second value is the plan with the
-        hospital's own `data` and `device`.
+        hospital's own `data`, `device` and `cache`.
 
     Raises:
         UserError: if a file is missing or wrong, if the plan names Python code from outside medfed, or if the plan has
@@ -82,8 +84,10 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     paths: dict[str, Any] = {name: str(path.parent / getattr(site_file, name)) for name in ("plan", "kit", "folder")}
     site_file = replace(site_file, **paths)
     values = dict(_dotted(local))
-    if isinstance(values.get("data.root"), str):
-        values["data.root"] = str(path.parent / values["data.root"])
+    for key in ("data.root", "cache.folder"):
+        if isinstance(value := values.get(key), str) and value:
+            values[key] = str(path.parent / value)
+    values = {f"cache.{key}": value for key, value in asdict(Cache()).items()} | values
     if not Path(site_file.plan).is_file():
         raise UserError(f"{path}: plan: {site_file.plan} is missing; the coordinator sends this file, so copy it there")
     _check_names(Path(site_file.plan))
@@ -95,6 +99,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
         raise UserError(f"{path}: agrees.rounds: is {site_file.agrees.rounds}, but the plan has "
                         f"{config.federation.rounds} rounds; increase it if you agree, or ask the coordinator")
     config = codec_files.resolve_codecs(config, Path(site_file.plan).parent)
+    config.cache.check_outside(Path(site_file.folder), str(path))
     return site_file, replace(config, source=str(path))
 
 

@@ -20,6 +20,7 @@ from medfed.experiments.setup import build_network, build_task
 from medfed.experiments.summary import describe_images
 from medfed.federation import privacy_accounting
 from medfed.federation.message import State
+from medfed.federation.settings import Cache
 
 PLAN, START, IMAGES = "plan.yaml", "start.state", "images.json"
 
@@ -86,9 +87,9 @@ def _site_list(sites: list[str], validation_site: str) -> str:
 
 
 def _plan(config: Config, sites: list[str]) -> Config:
-    """Return the plan, which is the config for all hospitals: without an unseen site and without a path to data.
+    """Return the plan, which is the config for all hospitals: without an unseen site and without paths of folders.
 
-    Each hospital sets `data.root` to its own folder.
+    Each hospital sets `data.root` and `cache` to its own folders.
     """
     federation = config.federation
     for key in ("clients", "participating"):
@@ -116,6 +117,6 @@ def _plan(config: Config, sites: list[str]) -> Config:
                         f"{PLAN}; rename the hospital")
     values = {"federation.unseen_site": "", "data.sites": [], "data.root": "data", "data.if_missing": "error"}
     data_keys = resolved(config)["data"]
-    config = replace(config, network=config.network.without_weights())
+    config = replace(config, network=config.network.without_weights(), cache=Cache())
     values = {key: value for key, value in values.items() if not key.startswith("data.") or key[5:] in data_keys}
     return changed(config, values)

@@ -16,6 +16,11 @@ folder: medfed_{site:<9} # ledger, log, final model, and files that are needed a
 data:                    # this hospital's own values for keys of the plan's `data` block
   root: data             # the folder that contains the folder {site}
 
+cache:                   # restyled images of patients, which the methods ccst and fisc store at this hospital
+  folder: ""             # "" is the temporary folder (TMPDIR, else /tmp); null stores them in memory
+  max_gb: 10.0           # images beyond this size are computed again
+  keep: false            # true leaves them in the folder after the training, for a later run
+
 agrees:                  # what may leave this hospital; everything else is refused and not sent
   sends: []              # names of statistics that may leave in addition to weights; the dry run lists the names
   rounds: {rounds:<14} # number of training rounds

@@ -19,7 +19,7 @@ from medfed.core.errors import UserError, UserErrors
 from medfed.core.mistakes import describe_value
 from medfed.federation.method import Method
 
-BLOCKS = ("data", "network", "method", "training", "federation", "evaluation", "privacy")
+BLOCKS = ("data", "network", "method", "training", "federation", "evaluation", "privacy", "cache")
 
 
 def _path(expected: str, optional: bool = False) -> AfterValidator:

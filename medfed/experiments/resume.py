@@ -20,6 +20,7 @@ from medfed.outputs.run_folder import RunFolder
 # Settings that --accept-config-change may change. With any other change the finished rounds would belong to another
 # federation: other patients in training, an unseen site that has trained, or a method without its shared statistics.
 MAY_CHANGE = (
+    "cache.",
     "device",
     "evaluation.",
     "federation.reply_timeout_s",

@@ -116,6 +116,7 @@ def run(
     is_complete = folder.is_finished() and (folder.path / "model.safetensors").is_file()
     if is_complete and not changed_settings(folder, resolved(config)):
         return folder.read_json("summary.json")
+    config.cache.check_outside(folder.path, config.source)
     with deterministic(config.training.threads), record_notices(folder, quiet) as run_notices:
         experiment = build_experiment(config, folder.path / "sites", quiet, jobs)
         state = load_resume_state(folder, experiment.start)

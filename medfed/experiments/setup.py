@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -145,11 +145,11 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
     task = build_task(config, dataset)
     network = build_network(config.network, config.method, task, config.seed).to(prepare_device(config))
     build = SiteBuilder(config, task, network)
-    patients_of, max_cache_bytes = _patients_of(splits, clients)
+    patients_of, share = _patients_of(splits, clients)
     validation_site: ValidationSite | None = None
     sites: list[Site] = []
     with tqdm(disable=True) as bar:
-        images = SiteImages(dataset, task, bar, max_cache_bytes)
+        images = SiteImages(dataset, task, bar, int(share * MAX_CACHE_BYTES))
         for name in names:
             if name == config.federation.validation_site:
                 validation_site = build.validation_site(name, splits[name], images)
@@ -157,19 +157,22 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
             if name not in patients_of:
                 known = registry.suggestion(name, patients_of)
                 raise UserError(f"{dataset.root}: no site '{name}' trains here. {known}")
-            sites.append(build.site(name, patients_of[name], images, max_cache_bytes))
+            sites.append(build.site(name, patients_of[name], images, share))
     if sites:
         images.warn_of_notices(splits)
         build.warn_of_small_batches(sites)
     return sites, validation_site
 
 
-def _patients_of(splits: Mapping[str, Split], clients: Mapping[str, Split]) -> tuple[Mapping[str, Split], int]:
-    """Return the patients of each site or client that trains, and how many bytes of its images may stay in memory."""
+def _patients_of(splits: Mapping[str, Split], clients: Mapping[str, Split]) -> tuple[Mapping[str, Split], float]:
+    """Return the patients of each site or client that trains, and its share of what one site may cache.
+
+    All clients together cache no more than the sites would, so the share of a client is at most 1.
+    """
     training = {site: patients for site, patients in splits.items() if patients.train}
     patients_of = clients or training
     n_sites = len(training)
-    return patients_of, MAX_CACHE_BYTES * n_sites // max(len(patients_of), n_sites)  # clients share what sites keep
+    return patients_of, n_sites / max(len(patients_of), n_sites)
 
 
 def prepare_device(config: Config) -> torch.device:
@@ -273,14 +276,14 @@ class SiteBuilder:
     task: Task
     network: nn.Module
 
-    def site(self, name: str, patients: Split, images: SiteImages, max_cache_bytes: int) -> Site:
+    def site(self, name: str, patients: Split, images: SiteImages, share: float) -> Site:
         """Read the images of the given patients, and build a site or simulated client that trains with these images.
 
         Args:
             name: name of the site or client.
             patients: the training and validation patients of the site or client.
             images: the object with which the images are read.
-            max_cache_bytes: limit in bytes for the cache of images that the method computes, such as restyled images.
+            share: fraction of `cache.max_gb` for the images that the method computes: 1, or less for a client.
         """
         config, federation = self.config, self.config.federation
         local_keys = config.method.local_keys(self.network)
@@ -299,7 +302,7 @@ class SiteBuilder:
             local_epochs=federation.local_epochs,
             seed=config.seed,
             rounds=federation.rounds,
-            max_cache_bytes=max_cache_bytes,
+            cache=replace(config.cache, max_gb=share * config.cache.max_gb),
             privacy=config.privacy,
         )
 
@@ -345,11 +348,11 @@ def _read_sites(
     build: SiteBuilder, dataset: Dataset, splits: dict[str, Split], clients: dict[str, Split], quiet: bool
 ) -> tuple[list[Site], ValidationSite | None]:
     """Build the sites that train and the validation site; read their images and the test images of source sites."""
-    patients_of, max_cache_bytes = _patients_of(splits, clients)
+    patients_of, share = _patients_of(splits, clients)
     with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
               disable=quiet, dynamic_ncols=True, leave=False) as bar:
-        images = SiteImages(dataset, build.task, bar, max_cache_bytes)
-        sites = [build.site(name, patients, images, max_cache_bytes) for name, patients in patients_of.items()]
+        images = SiteImages(dataset, build.task, bar, int(share * MAX_CACHE_BYTES))
+        sites = [build.site(name, patients, images, share) for name, patients in patients_of.items()]
         name = build.config.federation.validation_site
         validation_site = build.validation_site(name, splits[name], images) if name else None
         for patients in splits.values():

@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from medfed.core.batch import Batch
 from medfed.federation.message import Message
-from medfed.federation.settings import Training
+from medfed.federation.settings import Cache, Training
 from medfed.functional.hooks import capture_features
 from medfed.functional.weights import trainable_parameters
 
@@ -174,7 +174,7 @@ class LocalRound:
         learning_rate: step size of the optimiser in this round.
         n_steps: number of training steps in this round; 0 before `on_round_start`.
         rounds: number of communication rounds of the whole training.
-        max_cache_bytes: largest memory in bytes for the images that a method computes and keeps, such as restyled ones.
+        cache: where a method stores the images that it computes, such as restyled ones, and how many bytes it may use.
     """
 
     site: str
@@ -194,7 +194,7 @@ class LocalRound:
     learning_rate: float = 0.0
     n_steps: int = 0
     rounds: int = 0
-    max_cache_bytes: int = 2 * 2**30
+    cache: Cache = Cache()
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the network's trainable parameters by state-dict name, not copied.

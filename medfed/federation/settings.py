@@ -1,16 +1,18 @@
-"""The `training` and `federation` blocks of a config: the settings that all methods of a comparison share."""
+"""The blocks `training`, `federation` and `cache` of a config: settings that all methods of a comparison share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from medfed.core import bounds
 from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio, RatioBelowOne
+from medfed.core.errors import UserError
 
 Partition = Literal["domains", "heterogeneous", "dirichlet"]
 NEEDED_PARTITION = {"mixing": "heterogeneous", "concentration": "dirichlet", "min_images": "dirichlet"}
@@ -188,6 +190,58 @@ class Federation:
 def _needs(value: object, missing: str, key: str) -> str:
     """Return the sentence about a value that has no effect without another setting."""
     return f"is {value}, which has no effect without {missing}; set that too, or leave {key} out"
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Where each site stores the images that a method computes: restyled ones (CCST, FISC). No score depends on it.
+
+    Args:
+        folder: where the images are stored during the run. "" is the temporary folder of the computer (the environment
+            variable TMPDIR, else /tmp). null stores the images in memory. It must not lie in the run's folder.
+        max_gb: largest size of the stored images of one site in GB (10^9 bytes). Simulated clients share the size of
+            their sites. Further images are computed again when they are needed. 0 stores none.
+        keep: whether the images stay in `folder` after the run, where a later run with the same settings finds them.
+            Otherwise the operating system removes them when the program ends, also after a crash.
+    """
+
+    folder: str | None = ""
+    max_gb: NonNegativeFloat = 10.0
+    keep: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every value, and that the values fit together.
+
+        Raises:
+            ValueError: if a value is out of its range, or images should be kept without a folder.
+        """
+        bounds.check(self, self._conflicts)
+
+    @property
+    def max_bytes(self) -> int:
+        """The setting `max_gb` in bytes."""
+        return int(self.max_gb * 1e9)
+
+    def check_outside(self, folder: Path, source: str) -> None:
+        """Check that images of patients are not stored in a folder with results, which others may receive.
+
+        Args:
+            folder: the folder with the results of a run.
+            source: the path of the config file, for the error message.
+
+        Raises:
+            UserError: if the setting `folder` lies in this folder.
+        """
+        if self.folder and Path(self.folder).resolve().is_relative_to(folder.resolve()):
+            raise UserError(
+                f"{source}: cache.folder: {self.folder} lies in the folder of results {folder}, which must not hold "
+                "images of patients; choose another folder"
+            )
+
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, sentence) if images should be kept, but not in a folder that the user named."""
+        if self.keep and not self.folder:
+            yield "keep", "is true, but images of patients are kept only in a folder that you choose; set folder too"
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from medfed.federation.local_round import Architecture, LocalRound, Samples, Sit
 from medfed.federation.message import WEIGHTS_NEEDED, Message, digest, pack
 from medfed.federation.method import NEVER, Method
 from medfed.federation.privacy import Privacy, protect
-from medfed.federation.settings import Training
+from medfed.federation.settings import Cache, Training
 from medfed.federation.step_losses import StepLosses
 from medfed.functional.weights import check_same_entries, running_variances
 
@@ -47,7 +47,7 @@ class Site:
         local_epochs: passes over the training images in a round.
         seed: the seed of all random streams.
         rounds: number of rounds of the whole training, for learning rate schedules.
-        max_cache_bytes: how many bytes of images that the method computes may be cached in memory.
+        cache: where images that the method computes are stored, and how many bytes they may take.
         privacy: clipping and noise of every reply, which are the `privacy` section of the config.
         noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
         progress: function that is called after each training step, see `OnStep`; None calls nothing.
@@ -67,7 +67,7 @@ class Site:
     local_epochs: int
     seed: int
     rounds: int = 1
-    max_cache_bytes: int = 2 * 2**30
+    cache: Cache = Cache()
     privacy: Privacy = Privacy()
     noise_key: bytes = b""
     progress: OnStep | None = None
@@ -210,7 +210,7 @@ class Site:
             settings=self.settings,
             learning_rate=self.settings.learning_rate_in(number, self.rounds),
             rounds=self.rounds,
-            max_cache_bytes=self.max_cache_bytes,
+            cache=self.cache,
         )
 
     def _samples(self, local: LocalRound) -> Samples:
@@ -226,6 +226,7 @@ class Site:
             return self._on_device[1]
         key = digest(pack({"tensors": local.message.tensors}, {}))
         if self._expanded is None or self._expanded[0] != key:
+            self._expanded = None  # frees the images that the method computed before
             expanded = self.method.expand(local, self.training, stream(self.seed, "expand", self.name))
             self._expanded = key, expanded
         return self._expanded[1]

@@ -23,7 +23,6 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -37,7 +36,8 @@ from medfed.functional.regions import edge_agreement
 from medfed.functional.style import PixelMoments, channel_mean_std
 from medfed.functional.weights import select_prefix
 from medfed.networks.style_transfer import StyleTransfer, Transfer, drop_blank_images
-from medfed.transforms.style_expansion import StyleExpansion
+from medfed.transforms.image_store import ImageStore
+from medfed.transforms.style_expansion import ORIGINAL, StyleExpansion
 
 STYLE, ERROR = "style/", "codec_error"  # names of tensors in messages and memories
 MAX_BATCH = 32  # largest number of images that are encoded together
@@ -220,8 +220,9 @@ class CCST(Method):
             rng: CPU generator with which the sites and styles are drawn.
 
         Returns:
-            K * n samples. An image is redrawn when a batch first needs it. K is the setting `k`, but at most the number
-            of sites that can be drawn: the site itself and all other sites with a style.
+            K * n samples. An image is redrawn when a batch first needs it, and stored as `local.cache` says. K is the
+            setting `k`, but at most the number of sites that can be drawn: the site itself and all other sites with a
+            style.
         """
         bank = _bank(local.message.tensors)
         domains = [local.site, *(name for name in sorted(bank) if name != local.site)]
@@ -230,27 +231,22 @@ class CCST(Method):
                 f"{local.site}: method.k is {self.k}, but only {len(domains)} sites have a style; all of them are used",
                 stacklevel=2,
             )
-        all_styles: list[tuple[Tensor, Tensor]] = []  # the styles of all other sites, one after the other
-        first_style: dict[str, int] = {}  # index of each site's first style
-        for domain in domains[1:]:
-            first_style[domain] = len(all_styles)
-            all_styles += list(zip(*bank[domain], strict=True))
+        counts = [0, *(len(bank[domain][0]) for domain in domains[1:])]  # number of styles of each site; 0 is the site
         draws = torch.rand(len(samples), len(domains), 2, generator=rng)
-        drawn_domains = draws[..., 0].argsort(dim=1)[:, : self.k].tolist()  # Alg. 1, line 3: (n, K); 0 is the site
-        choices = [
-            [
-                None if d == 0 else first_style[domains[d]] + int(draws[i, d, 1] * len(bank[domains[d]][0]))
-                for d in row  # Alg. 1, lines 5-10: the original, or one of the drawn site's styles
-            ]
-            for i, row in enumerate(drawn_domains)
-        ]
+        drawn_sites = draws[..., 0].argsort(dim=1)[:, : self.k]  # Alg. 1, line 3: (n, K)
+        n_styles = torch.tensor(counts)
+        first_style = n_styles.cumsum(dim=0) - n_styles
+        style = first_style[drawn_sites] + (draws[..., 1].gather(1, drawn_sites) * n_styles[drawn_sites]).long()
+        choices = torch.where(drawn_sites == 0, ORIGINAL, style).int()  # Alg. 1, lines 5-10: the original, or a style
+        styles = [bank[domain] for domain in domains[1:]] or [(torch.zeros(0, 0), torch.zeros(0, 0))]
+        mean, std = (torch.cat(column) for column in zip(*styles, strict=True))
         transfer, device = self._style_transfer, local.device  # `restyle` must not keep the whole round in memory
 
-        def restyle(image: Tensor, styles: Sequence[int]) -> Tensor:
-            mean, std = (torch.stack(column) for column in zip(*(all_styles[s] for s in styles), strict=True))
-            return transfer.restyle(image.to(device), mean, std)  # eq. 5
+        def restyle(image: Tensor, drawn: Sequence[int], n_drawn: int) -> Tensor:
+            return transfer.restyle(image.to(device), mean[drawn], std[drawn], n_drawn)  # eq. 5
 
-        expanded = StyleExpansion(samples, choices, restyle, local.max_cache_bytes)
+        store = ImageStore(local.cache, local.site, transfer.fingerprint(device, mean, std, choices))
+        expanded = StyleExpansion(samples, choices, restyle, store)
         self._check_masks(local.site, samples, expanded)
         return expanded
 
@@ -304,8 +300,7 @@ class CCST(Method):
         """Warn how well restyled images keep the edges of the originals near the outlines of the masks."""
         if self.transfer == "moments" or samples.batch([0]).label.dim() != 4:
             return
-        choices = enumerate(chain.from_iterable(expanded.choices))
-        restyled = list(islice((i for i, choice in choices if choice is not None), N_CHECKED))
+        restyled = (expanded.choices.flatten() != ORIGINAL).nonzero().flatten()[:N_CHECKED].tolist()
         if not restyled:
             return
         before, after = samples.batch([i // expanded.n_styles for i in restyled]), expanded.batch(restyled)

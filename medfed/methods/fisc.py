@@ -39,6 +39,7 @@ from medfed.functional.style import channel_mean_std
 from medfed.functional.style_clusters import Median, Partition, Spread, clustered_site_style, interpolation_style
 from medfed.functional.weights import batch_norm_layers, select_prefix
 from medfed.networks.style_transfer import StyleTransfer, Transfer, drop_blank_images
+from medfed.transforms.image_store import ImageStore
 from medfed.transforms.restyled_view import RestyledView
 
 VIEW = "fisc"  # name of the restyled view in a batch
@@ -272,8 +273,8 @@ class FISC(Method):
 
         The interpolation style is the common style that the coordinator computed from the styles of all sites. The
         second version of an image is in `Batch.views["fisc"]`. The second version is computed when a batch first needs
-        it, and is then kept in memory, up to `local.max_cache_bytes` bytes for all images together. If the site
-        received no style, or the loss does not use the second version, the samples are returned unchanged.
+        it, and is then stored as `local.cache` says. If the site received no style, or the loss does not use the second
+        version, the samples are returned unchanged.
 
         Args:
             local: the site's round of training. The received message contains the style.
@@ -288,7 +289,8 @@ class FISC(Method):
         def restyle(image: Tensor) -> Tensor:
             return transfer.restyle(image.to(device), mean, std)  # eq. 4
 
-        return RestyledView(samples, VIEW, restyle, local.max_cache_bytes)
+        store = ImageStore(local.cache, local.site, transfer.fingerprint(device, mean, std))
+        return RestyledView(samples, VIEW, restyle, store)
 
     def on_round_start(self, local: LocalRound) -> None:
         """Put the BatchNorm layers into evaluation mode if the setting `freeze_batch_norm` is true.

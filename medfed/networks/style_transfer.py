@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
@@ -16,11 +17,12 @@ from medfed.core import bounds
 from medfed.core.bounds import NonNegativeInt, Ratio
 from medfed.core.errors import UserError
 from medfed.functional.style import adain, moment_match
-from medfed.networks.adain import StyleCodec, load_codec
+from medfed.networks.adain import StyleCodec, codec_path, load_codec
 
 Transfer = Literal["codec", "moments"]
 BUNDLED_CODEC = "small"  # the codec that is part of medfed
 MAX_PIXELS = 32 * 96 * 96  # that a codec processes at a time, which limits the memory for large images
+MAX_NATIVE_ENTRIES = 20_480  # up to which PyTorch convolves a batch of one on the CPU without oneDNN
 BLANK_STD = 0.02  # an image is blank if the standard deviation of its intensities, in [0, 1], is below in all channels
 
 
@@ -117,11 +119,30 @@ class StyleTransfer:
         for part in images.split(self._batch_size(images)):
             yield _load_cached_codec(self.codec, images.device).encode(self._resize(part))
 
-    def restyle(self, images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    def fingerprint(self, device: torch.device, *tensors: Tensor) -> str:
+        """Return a checksum of all that decides the bits of restyled images, besides the images: 64 hexadecimal digits.
+
+        It covers these settings, the file of the codec, the version of PyTorch, its number of threads, and the device.
+
+        Args:
+            device: where the images are restyled.
+            tensors: the styles, and which image gets which of them.
+        """
+        path = codec_path(self.codec)
+        codec = hashlib.sha256(path.read_bytes()).hexdigest() if self.transfer == "codec" else ""
+        facts = repr((self, codec, torch.__version__, torch.get_num_threads(), device.type))
+        checksum = hashlib.sha256(facts.encode())
+        for tensor in tensors:
+            checksum.update(repr((tensor.dtype, tensor.shape)).encode() + tensor.numpy().tobytes())
+        return checksum.hexdigest()
+
+    def restyle(self, images: Tensor, mean: Tensor, std: Tensor, n_styles: int | None = None) -> Tensor:
         """Return images in other styles.
 
         With the setting `transfer` "codec", the images are redrawn by an encoder and a decoder. With "moments", the
         mean and standard deviation of their intensities are changed.
+
+        The bits of one image in one of its styles do not depend on the other styles of the call.
 
         Args:
             images: (m, C, H, W) in [0, 1], one image for each style; or one image (1, C, H, W) for all m styles, which
@@ -129,6 +150,7 @@ class StyleTransfer:
             mean: (m, D), the means of m styles: of the codec's D feature channels, or of the D = C intensity channels
                 for transfer "moments".
             std: (m, D), the standard deviations of the m styles.
+            n_styles: in how many styles one image is redrawn by this and other calls, at least m; None means m.
 
         Returns:
             (m, C, H, W) in [0, 1].
@@ -143,8 +165,13 @@ class StyleTransfer:
             return moment_match(images.expand(len(mean), -1, -1, -1), mean, std, self.alpha)
         features = self.features(images)
         parts = features if len(images) > 1 else repeat(next(features))
-        styles = zip(mean.split(self._batch_size(images)), std.split(self._batch_size(images)), strict=True)
-        return torch.cat([self._decode_in_style(part, *style, images) for style, part in zip(styles, parts)])
+        # On a GPU the bits depend on the batch, so styles are decoded one at a time there.
+        size = 1 if len(images) == 1 and images.device.type != "cpu" else self._batch_size(images)
+        styles = zip(mean.split(size), std.split(size), strict=True)
+        is_one_of_many = len(mean) == 1 and (n_styles or 1) > 1
+        return torch.cat([
+            self._decode_in_style(part, *style, images, is_one_of_many) for style, part in zip(styles, parts)
+        ])  # fmt: skip
 
     def reconstruction_error(self, images: Tensor) -> Tensor | None:
         """Measure how much encoding and decoding change images when the style stays the same.
@@ -162,9 +189,14 @@ class StyleTransfer:
         redrawn = torch.cat([unstyled.restyle(image[None], *images.new_zeros(2, 1, width)) for image in images])
         return (redrawn - images).abs().mean().cpu().reshape(1)
 
-    def _decode_in_style(self, features: Tensor, mean: Tensor, std: Tensor, images: Tensor) -> Tensor:
+    def _decode_in_style(
+        self, features: Tensor, mean: Tensor, std: Tensor, images: Tensor, is_one_of_many: bool
+    ) -> Tensor:
         """Decode features in the styles (b, D) at the transfer size, and resize the result to the images' size."""
         size, side = tuple(images.shape[2:]), self.transfer_size
+        if is_one_of_many and _is_small(features, _load_cached_codec(self.codec, images.device).encoder.channels):
+            mean, std = mean.expand(2, -1), std.expand(2, -1)  # decoded twice, for the bits of a batch of its styles
+            return self._decode_in_style(features, mean, std, images, False)[:1]
         styled = adain(features.expand(len(mean), -1, -1, -1), mean, std, self.alpha)
         larger = (side, side) if side else size
         decoded = _load_cached_codec(self.codec, images.device).decode(styled, larger, images.shape[1])
@@ -183,6 +215,18 @@ class StyleTransfer:
             return images
         size = (self.transfer_size, self.transfer_size)
         return F.interpolate(images, size, mode="bilinear", antialias=True).clamp(0, 1)
+
+
+def _is_small(features: Tensor, channels: Sequence[int]) -> bool:
+    """Return whether PyTorch may decode one feature map with another algorithm, and other bits, than several.
+
+    Args:
+        features: (1, D, h, w), on the CPU or a GPU.
+        channels: numbers of channels of the encoder's four feature maps.
+    """
+    first, second, third, fourth = channels
+    smallest = min(fourth, third, 4 * second, 16 * first) * features.shape[2] * features.shape[3]  # entries of a layer
+    return features.device.type == "cpu" and smallest <= MAX_NATIVE_ENTRIES
 
 
 @lru_cache(maxsize=4)

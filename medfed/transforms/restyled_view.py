@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from medfed.core.batch import Batch
-from medfed.transforms.style_expansion import MAX_CACHE_BYTES, Samples, StyleExpansion
+from medfed.transforms.image_store import ImageStore
+from medfed.transforms.style_expansion import Samples, StyleExpansion
 
 
 class RestyledView:
@@ -21,14 +22,15 @@ class RestyledView:
         samples: the original samples, images (B, C, H, W) in [0, 1].
         name: name of the view in `Batch.views`.
         restyle: function from an image (1, C, H, W) to its restyled version of the same shape.
-        max_cache_bytes: memory for restyled images, in bytes; further images are restyled again when needed.
+        store: stores restyled images up to its limit; further images are restyled again when needed.
     """
 
     def __init__(
-        self, samples: Samples, name: str, restyle: Callable[[Tensor], Tensor], max_cache_bytes: int = MAX_CACHE_BYTES
+        self, samples: Samples, name: str, restyle: Callable[[Tensor], Tensor], store: ImageStore
     ) -> None:
         self.samples, self.name = samples, name
-        self._restyled = StyleExpansion(samples, [[0]] * len(samples), lambda image, _: restyle(image), max_cache_bytes)
+        choices = torch.zeros(len(samples), 1, dtype=torch.int32)
+        self._restyled = StyleExpansion(samples, choices, lambda image, styles, n_styles: restyle(image), store)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -51,5 +53,5 @@ class RestyledView:
         """
         originals = self.samples.batch(indices)
         pairs = zip(indices, originals.image, strict=True)
-        view = torch.stack([self._restyled.restyled_image(index, 0, image) for index, image in pairs])
+        view = torch.stack([self._restyled.versions(index, [0], image)[0] for index, image in pairs])
         return Batch(originals.image, originals.label, {**originals.views, self.name: view})

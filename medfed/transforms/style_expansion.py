@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from medfed.core.batch import Batch
+from medfed.transforms.image_store import ImageStore
 
-MAX_CACHE_BYTES = 2 * 2**30  # memory for restyled images; further ones are computed again, with equal values
+ORIGINAL = -1  # in the choices: the original image instead of a style
 
-Restyle = Callable[[Tensor, Sequence[int]], Tensor]
+Restyle = Callable[[Tensor, Sequence[int], int], Tensor]
 
 
 class Samples(Protocol):
@@ -40,35 +41,38 @@ class StyleExpansion:
     """Training samples that contain each original sample K times, in its own or in other styles, with the same label.
 
     Sample i in its j-th style has the index i * K + j. Restyled images are rounded to float16 (steps of at most 0.0005
-    in [0, 1]). They are rounded even if they are not kept in memory, so their values never depend on the memory.
+    in [0, 1]). They are rounded even if they are not stored, so their values never depend on the store.
+
+    The first batch that needs an image in a style restyles it in all its styles that the store has room for, so the
+    image is encoded once. Without room, it is restyled in the needed style only, each time.
 
     Args:
         samples: N original samples, images (B, C, H, W) in [0, 1].
-        choices: for each original sample, K style numbers; None stands for the original image.
-        restyle: function from an image (1, C, H, W) and m style numbers to (m, C, H, W). It gets all styles of an image
-            in one call, so that it encodes the image once and the values do not depend on the batch.
-        max_cache_bytes: memory for restyled images, in bytes; further images are restyled again when needed.
+        choices: (N, K) integers, the style numbers of each original sample; ORIGINAL (-1) is the original image.
+        restyle: function from an image (1, C, H, W), m style numbers and the number of all styles of this image to (m,
+            C, H, W). It gets one image at a time, because the bits of a result can depend on the other images of a
+            batch: of 32 x 32 pixels, the small codec encodes one image differently from several (by up to 5e-7).
+        store: stores restyled images up to its limit; further images are restyled again when needed.
 
     Raises:
-        ValueError: if `choices` has another length than `samples`, or its rows differ in length.
+        ValueError: if `choices` has another number of rows than `samples`.
     """
 
-    def __init__(
-        self,
-        samples: Samples,
-        choices: Sequence[Sequence[int | None]],
-        restyle: Restyle,
-        max_cache_bytes: int = MAX_CACHE_BYTES,
-    ) -> None:
-        if len(choices) != len(samples) or len({len(row) for row in choices}) != 1:
-            raise ValueError(f"choices must hold one row per sample ({len(samples)}), all of the same length")
-        self.samples, self.choices, self.restyle, self.max_cache_bytes = samples, choices, restyle, max_cache_bytes
-        self.n_styles = len(choices[0])
-        self._cache: dict[int, Tensor] = {}
+    def __init__(self, samples: Samples, choices: Tensor, restyle: Restyle, store: ImageStore) -> None:
+        if choices.dim() != 2 or len(choices) != len(samples):
+            raise ValueError(f"choices must be ({len(samples)}, K), one row per sample, got {tuple(choices.shape)}")
+        self.samples, self.choices, self.restyle, self.store = samples, choices.to(torch.int32), restyle, store
+        n_restyled = (choices != ORIGINAL).sum(dim=1)
+        self._first_position = n_restyled.cumsum(dim=0) - n_restyled  # (N,), of each sample's images in the store
 
     def __len__(self) -> int:
         """Return the number of samples, N * K."""
-        return len(self.samples) * self.n_styles
+        return self.choices.numel()
+
+    @property
+    def n_styles(self) -> int:
+        """K, how often each original sample occurs."""
+        return self.choices.shape[1]
 
     @property
     def n_patients(self) -> int:
@@ -89,35 +93,40 @@ class StyleExpansion:
             A batch with the images (B, C, H, W) in their styles. The labels and the `views` (other versions of the
             original images, by name) are taken unchanged from the original samples.
         """
-        places = [divmod(index, self.n_styles) for index in indices]
-        originals = self.samples.batch([number for number, _ in places])
-        images = [
-            image if self.choices[number][slot] is None else self.restyled_image(number, slot, image)
-            for image, (number, slot) in zip(originals.image, places, strict=True)
-        ]
-        return Batch(torch.stack(images), originals.label, originals.views)
+        numbers, slots = zip(*(divmod(index, self.n_styles) for index in indices), strict=True)
+        originals = self.samples.batch(numbers)
+        slots_of: dict[int, list[int]] = {}  # so that an image that occurs several times is encoded once
+        for number, slot in zip(numbers, slots, strict=True):
+            slots_of.setdefault(number, []).append(slot)
+        images = {number: originals.image[numbers.index(number)] for number in slots_of}
+        versions = {number: self.versions(number, slots_of[number], image) for number, image in images.items()}
+        batch = [versions[number][slot] for number, slot in zip(numbers, slots, strict=True)]
+        return Batch(torch.stack(batch), originals.label, originals.views)
 
-    def restyled_image(self, number: int, slot: int, image: Tensor) -> Tensor:
-        """Return one original image in one of its K styles. The restyled image is taken from the cache if it is there.
+    def versions(self, number: int, slots: Sequence[int], image: Tensor) -> dict[int, Tensor]:
+        """Return one original image in some of its K styles, from the store if it has been restyled before.
 
         Args:
             number: number of the original sample, from 0.
-            slot: which of the sample's K styles to use, from 0. The entry `choices[number][slot]` must be the number of
-                a style, not None.
+            slots: which of its K styles to return, from 0.
             image: (C, H, W), the original image, in [0, 1].
 
         Returns:
-            (C, H, W) float32 on the CPU, with values that were rounded to float16.
+            (C, H, W) float32 on the CPU, by slot: `image` itself, or a restyled one with values that were rounded to
+            float16.
         """
-        styles = [style for style in self.choices[number] if style is not None]
-        if number not in self._cache:
-            restyled = self.restyle(image[None], styles).to("cpu", torch.float16)
-            if (len(self._cache) + 1) * restyled.numel() * 2 > self.max_cache_bytes:
-                return self._select(restyled, number, slot)
-            self._cache[number] = restyled
-        return self._select(self._cache[number], number, slot)
-
-    def _select(self, restyled: Tensor, number: int, slot: int) -> Tensor:
-        """Select the image of a slot from the restyled versions (m, C, H, W), which leave out the original."""
-        before = sum(style is not None for style in self.choices[number][:slot])
-        return restyled[before].float()
+        styles = self.choices[number].tolist()
+        restyled = [slot for slot, style in enumerate(styles) if style != ORIGINAL]
+        positions = {slot: int(self._first_position[number]) + place for place, slot in enumerate(restyled)}
+        versions = {slot: image for slot in slots if styles[slot] == ORIGINAL}
+        wanted = [slot for slot in dict.fromkeys(slots) if slot in positions]
+        stored = {slot: self.store.read(positions[slot], image) for slot in wanted}
+        if any(entry is None for entry in stored.values()):
+            others = [slot for slot in restyled if slot not in stored and self.store.has_room(positions[slot], image)]
+            stored |= {slot: self.store.read(positions[slot], image) for slot in others}
+            missing = sorted(slot for slot, entry in stored.items() if entry is None)
+            results = self.restyle(image[None], [styles[slot] for slot in missing], len(restyled))
+            for slot, result in zip(missing, results.to("cpu", torch.float16), strict=True):
+                self.store.write(positions[slot], image, result)
+                stored[slot] = result
+        return versions | {slot: entry.float() for slot in wanted if (entry := stored[slot]) is not None}

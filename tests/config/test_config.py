@@ -130,7 +130,7 @@ BAD_VALUES = {
     "unknown block": (
         "trainings: {}",
         "a.yaml: trainings: unknown key. Did you mean 'training'? "
-        "Known: data, network, method, seed, device, training, federation, evaluation, privacy",
+        "Known: data, network, method, seed, device, training, federation, evaluation, privacy, cache",
     ),
     "unknown key in evaluation": (
         "evaluation: {treshold: 0.5}",

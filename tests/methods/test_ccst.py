@@ -9,14 +9,16 @@ import torch
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.local_round import SiteData
-from medfed.federation.message import State
+from medfed.federation.message import State, digest
 from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
+from medfed.federation.settings import Cache, Federation
 from medfed.functional.style import EPSILON
 from medfed.methods.ccst import CCST
 from medfed.methods.fisc import FISC
 from medfed.networks.adain import StyleCodec, load_codec
 from medfed.networks.style_transfer import BLANK_STD
+from medfed.transforms.image_store import ImageStore
+from medfed.transforms.style_expansion import ORIGINAL
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*method.k is")
 MOMENTS = CCST(transfer="moments", min_patients=1)
@@ -48,7 +50,7 @@ def expanded(method: CCST, samples: Grey, brightnesses=(0.2, 0.8)):
     bank = {f"style/{name}/{key}": entry for name, grey in zip("abc", (0.5, *brightnesses))
             for key, entry in shared(method, Grey(name, grey)).items()}  # fmt: skip
     message = type("M", (), {"tensors": bank})
-    local = type("L", (), {"site": "a", "message": message, "device": torch.device("cpu"), "max_cache_bytes": 2**30})
+    local = type("L", (), {"site": "a", "message": message, "device": torch.device("cpu"), "cache": Cache(None)})
     return method.expand(local, samples, stream(0, "expand"))
 
 
@@ -121,14 +123,14 @@ def test_the_expanded_set_has_k_n_images_in_distinct_styles(k):
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=k), samples)
     assert len(larger) == k * len(samples) and larger.n_patients == samples.n_patients
-    assert all(len(set(choice)) == k for choice in larger.choices)
+    assert all(len(set(choice)) == k for choice in larger.choices.tolist())
     assert torch.equal(larger.batch(range(len(larger))).label, samples.labels.repeat_interleave(k))
 
 
 def test_with_all_styles_each_original_image_occurs_once():
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=3), samples)
-    originals = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style is None]
+    originals = [i for i, style in enumerate(larger.choices.flatten().tolist()) if style == ORIGINAL]
     assert len(originals) == len(samples)
     assert torch.equal(larger.batch(originals).image, samples.images)
 
@@ -136,7 +138,7 @@ def test_with_all_styles_each_original_image_occurs_once():
 def test_a_restyled_image_has_the_mean_of_the_other_site():
     samples = Grey("a", 0.5)
     larger = expanded(replace(MOMENTS, k=3), samples)
-    dark = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style == 0]  # style of b
+    dark = [i for i, style in enumerate(larger.choices.flatten().tolist()) if style == 0]  # style of b
     actual = larger.batch(dark).image.mean(dim=(0, 2, 3))
     assert torch.allclose(actual, Grey("b", 0.2).images.mean(dim=(0, 2, 3)), atol=5e-3)  # values below 0 are clamped
 
@@ -147,7 +149,7 @@ def test_every_single_style_of_a_site_is_used():
     larger = expanded(method, Grey("a", 0.5), brightnesses=(0.4, 0.7))  # no value is clamped to 0 or 1
     offered = torch.cat([shared(method, Grey(name, grey))["mean"] for name, grey in (("b", 0.4), ("c", 0.7))])
     assert offered.shape == (6, 3)
-    copies = [i for i, style in enumerate(sum(map(list, larger.choices), [])) if style is not None]
+    copies = [i for i, style in enumerate(larger.choices.flatten().tolist()) if style != ORIGINAL]
     means = larger.batch(copies).image.mean(dim=(2, 3))
     distance = (means[:, None] - offered).abs().amax(dim=2)
     assert len(copies) == 80 and distance.amin(dim=1).max() < 1e-3
@@ -162,8 +164,8 @@ def test_a_restyled_image_does_not_depend_on_its_batch():
 
 def test_images_that_do_not_fit_in_memory_are_recomputed_identically():
     one, other = (expanded(replace(MOMENTS, k=3), Grey("a", 0.5)) for _ in range(2))
-    other.max_cache_bytes = 0
-    assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other._cache
+    other.store = ImageStore(Cache(None, max_gb=0))
+    assert torch.equal(one.batch(range(30)).image, other.batch(range(30)).image) and not other.store._records
 
 
 def test_with_alpha_zero_the_style_has_no_effect():
@@ -189,6 +191,19 @@ def test_each_site_sends_one_style_once_and_trains_on_k_n_images(toy):
     assert {row["round"] for row in up} == {1}
     trained = [row for row in done[0].ledger if row["kind"] == "train" and row["name"] == "examples"]
     assert len(trained) == 3 and done[0].state.memory.keys() == done[1].state.memory.keys()
+
+
+def test_the_weights_do_not_depend_on_where_restyled_images_are_stored(toy, tmp_path):
+    """The second run finds the kept images of the first."""
+    digests = set()
+    kept = Cache(str(tmp_path), keep=True)
+    for cache in (kept, kept, Cache(None), Cache(max_gb=0)):
+        engine = toy.engine(MOMENTS)
+        for site in engine.local_sites:
+            site.cache = cache
+        done = next(federate(MOMENTS, engine, toy.start(MOMENTS), Federation(rounds=1), 0))
+        digests.add(digest(done.state.to_bytes()))
+    assert len(digests) == 1 and len(list(tmp_path.iterdir())) == len(engine.local_sites)
 
 
 def test_an_overall_vgg_style_has_4096_bytes():

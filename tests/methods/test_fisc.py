@@ -9,7 +9,7 @@ from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
+from medfed.federation.settings import Cache, Federation
 from medfed.functional.weights import batch_norm_layers
 from medfed.methods.ccst import CCST
 from medfed.methods.fedavg import FedAvg
@@ -17,6 +17,7 @@ from medfed.methods.fisc import FISC, VIEW
 from medfed.methods.stack import Stack
 from medfed.networks.adain import build_codec, serialise_codec
 from medfed.testing.toy import DiscImages
+from medfed.transforms.image_store import ImageStore
 from medfed.transforms.restyled_view import RestyledView
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*FISC")
@@ -89,7 +90,7 @@ def test_greyscale_images_train_with_a_warning():
 
 def test_the_second_view_is_in_the_common_style_and_moves_with_the_image(any_toy):
     samples = any_toy.samples("north")
-    view = RestyledView(samples, VIEW, lambda image: 1 - image)
+    view = RestyledView(samples, VIEW, lambda image: 1 - image, ImageStore(Cache(None)))
     batch = view.batch([3, 0])
     assert torch.allclose(batch.views[VIEW], 1 - batch.image, atol=1e-3), "stored as float16"
     moved = any_toy.task.augment(batch, stream(0, "turns"))

@@ -6,6 +6,7 @@ from forked_workers import fork_workers
 from medfed import benchmark
 from medfed.benchmarks import images
 from medfed.benchmarks.exchange import exchange_table, time_exchange
+from medfed.benchmarks.expansion import expansion_table, time_expansion
 from medfed.benchmarks.federated_round import round_table, time_round
 from medfed.benchmarks.jobs import jobs_table, time_jobs
 from medfed.benchmarks.messages import count_bytes, messages_table
@@ -63,6 +64,12 @@ def test_both_ways_to_apply_many_styles_give_the_same_images():
     assert result["max_difference"] < 1e-6
     assert result["times_faster"] == result["again_ms"] / result["once_ms"] > 0
     assert "images per second" in styles_table(result)
+
+
+def test_the_expansion_is_timed_against_its_minimum():
+    found = time_expansion(size=16, n_images=2, n_styles=2, repeats=1)
+    assert found["first_ratio"] == found["first_ms"] / found["minimum_ms"] > 0
+    assert "2 encodings, 4 decodings" in expansion_table(found)
 
 
 def test_every_method_is_timed_on_the_same_round_as_fedavg():

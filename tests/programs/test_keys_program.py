@@ -16,7 +16,7 @@ def test_all_blocks_fit_the_terminal(columns, capsys, monkeypatch):
     assert keys.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns
-    for block in ("data", "network", "method", "training", "federation", "evaluation", "privacy"):
+    for block in ("data", "network", "method", "training", "federation", "evaluation", "privacy", "cache"):
         assert any(line.startswith(f"{block}  (medfed/") for line in lines), block
     for key in ("seed", "batch_size", "reply_timeout_s", "threshold", "statistics_noise"):
         assert any(line.startswith(f"  {key} ") for line in lines), key

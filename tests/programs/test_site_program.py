@@ -18,6 +18,7 @@ from medfed.deployment.templates import site_file_text
 from medfed.engines.flare.kit import Kit
 from medfed.experiments.setup import build_experiment
 from medfed.federation.rounds import federate
+from medfed.federation.settings import Cache
 
 
 @pytest.fixture
@@ -138,6 +139,19 @@ def test_where_another_hospital_validates_this_one_trains_without_its_folder(wit
     path = with_validation_site("UCL")
     _, config = program.read_site_file(path)
     assert isinstance(build_local_site(config, "HK"), Site) and config.federation.validation_site == ""
+
+
+def test_the_hospital_alone_decides_where_its_restyled_images_are_stored(hospital, tmp_path):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(plan.read_text() + f"cache: {{folder: {tmp_path / 'everyone'}, max_gb: 99, keep: true}}\n")
+    path = hospital()
+    assert program.read_site_file(path)[1].cache == Cache()
+    text = path.read_text()
+    path.write_text(text.replace('folder: ""', "folder: scratch").replace("max_gb: 10.0", "max_gb: 2"))
+    assert program.read_site_file(path)[1].cache == Cache(str(tmp_path / "scratch"), 2.0)
+    path.write_text(text.replace('folder: ""', "folder: medfed_HK/images"))
+    with pytest.raises(UserError, match="HK.yaml: cache.folder: .* must not hold images of patients"):
+        program.read_site_file(path)
 
 
 def test_what_was_not_agreed_to_is_shown_and_refused(hospital, capsys, joined):

@@ -207,6 +207,11 @@ def test_a_run_on_a_phantom_cannot_continue_on_real_images(finished, tmp_path, t
     refused(capsys, run(*always, "--resume", "--accept-config-change"), "started on phantom data", "real data")
 
 
+def test_restyled_images_are_not_stored_in_the_folder_of_a_run(finished, tmp_path, capsys):
+    assert run(finished[0], tmp_path / "run", "--set", f"cache.folder={tmp_path / 'run' / 'images'}") == 2
+    assert "which must not hold images of patients; choose another folder" in capsys.readouterr().err
+
+
 def test_a_folder_with_files_of_a_run_but_no_config_is_refused(finished, tmp_path, capsys):
     path, out = finished
     shutil.copytree(out, tmp_path / "run")

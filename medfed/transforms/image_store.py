@@ -1,0 +1,148 @@
+"""Store for images that a method computes, such as restyled ones: a file without a name, a kept file, or memory.
+
+These are images of patients. A file without a name cannot be opened by another program, and the operating system
+removes it when the process ends, however it ends: after an error, Ctrl-C, `kill -9` or a crash.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medfed.core.errors import UserError
+from medfed.federation.settings import Cache
+
+CHECKSUM_BYTES = 32  # SHA-256
+MIN_FREE_BYTES = 2**30  # that stay free on the disk, for example for the checkpoints of the run
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk, a used quota, a too large file
+
+
+class ImageStore:
+    """Stores images of one site as float16, each at a position, up to a limit in bytes.
+
+    The checksum of each stored image also covers the original from which it was computed. An image that was damaged on
+    the disk, or whose original has changed, is therefore never returned.
+
+    Args:
+        cache: where the images are stored, how many bytes they may take, and whether they stay there.
+        site: name of the site, for the name of a kept file and for messages.
+        content: text that differs if the images at the positions differ, such as all settings of a style transfer. With
+            `cache.keep`, a run finds the images of an earlier run with the same text. It is not used otherwise.
+
+    Raises:
+        UserError: if no file can be created in the folder.
+    """
+
+    def __init__(self, cache: Cache, site: str = "", content: str = "") -> None:
+        self.max_bytes, self._site, self._is_full = cache.max_bytes, site, False
+        self._records: dict[int, bytes] = {}  # in memory
+        self._file: BinaryIO | None = None
+        if cache.folder is not None and self.max_bytes > 0:
+            self._file = _open(cache, site, content)
+
+    def has_room(self, position: int, image: Tensor) -> bool:
+        """Return whether `write` would store an image at a position.
+
+        Args:
+            position: from 0. Positions should be used without gaps, because the limit counts those below as taken.
+            image: any image of the shape (C, H, W) of the images in the store.
+        """
+        return not self._is_full and (position + 1) * _record_bytes(image) <= self.max_bytes
+
+    def read(self, position: int, original: Tensor) -> Tensor | None:
+        """Return the image at a position; None if there is none, or if it is damaged.
+
+        Args:
+            position: from 0.
+            original: (C, H, W), the image from which the stored one was computed; both have the same shape.
+
+        Returns:
+            (C, H, W) float16, or None.
+        """
+        n_bytes = _record_bytes(original)
+        if (position + 1) * n_bytes > self.max_bytes:
+            return None
+        if self._file is None:
+            record = self._records.get(position, b"")
+        else:
+            record = os.pread(self._file.fileno(), n_bytes, position * n_bytes)
+        checksum, pixels = record[:CHECKSUM_BYTES], record[CHECKSUM_BYTES:]
+        if not any(checksum) or checksum != _checksum(position, original, pixels):  # zeros: a gap in the file
+            return None
+        return torch.frombuffer(bytearray(pixels), dtype=torch.float16).reshape(original.shape)
+
+    def write(self, position: int, original: Tensor, image: Tensor) -> None:
+        """Store an image at a position, if there is room for it.
+
+        If the disk becomes full, there is a warning, and no further images are stored.
+
+        Args:
+            position: from 0.
+            original: (C, H, W), the image from which the other one was computed.
+            image: (C, H, W) float16 on the CPU.
+        """
+        if not self.has_room(position, image):
+            return
+        pixels = image.contiguous().numpy().tobytes()
+        record = _checksum(position, original, pixels) + pixels
+        if self._file is None:
+            self._records[position] = record
+            return
+        try:
+            if shutil.disk_usage(self._file.fileno()).free < MIN_FREE_BYTES:
+                raise OSError(errno.ENOSPC, f"less than {MIN_FREE_BYTES / 1e9:.1f} GB is free")
+            os.pwrite(self._file.fileno(), record, position * len(record))
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._is_full = True
+            warnings.warn(
+                f"{self._site}: the disk of cache.folder is full ({error.strerror}), so further restyled images are "
+                "computed again in each epoch; choose another folder, or free space",
+                stacklevel=2,
+            )
+
+
+def _open(cache: Cache, site: str, content: str) -> BinaryIO:
+    """Open the file of a store: without a name, or a kept one that no other process uses."""
+    folder = Path(cache.folder or tempfile.gettempdir())
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if cache.keep:
+            name = f"{site}-{hashlib.sha256(content.encode()).hexdigest()[:16]}.images"
+            file = os.fdopen(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return file
+            except BlockingIOError:  # another run with the same settings writes it; this run uses a file of its own
+                file.close()
+        return tempfile.TemporaryFile(dir=folder, buffering=0)  # mode 0600
+    except OSError as error:
+        raise UserError(
+            f"cache.folder: no file for the restyled images of {site} can be created in {folder} ({error.strerror}); "
+            "choose another folder, or set cache.folder to null, which keeps the images in memory"
+        ) from error
+
+
+def _record_bytes(image: Tensor) -> int:
+    """Return the number of bytes that an image of this shape takes in the store."""
+    return CHECKSUM_BYTES + 2 * image.numel()
+
+
+def _checksum(position: int, original: Tensor, pixels: bytes) -> bytes:
+    """Return the SHA-256 of a position, the original at it and the stored pixels."""
+    checksum = hashlib.sha256(position.to_bytes(8, "little"))
+    checksum.update(np.ascontiguousarray(original.numpy()).data)
+    checksum.update(pixels)
+    return checksum.digest()
