@@ -46,7 +46,7 @@ class InProcess:
         validation_site: the validation site; None if there is none. The method `sites` does not return its name.
         settings: the `federation` section of the config.
         config_yaml: the whole config as YAML text, from which worker processes build their sites.
-        source: the name of the config in error messages, for worker processes.
+        source: the name of the config in error messages of worker processes.
         jobs: how many sites work at the same time. With 1, all sites work in this process, one after another. With
             more, they are divided among so many worker processes, which start with the first request. None starts
             workers after the first sites have trained in this process, if the time that they are expected to save is
@@ -55,8 +55,10 @@ class InProcess:
         shares_folder: whether other processes, with other sites, use the folder at the same time.
         reading_s: seconds that it took to read the images of all sites, which each worker repeats for its sites. It is
             used with `jobs=None` only.
-        on_reply: function that is called after each reply (`OnReply`); None calls nothing.
-        on_step: function that is called after each training step (`OnStep`); None calls nothing.
+        on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
+            requests); None calls nothing.
+        on_step: function that is called after each training step with (site, step, steps of this round); None calls
+            nothing.
     """
 
     local_sites: list[Site]
@@ -98,7 +100,8 @@ class InProcess:
             `federation.on_bad_update` is "drop", its reply is a message of kind "failed" with the reason.
 
         Raises:
-            UserError: if a site raises it and `federation.on_bad_update` is "stop", or if a worker process ends.
+            UserError: if a site raises a UserError and the setting `federation.on_bad_update` is "stop", if a site's
+                file in the engine's folder is missing or damaged, or if a worker process ends.
         """
         complete, replies = self._complete(messages)
         start = time.perf_counter()
@@ -107,7 +110,7 @@ class InProcess:
         replies |= {} if self._workers else self._exchange_here(kind, complete)
         self.work_s = time.perf_counter() - start
         if self._workers and (left := {name: complete[name] for name in complete if name not in replies}):
-            replies |= self._workers.exchange(kind, left, self.on_reply, self.on_step)
+            replies |= self._workers.deliver(kind, left, self.on_reply, self.on_step)
             self.work_s += self._workers.work_s
         return dict(sorted(replies.items()))
 

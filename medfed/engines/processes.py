@@ -44,7 +44,7 @@ class Processes(InProcess):
             timeout_s = self.settings.reply_timeout_s or None
             self._workers = WorkerPool([[name] for name in names], self._job(), n_at_once, _failed_replies, timeout_s)
         complete, replies = self._complete(messages)
-        replies |= self._workers.exchange(kind, complete, self.on_reply, self.on_step)
+        replies |= self._workers.deliver(kind, complete, self.on_reply, self.on_step)
         self.work_s = self._workers.work_s
         return dict(sorted(replies.items()))
 

@@ -84,7 +84,7 @@ class WorkerPool:
     _stopping: bool = field(default=False, init=False)
     _callback_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
-    def exchange(
+    def deliver(
         self, kind: str, messages: Mapping[str, Message], on_reply: OnReply | None, on_step: OnStep | None
     ) -> dict[str, Message]:
         """Let the sites reply to their requests; several workers work at the same time.

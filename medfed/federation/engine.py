@@ -27,7 +27,7 @@ class Engine(Protocol):
         on_step: function that is called after each training step of a site on this machine with (site, step, steps of
             this round), to show progress; None calls nothing.
         work_s: seconds that the sites worked on the requests of the last exchange, summed over the sites, of which
-            several may have worked at the same time; None if it is not known.
+            several may have worked at the same time. None, or no such attribute, if it is not known.
     """
 
     on_reply: OnReply | None

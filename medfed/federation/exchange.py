@@ -101,7 +101,8 @@ class Exchange:
         kind, number = first.kind, first.facts["round"]
         start = time.perf_counter()
         replies, sent = self._sender.exchange(kind, messages)
-        self._add_seconds(kind, time.perf_counter() - start if self.engine.work_s is None else self.engine.work_s)
+        passed_s, work_s = time.perf_counter() - start, getattr(self.engine, "work_s", None)
+        self._add_seconds(kind, passed_s if work_s is None else work_s)
         for direction, by_site in sent:
             self.ledger += ledger.message_rows(number, direction, by_site)
         self.n_clients += len(messages) if kind == "train" else 0

@@ -120,7 +120,8 @@ def test_a_value_that_is_no_choice_is_refused_with_the_nearest_one(override, wro
 
 
 TRAINING_KEYS = (
-    "optimizer, learning_rate, schedule, betas, momentum, weight_decay, batch_size, augment, optimizer_state"
+    "optimizer, learning_rate, schedule, betas, momentum, weight_decay, batch_size, augment, optimizer_state, "
+    "precision"
 )
 BAD_VALUES = {
     "unknown key": (
@@ -130,7 +131,7 @@ BAD_VALUES = {
     "unknown block": (
         "trainings: {}",
         "a.yaml: trainings: unknown key. Did you mean 'training'? "
-        "Known: data, network, method, seed, device, training, federation, evaluation, privacy, cache",
+        "Known: data, network, method, seed, device, deterministic, training, federation, evaluation, privacy, cache",
     ),
     "unknown key in evaluation": (
         "evaluation: {treshold: 0.5}",
@@ -189,6 +190,15 @@ BAD_VALUES = {
     "device": (
         "device: gpu",
         "a.yaml: device: must be one of auto, cpu, cuda, got 'gpu'. Did you mean 'cpu'?",
+    ),
+    "precision": (
+        "training: {precision: fp16}", "a.yaml: training.precision: must be one of float32, bf16, got 'fp16'. "
+        "Did you mean 'bf16'?",
+    ),
+    "not deterministic on a CPU": (
+        "device: cpu\ndeterministic: false",
+        "a.yaml: deterministic: false is for GPUs, but this run uses the CPU, whose results are always the same; "
+        "leave it out",
     ),
     "engine": (
         "federation: {engine: in_proces}",

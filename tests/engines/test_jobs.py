@@ -51,7 +51,7 @@ def rounds(config, folder: Path, jobs: int | None, state=None, n: int = 3):
     """Return the digests of the next n rounds and their tables, and the state after them."""
     simulation = build_experiment(config, folder, quiet=True, jobs=jobs)
     engine = simulation.engine
-    engine.restore(state.took_part if state else {})
+    engine.restore(state.took_part if state else {}, state.weights if state else None)
     done = []
     try:
         for one in federate(config.method, engine, state or simulation.start, config.federation, config.seed):

@@ -54,8 +54,8 @@ def test_a_received_message_is_bit_identical_and_in_the_same_order():
 
 @pytest.mark.parametrize("message", [
     Message("validate", facts={"score": 0.5}), Message("share", tensors=TENSORS),
-    Message("validate", WEIGHTS, {}, {"round": 1}),
-], ids=["only facts", "only tensors", "only weights"])  # fmt: skip
+    Message("validate", WEIGHTS, {}, {"round": 1}), Message("train", facts={"round": 1}, weights_digest="ab" * 32),
+], ids=["only facts", "only tensors", "only weights", "a checksum of weights"])  # fmt: skip
 def test_a_received_message_without_weights_or_tensors_is_bit_identical(message):
     assert same_bits(to_message(over_the_wire(to_shareable(message))), message)
 

@@ -10,4 +10,7 @@ def test_the_notes_describe_start_weights_selection_and_clients():
     assert "the weights in resnet18.pth (SHA-256 ab12)" in notes
     assert "photo did not train; the round was selected by its scores." in notes
     assert "100 simulated clients (dirichlet 0.5). 20 clients took part in each round" in notes
+    rough = card_notes({"deterministic": False, "precision": "bf16"})
+    assert "\n\nNOT DETERMINISTIC: the same config and seed give other weights each time.\n\nTrained in bf16." in rough
+    assert card_notes({"deterministic": True, "precision": "float32"}) == ""
     assert "it was scored only" in card_notes({"validation_site": "photo", "selection": "last"})

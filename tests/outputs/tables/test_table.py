@@ -285,6 +285,19 @@ def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
     assert "left out of all means: 1" in text
 
 
+def test_every_table_says_that_a_run_was_not_deterministic_and_that_it_was_trained_in_bf16():
+    rough = {"deterministic": False, "precision": "bf16"}
+    sentence = "NOT DETERMINISTIC: the same config and seed give other weights each time"
+    assert f"\n{sentence}\ntrained in bf16\n" in closing_table(summary_of(RUN, **rough))
+    summaries = {"elcfs": summary_of(RUN), "fedavg": summary_of(RUN, **rough)}
+    table = build_table([result(method, "A", [0.8]) | {"summary": summary} for method, summary in summaries.items()],
+                        ["disc"])  # fmt: skip
+    assert [note for note in table.notes if "DETERMINISTIC" in note or "bf16" in note] == [
+        f"fedavg: {sentence}", "fedavg: trained in bf16",
+    ]  # fmt: skip
+    assert "DETERMINISTIC" not in closing_table(summary_of(RUN))
+
+
 def test_the_closing_table_of_real_data_without_an_unseen_site_has_no_gap():
     text = closing_table(summary_of(RUN[:3], data="real"))
     assert text.startswith("real data\n")
