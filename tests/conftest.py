@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # pytest-xdist starts as many processes as there are cores
+
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -10,12 +15,22 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from run_figures import drawn_figures
 
 from medfed.federation.settings import Federation
 from medfed.methods.fedavg import FedAvg
 from medfed.testing.toy import ToyClassification, ToyFederation, ToySegmentation
 
 warnings.filterwarnings("ignore", message=".*always_return_as_numpy.*", category=FutureWarning)
+
+
+@pytest.fixture(autouse=True)
+def _draw_figures(request) -> Iterator[None]:
+    if "figures" not in request.keywords:
+        yield
+        return
+    with drawn_figures():
+        yield
 
 
 @pytest.fixture

@@ -46,6 +46,7 @@ federation: {{unseen_site: hospital_5, rounds: 2}}
     return path
 
 
+@pytest.mark.figures
 def test_a_run_writes_scores_figures_and_the_error_of_its_codec(config, tmp_path, capsys):
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet"]) == 0
     output = capsys.readouterr().out

@@ -85,6 +85,7 @@ def rows(path):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.figures
 def test_an_outside_metric_is_in_every_table_figure_and_page(tmp_path, tiny_phantom, lab, capsys, monkeypatch):
     labels = []
     save_png = boxes.save_png

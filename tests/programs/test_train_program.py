@@ -6,6 +6,7 @@ import pytest
 import safetensors.torch
 import torch
 from conftest import tiny_yaml
+from run_figures import drawn_figures
 
 from medfed import train
 from medfed.experiments import figures
@@ -29,7 +30,8 @@ def finished(tmp_path_factory, tiny_phantom):
     folder = tmp_path_factory.mktemp("runs")
     path = folder / "tiny.yaml"
     path.write_text(tiny_yaml(tiny_phantom))
-    assert run(path, folder / "run") == 0
+    with drawn_figures():
+        assert run(path, folder / "run") == 0
     return path, folder / "run"
 
 
@@ -45,6 +47,7 @@ def test_a_run_writes_every_file_and_figure(finished):
     assert RunFolder(out).rounds() == [1, 2]
 
 
+@pytest.mark.figures
 def test_without_scikit_learn_no_map_is_drawn_and_a_notice_names_the_extra(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
     for method, n in (("elcfs", 1), ("fedavg", 0)):

@@ -57,12 +57,14 @@ def save_png(figure: Figure, path: str | Path, title: str) -> None:
         path: the file to write.
         title: the title above all panels.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     figure.suptitle(title, fontsize=11, fontweight="bold")
-    written, without_alpha = io.BytesIO(), io.BytesIO()
+    canvas, file = FigureCanvasAgg(figure), io.BytesIO()
     with texts_are_plain(figure):
-        figure.savefig(written, format="png", metadata={"Software": None})
-    Image.open(written).convert("RGB").save(without_alpha, "PNG", dpi=(DPI, DPI))  # a tenth smaller
-    write_atomically(Path(path), without_alpha.getvalue())
+        canvas.draw()  # `savefig` would draw twice, and encode the figure with an alpha channel
+    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(file, "PNG", dpi=(DPI, DPI))
+    write_atomically(Path(path), file.getvalue())
 
 
 @contextmanager
