@@ -24,7 +24,6 @@ from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
 from medfed.core.errors import UserError
-from medfed.transforms.simpleitk_reader import SimpleITKReader
 
 SUFFIXES = (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd")
 MAX_VOXELS = 1_000_000_000  # 4 GB in float32
@@ -55,6 +54,8 @@ def read_volume(path: Path) -> MetaTensor:
         else:
             if path.name.lower().endswith((".mha", ".mhd")):
                 _check_metaimage(path)
+            from medfed.transforms.simpleitk_reader import SimpleITKReader  # slow to import, and rarely needed
+
             reader = SimpleITKReader()
         try:
             image = LoadImage(reader=reader, image_only=True)(path)
