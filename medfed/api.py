@@ -220,9 +220,9 @@ def run(
         resume: whether to continue an unfinished run in the folder `out` after its last finished round.
         accept_config_change: whether `resume` may continue a run although a setting, such as `federation.rounds`,
             differs from the one that the run was started with.
-        jobs: how many sites train at the same time, each in a process of its own; with 1, all sites train in this
-            process, one after another. None starts processes when they save time: as many as CPU cores, memory and
-            sites allow, and none on a GPU.
+        jobs: how many sites train at the same time, in processes of their own. With 1, all sites train in this
+            process, one after another. None starts processes if they are expected to save time: as many as CPU cores,
+            memory and sites allow, and none on a GPU.
         progress: whether to draw progress bars and print notes to stderr.
 
     Returns:
@@ -324,9 +324,9 @@ def leave_one_site_out(
             each combination of the values. None varies nothing.
         out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
-        jobs: how many runs work at the same time, each in a process of its own; with 1, all runs work in this process,
-            one after another. None starts processes when they save time: as many as CPU cores and memory allow, and
-            none on a GPU. The results do not depend on it.
+        jobs: how many runs work at the same time, each in a process of its own. With 1, all runs work in this process,
+            one after another. None starts processes if they are expected to save time: as many as CPU cores and memory
+            allow, and none on a GPU. The results do not depend on `jobs`.
         progress: whether to draw progress bars and print notes to stderr.
 
     Returns:
@@ -366,9 +366,9 @@ def leave_two_sites_out(
             each combination of the values. None varies nothing.
         out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
-        jobs: how many runs work at the same time, each in a process of its own; with 1, all runs work in this process,
-            one after another. None starts processes when they save time: as many as CPU cores and memory allow, and
-            none on a GPU. The results do not depend on it.
+        jobs: how many runs work at the same time, each in a process of its own. With 1, all runs work in this process,
+            one after another. None starts processes if they are expected to save time: as many as CPU cores and memory
+            allow, and none on a GPU. The results do not depend on `jobs`.
         progress: whether to draw progress bars and print notes to stderr.
 
     Returns:
@@ -423,9 +423,9 @@ def compare(
         sites: names of the unseen sites; None takes every site. It cannot be given together with `pairs`.
         varied: for each varied setting, a list of its values. Every method is run with each combination of the values.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
-        jobs: how many runs work at the same time, each in a process of its own; with 1, all runs work in this process,
-            one after another. None starts processes when they save time: as many as CPU cores and memory allow, and
-            none on a GPU. The results do not depend on it.
+        jobs: how many runs work at the same time, each in a process of its own. With 1, all runs work in this process,
+            one after another. None starts processes if they are expected to save time: as many as CPU cores and memory
+            allow, and none on a GPU. The results do not depend on `jobs`.
         progress: whether to draw progress bars and print notes to stderr.
 
     Returns:

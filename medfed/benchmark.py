@@ -1,4 +1,4 @@
-"""Measure the speed of medfed's computations against other libraries, or against the least that they can take."""
+"""Measure time and memory of medfed's computations, and compare them with other libraries or with a lower limit."""
 
 from __future__ import annotations
 

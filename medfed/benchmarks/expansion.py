@@ -1,7 +1,7 @@
-"""Time and memory to train on each image in several styles (CCST), compared with the arithmetic minimum.
+"""Time and memory to compute each training image in several styles (CCST), compared with the least computation.
 
-The minimum encodes each image once and decodes it once in each style, and keeps nothing. The expansion also reads the
-images in a random order, as training does, rounds and stores the restyled ones, and verifies checksums.
+The least computation encodes each image once, decodes it once in each style, and keeps nothing. The expansion also
+reads the images in a random order, as training does. It rounds and stores the restyled images, and verifies checksums.
 """
 
 from __future__ import annotations
@@ -45,21 +45,28 @@ class _Images:
 
 
 def time_expansion(size: int = 96, n_images: int = 64, n_styles: int = 3, repeats: int = 3) -> Numbers:
-    """Time one epoch over RGB images in several styles: with an empty store, a full store, and no store.
+    """Time one epoch over RGB images in several styles: with an empty store, with a full store, and without a store.
+
+    An epoch computes or reads each image in each style once, in a random order. Nothing is trained.
 
     Args:
-        size: side of the images in pixels.
-        n_images: number of images n.
-        n_styles: number of styles K of each image.
-        repeats: how often each way is timed.
+        size: height and width of the images in pixels.
+        n_images: number n of images.
+        n_styles: number K of styles of each image.
+        repeats: how often each time is measured.
 
     Returns:
-        The arguments; the number of threads (`threads`); the median times in milliseconds of the minimum, n encodings
-        and n K decodings (`minimum_ms`), of the first epoch (`first_ms`), of a later one (`later_ms`) and of an epoch
-        without a store (`unstored_ms`); the ratios of the three epochs to the minimum (`first_ratio`, `later_ratio`,
-        `unstored_ratio`); `unstored_minimum_ratio`, the time of n K encodings and decodings as a ratio to the minimum;
-        the size of the restyled images in MiB (`restyled_mib`), and the largest memory above the start during a first
-        epoch in MiB (`peak_mib`; None where the system does not measure it).
+        A dict with these entries:
+
+        - the four arguments, and `threads`, the number of CPU threads;
+        - median times in milliseconds: `first_ms` (an epoch that fills an empty store), `later_ms` (an epoch that reads
+          a full store), `unstored_ms` (an epoch without a store), `minimum_ms` (n encodings and n K decodings) and
+          `unstored_minimum_ms` (n K encodings and n K decodings);
+        - `first_ratio`, `later_ratio`, `unstored_ratio` and `unstored_minimum_ratio`: these times divided by
+          `minimum_ms`;
+        - `restyled_mib`: the size of all restyled images in MiB;
+        - `peak_mib`: how much the memory of the process grows at most during an epoch that fills an empty store, in
+          MiB. None where the system does not measure it.
     """
     samples = _Images(torch.rand(n_images, 3, size, size, generator=stream(0, "images")))
     codec = load_codec("small")

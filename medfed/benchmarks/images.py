@@ -1,6 +1,7 @@
 """Time and memory to read and prepare 2-D images, compared with Pillow, which opens and resizes the same files.
 
-Memory is measured in a process of its own: its peak, minus what it needs after all imports and one small image.
+Memory is measured in a separate process: the peak memory of this process, minus its memory after all imports and the
+preparation of one small image.
 """
 
 from __future__ import annotations
@@ -40,15 +41,19 @@ def time_images(sets: Sequence[Set] = SETS, repeats: int = 3) -> dict[str, Any]:
 
     Args:
         sets: for each set of images a name, the shape of the images (channels, height, width), the number of images,
-            and their side length after resizing.
+            and the side length of the prepared images in pixels.
         repeats: how often each implementation is timed.
 
     Returns:
-        "rows", one dict for each set: its `name`; the median times in milliseconds for one image of medfed
-        (`ours_ms`: read image and mask, check and resize both) and of Pillow (`pillow_ms`: open and resize both, as
-        arrays); the ratio of the times (`times_pillow`); the size of the prepared images and masks in MiB
-        (`prepared_mib`); the peak memory above the start in MiB (`peak_mib`); and the ratio of both (`times_prepared`).
-        And "threads", the number of threads, and "repeats".
+        A dict with `threads` (the number of CPU threads), `repeats` and `rows`, a list of one dict for each set:
+
+        - `name`: the name of the set;
+        - `ours_ms` and `pillow_ms`: the median time for one image and its mask in milliseconds. medfed reads, checks
+          and resizes them; Pillow opens and resizes them;
+        - `times_pillow`: `ours_ms` divided by `pillow_ms`;
+        - `prepared_mib`: the size of all prepared images and masks in MiB;
+        - `peak_mib`: the peak memory of a process that prepares the set, above its memory at the start, in MiB;
+        - `times_prepared`: `peak_mib` divided by `prepared_mib`.
     """
     rows = []
     for name, shape, n_images, size in sets:
@@ -78,18 +83,18 @@ def images_table(result: dict[str, Any]) -> str:
     """
     return "\n".join([
         f"reading and preparing images with masks, {result['threads']} threads, median of {result['repeats']}",
-        f"  {'images':<32}{'ms each':>9}{'Pillow ms':>11}{'times':>7}{'prepared MiB':>14}{'peak MiB':>10}{'times':>7}",
+        f"  {'images':<32}{'ms each':>9}{'Pillow ms':>11}{'ratio':>7}{'prepared MiB':>14}{'peak MiB':>10}{'ratio':>7}",
         *(
             f"  {row['name']:<32}{row['ours_ms']:>9.1f}{row['pillow_ms']:>11.1f}{row['times_pillow']:>7.2f}"
             f"{row['prepared_mib']:>14.1f}{row['peak_mib']:>10.1f}{row['times_prepared']:>7.2f}"
             for row in result["rows"]
         ),
-        "  peak: above the start of the process; at most 1024 MiB for one image, twice the prepared data for a site",
+        "  peak: memory above the start of the process. Limits: 1024 MiB for one image, ratio 2 for a site",
     ])  # fmt: skip
 
 
 def _write(folder: Path, shape: tuple[int, int, int], n_images: int) -> list[Case]:
-    """Write one image with its mask, and return it as `n_images` cases. Reading a file again takes as long."""
+    """Write one image with its mask, and return `n_images` cases that all have these two files."""
     channels, height, width = shape
     coarse = np.random.default_rng(0).integers(0, 256, (height // 20, width // 20, 3), np.uint8)
     image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
@@ -125,9 +130,9 @@ def measure_peak(folder: str, shape: tuple[int, int, int], n_images: int, size: 
     """Prepare images and print the peak memory of this process above its start, in MiB, as JSON.
 
     Args:
-        folder: contains image.png and mask.png.
+        folder: the folder with the files image.png and mask.png.
         shape: channels, height and width of the image.
-        n_images: how often the image is read; the result holds all of them.
+        n_images: how often the image is read and prepared. All prepared copies are kept in memory.
         size: side length of the prepared images in pixels.
     """
     keep_freed_memory()  # as every program of medfed does

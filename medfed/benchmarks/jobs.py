@@ -1,6 +1,7 @@
-"""Time of the same work over all cores (`--jobs`) and in one process: the sites of a round, and runs of a comparison.
+"""Time of the same work in one process and in several (`--jobs`): a round of several sites, and a comparison of runs.
 
-The limit is the number of cores, or less if the images cannot be divided among the processes equally.
+The work can be faster at most by the number of processes. The limit is lower if the images or the runs cannot be
+divided equally among the processes.
 """
 
 from __future__ import annotations
@@ -34,20 +35,24 @@ federation: {{unseen_site: UCL, rounds: 1}}
 
 
 def time_jobs(cases: int = 8, size: int = 80, repeats: int = 3, n_runs: int = 4) -> dict[str, float | int]:
-    """Time one round of five sites and a comparison of runs, in one process and over all cores.
+    """Time one round of five sites and a comparison of several runs, in one process and in several processes.
 
     Args:
         cases: number of synthetic patients of each site.
-        size: side of the images in pixels, at least 32.
-        repeats: how often a round is timed, after one round to warm up, in which the processes start.
-        n_runs: number of runs of the comparison, each of one round with another unseen site, at most 6. They are timed
-            once, with the start of the processes.
+        size: height and width of the images in pixels, at least 32.
+        repeats: how often a round is timed. One more round before them, in which the processes start, is not timed.
+        n_runs: number of runs of the comparison, at most 6. Each run has one round and another unseen site. The
+            comparison is timed once, including the start of the processes.
 
     Returns:
-        `jobs` (processes that the cores and the memory allow, at least 2), `size`, `n_runs` and `repeats`; the median
-        seconds of a round (`round_1_s` in one process, `round_s` over the cores), how many times faster the second one
-        is (`round_times_faster`) and could be at most (`round_limit`); and the same for the comparison (`runs_1_s`,
-        `runs_s`, `runs_times_faster`, `runs_limit`).
+        A dict with these entries:
+
+        - `jobs`: the number of processes, which is what the cores and the memory allow, but at least 2;
+        - `size`, `n_runs` and `repeats`: the arguments;
+        - `round_1_s` and `round_s`: the median seconds of a round in one process and in `jobs` processes;
+        - `round_times_faster`: `round_1_s` divided by `round_s`; `round_limit`: the largest possible value of this
+          ratio, for the way in which the sites are divided among the processes;
+        - `runs_1_s`, `runs_s`, `runs_times_faster` and `runs_limit`: the same four numbers for the comparison.
     """
     jobs = max(2, max_processes(threads=1))
     with tempfile.TemporaryDirectory() as folder, deterministic(threads=1):

@@ -1,7 +1,8 @@
 """Bytes that a site receives and sends in a round, against the limit: the model once down and its update once up.
 
-The limit is what FedAvg needs: the site receives the global weights and sends its own. A method's statistics come on
-top. The numbers are sums over the ledger of a federation in one process, which records every message as it was sent.
+The limit is what FedAvg needs: the site receives the global weights and sends its own weights. The statistics of a
+method are additional. The numbers are sums over the ledger of a federation in one process, in which every message is
+recorded as it was sent.
 """
 
 from __future__ import annotations
@@ -33,13 +34,16 @@ def count_bytes(width: int = 36, size: int = 32, n_images: int = 8) -> dict[str,
 
     Args:
         width: number of channels of the first stage of the ResNet18 that is trained.
-        size: side of the images in pixels.
+        size: height and width of the images in pixels.
         n_images: number of images of each of the three sites.
 
     Returns:
-        The arguments, and five dictionaries by method name: `model_bytes`, the size of the weights with the layers that
-        the method adds; `once_down`, the bytes that the site receives before round 1; `down` and `up`, the bytes of
-        round 2; and `over_limit`, the sum of these two divided by twice `model_bytes`.
+        A dict with the three arguments and five dictionaries, each with one number for each method, by its name:
+
+        - `model_bytes`: the size of the weights, including the layers that the method adds;
+        - `once_down`: the size of the request to share statistics, for a method whose sites share once, else 0;
+        - `down` and `up`: the bytes that the site receives and sends in round 2;
+        - `over_limit`: the sum of `down` and `up`, divided by twice `model_bytes`.
     """
     settings, task = ResidualNetwork(depth=18, width=width), Classification(tuple("abcdefg"), 3, size)
     results: dict[str, dict[str, float]] = {

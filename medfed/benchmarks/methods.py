@@ -158,12 +158,12 @@ def _time_reply(site: Site, message: Message) -> float:
 
 
 def noise_samples(name: str, n_images: int, size: int) -> NoiseSamples:
-    """Return random images of a site, with the classes in turn.
+    """Return RGB images of random pixels for a site. Image i has class i modulo the number of classes.
 
     Args:
-        name: name of the site, from which the images are drawn.
+        name: name of the site, which seeds the random numbers.
         n_images: number of images.
-        size: side of the images in pixels.
+        size: height and width of the images in pixels.
     """
     rng = stream(0, "noise", name)
     return NoiseSamples(torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images) % N_CLASSES)

@@ -96,8 +96,8 @@ def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
     """
     parser.add_argument("--jobs", type=int, metavar="N",
                         help=f"how many {what} work at the same time, each in a process of its own (1: no process is "
-                             "started). Default: as many as cores and memory allow, if it saves time; on a GPU 1. The "
-                             "result does not depend on it")  # fmt: skip
+                             "started). Default: as many as cores and memory allow, if this saves time; on a GPU 1. "
+                             "The result does not depend on N")  # fmt: skip
 
 
 def overrides(arguments: argparse.Namespace) -> list[str]:

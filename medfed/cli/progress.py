@@ -22,7 +22,8 @@ class RoundProgress(AbstractContextManager):
         rounds: number of all rounds, including the finished ones.
         n_sites: number of sites that train in a round.
         quiet: True draws nothing.
-        on_training: function that is called after each training of a site (`OnTraining`); None calls nothing.
+        on_training: function that is called after each training of a site with (number of trainings done, number of
+            trainings of the run); None calls nothing.
     """
 
     def __init__(

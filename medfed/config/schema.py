@@ -43,8 +43,8 @@ class Config:
         method: the federated method, with its own settings.
         seed: at least 0. All random numbers of a run follow from it.
         device: "auto" (CUDA if it is available), "cpu" or "cuda".
-        deterministic: whether a GPU uses deterministic algorithms only. false is faster on some GPUs; the results then
-            differ from run to run, and every result says so. On a CPU it must be true.
+        deterministic: whether a GPU uses deterministic algorithms only. false is faster on some GPUs, but the weights
+            then differ from run to run; tables, reports and model cards say so. It must be true on a CPU.
         training: how a site trains for one round.
         federation: how the sites work together.
         evaluation: how predictions are made and scored.
@@ -177,8 +177,8 @@ def to_block(settings: object) -> dict[str, Any]:
     """Return every value of one block of a config, such as `FedProx(mu=0.3)`, as nested dictionaries and plain values.
 
     Args:
-        settings: an object of a dataclass that a config has as a block: a method, a dataset, `Training` ... For a class
-            that a block chooses by its key `name`, the result contains this key.
+        settings: the object of a block, such as a method, a dataset or a `Training`. If the block of a config chooses
+            the class of this object by its key `name`, the result contains this key.
     """
     return validation.to_plain(settings, _label)
 

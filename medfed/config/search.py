@@ -29,7 +29,8 @@ def find(word: str) -> list[Group]:
             alone finds every setting with this key.
 
     Returns:
-        A group for each block or name that has matching settings, with these settings only.
+        For a block or a name: one group with all its settings. For a key: one group for each block, method, network or
+        dataset that has a setting with this key. This group contains no other settings.
 
     Raises:
         UserError: if nothing is found. The message contains the most similar known word.
@@ -67,7 +68,8 @@ def blocks() -> dict[str, Group]:
     A block is a group of keys under one name, such as `training:` in the YAML file.
 
     Returns:
-        The settings of each block, by its name. The settings that are in no block, such as `seed`, have the name "".
+        The settings of each block, by the name of the block. The name "" is for settings that are in no block, such as
+        `seed`.
     """
     schema = _schema()
     top = {key: entry for key, entry in schema["properties"].items() if "$ref" not in entry}
@@ -115,7 +117,7 @@ def _group(block: str, name: str, schema: Mapping[str, Any]) -> Group:
 
 
 def _with_key(group: Group, key: str) -> Group:
-    """Return the group with one of its settings only."""
+    """Return a group that contains only one of the settings of the given group."""
     return dataclasses.replace(group, settings={key: group.settings[key]})
 
 
@@ -149,7 +151,7 @@ def _outside(word: str, names: Iterable[str]) -> Group:
 
 
 def _unknown(word: str, names: Iterable[str], keys: Iterable[str]) -> UserError:
-    """Return the error about an unknown word: the nearest word of all, and the known ones without the keys."""
+    """Return the error about an unknown word: the most similar word or key, and all known blocks and names."""
     words = [*filter(None, blocks()), *names]
     near = nearest(word, [*words, *keys])
     question = f"Did you mean '{near}'? " if near else ""

@@ -26,7 +26,7 @@ class Setting:
             contain it.
         meaning: what the setting does, as text.
         presets: values that the presets of a method give to the setting, by the name of the preset. Presets that do not
-            set it are left out.
+            change the setting are left out.
     """
 
     schema: Mapping[str, Any]
@@ -40,12 +40,12 @@ class Group:
     """The settings of one block, or of one method, network or dataset.
 
     Args:
-        block: the block of a config that holds the settings; "" for the top level. For an engine or a metric, which has
-            no settings, the dotted key that names it, such as "federation.engine".
+        block: the block of a config that holds the settings; "" for the top level. An engine or a metric has no
+            settings; for it, this is the dotted key of the config that takes its name, such as "federation.engine".
         name: the name of the method, network, dataset, engine or metric; "" for a block.
         title: one line that says what the block, method, network, dataset, engine or metric is.
-        source: the publication that describes it; "" if there is none.
-        file: the file that defines it, relative to the folder that holds the package.
+        source: the publication that describes the method, network or dataset; "" if there is none.
+        file: path of the file that defines the group's class, relative to the folder that holds the package.
         settings: the settings by key.
     """
 

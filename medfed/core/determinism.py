@@ -13,8 +13,8 @@ def set_deterministic(threads: int) -> None:
     """Make PyTorch use deterministic algorithms and a fixed number of CPU threads, in the whole process.
 
     The number of threads matters because a sum that is split among another number of threads is rounded differently.
-    It is a setting of the config and not the number of cores, so that every machine splits a sum in the same way. If
-    an operation has no deterministic algorithm, PyTorch warns and runs it anyway.
+    The number is a setting of the config and not the number of cores, so that every machine splits a sum in the same
+    way. If an operation has no deterministic algorithm, PyTorch warns and runs the operation anyway.
 
     Args:
         threads: number of CPU threads, at least 1 (`training.threads`).
@@ -28,7 +28,7 @@ def set_deterministic(threads: int) -> None:
 def deterministic(threads: int) -> Iterator[None]:
     """Context manager that calls `set_deterministic` and restores the number of CPU threads afterwards.
 
-    The deterministic algorithms stay on.
+    PyTorch's deterministic algorithms stay switched on afterwards.
 
     Args:
         threads: number of CPU threads, at least 1 (`training.threads`).

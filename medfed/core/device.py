@@ -32,7 +32,7 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
 
     Args:
         tensor: a tensor of any shape and dtype, on any device.
-        device: the device.
+        device: the device of the result. If it is the device of `tensor`, the tensor itself is returned.
     """
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)  # only pinned memory can be copied without waiting

@@ -34,7 +34,7 @@ class UserErrors(UserError):
 
 @contextmanager
 def arguments_are_flags() -> Iterator[None]:
-    """Let `argument` return command-line flags while the block runs: the user has started a program of medfed."""
+    """Context manager for the programs of medfed: inside the block, `argument` returns command-line flags."""
     global _is_program
     before, _is_program = _is_program, True
     try:

@@ -20,8 +20,8 @@ def lazy_names(
         package: the package's `__name__`.
         modules: for the full name of each module, the public names that the module defines. If the module itself is a
             public name, its last part is listed, such as "fourier" for "medfed.functional.fourier".
-        programs: for each program of the package that has another name than its function, the name of the function, for
-            the message of the AttributeError.
+        programs: the name of the public function that does what a program of the package does, by the name of the
+            program, such as {"train": "run"}. The error about an unknown name mentions this function.
 
     Returns:
         Two functions, to assign to `__getattr__` and `__dir__` in the package's `__init__.py`.

@@ -20,8 +20,9 @@ ROOT = Path("/")  # of the file system in which the operating system describes i
 def n_cores() -> int:
     """Return how many CPU cores this process may use, at least 1.
 
-    It is the number of cores of the machine, unless the affinity of the process (`taskset`, most batch systems) or the
-    quota of its control group (containers) is lower.
+    The result is the smallest of three numbers: the cores of the machine, the cores in the CPU affinity of this process
+    (`taskset` and most batch systems set it), and the CPU quota of the control groups of this process (containers set
+    it), rounded up.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in _control_groups("cpu"):
@@ -34,9 +35,10 @@ def n_cores() -> int:
 
 
 def available_memory_bytes() -> int | None:
-    """Return how many bytes of memory new processes can use without swapping; None if it is not known.
+    """Return how many bytes of memory new processes can use without swapping; None if the system does not say it.
 
-    It is the memory that the operating system calls available, unless less is left in a control group of this process.
+    The result is the memory that the operating system reports as available. If a control group limits the memory of
+    this process and less is left below this limit, the result is what is left.
     """
     left = [_number(_text(ROOT / "proc/meminfo"), "MemAvailable:", 1024)]
     for folder in _control_groups("memory"):
@@ -51,7 +53,9 @@ def available_memory_bytes() -> int | None:
 
 
 def max_processes(threads: int) -> int:
-    """Return how many processes like this one the cores and the free memory allow at the same time, at least 1.
+    """Return how many processes can work at the same time with the cores and the free memory, at least 1.
+
+    Each process is assumed to need as much memory as this process uses now. Memory is ignored if it is not known.
 
     Args:
         threads: number of CPU threads of each process, at least 1.
@@ -61,7 +65,7 @@ def max_processes(threads: int) -> int:
 
 
 def resident_memory_bytes() -> int | None:
-    """Return how many bytes of memory this process uses now; None if it is not known."""
+    """Return how many bytes of memory (RAM) this process uses now; None if the system does not say it."""
     return _number(_text(ROOT / "proc/self/status"), "VmRSS:", 1024)
 
 

@@ -94,16 +94,17 @@ class GuardedSite:
     def reply(self, request: Message) -> Message:
         """Return the site's reply to a request, if the hospital agreed to both the request and the reply.
 
-        If the request names weights that came with an earlier request, they are put back; if this process does not have
-        them, the reply has the kind "weights_needed" and is empty. A request of kind "end" contains the final model. It
-        is saved as `model.safetensors` in the hospital's output folder, and the reply is empty. The request, as it was
-        received, and the reply are recorded in the hospital's `ledger.csv` before the reply is returned.
+        A request of kind "end" contains the final model. The model is saved as `model.safetensors` in the hospital's
+        output folder, and the reply is empty. The request, as it was received, and the reply are recorded in the
+        hospital's `ledger.csv` before the reply is returned.
 
         Args:
-            request: a request of the coordinator, of any kind.
+            request: a request of the coordinator, of any kind. It may contain only a checksum of weights that came with
+                an earlier request.
 
         Returns:
-            The reply, of the same kind as the request.
+            The reply, of the same kind as the request. An empty reply of kind "weights_needed" if the request contains
+            only a checksum and this process does not have the weights.
 
         Raises:
             Refused: if the hospital did not agree to the request or the reply. Then nothing may be sent.

@@ -39,9 +39,9 @@ CODE_KEYS = ("name", "engine", "metrics")  # keys of a plan whose values may nam
 class SiteFile:
     """The content of a hospital's own file, such as `HK.yaml`.
 
-    The file may also have the blocks `data` and `device`, whose values replace the same values of the plan, and
-    `cache`, because the plan does not decide where a hospital stores images. Paths in the file are relative to the
-    folder of the file.
+    The file may also have the blocks `data` and `device`, whose values replace the same values of the plan. The block
+    `cache` comes from this file only, because the plan does not decide where a hospital stores images. Paths in the
+    file are relative to the folder of the file.
 
     Args:
         site: the name of the site in the federation.

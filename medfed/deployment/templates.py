@@ -17,7 +17,7 @@ data:                    # this hospital's own values for keys of the plan's `da
   root: data             # the folder that contains the folder {site}
 
 cache:                   # restyled images of patients, which the methods ccst and fisc store at this hospital
-  folder: ""             # "" is the temporary folder (TMPDIR, else /tmp); null stores them in memory
+  folder: ""             # "" is the temporary folder of the system (TMPDIR); null stores them in memory
   max_gb: 10.0           # images beyond this size are computed again
   keep: false            # true leaves them in the folder after the training, for a later run
 

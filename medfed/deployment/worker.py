@@ -69,13 +69,18 @@ def _end_with_parent(parent: int) -> None:
 def serve(connection: Connection) -> None:
     """Reply to requests until the parent process closes the connection.
 
-    The first message on the connection is JSON that describes the job. For sites it has `config` (the config as YAML
-    text), `source` (the name of the config in error messages), `sites` (the names of the sites), `folder` (the folder
-    of the sites' files) and, only at a hospital, `agreement` (what may leave). Every later request is JSON, with the
-    `kind` of the requests, the index of each site's request in the messages that follow (`sites`), and their number
-    (`n_bodies`); then these messages. Without `sites`, the job is to do runs, and the requests are those of
-    `serve_run`. Everything that is sent back begins with one byte that says what it is: a reply, an error, a warning,
-    a progress report, or that the worker is ready for the next request, with the seconds that the last one took.
+    The first message on the connection is JSON that describes the job. If the worker hosts sites, it has the entries
+    `config` (the config as YAML text), `source` (the name of the config in error messages), `sites` (the names of the
+    sites), `folder` (the folder of the sites' files) and, only at a hospital, `agreement` (what may leave the
+    hospital). Without the entry `sites`, the worker does runs of a comparison.
+
+    Every request consists of a header, which is JSON, and of messages that follow. For sites, the header has the
+    entries `kind` (the kind of the requests), `sites` (for each site, the index of its request among the messages) and
+    `n_bodies` (the number of messages). For runs, the header is that of `serve_run`, and no messages follow.
+
+    Everything that is sent back begins with one byte that says what it is: a reply, an error, a warning, a progress
+    report, or the sign that the worker is ready for the next request. This sign contains the seconds that the last
+    request took.
 
     Args:
         connection: the connection to the parent process.

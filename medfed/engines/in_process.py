@@ -47,14 +47,14 @@ class InProcess:
         settings: the `federation` section of the config.
         config_yaml: the whole config as YAML text, from which worker processes build their sites.
         source: the name of the config in error messages of worker processes.
-        jobs: how many sites work at the same time. With 1, all sites work in this process, one after another. With
-            more, they are divided among so many worker processes, which start with the first request. None starts
-            workers after the first sites have trained in this process, if the time that they are expected to save is
-            worth it: as many as cores, free memory and sites allow, and none on a GPU. The result does not depend
-            on it.
+        jobs: how many sites work at the same time. With 1, all sites work in this process, one after another. With a
+            larger number, the sites are divided among this number of worker processes, which start with the first
+            request. With None, the first sites train in this process. Then worker processes are started if they are
+            expected to save time: as many as cores, free memory and sites allow, and none on a GPU. The result does not
+            depend on `jobs`.
         shares_folder: whether other processes, with other sites, use the folder at the same time.
-        reading_s: seconds that it took to read the images of all sites, which each worker repeats for its sites. It is
-            used with `jobs=None` only.
+        reading_s: seconds that it took to read the images of all sites. It is used only if `jobs` is None, because each
+            worker process reads the images of its sites again.
         on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
             requests); None calls nothing.
         on_step: function that is called after each training step with (site, step, steps of this round); None calls
@@ -119,7 +119,7 @@ class InProcess:
     ) -> Iterator[tuple[str, bytes]]:
         """Let each site of this process reply to its request, and yield the replies one after another.
 
-        The iterator must be used until it ends, because the last files are moved to their final places then.
+        The iterator must be used until it ends, because only then are the last files moved to their final places.
 
         Args:
             kind: the kind of all these requests: "share", "train" or "validate".
@@ -160,13 +160,13 @@ class InProcess:
         """Give each site back what the site kept after its last accepted round.
 
         Tensors such as the state of the site's optimiser are read from the site's file, if the engine has a folder. If
-        worker processes host the sites, only the entries of the network that stay at a site are kept in this process,
-        because the evaluation needs them: the workers read the files themselves.
+        worker processes host the sites, the workers read these files themselves. This process then keeps only the
+        memory of sites with network entries that are never sent, because the evaluation needs these entries.
 
         Args:
             took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
-            weights: the global weights after the last finished round, which all sites then have as if they had received
-                them; None does not change the weights of the sites.
+            weights: the global weights after the last finished round. All sites of this engine then have these weights,
+                as if they had received them. None does not change the weights of the sites.
 
         Raises:
             UserError: if the file of a site is missing or damaged.

@@ -22,9 +22,9 @@ class Processes(InProcess):
     If a site crashes, raises an error or exceeds the setting `federation.reply_timeout_s`, its reply has the kind
     "failed". Its process is started again with the next request, and continues from its files.
 
-    The arguments are those of `InProcess`, except that `jobs` limits how many sites work at the same time: None takes
-    the number of CPU cores divided by `training.threads`. The objects in `local_sites` never reply to requests; after
-    the training they receive the entries of the network that stay at the sites, for the evaluation.
+    The arguments are those of `InProcess`, except for `jobs`: it is the largest number of sites that work at the same
+    time, and None is the number of CPU cores divided by `training.threads`. The objects in `local_sites` never reply to
+    requests. After the training, they receive the entries of the network that stay at the sites, for the evaluation.
     """
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:

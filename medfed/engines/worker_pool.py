@@ -24,12 +24,13 @@ def balanced_groups(sizes: Mapping[str, int], n_groups: int) -> list[list[str]]:
     """Divide sites among groups so that the groups have about the same number of images.
 
     Args:
-        sizes: the number of images of each site, by its name.
+        sizes: the number of images of each site, by the name of the site.
         n_groups: number of groups, at least 1.
 
     Returns:
-        The groups, each with the sorted names of its sites. No group is empty, so there are fewer than `n_groups` if
-        there are fewer sites. The largest site goes first, always to the group with the fewest images.
+        The groups, each with the sorted names of its sites. No group is empty: with fewer sites than `n_groups`, each
+        site has a group. The sites are assigned by size, the largest first, each to the group that has the fewest
+        images so far.
     """
     groups: list[list[str]] = [[] for _ in range(min(n_groups, len(sizes)))]
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
@@ -38,13 +39,14 @@ def balanced_groups(sizes: Mapping[str, int], n_groups: int) -> list[list[str]]:
 
 
 def encode_requests(messages: Mapping[str, Message]) -> tuple[dict[str, int], list[bytes]]:
-    """Convert requests to bytes; sites with the same request object share one element of the list.
+    """Convert requests to bytes. A request object that several sites share is converted only once.
 
     Args:
         messages: the requests by the name of the site.
 
     Returns:
-        For each site the index of its request; and the bytes of the requests (`Message.to_bytes`).
+        Two values: the index of each site's request in the list, by the name of the site; and the list of the
+        different requests as bytes (`Message.to_bytes`).
     """
     indices: dict[int, int] = {}
     encoded: list[bytes] = []
@@ -64,9 +66,9 @@ class WorkerPool:
         job: what all workers build their sites from, as JSON values: `config`, `source`, `folder` and `directory`
             (`medfed.deployment.worker.serve`).
         n_at_once: how many workers work at the same time.
-        timeout_s: seconds that a worker may take to reply; None waits without limit.
-        on_failure: function that is called if a worker fails, with its sites that have not replied. It returns replies
-            in their place, or raises an error, which ends the exchange.
+        on_failure: function that is called if a worker fails, with the names of its sites that have not replied and the
+            error. It returns the replies of these sites by name, or raises an error, which ends the exchange.
+        timeout_s: seconds that a worker may take for all its replies to an exchange; None waits without limit.
 
     Attributes:
         work_s: seconds that the sites worked on the requests of the last exchange, summed over the sites.
@@ -92,8 +94,10 @@ class WorkerPool:
         Args:
             kind: the kind of all these requests: "share", "train" or "validate".
             messages: the requests by the name of the site.
-            on_reply: function that is called after each reply (`OnReply`); None calls nothing.
-            on_step: function that is called after each training step (`OnStep`); None calls nothing.
+            on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
+                requests); None calls nothing.
+            on_step: function that is called after each training step with (site, step, steps of this round); None calls
+                nothing.
 
         Returns:
             The replies, by the name of the site, sorted by name.
@@ -126,7 +130,13 @@ class WorkerPool:
             process.close()
 
     def job_of(self, sites: Iterable[str]) -> dict[str, Any]:
-        """Return what a worker with these sites does (`medfed.deployment.worker.serve`)."""
+        """Return the description of a worker's job: the entries of `job`, and `sites`, the names of its sites.
+
+        The description is sent to the worker when its process starts (`medfed.deployment.worker.serve`).
+
+        Args:
+            sites: the names of the sites that the worker hosts.
+        """
         return {**self.job, "sites": list(sites)}
 
     def _ask(self, kind: str, messages: Mapping[str, Message], receive: Callable[[str, Message], None]) -> None:

@@ -40,8 +40,8 @@ def n_workers_worth_it(rest_s: float, preparation_s: float, max_workers: Callabl
         max_workers: function that returns how many workers are allowed. It is called only if two would be worth it.
 
     Returns:
-        The largest number that is allowed, if so many workers save much more time than they need to start; otherwise
-        1, which stands for no worker.
+        The result of `max_workers`, if this number of workers saves at least three times the time that a worker needs
+        to start and to prepare its work. Otherwise 1, which means that no worker is started.
     """
     needed_s = MIN_GAIN * (WORKER_START_S + preparation_s)
     if rest_s < needed_s:  # any number of workers saves less than this
@@ -52,6 +52,8 @@ def n_workers_worth_it(rest_s: float, preparation_s: float, max_workers: Callabl
 
 def can_be_imported(config_yaml: str) -> bool:
     """Return whether a worker process can import all classes that a config names.
+
+    The result is False if a class is defined in the program that the user started (`__main__`).
 
     Args:
         config_yaml: the config as YAML text.
@@ -64,7 +66,7 @@ def check_can_be_imported(config_yaml: str, jobs: int) -> None:
 
     Args:
         config_yaml: the config as YAML text.
-        jobs: the number of processes that the user asked for.
+        jobs: the number of processes, for the error message.
 
     Raises:
         UserError: if a class is defined in the program that the user started.
@@ -77,11 +79,13 @@ def check_can_be_imported(config_yaml: str, jobs: int) -> None:
 
 
 class WorkerFailed(RuntimeError):
-    """Error of a worker that did not reply; its text is the reason, as a clause whose subject is the worker's site.
+    """Error: a worker process did not reply. The text of the error is the reason.
+
+    The text is a clause that can follow the name of a site, such as "its process ended with exit code 1". If the worker
+    reported the error, the text is the message of that error.
 
     Attributes:
-        is_reported: whether the worker itself reported the error and its process still runs. The text is then the
-            error's own sentence.
+        is_reported: whether the worker itself reported the error. False if its process ended, crashed or was late.
     """
 
     def __init__(self, why: str, is_reported: bool = False) -> None:
@@ -91,14 +95,16 @@ class WorkerFailed(RuntimeError):
 
 @dataclass
 class WorkerProcess:
-    """Handle of a worker process, which is started with the first request, and again if it has ended.
+    """Handle of a worker process. A request starts the process if it is not running.
 
     Args:
         job: what the worker does, as JSON values (`medfed.deployment.worker.serve`). Its entry `directory` is the
             working directory of the process.
-        on_step: function that is called after each training step, with a name, the step and the number of steps. The
-            name is that of the site, or of the run if the worker does runs.
-        on_warning: function that is called with each warning of the worker, as a sentence.
+        on_step: function that is called to show progress, with a name and two numbers. If the worker hosts sites, the
+            function is called after each training step with (site, step, steps of this round). If the worker does runs
+            of a comparison, the function is called after each training of a site with ("", number of trainings done,
+            number of trainings of the run). None calls nothing.
+        on_warning: function that is called with the text of each warning of the worker; None calls nothing.
 
     Attributes:
         work_s: seconds that the worker worked on the last request.

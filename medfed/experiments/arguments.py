@@ -58,7 +58,7 @@ def check_arguments(**values: object) -> None:
         **values: the arguments by name, each a field of `_Arguments`. Paths may be text or path objects.
 
     Raises:
-        UserError: with one sentence for each wrong argument, which begins with its name.
+        UserError: with one sentence for each wrong argument. The sentence begins with the name of the argument.
     """
     paths = {name: os.fspath(value) for name, value in values.items() if isinstance(value, os.PathLike)}
     _, mistakes = bounds.validate(_Arguments, {**values, **paths})
@@ -67,11 +67,14 @@ def check_arguments(**values: object) -> None:
 
 
 def as_plain(value: object, key: str) -> Any:
-    """Return a value as YAML knows it: paths as text, tuples as lists, numbers and arrays of NumPy as Python's.
+    """Convert a value to the types that YAML has, and return the result.
+
+    Paths become text and tuples become lists. Numbers and arrays of NumPy become numbers and lists of Python. The keys
+    of dictionaries become text.
 
     Args:
         value: the value of a setting, or a dictionary of settings.
-        key: dotted key of the setting, for messages.
+        key: dotted key of the setting, for error messages.
 
     Raises:
         UserError: for a value that a config cannot hold.
@@ -92,14 +95,14 @@ def as_plain(value: object, key: str) -> Any:
 
 
 def as_block(config: Config, key: str, value: object) -> object:
-    """Return a block of a config that was given as a name, a class or an object as a dictionary of its settings.
+    """Convert the value of a config's block to a dictionary of settings. The value may be a name, a class or an object.
 
     Args:
         config: the config whose block changes.
         key: name of the block, such as "method".
-        value: for the blocks `data`, `network` and `method`, a name such as "fedprox" or a class such as `FedProx`; for
-            each block, an object such as `FedProx(mu=0.3)`, which sets all settings of the block. A dictionary is
-            returned unchanged.
+        value: the new value of the block. For every block, this can be a dictionary, which is returned unchanged, or an
+            object such as `FedProx(mu=0.3)`, whose settings are all returned. For the blocks `data`, `network` and
+            `method`, it can also be a name such as "fedprox" or a class such as `FedProx`.
 
     Raises:
         UserError: if the value is none of these.
@@ -119,11 +122,14 @@ def as_block(config: Config, key: str, value: object) -> object:
 
 
 def flatten(config: Config, settings: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Return the values of nested dictionaries by dotted key. An empty dictionary changes nothing.
+    """Convert nested dictionaries of settings to one dictionary with dotted keys, such as "training.batch_size".
+
+    A name, a class or an object that stands for a block is converted, too (`as_block`). An empty dictionary adds no
+    key.
 
     Args:
         config: the config that the settings change.
-        settings: values by key; a value that is a dictionary holds values by key, too.
+        settings: values by key. A value can be a dictionary that also holds values by key.
         prefix: the dotted key of `settings` with a dot at its end; "" for a whole config.
 
     Raises:
@@ -138,10 +144,13 @@ def flatten(config: Config, settings: Mapping[str, object], prefix: str = "") ->
 
 
 def varied_values(vary: Mapping[str, Sequence[object]]) -> list[list[Override]]:
-    """Return the argument `vary` of a comparison as one list of overrides for each varied setting.
+    """Convert the argument `vary` of a comparison to one list of overrides for each varied setting.
+
+    An override is a dotted key of a setting with a new value.
 
     Args:
-        vary: lists of plain values by dotted key.
+        vary: the list of values of each setting, by dotted key, such as {"method.alpha": [0.01, 0.1]}. The values have
+            types that YAML has.
     """
     return [
         [Override(tuple(key.split(".")), value, f"{key}={as_text(value)}", "vary") for value in values]
@@ -150,7 +159,7 @@ def varied_values(vary: Mapping[str, Sequence[object]]) -> list[list[Override]]:
 
 
 def as_text(value: object) -> str:
-    """Return a plain value as a user writes it after `=` in `--vary` and `--methods`, for the label of a table's row.
+    """Return a value as a user writes it after `=` in `--vary` and `--methods`. The text labels a row of a table.
 
     Args:
         value: a number, text, boolean, list, dictionary or None.

@@ -24,7 +24,7 @@ class MethodChoice:
 
     Args:
         label: name in the tables, in the form of the flag `--methods` of `medfed.evaluate`, such as `ccst:k=1`.
-        parts: for each method that is applied, its name, and the new values of its settings by dotted key.
+        parts: one pair for each method: the name of the method, and the new values of its settings by dotted key.
     """
 
     label: str
@@ -32,11 +32,11 @@ class MethodChoice:
 
     @classmethod
     def parse(cls, text: str) -> MethodChoice:
-        """Return the method that a text names.
+        """Return the method that a text describes, such as `fedavg`, `ccst:k=1` or `ccst+elcfs`.
 
         Args:
             text: `name`, or `name:key=value,...` for a method with changed settings, or several of these joined by `+`.
-                A value is in YAML; a value with a comma or a plus is in quotes or brackets.
+                The values are written in YAML. A value that contains a comma or a plus must be in quotes or brackets.
 
         Raises:
             UserError: if the text does not have this form.
@@ -45,12 +45,13 @@ class MethodChoice:
 
     @classmethod
     def of(cls, method: MethodLike, base: Config) -> MethodChoice:
-        """Return the method that a user named in Python.
+        """Return the method that a user describes in Python by a text, a dictionary, a class or an object.
 
         Args:
-            method: a text, as for `parse`; a dictionary with the key "name" and the settings to change; a class; or an
-                object, whose settings are all used.
-            base: the config of the comparison. The label of an object has the settings that differ from this config.
+            method: a text, as for `parse`; a dictionary with the key "name" and the settings to change; a class that
+                inherits from `Method`; or an object of such a class, whose settings are all used.
+            base: the base config of the comparison. If `method` is an object, its label contains only the settings that
+                differ from the method's settings in this config, or from its defaults if the config has another method.
 
         Raises:
             UserError: if the value is none of these.
@@ -73,12 +74,13 @@ class MethodChoice:
         return cls(f"{name}:{written}" if written else str(name), ((name, settings),))
 
     def changes(self, base: Config) -> dict[str, object]:
-        """Return the new values by dotted key that change the method of a config to this one.
+        """Return the settings that change the method of a config to this method, by dotted key.
 
-        A method that the config uses starts from the settings there. Any other method starts from its defaults.
+        If the config already has this method, the settings in the config stay, except for those in `parts`. Any other
+        method has its defaults, except for the settings in `parts`.
 
         Args:
-            base: the config of the comparison.
+            base: the base config of the comparison.
         """
         if len(self.parts) > 1:
             own = {key: value for key, value in resolved(base)["method"].items() if key != "preset"}

@@ -43,7 +43,7 @@ def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
 
     Args:
         path: folder for the results; it may be missing.
-        own: names of files that may be in it. Hidden files may be, too.
+        own: names of files that the folder may contain. It may also contain hidden files.
 
     Raises:
         UserError: if the folder contains other files.

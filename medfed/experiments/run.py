@@ -65,8 +65,8 @@ def start_or_resume(
         accept_config_change: whether to continue although settings have changed. Only some settings, such as the number
             of rounds, may change.
         quiet: True draws no progress bars and prints no notes.
-        jobs: how many sites work at the same time; None takes as many as are worth it. The result does not depend on
-            it.
+        jobs: how many sites work at the same time. None starts worker processes if they are expected to save
+            time. The result does not depend on `jobs`.
 
     Returns:
         The content of `summary.json`, with the scores of the run.
@@ -76,8 +76,8 @@ def start_or_resume(
         KeyboardInterrupt: if the user interrupts the run; the message says how to continue.
     """
     check_readable(config)
-    if not resume and not (folder.path / "config.yaml").is_file():
-        check_no_other_files(folder.path, (*REMAINDERS, *BEGINNINGS))
+    if not resume and not any((folder.path / name).exists() for name in ("config.yaml", *REMAINDERS)):
+        check_no_other_files(folder.path, BEGINNINGS)
     with folder.locked():
         check_run_folder(folder, resolved(config), resume, accept_config_change)
         try:
@@ -104,8 +104,10 @@ def run(
         config: the config of the run.
         folder: the folder to which the results are written.
         quiet: True draws no progress bars and prints no notes.
-        jobs: how many sites work at the same time; None takes as many as are worth it.
-        on_training: function that is called after each training of a site (`OnTraining`); None calls nothing.
+        jobs: how many sites work at the same time. None starts worker processes if they are expected to save
+            time.
+        on_training: function that is called after each training of a site with (number of trainings done, number of
+            trainings of the run); None calls nothing.
 
     Returns:
         The content of `summary.json`, which is the last file that a run writes.

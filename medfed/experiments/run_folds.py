@@ -42,11 +42,12 @@ MAX_SHOWN = 3  # runs whose progress is shown
 
 @dataclass
 class Unfinished:
-    """The runs of a comparison that are not finished, after all runs were tried.
+    """The runs of a comparison that are still unfinished after all runs were tried.
 
     Attributes:
         locked: the runs whose folder is in use by another process.
-        failed: why each failed run could not be done, by the run's name, such as "elcfs, unseen UCL, seed 3".
+        failed: the reason why each failed run could not be finished, by the name of the run, such as "elcfs, unseen
+            UCL, seed 3".
     """
 
     locked: list[Fold] = field(default_factory=list)
@@ -61,16 +62,16 @@ def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> Unfinishe
     Args:
         folds: the runs. Runs that were started before are continued.
         jobs: how many runs work at the same time. With 1, all runs work in this process, one after another. With more,
-            each run has a worker process and writes its notes and its progress to the file `run.log` in its folder; if
-            there are more jobs than runs, the sites of a run are divided among several processes. None starts workers
-            after the first run, if the time that they are expected to save is worth it, and none on a GPU.
-        quiet: whether to draw no progress bars and print no notes.
+            each run has a worker process, and its notes and its progress are written to the file `run.log` in its
+            folder. If there are more jobs than runs, the sites of a run are divided among several processes. None
+            starts worker processes after the first run if they are expected to save time, but not on a GPU.
+        quiet: True draws no progress bars and prints no notes.
 
     Returns:
-        The runs that were skipped because another process uses their folder, and those that failed.
+        The runs that were skipped because another process uses their folder, and the runs that failed.
 
     Raises:
-        UserError: if the folder of a run cannot be continued with its config; then no run is started.
+        UserError: if the run in a folder cannot be continued with its config. In this case, no run is started.
         KeyboardInterrupt: if the user interrupts the runs; the message says how to continue.
     """
     for fold in folds:
@@ -78,6 +79,8 @@ def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> Unfinishe
     unfinished = Unfinished()
     left = [fold for fold in folds if not fold.folder.is_finished()]
     done = [fold for fold in folds if fold.folder.is_finished()]
+    for fold in left[:1]:
+        fold.folder.create()  # refuses a folder that cannot be written once, and not for each run
     for fold in done:  # only checks that the files are complete
         _do_here(fold, jobs, quiet, unfinished)
     n_jobs = 1 if len(left) == 1 else jobs or 1
@@ -98,7 +101,11 @@ def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> Unfinishe
 
 
 def name_of(fold: Fold) -> str:
-    """Return the name of a run in the progress bar and in messages, such as "elcfs, unseen UCL, seed 3"."""
+    """Return the name of a run in the progress bar and in messages, such as "elcfs, unseen UCL, seed 3".
+
+    Args:
+        fold: the run.
+    """
     return f"{fold.row.label}, unseen {fold.site}, seed {fold.config.seed}"
 
 
@@ -109,12 +116,14 @@ def do_run(
     """Train and score one run of a comparison, or continue it.
 
     Args:
-        row: the row of the table that the run belongs to.
+        row: the row of the table to which the run belongs.
         config: the config of the run.
         folder: the folder of the run.
-        jobs: how many of its sites work at the same time; None takes as many as are worth it.
-        quiet: whether to draw no progress bars and print no notes.
-        on_training: function that is called after each training of a site (`OnTraining`); None calls nothing.
+        jobs: how many sites of the run work at the same time. None starts worker processes if they are expected to save
+            time.
+        quiet: True draws no progress bars and prints no notes.
+        on_training: function that is called after each training of a site with (number of trainings done, number of
+            trainings of the run); None calls nothing.
 
     Raises:
         RunFolderLockedError: if another process uses the folder.
@@ -210,14 +219,19 @@ def _do_in_worker(
 
 
 def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
-    """Do one run in a worker process. What it prints is appended to the file `run.log` in the run's folder.
+    """Do one run of a comparison in this process, which is a worker process.
+
+    From then on, everything that the process prints is appended to the file `run.log` in the run's folder.
 
     Args:
-        header: the request: `row` (a `ComparisonRow` as a dict), `config` (YAML text), `source`, `folder` and `jobs`.
-        on_training: function that is called after each training of a site (`OnTraining`).
+        header: the request, with five entries: `row` (a `ComparisonRow` as a dict), `config` (the config as YAML text),
+            `source` (the name of the config in error messages), `folder` (the path of the run's folder) and `jobs` (how
+            many sites of the run work at the same time).
+        on_training: function that is called after each training of a site with (number of trainings done, number of
+            trainings of the run).
 
     Returns:
-        The reply: whether the run is done or its folder is locked by another process.
+        b"done" if the run is done; b"locked" if another process uses the run's folder.
 
     Raises:
         UserError: if the run cannot be done.

@@ -81,7 +81,8 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
         sites_folder: folder in which the sites store their replies and the tensors that they keep between rounds; None
             stores nothing.
         quiet: True draws no progress bars.
-        jobs: how many sites work at the same time (`InProcess`, `Processes`); None takes as many as are worth it.
+        jobs: how many sites work at the same time. None leaves the choice to the engine: `InProcess` starts worker
+            processes if they are expected to save time, and `Processes` uses all CPU cores.
 
     Returns:
         An object with everything that the run needs.
@@ -124,7 +125,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
 
 
 def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], ValidationSite | None]:
-    """Build some sites or clients of a config, the same as in a simulation, without reading images of other sites.
+    """Build some of a config's sites or clients exactly as a simulation does, without reading images of other sites.
 
     The sites share one network, so they can work only one after another.
 
@@ -133,12 +134,12 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
         names: names of sites, or of clients (simulated participants that hold patients of one or more sites).
 
     Returns:
-        The sites that train, and the site that only scores weights; None if `names` does not contain it.
+        Two values: the sites that train; and the validation site, which only scores weights. The second value is None
+        if `names` does not contain the validation site.
 
     Raises:
-        UserError: if no site or client has one of the names, if its files cannot be used, or if the settings do not fit
-            the
-            data.
+        UserError: if a name belongs to no site or client, if files of a site cannot be used, or if the settings do not
+            fit the data.
     """
     dataset = config.data.ensure_available(None)
     splits, clients, _ = assign_patients(dataset, config.federation, config.seed, config.source)
@@ -176,7 +177,7 @@ def _patients_of(splits: Mapping[str, Split], clients: Mapping[str, Split]) -> t
 
 
 def prepare_device(config: Config) -> torch.device:
-    """Return the device of a run; with `deterministic: false`, let a GPU use algorithms that are not deterministic.
+    """Return the device of a run, and let a GPU use non-deterministic algorithms if `deterministic` is false.
 
     Args:
         config: the config of the run, with `device` and `deterministic`.
@@ -283,7 +284,8 @@ class SiteBuilder:
             name: name of the site or client.
             patients: the training and validation patients of the site or client.
             images: the object with which the images are read.
-            share: fraction of `cache.max_gb` for the images that the method computes: 1, or less for a client.
+            share: the fraction of the setting `cache.max_gb` that this site or client may use to store images that the
+                method computes: 1 for a site, at most 1 for a client.
         """
         config, federation = self.config, self.config.federation
         local_keys = config.method.local_keys(self.network)

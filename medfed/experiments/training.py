@@ -27,7 +27,8 @@ def train(
         state: the coordinator's state from which training continues.
         quiet: True draws no progress bar.
         finish: function that is called with the state after the last round, while the engine is still open.
-        on_training: function that is called after each training of a site (`OnTraining`); None calls nothing.
+        on_training: function that is called after each training of a site with (number of trainings done, number of
+            trainings of the run); None calls nothing.
 
     Returns:
         The coordinator's state after the last round.

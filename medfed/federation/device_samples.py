@@ -13,12 +13,12 @@ from medfed.federation.local_round import Samples, batches
 from medfed.federation.message import n_bytes
 
 MAX_FREE_FRACTION = 0.25  # of the GPU's free memory; the rest is for the network, its gradients and the other sites
-COPIED_AT_ONCE = 64  # images
+COPY_BATCH_SIZE = 64  # images
 
 
 @dataclass(frozen=True)
 class DeviceSamples:
-    """Samples whose images and labels are all on one device; see `Samples`.
+    """Samples (images with labels) that are all on one device. The class has the interface `Samples`.
 
     Args:
         all: all samples as one batch, on the device.
@@ -35,14 +35,16 @@ class DeviceSamples:
         """Return the samples with the given indices as one batch on the device.
 
         Args:
-            indices: indices from 0 to len(self) - 1. The samples of the batch have the same order.
+            indices: indices from 0 to len(self) - 1. The samples of the batch have the order of the indices.
         """
         chosen = to_device(torch.as_tensor(indices), self.all.image.device)
         return self.all.transform(lambda part: part[chosen], self.all.label[chosen])
 
 
 def max_device_bytes(device: torch.device) -> int:
-    """Return how many bytes of images may be kept on a device now; 0 for a device that is not a CUDA GPU.
+    """Return how many bytes of images may be copied to a device: a quarter of the GPU's memory that is free now.
+
+    The result is 0 for a device that is not a CUDA GPU.
 
     Args:
         device: the device of the network.
@@ -51,17 +53,20 @@ def max_device_bytes(device: torch.device) -> int:
 
 
 def on_device(samples: Samples, device: torch.device, max_bytes: int) -> Samples:
-    """Return the samples on a device if they fit there, else the samples themselves.
+    """Copy samples to a device if the copy has at most `max_bytes` bytes; otherwise return the given samples.
 
     Args:
-        samples: samples whose batches are on the CPU, at least one.
+        samples: the samples, at least one. Their batches are on the CPU.
         device: the device of the network.
         max_bytes: largest size of the copy in bytes.
+
+    Returns:
+        The copy, a `DeviceSamples`, or `samples` itself.
     """
     first = samples.batch([0])
     if len(samples) * sum(map(n_bytes, (first.image, first.label, *first.views.values()))) > max_bytes:
         return samples
-    parts = [part.to(device) for part in batches(samples, COPIED_AT_ONCE)]
+    parts = [part.to(device) for part in batches(samples, COPY_BATCH_SIZE)]
     views = {name: torch.cat([part.views[name] for part in parts]) for name in first.views}
     whole = Batch(torch.cat([part.image for part in parts]), torch.cat([part.label for part in parts]), views)
     return DeviceSamples(whole, samples.n_patients)

@@ -26,8 +26,8 @@ class Engine(Protocol):
             requests), to show progress; None calls nothing.
         on_step: function that is called after each training step of a site on this machine with (site, step, steps of
             this round), to show progress; None calls nothing.
-        work_s: seconds that the sites worked on the requests of the last exchange, summed over the sites, of which
-            several may have worked at the same time. None, or no such attribute, if it is not known.
+        work_s: seconds that the sites worked on the requests of the last exchange, summed over the sites, even if they
+            worked at the same time. None, or no such attribute, if the engine does not measure it.
     """
 
     on_reply: OnReply | None
@@ -58,8 +58,8 @@ class Engine(Protocol):
     def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
         """Give each site back what the site kept after its last accepted round.
 
-        This is, for example, the state of the site's optimiser. Sites that are simulated on this machine also get the
-        weights that they received last, so that the resumed run sends what an uninterrupted one sends. The method is
+        An example is the state of the site's optimiser. Sites that are simulated on this machine also get the weights
+        that they received last, so that a resumed run sends the same messages as an uninterrupted run. The method is
         called before the first round, so that a run can be resumed, and after the last round, for the evaluation.
 
         Args:

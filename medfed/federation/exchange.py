@@ -46,7 +46,9 @@ class Replies:
 
 
 def is_validated(number: int, settings: Federation) -> bool:
-    """Return whether the global weights are validated at the sites after a round.
+    """Return whether the sites compute validation scores of the global weights after a round.
+
+    They do so every `validate_every` rounds, and after the last round.
 
     Args:
         number: the number of the round, from 1.
@@ -64,11 +66,12 @@ class Exchange:
             replies a round needs).
 
     Attributes:
-        ledger: rows for `ledger.csv` since the last call of `take_records`: one for each tensor or single value that
-            was sent.
-        seconds: the measured seconds since that call, by the kind of request ("share", "train", "validate"; summed over
-            the sites, if the engine knows it), and of "aggregate".
-        n_clients: how many sites were asked to train since that call.
+        ledger: rows for `ledger.csv` since the last call of `take_records`: one row for each tensor or single value
+            that was sent.
+        seconds: the measured seconds since the last call of `take_records`, by the kind of request ("share", "train",
+            "validate"), and under "aggregate" the seconds of the computation at the coordinator. The seconds of
+            requests are summed over the sites if the engine measures them (`Engine.work_s`).
+        n_clients: how many sites were asked to train since the last call of `take_records`.
     """
 
     def __init__(self, engine: Engine, settings: Federation) -> None:
@@ -82,8 +85,8 @@ class Exchange:
     def ask(self, messages: Mapping[str, Message], state: State) -> Replies:
         """Send one request to each site and return the replies that pass the checks.
 
-        The weights travel only to sites that were not sent the same weights before (`WeightsSender`). For each rejected
-        reply, a warning names the site.
+        The weights are left out of a request to a site that was sent the same weights before (`WeightsSender`). For
+        each rejected reply, a warning names the site.
 
         Args:
             messages: the requests by the name of the site, all of one kind and round; at least one.
@@ -167,10 +170,14 @@ class Exchange:
         return records
 
     def assume_sent(self, state: State) -> None:
-        """Assume, for a run that is resumed, that its sites were sent the global weights if they validated them.
+        """Assume, for a run that is resumed, that the sites already have the weights that they validated last.
+
+        The next request then leaves these weights out, as it does in a run that was not stopped. Nothing is assumed if
+        the last finished round was not validated.
 
         Args:
-            state: the coordinator's state after the last finished round, with its plan. Nothing happens before round 1.
+            state: the coordinator's state after the last finished round. Its `plan` contains the names of the sites. If
+                no round is finished, nothing happens.
         """
         if state.round and is_validated(state.round, self.settings):
             self._sender.assume_sent(state.weights, state.plan.sites)

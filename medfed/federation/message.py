@@ -40,8 +40,8 @@ class Message:
         tensors: other tensors that the method sends, by name.
         facts: named values without a shape (plain JSON values), such as the number of the round or a loss.
         weights_digest: checksum that names the global weights of a request (`medfed.federation.model_transfer`). If
-            `weights` is empty, the site uses those that came with an earlier request under the same checksum. "" names
-            none.
+            `weights` is empty, the site uses the weights that came with an earlier request and the same checksum. ""
+            means that the message has no checksum.
     """
 
     kind: str

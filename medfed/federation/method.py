@@ -126,8 +126,8 @@ class Method:
     def share_reads_network(self) -> bool:
         """Whether `share` reads the network's weights. Default: True.
 
-        If it is False, the coordinator does not send the weights for the sharing, and `share` receives a network with
-        unspecified weights. It may then use the network's device only.
+        If it is False, the request to share does not contain the weights, and `share` receives a network with arbitrary
+        weights. `share` may then use only the device of this network.
         """
         return True
 

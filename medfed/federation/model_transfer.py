@@ -1,10 +1,10 @@
-"""Send the global weights to each site once, although several requests of a round are about them.
+"""Send the global weights to each site once, although several requests of a round need them.
 
-A request names the weights that it is about by a checksum (`Message.weights_digest`). `WeightsSender`, at the
-coordinator, leaves the weights out of a request to a site that was sent the same weights before. `ReceivedWeights`, at
-the site, keeps the weights that came last in memory and puts them back, before anything else reads the request. A site
-that does not have them, for example because its process was started again, replies `WEIGHTS_NEEDED`, and the
-coordinator sends the whole request.
+A request contains a checksum of the weights that it needs (`Message.weights_digest`). At the coordinator,
+`WeightsSender` leaves the weights out of a request to a site that was sent the same weights before. At the site,
+`ReceivedWeights` keeps the last weights in memory, and puts them into such a request before anything else reads the
+request. If a site does not have the weights, for example because its process was started again, the site replies
+`WEIGHTS_NEEDED`, and the coordinator sends the complete request.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 
 class WeightsSender:
-    """Sends requests through an engine; leaves the weights out where the site was sent the same weights before.
+    """Sends requests through an engine, without the weights if the site was sent the same weights before.
 
     Args:
-        engine: carries the messages.
+        engine: the engine, which carries the messages.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -43,25 +43,26 @@ class WeightsSender:
         self._receivers: set[str] = set()  # the sites that were sent them
 
     def assume_sent(self, weights: Mapping[str, Tensor], sites: Iterable[str]) -> None:
-        """Assume that an earlier process has sent these weights, for a run that is resumed.
+        """Assume, for a run that is resumed, that these weights were sent to some sites before the run was stopped.
 
         Args:
             weights: the global weights.
-            sites: the names of the sites to which they were sent. A site that no longer has them says so.
+            sites: the names of these sites. A site that no longer has the weights asks for them.
         """
         self._use(weights)
         self._receivers.update(sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> tuple[Messages, list[tuple[str, Messages]]]:
-        """Send one request to each site and return the replies, and everything that was sent.
+        """Send one request to each site; return the replies and a record of everything that was sent.
 
         Args:
             kind: the kind of all these requests, such as "train".
-            messages: the complete requests by the name of the site. They are about the same weights, or have none.
+            messages: the complete requests by the name of the site. All requests that have weights have the same ones.
 
         Returns:
-            The replies by the name of the site. Then, in order, what was sent: the direction ("down" to the sites, "up"
-            from them) and the messages as they travelled, by the name of the site.
+            Two values. The first is the replies by the name of the site. The second is a list of all messages in the
+            order in which they were sent. Each entry is a direction ("down" to the sites, or "up" from the sites) and
+            the messages by the name of the site, such as the requests without their weights.
         """
         sent = self._shortened(messages)
         replies = self._engine.exchange(kind, sent)
@@ -102,10 +103,10 @@ class WeightsSender:
 
 @dataclass
 class ReceivedWeights:
-    """The weights that the sites of one process received last, in memory.
+    """Keeps in memory the weights that the sites of one process received last.
 
-    All sites of a federation work on the same global weights, so that one copy serves all sites of a process. Each site
-    uses it only if it has received these weights itself.
+    All sites of a federation work on the same global weights, so the process keeps one copy for all its sites. A site
+    can use the copy only if the site itself has received these weights.
     """
 
     _digest: str = ""
@@ -113,18 +114,19 @@ class ReceivedWeights:
     _sites: set[str] = field(default_factory=set)
 
     def complete(self, requests: Mapping[str, Message]) -> tuple[Messages, list[str]]:
-        """Put the weights into requests and take their checksum out; keep weights that come with a request.
+        """Put the weights into requests that contain only a checksum, and keep weights that come with a request.
 
         The result is the same whether the weights came with a request or with an earlier one.
 
         Args:
-            requests: the requests by the name of the site, as they were received. They are not changed. They are all
-                about the same weights, or have none.
+            requests: the requests by the name of the site, as they were received. They are not changed. All requests
+                that need weights need the same ones.
 
         Returns:
-            The complete requests by the name of the site, and the names of the sites that do not have the weights.
-            Requests that were one object stay one. Their weights are copies. A request that names no weights is
-            returned as it is.
+            Two values. The first is the complete requests by the name of the site, without the checksum. Their weights
+            are copies. If several sites have the same request object, they also have the same complete object. A
+            request without a checksum is returned unchanged. The second is the names of the sites that do not have the
+            weights. They have no complete request.
         """
         complete: dict[int, Message] = {}
         completed: Messages = {}
@@ -144,12 +146,12 @@ class ReceivedWeights:
         return completed, missing
 
     def keep(self, digest: str, weights: Mapping[str, Tensor], sites: Iterable[str]) -> None:
-        """Keep weights in memory, as if these sites had received them; other weights are forgotten.
+        """Keep weights in memory, as if some sites had received them. Other weights are no longer kept.
 
         Args:
-            digest: the checksum under which requests will name the weights.
-            weights: entries of the network's state dict, by name; not copied.
-            sites: the names of the sites.
+            digest: the checksum of the weights, which later requests contain.
+            weights: entries of the network's state dict, by name. They are not copied.
+            sites: the names of these sites.
         """
         if digest != self._digest:
             self._digest, self._weights, self._sites = digest, weights, set()

@@ -34,10 +34,11 @@ class Training:
         augment: whether images are randomly rotated, scaled and flipped before the method changes them.
         optimizer_state: "keep" carries each site's optimizer moments over the rounds (ELCFS, HarmoFL, FedDG-GA);
             "reset" clears them before every round (CCST, StableFDG, FISC).
-        threads: CPU threads of one site's training, and of everything else that a run computes. Another number rounds
-            sums differently, so it is part of the config and not the number of cores: `--jobs` uses several cores.
-        precision: "float32", or "bf16": the network's forward pass in bfloat16 (PyTorch's autocast), which is for GPUs.
-            Weights, losses, Fourier transforms, statistics, aggregation and evaluation stay float32.
+        threads: CPU threads of one site's training, and of everything else that a run computes. Sums are rounded
+            differently with another number of threads, so this number is part of the config. To use several cores, use
+            the flag `--jobs` instead.
+        precision: "float32", or "bf16" for GPUs, which computes the network's forward pass in bfloat16 (PyTorch's
+            autocast). Weights, losses, Fourier transforms, statistics, aggregation and evaluation stay float32.
     """
 
     optimizer: Literal["adam", "sgd"] = "adam"
@@ -115,9 +116,9 @@ class Federation:
             own values, and an unseen site with the average of the sites' values.
         engine: what carries the messages: "in_process", "processes" (one process per site, so that a site that crashes
             does not stop the others), "nvflare" (NVIDIA FLARE's simulator), or the dotted name of a class outside of
-            medfed. The flag `--jobs` says how many sites work at the same time: "in_process" divides the sites among
-            so many worker processes, and "processes" lets so many of its processes work. The result depends on
-            neither.
+            medfed. The flag `--jobs N` lets N sites work at the same time: "in_process" divides the sites among N
+            worker processes, and "processes" lets N of its processes work. The result depends neither on N nor on
+            `engine`.
         reply_timeout_s: seconds that a site in a process of its own may take to reply. 0 waits without a limit.
     """
 
@@ -194,15 +195,15 @@ def _needs(value: object, missing: str, key: str) -> str:
 
 @dataclass(frozen=True)
 class Cache:
-    """Where each site stores the images that a method computes: restyled ones (CCST, FISC). No score depends on it.
+    """Where each site stores the restyled images of a method (CCST, FISC). No score depends on these settings.
 
     Args:
         folder: where the images are stored during the run. "" is the temporary folder of the computer (the environment
-            variable TMPDIR, else /tmp). null stores the images in memory. It must not lie in the run's folder.
-        max_gb: largest size of the stored images of one site in GB (10^9 bytes). Simulated clients share the size of
-            their sites. Further images are computed again when they are needed. 0 stores none.
-        keep: whether the images stay in `folder` after the run, where a later run with the same settings finds them.
-            Otherwise the operating system removes them when the program ends, also after a crash.
+            variable TMPDIR, else /tmp). null stores the images in memory. The folder must not lie in the run's folder.
+        max_gb: largest size of the stored images of one site in GB (10^9 bytes). Simulated clients together store no
+            more than their sites would. Further images are computed again when they are needed. 0 stores none.
+        keep: whether the images stay in `folder` after the run, so that a later run with the same settings uses them.
+            If false, the operating system removes them when the program ends, also after a crash.
     """
 
     folder: str | None = ""

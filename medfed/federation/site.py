@@ -92,8 +92,9 @@ class Site:
         them.
 
         Args:
-            request: a message of kind "share", "train" or "validate". It holds the global weights and the number of the
-                round, from 1, as the fact `round`. (A fact is a named value without a shape.)
+            request: a message of kind "share", "train" or "validate". It holds the number of the round, from 1, as the
+                fact `round`. (A fact is a named value without a shape.) It also holds the global weights, except in a
+                "share" request of a method that does not read them for sharing.
 
         Returns:
             A message of the same kind. A "share" reply holds the statistics that the method computes from the site's
@@ -101,8 +102,8 @@ class Site:
             that the method sends with them (`Method.on_round_end`), and three facts: `examples` (number of training
             images), `steps` (number of training steps) and `loss` (mean over the steps). A "validate" reply holds the
             validation scores as facts; it is empty if the site has no validation patients. The reply has the kind
-            "weights_needed" if the request names weights that it does not contain: an engine that keeps the weights
-            calls `ReceivedWeights.complete` first.
+            "weights_needed" if the request contains only the checksum of weights. To avoid this, an engine that keeps
+            the weights first puts them into the request (`ReceivedWeights.complete`).
 
         Raises:
             ValueError: if the kind is unknown, or the weights do not fit the network.

@@ -16,9 +16,10 @@ class StepLosses:
     """Collects the loss of each training step of one round at one site.
 
     Args:
-        site: name of the site, for errors.
-        round_number: number of the round, for errors.
-        device: device of the losses. On the CPU each loss is checked at once, as reading it costs nothing.
+        site: name of the site, for error messages.
+        round_number: number of the round, for error messages.
+        device: device of the losses. On the CPU, each loss is checked at once. On a GPU, the losses are checked after
+            every 50 steps, because the program must wait for the GPU to read a loss.
     """
 
     def __init__(self, site: str, round_number: int, device: torch.device) -> None:
@@ -28,20 +29,23 @@ class StepLosses:
         self._values: list[float] = []
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of the next step, a tensor of one element on the device.
+        """Add the loss of the next training step, and check all new losses if a check is due.
+
+        Args:
+            loss: a tensor with one element, on the device.
 
         Raises:
-            UserError: if this loss, or one since the last check, is NaN or infinite. The error names its step.
+            UserError: if the check finds a loss that is NaN or infinite. The message contains the number of its step.
         """
         self._unread.append(loss.detach().reshape(()))
         if len(self._unread) >= self._n_unread:
             self._read()
 
     def mean(self) -> float:
-        """Return the mean over all steps, at least one, added up in float64.
+        """Return the mean of the losses of all steps, computed in float64. At least one loss must have been added.
 
         Raises:
-            UserError: if a loss since the last check is NaN or infinite. The error names its step.
+            UserError: if a loss since the last check is NaN or infinite. The message contains the number of its step.
         """
         self._read()
         total = 0.0

@@ -185,7 +185,10 @@ class FISC(Method):
 
     @property
     def share_reads_network(self) -> bool:
-        """False: a style is computed by the style codec, or from the images alone."""
+        """Whether `share` reads the weights of the network that is trained: False.
+
+        A site computes its style from its images, with the style codec or without a network.
+        """
         return False
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

@@ -133,7 +133,7 @@ class HarmoFL(Method):
 
     @property
     def share_reads_network(self) -> bool:
-        """False: the amplitudes are computed from the images alone."""
+        """Whether `share` reads the network's weights: False, because a site shares only amplitudes of its images."""
         return False
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

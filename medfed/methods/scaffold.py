@@ -68,7 +68,7 @@ class SCAFFOLD(Method):
 
     @property
     def share_reads_network(self) -> bool:
-        """False: the site only counts its images."""
+        """Whether `share` reads the network's weights: False, because a site shares only the number of its images."""
         return False
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

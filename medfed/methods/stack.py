@@ -86,7 +86,7 @@ class Stack(Method):
 
     @property
     def share_reads_network(self) -> bool:
-        """Whether `share` of at least one method that shares reads the network's weights."""
+        """Whether `share` reads the network's weights: True if at least one method that shares reads them."""
         return any(method.share_reads_network for method in self._sharers())
 
     @property

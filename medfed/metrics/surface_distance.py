@@ -1,7 +1,7 @@
 """Exact distances between the edges of two masks, faster than a search tree over all edge voxels.
 
-Edges of a prediction and of its reference are usually a few voxels apart. So the nearest edge voxel is first searched
-nearby, with a few operations on whole arrays. SciPy measures the distances of voxels that have no edge so near.
+The edges of a predicted and a true mask are usually a few voxels apart. Therefore, the nearest edge voxel is first
+searched nearby, with a few operations on whole arrays. SciPy computes the distances of voxels without an edge nearby.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_STEPS = 1 << 14  # stands for "no edge voxel in this column"; its square fit
 
 
 def mask_edge(mask: np.ndarray) -> np.ndarray:
-    """Return the edge voxels of a mask: those with a neighbour along an axis that is outside the mask or the image.
+    """Return the edge voxels of a mask: its voxels with a neighbour (along an axis) outside the mask or the image.
 
     `monai.metrics.utils.get_mask_edges` without a spacing returns the same voxels.
 
@@ -37,7 +37,7 @@ def mask_edge(mask: np.ndarray) -> np.ndarray:
 
 
 def distances_to_edge(points: np.ndarray, edge: np.ndarray, spacing: tuple[float, ...]) -> np.ndarray:
-    """Return the distance from each of some voxels to the nearest edge voxel of a mask.
+    """Return the distances from given voxels to the nearest edge voxel of a mask.
 
     Args:
         points: bool, (H, W) or (H, W, D): True at the voxels from which distances are measured.

@@ -120,13 +120,17 @@ class StyleTransfer:
             yield _load_cached_codec(self.codec, images.device).encode(self._resize(part))
 
     def fingerprint(self, device: torch.device, *tensors: Tensor) -> str:
-        """Return a checksum of all that decides the bits of restyled images, besides the images: 64 hexadecimal digits.
+        """Return a checksum of everything, except the images, on which the bits of restyled images depend.
 
-        It covers these settings, the file of the codec, the version of PyTorch, its number of threads, and the device.
+        The checksum covers the settings of this object, the file of the codec, the version of PyTorch, PyTorch's number
+        of threads, the type of the device, and the given tensors.
 
         Args:
-            device: where the images are restyled.
-            tensors: the styles, and which image gets which of them.
+            device: device on which the images are restyled.
+            tensors: tensors on the CPU, of any shape: the styles, and the style numbers of each image.
+
+        Returns:
+            64 hexadecimal digits.
         """
         path = codec_path(self.codec)
         codec = hashlib.sha256(path.read_bytes()).hexdigest() if self.transfer == "codec" else ""
@@ -150,7 +154,8 @@ class StyleTransfer:
             mean: (m, D), the means of m styles: of the codec's D feature channels, or of the D = C intensity channels
                 for transfer "moments".
             std: (m, D), the standard deviations of the m styles.
-            n_styles: in how many styles one image is redrawn by this and other calls, at least m; None means m.
+            n_styles: in how many styles the image is redrawn by this and all other calls together, at least m. None
+                means m.
 
         Returns:
             (m, C, H, W) in [0, 1].

@@ -71,15 +71,29 @@ class RunFolder:
                 f"{printable_path(self.path)}: the folder's name is not valid UTF-8; choose another folder with "
                 f"{argument('out')}"
             )
+        self.create()
         with ExitStack() as stack:
             try:
-                self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(exclusive_lock(self.path / "run.lock", self._locked_error))
             except OSError as error:
-                raise UserError(
-                    f"{self.path}: cannot write here ({error.strerror}); choose another folder with {argument('out')}"
-                ) from error
+                raise self._write_error(error) from error
             yield self
+
+    def create(self) -> None:
+        """Create the run folder if it is missing.
+
+        Raises:
+            UserError: if the folder cannot be created.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._write_error(error) from error
+
+    def _write_error(self, error: OSError) -> UserError:
+        return UserError(
+            f"{self.path}: cannot write here ({error.strerror}); choose another folder with {argument('out')}"
+        )
 
     def _locked_error(self, holder: str) -> RunFolderLockedError:
         """Return the error for a folder that `holder` has locked."""

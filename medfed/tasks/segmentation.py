@@ -52,8 +52,8 @@ class SliceBuffer:
 
         Args:
             slices: (D, ...), with the same shape and dtype in every call, except for D.
-            n_volumes_left: expected number of further calls. If the memory is too small, it becomes as large as if each
-                of them adds D slices. The system provides reserved memory only when something is written into it.
+            n_volumes_left: expected number of further calls. If the tensor is too small, memory is reserved for this
+                number of further volumes with D slices each. Reserved memory needs no RAM until it is written.
         """
         end = self._length + len(slices)
         if end > len(self._slices):
@@ -170,8 +170,8 @@ class Segmentation(Task):
     def prepare(self, volumes: Iterable[Volume], n_volumes: int = 0) -> Slices:
         """Prepare volumes for training or validation, and return their slices.
 
-        The volumes are prepared one after another, and none is kept: if `volumes` is an iterator that reads a volume
-        when it is asked for it, the memory is little more than that of the result.
+        The volumes are prepared one after another, and none is kept. If `volumes` is an iterator that reads each volume
+        when the volume is needed, the function needs little more memory than its result.
 
         Args:
             volumes: images (C, H, W, D) with masks (K, H, W, D), as loaded from their files; at least one.

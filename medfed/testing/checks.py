@@ -66,9 +66,10 @@ TOYS: dict[str, type[ToySegmentation] | type[ToyClassification]] = {
     "classification": ToyClassification,
 }
 DTYPES = {"float32", "float16", "int64", "uint8", "fact"}  # that a message may hold; facts are numbers and texts
+N_IMAGES = 8  # two training steps per round
 ORDER = (
     "the result depends on the order of the sites: combine what they send in the order of the dictionary, which is "
-    "sorted by name, or in a way that has no order"
+    "sorted by name, or with an operation whose result does not depend on the order"
 )
 Check = Callable[[], None]
 
@@ -84,8 +85,8 @@ def check_method(
     """Check that a method obeys the rules of the base class `Method`, by training it in small simulated federations.
 
     The rules concern the behaviour in a federation, for example that the order of the sites does not change the result.
-    Neither the method's mathematics is checked, nor privacy, nor a GPU (`medfed.testing.checks` has the complete list).
-    Each rule is checked for the method alone and for the method inside a
+    The method's mathematics, privacy and the use of a GPU are not checked; the docstring of the module
+    `medfed.testing.checks` has the complete list. Each rule is checked for the method alone and for the method inside a
     stack, which is a method that combines several methods. All checks together take about ten seconds on a CPU.
 
     Args:
@@ -124,10 +125,11 @@ def method_checks(
 
     Yields:
         (name, check): a name such as `restart-segmentation-stack`, and a function without arguments that raises
-        ContractError if the rule is broken. Checks of one task share a training run, which the first one starts.
+        ContractError if the rule is broken. The checks of one task use the same training run, which starts when the
+        first of these checks is called.
 
     Raises:
-        ValueError: as `check_method` does, if an argument other than `method` is wrong.
+        ValueError: if `tasks` or `network` is wrong, as for `check_method`.
 
     >>> from medfed.methods import FedProx
     >>> [name for name, _ in method_checks(FedProx, tasks=["segmentation"])][:3]
@@ -148,7 +150,7 @@ def method_checks(
     yield "settings", partial(_checked, name, "settings", _check_settings, method)
     for task in tasks:
         for is_stacked in (False, True):
-            trial = Trial(method, TOYS[task](settings, image_side=side), is_stacked)
+            trial = Trial(method, TOYS[task](settings, image_side=side, n_images=N_IMAGES), is_stacked)
             is_first = task == tasks[0]
             for rule, check in {
                 **RULES, **(FIRST_TASK_RULES if is_first else {}), **(MASK_RULES if task == "segmentation" else {}),
@@ -350,7 +352,7 @@ def _check_settings(method: Method | type[Method]) -> None:
         _require(
             not similar,
             f"`{name}` is not a hook of Method, so no federation calls it; did you mean `{''.join(similar)}`? Give a "
-            "function of your own a name that resembles no hook",
+            "function of your own a name that is not similar to the name of a hook",
         )
     _require(DEFAULT_PRESET in cls.presets, f"`presets` must contain '{DEFAULT_PRESET}', the default of every config")
     if isinstance(method, type):

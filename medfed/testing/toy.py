@@ -35,13 +35,13 @@ SITES = tuple(BRIGHTNESS)
 MIN_LARGE_AREA = 120  # pixels, in images of 32 x 32 pixels: a disc with more of them belongs to the class "large"
 
 
-def disc_slices(site: str, n_slices: int = 8, side: int = IMAGE_SIDE) -> Slices:
+def disc_slices(site: str, n_slices: int = 10, side: int = IMAGE_SIDE) -> Slices:
     """Generate slices that show one bright disc each on a noisy background, with masks of the discs.
 
     Args:
         site: name of the site. It determines the brightness of the discs and the random positions and sizes.
         n_slices: number of slices.
-        side: height and width of the slices in pixels. The discs have the same size relative to the slice.
+        side: height and width of the slices in pixels. The radius of the discs is proportional to `side`.
 
     Returns:
         Images (n_slices, 1, side, side) in [0, 1]; masks (n_slices, 1, side, side), 1 inside the disc and 0 outside;
@@ -71,10 +71,10 @@ class DiscImages:
 
     images: Tensor
     labels: Tensor
-    n_patients: int = 4
+    n_patients: int = 5
 
     @classmethod
-    def of_site(cls, site: str, n_images: int = 8, side: int = IMAGE_SIDE) -> DiscImages:
+    def of_site(cls, site: str, n_images: int = 10, side: int = IMAGE_SIDE) -> DiscImages:
         """Return the images of `disc_slices` as RGB images (n_images, 3, side, side), with one class for each image.
 
         Args:
@@ -113,6 +113,7 @@ class ToyFederation:
         settings: optimiser, learning rate and batch size at each site.
         task: what the network learns.
         image_side: height and width of the images in pixels.
+        n_images: number of training images at each site.
         samples: function that returns a site's images, given the site's name, the number of images and their side.
         channels: number of image channels.
         n_logits: number of output channels of the network.
@@ -122,6 +123,7 @@ class ToyFederation:
     settings = Training(batch_size=4)
     task: Task
     image_side: int
+    n_images: int
     samples: Callable[..., Samples]
     channels: int
     n_logits: int
@@ -163,8 +165,8 @@ class ToyFederation:
         local_keys = batch_norm_entries(network) if local_batch_norm else method.local_keys(network)
         training_sites = [
             Site(
-                name, self.samples(name, side=self.image_side),
-                self.samples(name + " validation", 2, side=self.image_side), self.task, method, network,
+                name, self.samples(name, self.n_images, self.image_side),
+                self.samples(name + " validation", self.n_images // 2 - 1, self.image_side), self.task, method, network,
                 self.architecture, self.settings, local_keys, local_epochs=1, seed=seed,
             )
             for name in sites
@@ -179,6 +181,7 @@ class ToySegmentation(ToyFederation):
         architecture: settings of the network; None uses a U-Net with 4 to 8 channels.
         training: optimiser, learning rate and batch size; None uses batches of four images.
         image_side: height and width of the images in pixels, as the network needs it.
+        n_images: number of training images at each site, at least 4. A site has n_images / 2 - 1 validation images.
     """
 
     architecture: NetworkSettings = UNet(features=(4, 4, 4, 8, 8, 4))
@@ -187,11 +190,11 @@ class ToySegmentation(ToyFederation):
 
     def __init__(
         self, architecture: NetworkSettings | None = None, training: Training | None = None,
-        image_side: int = IMAGE_SIDE,
+        image_side: int = IMAGE_SIDE, n_images: int = 10,
     ) -> None:
         self.architecture = architecture or self.architecture
         self.settings = training or self.settings
-        self.image_side = image_side
+        self.image_side, self.n_images = image_side, n_images
         self.task = Segmentation(("disc",), 1, image_side, (0.0, 1.0))
 
 
@@ -202,6 +205,7 @@ class ToyClassification(ToyFederation):
         architecture: settings of the network; None uses a DenseNet with two dense blocks, which has BatchNorm layers.
         training: optimiser, learning rate and batch size; None uses batches of four images.
         image_side: height and width of the images in pixels, as the network needs it.
+        n_images: number of training images at each site, at least 4. A site has n_images / 2 - 1 validation images.
     """
 
     architecture: NetworkSettings = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
@@ -210,9 +214,9 @@ class ToyClassification(ToyFederation):
 
     def __init__(
         self, architecture: NetworkSettings | None = None, training: Training | None = None,
-        image_side: int = IMAGE_SIDE,
+        image_side: int = IMAGE_SIDE, n_images: int = 10,
     ) -> None:
         self.architecture = architecture or self.architecture
         self.settings = training or self.settings
-        self.image_side = image_side
+        self.image_side, self.n_images = image_side, n_images
         self.task = Classification(("small", "large"), 3, image_side)

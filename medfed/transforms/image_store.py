@@ -29,7 +29,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk, a use
 
 
 class ImageStore:
-    """Stores images of one site as float16, each at a position, up to a limit in bytes.
+    """Stores images of one site as float16, each under a number (its position), up to a limit in bytes.
 
     The checksum of each stored image also covers the original from which it was computed. An image that was damaged on
     the disk, or whose original has changed, is therefore never returned.
@@ -37,8 +37,9 @@ class ImageStore:
     Args:
         cache: where the images are stored, how many bytes they may take, and whether they stay there.
         site: name of the site, for the name of a kept file and for messages.
-        content: text that differs if the images at the positions differ, such as all settings of a style transfer. With
-            `cache.keep`, a run finds the images of an earlier run with the same text. It is not used otherwise.
+        content: text that identifies the content of the store, such as a checksum of all settings of a style transfer.
+            With `cache.keep`, a run uses the images that an earlier run stored with the same text. Without
+            `cache.keep`, the text is not used.
 
     Raises:
         UserError: if no file can be created in the folder.
@@ -55,20 +56,22 @@ class ImageStore:
         """Return whether `write` would store an image at a position.
 
         Args:
-            position: from 0. Positions should be used without gaps, because the limit counts those below as taken.
-            image: any image of the shape (C, H, W) of the images in the store.
+            position: number of the image, from 0. The limit counts all lower positions as used, so use the positions
+                without gaps.
+            image: an image (C, H, W) with the shape of the images in the store. Its values are not used.
         """
         return not self._is_full and (position + 1) * _record_bytes(image) <= self.max_bytes
 
     def read(self, position: int, original: Tensor) -> Tensor | None:
-        """Return the image at a position; None if there is none, or if it is damaged.
+        """Return the image that is stored at a position.
 
         Args:
-            position: from 0.
-            original: (C, H, W), the image from which the stored one was computed; both have the same shape.
+            position: number of the image, from 0.
+            original: (C, H, W), the image from which the stored image was computed. Both have the same shape.
 
         Returns:
-            (C, H, W) float16, or None.
+            (C, H, W) float16. None if no image is stored there, if the stored image is damaged, or if it was computed
+            from another original.
         """
         n_bytes = _record_bytes(original)
         if (position + 1) * n_bytes > self.max_bytes:
@@ -88,9 +91,9 @@ class ImageStore:
         If the disk becomes full, there is a warning, and no further images are stored.
 
         Args:
-            position: from 0.
-            original: (C, H, W), the image from which the other one was computed.
-            image: (C, H, W) float16 on the CPU.
+            position: number of the image, from 0.
+            original: (C, H, W), the image from which `image` was computed.
+            image: (C, H, W) float16 on the CPU, the image to store.
         """
         if not self.has_room(position, image):
             return

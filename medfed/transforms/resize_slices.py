@@ -17,8 +17,9 @@ class ResizeSlicesd(Resized):
 
     When a slice shrinks, each output pixel is a weighted mean of all input pixels around its centre; at the border of
     the slice, the weights are normalised to the pixels that exist. Pixel centres lie at half-integer positions, as with
-    `mode="nearest-exact"` for a mask. MONAI's own anti-aliasing would smooth the volume in 3-D at its full resolution:
-    it needs about 9 GiB for one photograph of 3 x 2000 x 1500 pixels, and it darkens the border, because it pads zeros.
+    `mode="nearest-exact"` for a mask. MONAI's own anti-aliasing is not used: it smooths the volume in 3-D at its full
+    resolution, which needs about 9 GiB for one photograph of 3 x 2000 x 1500 pixels. It also darkens the border,
+    because it pads with zeros.
 
     The transform changes (C, H, W, D) into (C, size, size, D), float32. Its inverse interpolates linearly to (H, W, D),
     without anti-aliasing, so that probabilities return to the voxel grid of the input.

@@ -22,7 +22,7 @@ class RestyledView:
         samples: the original samples, images (B, C, H, W) in [0, 1].
         name: name of the view in `Batch.views`.
         restyle: function from an image (1, C, H, W) to its restyled version of the same shape.
-        store: stores restyled images up to its limit; further images are restyled again when needed.
+        store: the store for restyled images. Images for which it has no room are restyled again when they are needed.
     """
 
     def __init__(

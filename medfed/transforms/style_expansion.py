@@ -43,16 +43,18 @@ class StyleExpansion:
     Sample i in its j-th style has the index i * K + j. Restyled images are rounded to float16 (steps of at most 0.0005
     in [0, 1]). They are rounded even if they are not stored, so their values never depend on the store.
 
-    The first batch that needs an image in a style restyles it in all its styles that the store has room for, so the
-    image is encoded once. Without room, it is restyled in the needed style only, each time.
+    When a batch first needs an image in a style, the image is restyled in all its styles for which the store has room,
+    so that the image is encoded only once. If the store has no room, the image is restyled in the needed style only,
+    each time that it is needed.
 
     Args:
-        samples: N original samples, images (B, C, H, W) in [0, 1].
-        choices: (N, K) integers, the style numbers of each original sample; ORIGINAL (-1) is the original image.
-        restyle: function from an image (1, C, H, W), m style numbers and the number of all styles of this image to (m,
-            C, H, W). It gets one image at a time, because the bits of a result can depend on the other images of a
-            batch: of 32 x 32 pixels, the small codec encodes one image differently from several (by up to 5e-7).
-        store: stores restyled images up to its limit; further images are restyled again when needed.
+        samples: N original samples, whose batches have images (B, C, H, W) in [0, 1].
+        choices: (N, K) integers, the style numbers of each original sample. ORIGINAL (-1) means the original image.
+        restyle: function that returns one image in m styles, (m, C, H, W). Its arguments are the image (1, C, H, W),
+            the m style numbers, and in how many styles the image occurs in `choices` (without ORIGINAL). The function
+            gets one image at a time, because the bits of a result can depend on the other images of a batch. For
+            example, the small codec encodes one image of 32 x 32 pixels differently from several (by up to 5e-7).
+        store: the store for restyled images. Images for which it has no room are restyled again when they are needed.
 
     Raises:
         ValueError: if `choices` has another number of rows than `samples`.
@@ -71,7 +73,7 @@ class StyleExpansion:
 
     @property
     def n_styles(self) -> int:
-        """K, how often each original sample occurs."""
+        """The number K of styles in which each original sample occurs."""
         return self.choices.shape[1]
 
     @property
@@ -104,16 +106,16 @@ class StyleExpansion:
         return Batch(torch.stack(batch), originals.label, originals.views)
 
     def versions(self, number: int, slots: Sequence[int], image: Tensor) -> dict[int, Tensor]:
-        """Return one original image in some of its K styles, from the store if it has been restyled before.
+        """Return one original image in some of its K styles. Images that the store contains are not computed again.
 
         Args:
             number: number of the original sample, from 0.
-            slots: which of its K styles to return, from 0.
+            slots: the columns of `choices` with the styles to return, from 0 to K - 1.
             image: (C, H, W), the original image, in [0, 1].
 
         Returns:
-            (C, H, W) float32 on the CPU, by slot: `image` itself, or a restyled one with values that were rounded to
-            float16.
+            The images (C, H, W), float32 on the CPU, by the entry of `slots`: `image` itself, or a restyled image whose
+            values were rounded to float16.
         """
         styles = self.choices[number].tolist()
         restyled = [slot for slot, style in enumerate(styles) if style != ORIGINAL]

@@ -121,7 +121,7 @@ def test_a_value_that_is_no_choice_is_refused_with_the_nearest_one(override, wro
 
 TRAINING_KEYS = (
     "optimizer, learning_rate, schedule, betas, momentum, weight_decay, batch_size, augment, optimizer_state, "
-    "precision"
+    "threads, precision"
 )
 BAD_VALUES = {
     "unknown key": (

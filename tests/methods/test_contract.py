@@ -28,9 +28,15 @@ def checks_of(name: str):
     yield from method_checks(cls(**small), tasks=["classification"])
 
 
-@pytest.mark.parametrize(
-    "check", [pytest.param(check, id=f"{name}-{rule}") for name in NAMES for rule, check in checks_of(name)]
-)
+def slow_in_a_second_stack(rule: str) -> list[pytest.MarkDecorator]:
+    """By default, a method is checked alone on both tasks, and inside a stack on masks."""
+    return [pytest.mark.slow] if rule.endswith("classification-stack") else []
+
+
+@pytest.mark.parametrize("check", [
+    pytest.param(check, id=f"{name}-{rule}", marks=slow_in_a_second_stack(rule))
+    for name in NAMES for rule, check in checks_of(name)
+])  # fmt: skip
 def test_a_shipped_method_keeps_the_rule(check):
     check()
 

@@ -172,7 +172,7 @@ def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
         ("lab.another_dice", "its column 'dice' exists already"),
         ("lab.a_count", "its column 'n_missed' exists already"),
         ("lab.one_limit", "lab.one_limit.RelativeVolumeError: "),
-        ("lab.broken", "metric 'lab.broken' cannot be used: RuntimeError: no licence"),
+        ("lab.broken", "'lab.broken' cannot be imported: RuntimeError: no licence"),
         ("dice, dice", "'dice' comes twice"),
     ],
 )

@@ -248,7 +248,7 @@ def test_mistakes_are_one_line_before_any_training(finished, tmp_path, capsys, c
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
 def test_a_missing_cuda_device_is_a_one_line_error(finished, tmp_path, capsys):
     code = train.main([str(finished[0]), "--out", str(tmp_path / "run"), "--quiet", "--device", "cuda"])
-    refused(capsys, code, "no CUDA device", "--device cpu")
+    refused(capsys, code, "device: cuda: PyTorch found no CUDA device", "use cpu")
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_training(finished, tmp_path, capsys):

@@ -264,7 +264,7 @@ def test_the_contract_does_not_check_mathematics():
     (MisspeltHook, "settings: `regularizer` is not a hook of Method, .*did you mean `regulariser`"),
     (NoDefaultPreset, "settings: `presets` must contain 'medfed'"),
     (RandomStart, "wrap_network-segmentation: the same seed gives other initial weights"),
-    (MemoryOfNumbers, "restart-segmentation: "),
+    (MemoryOfNumbers, "messages-segmentation: "),
     (Renames, "wrap_network-segmentation: `wrap_network` renames or removes entries of the network: "),
     (Doubles, "messages-segmentation: a message holds tensors of another type than .*: mean is float64"),
     (WrongShape, "messages-segmentation: the method raised ValueError: .* torch.float64, expected .* torch.float32"),
@@ -290,7 +290,7 @@ def test_an_error_inside_a_method_names_the_method_the_check_and_the_error():
 
 def test_checks_are_listed_for_each_task_alone_and_in_a_stack():
     names = [name for name, _ in method_checks(Proximal)]
-    assert names[0] == "settings" and len(names) == len(set(names)) == 1 + 2 * (9 + 6)
+    assert names[0] == "settings" and len(names) == len(set(names)) == 1 + 2 * (10 + 7)
     assert {"restart-segmentation", "restart-classification-stack", "empty_masks-segmentation"} <= set(names)
     assert not any("empty_masks-classification" in name for name in names)
     with pytest.raises(ValueError, match="tasks must be some of segmentation, classification"):

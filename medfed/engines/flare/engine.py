@@ -45,7 +45,8 @@ class FlareEngine:
         folder: the folder for the job's files; FLARE's log is `server.log` in it.
         settings: the `federation` section of the config.
         join_timeout_s: seconds to wait for the sites to join before the first requests.
-        on_reply: function that is called after each reply (`OnReply`); set it after the creation.
+        on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
+            requests). Set this attribute after the creation; None calls nothing.
     """
 
     names: list[str]
@@ -105,7 +106,7 @@ class FlareEngine:
 
         Args:
             took_part: the number of each site's last accepted round, by the name of the site; not used.
-            weights: not used. A hospital that no longer has the weights asks for them.
+            weights: the global weights; not used. A hospital that no longer has the weights asks for them.
         """
 
     def close(self) -> None:

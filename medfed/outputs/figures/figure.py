@@ -60,10 +60,10 @@ def save_png(figure: Figure, path: str | Path, title: str) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure.suptitle(title, fontsize=11, fontweight="bold")
-    canvas, file = FigureCanvasAgg(figure), io.BytesIO()
+    drawing, file = FigureCanvasAgg(figure), io.BytesIO()
     with texts_are_plain(figure):
-        canvas.draw()  # `savefig` would draw twice, and encode the figure with an alpha channel
-    Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").save(file, "PNG", dpi=(DPI, DPI))
+        drawing.draw()  # `savefig` would draw twice, and encode the figure with an alpha channel
+    Image.fromarray(np.asarray(drawing.buffer_rgba())).convert("RGB").save(file, "PNG", dpi=(DPI, DPI))
     write_atomically(Path(path), file.getvalue())
 
 

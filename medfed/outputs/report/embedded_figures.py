@@ -82,7 +82,8 @@ def to_webp(path: Path) -> bytes:
 
     Raises:
         OSError: if the file is not a PNG file or is damaged.
-        PIL.Image.DecompressionBombError: if the image has very many pixels; also as a warning.
+        PIL.Image.DecompressionBombError: if the image has more than twice PIL's limit of pixels.
+        PIL.Image.DecompressionBombWarning: if the image has more pixels than PIL's limit.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)

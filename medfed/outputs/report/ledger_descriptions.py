@@ -78,7 +78,7 @@ _FACTS = {
     ),
     "round": EntryDescription("number of the round", "Nothing about patients."),
     "last": EntryDescription("number of the site's last accepted round", "Nothing about patients."),
-    "weights_digest": EntryDescription("checksum of the weights that a request is about", "Nothing about patients."),
+    "weights_digest": EntryDescription("checksum of the weights that a request needs", "Nothing about patients."),
 }
 _TENSORS = {
     ("ccst", "mean"): _STYLE,

@@ -196,7 +196,7 @@ def _transductive(results: Sequence[dict]) -> list[str]:
 
 
 def computation_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Return notes that say whether a GPU computed with less precision, or with results that differ from run to run.
+    """Return notes for a run that was not deterministic, or whose network computed in bfloat16 (bf16).
 
     Args:
         summary: content of `summary.json`.
