@@ -13,7 +13,7 @@ from medfed.core.registry import KINDS, known_names, suggestion
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the medfed program that the first argument names, or print the list of programs.
+    """Run the medfed program whose name is the first argument, or print the list of programs.
 
     Args:
         argv: name of a program, such as `train`, and the program's own arguments; None reads `sys.argv`. No argument,

@@ -318,7 +318,7 @@ def leave_one_site_out(
             several methods that are applied together (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`), a
             class that inherits from `Method`, or an object of one (`FedProx(mu=0.3)`). The text `"all"` takes every
             method that works on the task.
-        seeds: number of runs of each method and unseen site. They use the config's seed, seed + 1, ...
+        seeds: number of runs of each method and unseen site. The runs use the config's seed, seed + 1, ...
         sites: names of the sites to leave out in turn; None takes every site.
         vary: lists of values by dotted key, such as `{"federation.participating": [1, 2]}`. Every method is run with
             each combination of the values. None varies nothing.
@@ -360,8 +360,8 @@ def leave_two_sites_out(
             method that works on the task.
         pairs: (name of the unseen site, name of the validation site) of each run; None pairs each site with the next
             one.
-        seeds: number of runs of each method and pair. They use the config's seed, seed + 1, ...
-        sites: names of the unseen sites; None takes every site. It cannot be given together with `pairs`.
+        seeds: number of runs of each method and pair. The runs use the config's seed, seed + 1, ...
+        sites: names of the unseen sites; None takes every site. `sites` cannot be given together with `pairs`.
         vary: lists of values by dotted key, such as `{"federation.participating": [1, 2]}`. Every method is run with
             each combination of the values. None varies nothing.
         out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
@@ -419,8 +419,8 @@ def compare(
             train.
         pairs: with `leave_two_out`, the names of the unseen site and the validation site of each run; None pairs each
             site with the next one.
-        seeds: number of runs of each method and unseen site. They use the config's seed, seed + 1, ...
-        sites: names of the unseen sites; None takes every site. It cannot be given together with `pairs`.
+        seeds: number of runs of each method and unseen site. The runs use the config's seed, seed + 1, ...
+        sites: names of the unseen sites; None takes every site. `sites` cannot be given together with `pairs`.
         varied: for each varied setting, a list of its values. Every method is run with each combination of the values.
         resume: whether to continue the comparison in `out`: finished runs are not repeated.
         jobs: how many runs work at the same time, each in a process of its own. With 1, all runs work in this process,

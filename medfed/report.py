@@ -18,7 +18,7 @@ NAME = "report.html"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed report`, which writes one HTML page that shows finished runs and comparisons.
+    """Run the program `medfed report`: write one HTML page with finished runs and comparisons.
 
     Args:
         argv: the command-line arguments; None reads `sys.argv`.

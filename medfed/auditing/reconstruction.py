@@ -46,10 +46,11 @@ class Reconstruction:
 
     Args:
         original: (H, W), one channel in [0, 1], reduced to at most 96 x 96 pixels.
-        images: for each reconstruction, by its name ("full" and so on), the image (H, W), aligned with the original.
-        scores: for each reconstruction, by its name, {"correlation", "detail_correlation", "misfit"}. "correlation" is
-            Pearson's correlation of the intensities with the original, where the original is not empty.
-            "detail_correlation" is the same for the fine details. "misfit" is the relative error of the image's
+        images: dictionary from the name of a reconstruction ("full" and so on) to the image (H, W), aligned with the
+            original.
+        scores: dictionary from the name of a reconstruction to {"correlation", "detail_correlation", "misfit"}.
+            "correlation" is Pearson's correlation of the intensities with the original, where the original is not
+            empty. "detail_correlation" is the same for the fine details. "misfit" is the relative error of the image's
             amplitudes or statistics compared with the known values; "mean" has no "misfit".
     """
 

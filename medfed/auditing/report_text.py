@@ -90,7 +90,7 @@ def to_text(result: Mapping[str, Any]) -> str:
 
 
 def describe_sent(result: Mapping[str, Any]) -> str:
-    """Return a sentence that says how many bytes and which tensors the site would send before training.
+    """Return a sentence with the tensors that the site would send before training, and their number of bytes.
 
     Args:
         result: the result of `medfed.auditing.audit.audit`.

@@ -96,8 +96,9 @@ class SharedStatistics:
     def statistics_of(self, batch: Batch, *purpose: str | int) -> Tensors:
         """Compute the statistics that the site would send if the given images were its training images.
 
-        A method with the setting `min_patients` sends nothing for too few patients. Therefore the number of patients in
-        the site's whole training set is given to the method, and not the number in the batch.
+        A method with the setting `min_patients` sends nothing for too few patients. So that a small batch still gives
+        statistics, the method receives the number of patients in the site's whole training set, and not the number in
+        the batch.
 
         Args:
             batch: images (N, C, H, W) in [0, 1], not standardised, and their labels.

@@ -63,12 +63,15 @@ def leave_one_out(
         tick: function without arguments that is called after each removed patient.
 
     Returns:
-        {"patients": number of removed patients, "mean_change", "largest_change", "of_distance"}. A change is the
-        Euclidean distance between the statistics without the patient and the complete statistics, divided by the norm
-        of the complete statistics. "of_distance" is the largest change divided by the median distance between this site
-        and the other sites. For "of_distance", every statistic is first standardised over the sites (see
-        `StandardizedDistance`). This key is missing if fewer than two other sites share statistics. The result is None
-        if the site has fewer than three patients.
+        None if the site has fewer than three patients. Otherwise a dict with these keys:
+
+        * "patients": number of removed patients.
+        * "mean_change" and "largest_change": mean and maximum over these patients of the Euclidean distance between the
+          statistics without the patient and the complete statistics, divided by the norm of the complete statistics.
+        * "of_distance": the largest distance between the statistics without a patient and the complete statistics,
+          divided by the median distance between the complete statistics of this site and of the other sites. For both
+          distances, each statistic is first standardised over the sites (`StandardizedDistance`). The key is missing if
+          fewer than two other sites share statistics.
     """
     patients = images_by_patient(shared.site.training)
     if len(patients) < 3:

@@ -96,10 +96,10 @@ def time_methods(
     Returns:
         A dictionary with the arguments (without `width`) by name, with `threads`, the number of threads, and with five
         dictionaries by method name. `train_s` is the mean time of the local training in seconds. `over_fedavg` is
-        `train_s` divided by the `train_s` of FedAvg. `share_s` is the time in seconds in which the site computes the
-        statistics that it shares, 0 for methods that share none. `once_s` is the time of the first round minus
-        `train_s`, in seconds, at least 0. `published` has the value of `over_fedavg` that follows from the times in
-        Table 6 of the StableFDG paper, for the methods in that table.
+        `train_s` divided by the `train_s` of FedAvg. `share_s` is the time in seconds for computing the shared
+        statistics at a site; it is 0 for methods without shared statistics. `once_s` is the time of the first round
+        minus `train_s`, in seconds, at least 0. `published` has the value of `over_fedavg` that follows from the times
+        in Table 6 of the StableFDG paper, for the methods in that table.
     """
     settings, task = ResidualNetwork(depth=depth, width=width), Classification(tuple("abcdefg"), 3, size)
     sites = {

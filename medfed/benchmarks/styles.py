@@ -64,6 +64,8 @@ def time_styles(
 def encode_per_style(codec: StyleCodec, images: Tensor, styles: Styles) -> Iterator[Tensor]:
     """Redraw a batch of images in several styles. The batch is encoded again for each style.
 
+    The benchmark compares this slow way with `encode_once`.
+
     Args:
         codec: encoder and decoder. An image is redrawn by giving its features the mean and standard deviation of a
             style.

@@ -45,7 +45,7 @@ def programs() -> dict[str, str]:
     """Return the command-line programs of medfed, each with a one-line description. No program is imported.
 
     Returns:
-        The first line of each program's docstring, by the name of the program, such as "train".
+        Dictionary from the name of a program to the first line of its docstring. A name is, for example, "train".
     """
     return {name: first_line(path) for name in PROGRAMS if (path := _file(name)).is_file()}
 

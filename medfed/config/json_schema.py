@@ -1,7 +1,8 @@
 """Make the JSON Schema of a config, with which editors complete keys, show their meaning and mark mistakes.
 
-The schema is in `medfed/config/schema.json`; `python -m medfed keys --json-schema` prints it. A config names it in its
-first line: `# yaml-language-server: $schema=PATH`. It describes each value alone. Only the loader checks
+The schema is in `medfed/config/schema.json`; `python -m medfed keys --json-schema` prints it. The first line of a
+config can refer to the schema: `# yaml-language-server: $schema=PATH`. The schema describes each value alone. Only the
+loader checks
 
 - whether several values fit together;
 - that a dotted name is a class outside of medfed, and the settings of this class;

@@ -33,7 +33,7 @@ class Override:
         path: the parts of the dotted key, such as ("training", "batch_size").
         value: the new value, as YAML would give it: a number, text, list or dictionary.
         text: what the user wrote, for messages.
-        flag: the command-line flag before the text, for messages; "" if the text names the argument.
+        flag: the command-line flag before the text, for messages; "" if the text itself contains the argument.
     """
 
     path: tuple[str, ...]
@@ -76,11 +76,11 @@ class Override:
 
     @classmethod
     def parse_each(cls, text: str, flag: str) -> list[Override]:
-        """Return one override for each of several values that a user wrote for the same key: `key.sub=value,value`.
+        """Return one override for each of several values of the same key, such as `training.batch_size=4,8`.
 
         Args:
-            text: the dotted key and the values in YAML, such as "training.batch_size=4,8". Commas in brackets, braces
-                and quotes do not separate values.
+            text: the dotted key, "=" and the values in YAML, separated by commas. Commas in brackets, braces and quotes
+                do not separate values.
             flag: the command-line flag before the text, for error messages.
 
         Raises:

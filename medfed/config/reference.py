@@ -44,7 +44,7 @@ def settings_of(cls: type) -> dict[str, Setting]:
         cls: a dataclass whose fields can be written in a config, such as a method.
 
     Returns:
-        The settings by the name of the field, in the order of the fields.
+        Dictionary from the name of a field to its setting, in the order of the fields.
     """
     meanings, schemas = meanings_of(cls), bounds.field_schemas(cls)
     presets: Mapping[str, Mapping[str, Any]] = cls.presets if issubclass(cls, Method) else {}
@@ -66,7 +66,7 @@ def meanings_of(cls: type) -> dict[str, str]:
         cls: a dataclass.
 
     Returns:
-        The text of each entry, by the name of the field.
+        Dictionary from the name of a field to the text of its entry.
     """
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -90,7 +90,8 @@ def blocks() -> dict[str, Group]:
     A block is a group of keys under one name, such as `training:` in the YAML file.
 
     Returns:
-        The settings of each block, by its name. The settings that are in no block, such as `seed`, have the name "".
+        Dictionary from the name of a block to its settings. The settings that are in no block, such as `seed`, have the
+        name "".
     """
     hints, top = get_type_hints(Config), settings_of(Config)
     classes = {name: hints[name] for name in top if dataclasses.is_dataclass(hints[name])}
@@ -153,7 +154,7 @@ def named_blocks() -> dict[str, type]:
     These blocks are `data`, `network` and `method`.
 
     Returns:
-        The base class of the classes that a block can choose, by the name of the block.
+        Dictionary from the name of a block to the base class of the classes that the block can choose.
     """
     hints = get_type_hints(Config)
     return {block: hints[block] for block in hints if hints[block] in NAMED}

@@ -1,4 +1,4 @@
-"""Read a config: one YAML file, in which each block becomes the frozen dataclass that it names. Data, never code.
+"""Read a config: one YAML file, in which each block becomes a frozen dataclass. Data, never code.
 
 The blocks `data`, `network` and `method` choose their class by `name` (a file of `medfed/datasets`, `medfed/networks`,
 `medfed/methods`, or a dotted name). Their other keys, and those of `training`, `federation`, `evaluation`,
@@ -213,7 +213,8 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
     Args:
         old: the first config, from `resolved`. It may be from an older version of medfed, so that an older run can be
-            resumed. A setting that it lacks counts as the default, and an old name of a setting as the present name.
+            resumed. A setting that the first config lacks counts as the default, and an old name of a setting as the
+            present name.
         new: the second config, from `resolved` of this version.
 
     Returns:

@@ -28,9 +28,9 @@ class Choice:
     """The class from which a block of a config (a group of keys, such as `method:` in the YAML file) is built.
 
     Args:
-        cls: the class; None if the block names none.
+        cls: the class; None if the block chooses none.
         values: the keys and values of its fields.
-        further_keys: keys that the block may have and that are no fields.
+        further_keys: additional keys that the block may have, which are no fields.
         mistakes: what is wrong with the values of these further keys.
     """
 

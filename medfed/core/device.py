@@ -9,7 +9,7 @@ from medfed.core.errors import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the PyTorch device that the command-line flag `--device` names.
+    """Return the PyTorch device for the value of the command-line flag `--device`.
 
     Args:
         name: "cpu", "cuda" or another PyTorch device name; "auto" selects CUDA if it is available, else the CPU.

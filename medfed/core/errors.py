@@ -34,7 +34,11 @@ class UserErrors(UserError):
 
 @contextmanager
 def arguments_are_flags() -> Iterator[None]:
-    """Context manager for the programs of medfed: inside the block, `argument` returns command-line flags."""
+    """Context manager in which error messages contain command-line flags (`--out`), not Python arguments (`out=`).
+
+    medfed's programs run inside this context manager. It changes what the function `argument` returns: that function
+    gives each error message the name of an argument in the form that the user can type.
+    """
     global _is_program
     before, _is_program = _is_program, True
     try:
@@ -44,7 +48,9 @@ def arguments_are_flags() -> Iterator[None]:
 
 
 def argument(name: str, value: object = None) -> str:
-    """Return how the user writes an argument, for a sentence: `--out` in a program, `out=` in Python.
+    """Return an argument as the user types it, for an error message: `--out` in a program, `out=` in Python.
+
+    The form is `--out` inside the context manager `arguments_are_flags`, and `out=` otherwise.
 
     Args:
         name: name of the argument in Python. The command-line flag has the same name, with "-" instead of "_".

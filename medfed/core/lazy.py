@@ -18,10 +18,11 @@ def lazy_names(
 
     Args:
         package: the package's `__name__`.
-        modules: for the full name of each module, the public names that the module defines. If the module itself is a
-            public name, its last part is listed, such as "fourier" for "medfed.functional.fourier".
-        programs: the name of the public function that does what a program of the package does, by the name of the
-            program, such as {"train": "run"}. The error about an unknown name mentions this function.
+        modules: dictionary from the full name of a module to the public names that the module defines. If users may
+            also access the module itself, this list also contains the last part of the module's name, such as "fourier"
+            for "medfed.functional.fourier".
+        programs: dictionary from the name of a program of the package to the name of the public function that does the
+            same, such as {"train": "run"}. The error about an unknown name mentions this function.
 
     Returns:
         Two functions, to assign to `__getattr__` and `__dir__` in the package's `__init__.py`.
@@ -46,7 +47,7 @@ def lazy_names(
         return value
 
     def list_names() -> list[str]:
-        """Return the names that are already defined in the package and those that it imports on demand, sorted."""
+        """Return all names of the package, sorted: those already defined, and those imported on demand."""
         return sorted({*vars(sys.modules[package]), *module_of})
 
     return get_attribute, list_names

@@ -1,4 +1,4 @@
-"""Find the class that a config names: the name of a file is the name of its class, and no list is kept.
+"""Find the class for a name in a config: the name of a file is the name of its class, and no list is kept.
 
 The method `elcfs` is the class in `medfed/methods/elcfs.py`. The names are listed without importing the files, so that
 listing takes milliseconds.
@@ -141,10 +141,10 @@ def shipped_configs() -> dict[str, Path]:
 
 @contextmanager
 def code_of(cls: type) -> Iterator[None]:
-    """Context manager for calls into the code of a class that a config names.
+    """Context manager for calls into the code of a class that a config chooses.
 
-    Any exception of a class from outside of medfed becomes a UserError that names the class, because its author can
-    correct it. Exceptions of medfed's own classes are bugs of medfed and keep their type and traceback.
+    Any exception of a class from outside of medfed becomes a UserError with the name of the class, because its author
+    can correct it. Exceptions of medfed's own classes are bugs of medfed and keep their type and traceback.
 
     Args:
         cls: the class whose code is called, or whose annotations are read.

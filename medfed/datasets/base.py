@@ -42,7 +42,7 @@ class Dataset:
             fixed ImageNet mean and standard deviation instead. false gives the network intensities in [0, 1].
         if_missing: "error" stops if `root` does not exist; "phantom" creates and uses a synthetic phantom instead,
             and every result states that the data are synthetic.
-        follow_symlinks: true also reads files to which a symbolic link inside `root` points and that lie outside it.
+        follow_symlinks: true also reads files outside `root`, if a symbolic link inside `root` points to them.
         ignore_mask_geometry: true accepts a mask whose header places it elsewhere than its image (another voxel size,
             orientation or position) and assumes that their voxels correspond one to one.
         allow_duplicates: true allows the same image file to occur more than once, in one site or in several.
@@ -142,7 +142,7 @@ class Dataset:
         """Find the sites in the folder `root`. A subclass must override this method.
 
         Returns:
-            The folder of each site, by the name of the site.
+            Dictionary from the name of a site to its folder.
         """
         raise TypeError(f"{type(self).__name__} must define find_sites")
 
@@ -328,7 +328,7 @@ class Dataset:
             sites: names of the sites.
 
         Returns:
-            The cases of each site, sorted by `Case.patient`, by the name of the site.
+            Dictionary from the name of a site to the list of its cases, which is sorted by `Case.patient`.
 
         Raises:
             UserError: if there is a problem with the names or locations of the files of these sites. One message lists

@@ -108,7 +108,7 @@ class Camelyon17(Dataset):
         """Find the sites that metadata.csv lists.
 
         Returns:
-            A folder for each site, by the name of the site ("hospital_1" to "hospital_5"). All sites have the same
+            Dictionary from the name of a site ("hospital_1" to "hospital_5") to its folder. All sites have the same
             folder, the one that contains metadata.csv.
 
         Raises:

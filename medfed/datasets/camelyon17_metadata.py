@@ -30,7 +30,7 @@ def read(path: Path, with_split: bool = False) -> np.ndarray:
 
     Args:
         path: metadata.csv.
-        with_split: True also reads the column `split`, which says in which part of the published split a patch is.
+        with_split: True also reads the column `split`: the part of the published split to which a patch belongs.
 
     Returns:
         (N, 8) int64, read-only, one row per patch. The columns are: (0) number of the patient, (1) number of the lymph

@@ -30,7 +30,7 @@ def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Pa
         names: for each site, the possible names of its folder.
 
     Returns:
-        The folder of each site that has one, by the name of the site.
+        Dictionary from the name of a site to its folder. Sites without a folder are missing.
 
     Raises:
         UserError: if two folders belong to the same site.
@@ -207,7 +207,7 @@ def pair_case_folders(folder: Path, image_name: str, mask_name: str) -> tuple[Pa
 
 
 def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
-    """Guess from the file names in the folder of one case which file is the image and which is the mask.
+    """Guess the image file and the mask file of a case, from the names of the files in its folder.
 
     A mask is found by a usual name, such as "segmentation" or "mask". If there are several other image files, the image
     is found by a usual name, too, such as "t2" or "image".

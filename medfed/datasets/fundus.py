@@ -109,7 +109,7 @@ class Fundus(Dataset):
         """Find the folders of the collection's four sites in `root`, such as Domain1 or DRISHTI-GS.
 
         Returns:
-            The folder of each site that has one, by the name of the site.
+            Dictionary from the name of a site to its folder. Sites without a folder are missing.
 
         Raises:
             UserError: if two folders belong to the same site.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def nesting_notices(mask: Tensor, labels: Mapping[int, Sequence[str]], structures: Sequence[str]) -> list[str]:
-    """Find structures that lie outside the structure that must contain them, such as a cup outside the disc.
+    """Find pieces of an inner structure that lie outside its outer structure, such as a cup outside the disc.
 
     The mask file has one value per pixel, and a value can belong to several structures. For example, the value 0
     belongs to the cup and to the disc, and the value 128 belongs only to the disc. All values of the cup then belong to

@@ -33,7 +33,7 @@ def partition(
     patient.
 
     Args:
-        splits: training, validation and test cases of each site, by the name of the site.
+        splits: dictionary from the name of a site to its training, validation and test cases.
         n_clients: number of clients, at most the number of training patients of all sites.
         rule: "domains", "heterogeneous" or "dirichlet". "domains": every client holds images of one site, and every
             site has equally many clients, as far as possible. If there are more sites than clients, a client holds
@@ -48,7 +48,7 @@ def partition(
         min_images: only for the rule "dirichlet": smallest number of training images of each client, at least 1.
 
     Returns:
-        The training and validation cases of each client, by the name of the client (`client_names`). The test part is
+        Dictionary from the name of a client (`client_names`) to its training and validation cases. The test part is
         empty, because test images stay with the sites.
 
     Raises:
@@ -106,17 +106,17 @@ def heterogeneous_shares(
         mixing / K                         for each other client
 
     Args:
-        sizes: number of training images of each site, by the name of the site.
+        sizes: dictionary from the name of a site to its number of training images.
         n_clients: K, the number of clients.
         mixing: in [0, 1] (lambda in the paper). 0 gives the images of a site to its main clients only; 1 gives all
             clients equal fractions of every site.
-        patients: number of training patients of each site, by the name of the site. A site gets at most as many main
-            clients as it has patients, as long as the other sites have enough patients for the remaining clients. None
-            assumes that each image belongs to another patient.
+        patients: dictionary from the name of a site to its number of training patients. A site gets at most as many
+            main clients as it has patients, as long as the other sites have enough patients for the remaining clients.
+            None assumes that each image belongs to another patient.
 
     Returns:
-        For each site, by its name, an array of shape (K,): the fractions of the site's images that the clients get. The
-        fractions of a site sum to 1.
+        Dictionary from the name of a site to an array (K,): the fractions of the site's images that the K clients get.
+        The fractions of a site sum to 1.
     """
     shares = {}
     for site, clients in _main_clients(sizes, n_clients, patients or sizes).items():
@@ -135,7 +135,7 @@ def dirichlet_shares(
     again until every client has at least `min_images` training images.
 
     Args:
-        training: training cases of each site, by the name of the site.
+        training: dictionary from the name of a site to its training cases.
         n_clients: K, the number of clients.
         concentration: parameter of the symmetric Dirichlet distribution, above 0. With a small value, a client gets
             images of few sites. With a large value, all clients get almost equal fractions of every site.
@@ -143,8 +143,8 @@ def dirichlet_shares(
         seed: seed of the run.
 
     Returns:
-        For each site, by its name, an array of shape (K,): the fractions of the site's images that the clients get. The
-        fractions of a site sum to 1.
+        Dictionary from the name of a site to an array (K,): the fractions of the site's images that the K clients get.
+        The fractions of a site sum to 1.
 
     Raises:
         ValueError: if none of 100,000 samples gives every client `min_images` images.
@@ -182,8 +182,8 @@ def assign_to_clients(cases: Mapping[str, Iterable[Case]], shares: Shares, seed:
     interval from 5 to 10.
 
     Args:
-        cases: cases of each site, by the name of the site.
-        shares: for each site, by its name, an array of shape (K,): the fractions of the site's images that the K
+        cases: dictionary from the name of a site to its cases.
+        shares: dictionary from the name of a site to an array (K,): the fractions of the site's images that the K
             clients should get. The fractions of a site sum to 1.
         seed: seed of the run.
 

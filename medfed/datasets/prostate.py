@@ -83,7 +83,7 @@ class Prostate(Dataset):
         """Find the folders of the collection's six sites in `root`, such as RUNMC or BMC.
 
         Returns:
-            The folder of each site that has one, by the name of the site.
+            Dictionary from the name of a site to its folder. Sites without a folder are missing.
 
         Raises:
             UserError: if two folders belong to the same site.

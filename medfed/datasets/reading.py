@@ -1,8 +1,8 @@
 """Read one image or one mask of any supported file format, and check it.
 
-A problem with a file raises a UserError that names the file. Conversions and unusual properties are notices: short
-descriptions that are appended to a list of the caller, with the same text for every file, so that a report can count
-them.
+A problem with a file raises a UserError with the path of the file. Conversions and unusual properties are notices:
+short descriptions that are appended to a list of the caller, with the same text for every file, so that a report can
+count them.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def read_image(
     if len(image) != channels:
         hint = ", or set data.image_channels" if suggest_keys else ""
         raise UserError(
-            f"{path}: the volume has a fourth axis of length {len(image)}, expected {channels}; keep only one of these "
-            f"volumes{hint}"
+            f"{path}: the file contains {len(image)} volumes (along its fourth axis), expected {channels}; keep only "
+            f"one of these volumes{hint}"
         )
     _check_finite(path, image)
     if image.min() == image.max():

@@ -89,14 +89,14 @@ def check_affine(path: Path, affine: np.ndarray) -> None:
 def data_file(path: Path) -> Path:
     """Return the file that contains the voxels of an image.
 
-    For an MHD file, which contains only a header, this is the file that the header names. For other formats it is the
+    For an MHD file, which contains only a header, this is the file given in the header. For other formats it is the
     image file itself.
 
     Args:
         path: the image file.
 
     Raises:
-        UserError: if the header of an MHD file names no file, several files or a file in another folder.
+        UserError: if the header of an MHD file gives no file, several files or a file in another folder.
     """
     return _metaimage_header(path)[1] if path.name.lower().endswith(".mhd") else path
 
@@ -213,7 +213,7 @@ def _decompress(path: Path, offset: int) -> Iterator[bytes]:
         while chunk := file.read(1 << 16):
             yield stream.decompress(chunk)
     if not stream.eof:
-        raise EOFError("compressed data end early")
+        raise EOFError("the compressed data are cut off")
 
 
 def _check_bytes(path: Path, chunks: Iterator[bytes], expected: int) -> None:

@@ -60,7 +60,7 @@ class Agreement:
         bounds.check(self)
 
     def allows(self, name: str) -> bool:
-        """Return whether the hospital agreed to send a shared statistic, which is a tensor that is not a weight.
+        """Return whether the hospital agreed to send a shared statistic: a tensor other than the weights.
 
         Args:
             name: the name of the statistic, such as `mean`. The name is compared with the names in `sends`, in which

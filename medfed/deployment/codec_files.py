@@ -23,7 +23,7 @@ def export_codecs(config: Config, folder: Path) -> Config:
     A style codec is a pretrained encoder and decoder, stored in a file. A codec that is part of medfed is not copied.
 
     Args:
-        config: the config. Its method names the codecs; most methods use none.
+        config: the config. The settings of its method contain the paths of the codecs; most methods use none.
         folder: an existing folder, to which the files are written.
 
     Returns:

@@ -37,7 +37,7 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
         name: the name of the site.
 
     Returns:
-        A site that trains. If the config names this site as the validation site: a site that does not train, and only
+        A site that trains. If this site is the validation site in the config: a site that does not train, and only
         computes the scores of weights on all its images.
 
     Raises:
@@ -103,8 +103,8 @@ class GuardedSite:
                 an earlier request.
 
         Returns:
-            The reply, of the same kind as the request. An empty reply of kind "weights_needed" if the request contains
-            only a checksum and this process does not have the weights.
+            The reply, of the same kind as the request. Exception: if this process does not have the weights with the
+            checksum in the request, the reply is an empty message of kind "weights_needed".
 
         Raises:
             Refused: if the hospital did not agree to the request or the reply. Then nothing may be sent.

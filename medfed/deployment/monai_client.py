@@ -29,7 +29,7 @@ ROUND, LAST = "round", "last"  # keys of `extra` for hosts that count rounds; ot
 
 
 class Aborted(Exception):
-    """Error that ends a training which the host aborted."""
+    """Error that ends a training after the host has aborted it."""
 
 
 class MedfedClient(ClientAlgo):

@@ -93,11 +93,11 @@ class InProcess:
 
         Args:
             kind: the kind of all these requests: "share", "train" or "validate".
-            messages: the requests by the name of the site.
+            messages: dictionary from the name of a site to its request.
 
         Returns:
-            The replies by the name of the site, sorted by name. If a site raises a UserError and the setting
-            `federation.on_bad_update` is "drop", its reply is a message of kind "failed" with the reason.
+            Dictionary from the name of a site to its reply, sorted by name. If a site raises a UserError and the
+            setting `federation.on_bad_update` is "drop", its reply is a message of kind "failed" with the reason.
 
         Raises:
             UserError: if a site raises a UserError and the setting `federation.on_bad_update` is "stop", if a site's
@@ -123,7 +123,7 @@ class InProcess:
 
         Args:
             kind: the kind of all these requests: "share", "train" or "validate".
-            messages: the requests by the name of the site.
+            messages: dictionary from the name of a site to its request.
             stopped: function without arguments that returns True if no further site should work; it is called before
                 each site.
 
@@ -164,7 +164,7 @@ class InProcess:
         memory of sites with network entries that are never sent, because the evaluation needs these entries.
 
         Args:
-            took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
+            took_part: dictionary from the name of a site to the number of its last accepted round (`State.took_part`).
             weights: the global weights after the last finished round. All sites of this engine then have these weights,
                 as if they had received them. None does not change the weights of the sites.
 

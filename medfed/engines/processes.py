@@ -32,10 +32,10 @@ class Processes(InProcess):
 
         Args:
             kind: the kind of all these requests: "share", "train" or "validate".
-            messages: the requests by the name of the site.
+            messages: dictionary from the name of a site to its request.
 
         Returns:
-            The replies, by the name of the site, sorted by name. If a site fails, or does not reply within
+            Dictionary from the name of a site to its reply, sorted by name. If a site fails, or does not reply within
             `federation.reply_timeout_s` seconds (0: no limit), its entry is a message of kind "failed" with the reason.
         """
         if self._workers is None:

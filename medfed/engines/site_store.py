@@ -157,7 +157,7 @@ class SiteStore:
         Args:
             sites: all sites of this process. A site that is missing in `took_part`, or has the number 0, stays
                 unchanged.
-            took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
+            took_part: dictionary from the name of a site to the number of its last accepted round (`State.took_part`).
 
         Raises:
             UserError: if the file of a site is missing or damaged.
@@ -198,7 +198,12 @@ class SiteStore:
         if not self.is_shared:
             return nullcontext()
         path = self.folder / f"{WITHOUT_MEMORY}.lock"
-        return exclusive_lock(path, lambda holder: UserError(f"{path}: {holder} does not release it"), LOCK_TIMEOUT_S)
+        return exclusive_lock(
+            path,
+            lambda holder: UserError(f"{path}: {holder} still uses this file; wait until this process has ended, or "
+                                     "end it, and repeat the command"),
+            LOCK_TIMEOUT_S,
+        )  # fmt: skip
 
     def _without_memory(self) -> dict[str, list[int]]:
         """Return the last rounds after which each site had no memory, by the name of the site."""

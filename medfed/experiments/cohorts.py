@@ -24,20 +24,21 @@ def assign_patients(
 
     Args:
         dataset: the images of all sites.
-        federation: the `federation` section of the config. It names the unseen site and the validation site, and says
-            how patients are divided among clients.
+        federation: the `federation` section of the config, with the names of the unseen site and the validation site,
+            and with
+the settings that divide patients among clients.
         seed: decides the split of each site, the clients, and which sites take part.
         file: the path of the config file, for error messages.
 
     Returns:
         Three dicts:
 
-        - For each site that trains, by its name, the training, validation and test patients. The last entry is the
-          validation site, if there is one; all its patients are for validation.
-        - For each client, by its name, the training and validation patients. This dict is empty if each site is one
-          client.
-        - For the unseen site, by its name, the cases (images with their masks or classes). This dict is empty if there
-          is no unseen site.
+        - Dictionary from the name of a site that trains to its training, validation and test patients. The last entry
+          is the validation site, if there is one; all its patients are for validation.
+        - Dictionary from the name of a client to its training and validation patients. The dictionary is empty if each
+          site is one client.
+        - Dictionary from the name of the unseen site to its cases (images with their masks or classes). The dictionary
+          is empty if there is no unseen site.
 
     Raises:
         UserError: if a named site does not exist, if no site is left to train on, if a site has no training images, if

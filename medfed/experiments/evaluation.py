@@ -38,9 +38,12 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
         quiet: True draws no progress bar.
 
     Returns:
-        An object with three attributes. `rows`: one dict of scores for each image, or for each structure of each case.
-        `ratios`: the ratio of the vertical diameters of two structures for each patient; empty if the dataset does not
-        name two structures for this ratio. `masks`: for segmentation, the predicted masks of the unseen site.
+        An object with three attributes:
+
+        * `rows`: one dict of scores for each image, or for each structure of each case.
+        * `ratios`: for each patient, the ratio of the vertical diameters of two structures; empty if the dataset
+          defines no such ratio.
+        * `masks`: for segmentation, the predicted masks of the unseen site.
     """
     task, dataset, network = experiment.task, experiment.dataset, experiment.network
     source_sites, validation_site = experiment.sites, experiment.validation_site
@@ -73,7 +76,7 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
 
 
 def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state dict with which a site that did not train is scored.
+    """Return the state dict for scoring a site that did not train.
 
     Some methods keep entries of the network, such as BatchNorm, at each site. The state dict contains the average of
     these entries over the sites that trained, weighted by the number of training images. The author of the method FedBN
@@ -105,7 +108,7 @@ def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) ->
         weights: the global weights, as a state dict.
 
     Returns:
-        The boundary distance of each site that did not train, by the name of the site. The dict is empty if the setting
+        Dictionary from the name of a site that did not train to its boundary distance. The dict is empty if the setting
         `evaluation.boundary_distance` is false. A site is missing if none of its images shows the boundary of a
         structure.
     """

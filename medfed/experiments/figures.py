@@ -78,9 +78,9 @@ def draw_all(
         state: the coordinator's state after the round whose weights are the result of the run.
         result: scores of the test cases, and the predicted masks that were scored.
         folder: the run's folder.
-        boundary_distances: for each site that did not train, by its name, the mean cosine distance, in [0, 2], between
-            the features on the boundary of a structure and the features in a ring of background around the structure.
-            The dict is empty if the distance was not measured.
+        boundary_distances: dictionary from the name of a site that did not train to the mean cosine distance, in [0,
+            2], between the features on the boundary of a structure and the features in a ring of background around the
+            structure. The dict is empty if the distance was not measured.
     """
     where = folder.path / FIGURES
     where.mkdir(exist_ok=True)

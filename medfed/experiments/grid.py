@@ -196,7 +196,7 @@ def check_rows(folds: Sequence[Fold]) -> None:
     later.
 
     Args:
-        folds: the runs of the comparison. For each row of the table, the first of them is checked.
+        folds: the runs of the comparison. For each row of the table, only its first run is checked.
 
     Raises:
         UserError: if a row could not train.
@@ -253,7 +253,7 @@ def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], roo
         root: folder of the dataset, for error messages.
 
     Returns:
-        The name of the validation site, by the name of the unseen site.
+        Dictionary from the name of an unseen site to the name of its validation site.
 
     Raises:
         UserError: if there are fewer than three sites, or a pair is wrong.

@@ -68,7 +68,7 @@ class SiteImages:
         There is one warning for each site and notice, with the number of images that have this notice.
 
         Args:
-            splits: the patients of each site, by the name of the site; they give the total number of images.
+            splits: dictionary from the name of a site to its patients; they give the total number of images.
         """
         for (site, notice), n in sorted(self.notices.items(), key=lambda entry: entry[0][0]):
             warnings.warn(f"{site}: {n} of {len(splits[site].all())} images: {notice}", stacklevel=2)

@@ -24,7 +24,7 @@ class MethodChoice:
 
     Args:
         label: name in the tables, in the form of the flag `--methods` of `medfed.evaluate`, such as `ccst:k=1`.
-        parts: one pair for each method: the name of the method, and the new values of its settings by dotted key.
+        parts: for each method, a pair: its name, and a dictionary from the dotted key of a setting to its new value.
     """
 
     label: str
@@ -50,11 +50,12 @@ class MethodChoice:
         Args:
             method: a text, as for `parse`; a dictionary with the key "name" and the settings to change; a class that
                 inherits from `Method`; or an object of such a class, whose settings are all used.
-            base: the base config of the comparison. If `method` is an object, its label contains only the settings that
-                differ from the method's settings in this config, or from its defaults if the config has another method.
+            base: the base config of the comparison. If `method` is an object, its label in tables lists only the
+                settings that differ from the method's settings in this config, or from its defaults if the config has
+                another method.
 
         Raises:
-            UserError: if the value is none of these.
+            UserError: if `method` has none of these forms.
         """
         if isinstance(method, str):
             return cls.parse(method)
@@ -74,7 +75,7 @@ class MethodChoice:
         return cls(f"{name}:{written}" if written else str(name), ((name, settings),))
 
     def changes(self, base: Config) -> dict[str, object]:
-        """Return the settings that change the method of a config to this method, by dotted key.
+        """Return a dictionary from dotted keys to the new values that change the method of a config to this method.
 
         If the config already has this method, the settings in the config stay, except for those in `parts`. Any other
         method has its defaults, except for the settings in `parts`.

@@ -155,14 +155,14 @@ def load_resume_state(folder: RunFolder, start: State) -> State:
 def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:
     """Check that a run is continued with the files with which it was started; at the first start, record these files.
 
-    The record is the file `data.json` in the run's folder. It holds the SHA-256 of every image and mask of the sites
-    that train and of the validation site, and of each codec file. For more than MAX_HASHED_CASES cases it holds the
-    sizes of the images and masks instead, because hashing all files at every start would take too long.
+    The record is the file `data.json` in the run's folder. The file holds the SHA-256 of every image and mask of the
+    sites that train and of the validation site, and of each codec file. For more than MAX_HASHED_CASES cases it holds
+    the sizes of the images and masks instead, because hashing all files at every start would take too long.
 
     Args:
         folder: the run's folder.
         dataset: the dataset of the run.
-        splits: the patients of each site that trains and of the validation site, by the name of the site.
+        splits: dictionary from the name of each site that trains, and of the validation site, to its patients.
         codecs: names or paths of the style codecs (pretrained encoders and decoders) that the method uses.
 
     Raises:

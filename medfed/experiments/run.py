@@ -36,7 +36,7 @@ from medfed.outputs.run_folder import RunFolder
 
 
 def default_folder(config: Config) -> Path:
-    """Return the folder of a run for which the user names no folder with `--out`.
+    """Return the folder of a run whose folder the user does not set with `--out`.
 
     The folder is `runs/CONFIG-METHOD-unseen_SITE-seedN`. CONFIG is the name of the config file without its ending, SITE
     is the name of the unseen site ("none" without an unseen site), and N is the seed. If there is a validation site,

@@ -53,9 +53,9 @@ class Experiment:
         sites: the sites that train.
         validation_site: the site that only computes validation scores; None if there is none.
         start: the coordinator's state before the first round.
-        splits: the training, validation and test patients of each source site, by its name. The last entry is the
-            validation site, if there is one; it has validation patients only.
-        unseen: cases of the unseen site, by its name; only the evaluation reads them.
+        splits: dictionary from the name of a source site to its training, validation and test patients. The last entry
+            is the validation site, if there is one; it has validation patients only.
+        unseen: dictionary from the name of the unseen site to its cases; only the evaluation reads them.
         clients: training and validation cases of each client; empty if each site is one client.
     """
 
@@ -102,7 +102,10 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
     if not config.deterministic and device.type == "cpu":
         raise UserError(f"{config.source}: deterministic: {ONLY_FOR_GPUS}")
     if not config.deterministic:
-        warnings.warn("deterministic is false, so each run gives other weights", stacklevel=2)
+        warnings.warn(
+            "deterministic is false, so each run gives different weights; set it to true for repeatable runs",
+            stacklevel=2,
+        )
     network = build_network(config.network, config.method, task, config.seed).to(device)
     if config.evaluation.tent:
         Tent(network)  # raises now, not after the last round, if the network has no BatchNorm

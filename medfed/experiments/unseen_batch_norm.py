@@ -22,7 +22,7 @@ from medfed.tasks.task import Task
 
 
 def unseen_bn_of(source_sites: Sequence[Site]) -> str:
-    """Return the rule by which a site that did not train gets its BatchNorm entries (for methods such as FedBN).
+    """Return the rule for the BatchNorm entries of a site without training (for methods such as FedBN).
 
     The rule is needed if each site that trains keeps its own BatchNorm entries.
 
@@ -88,8 +88,8 @@ def weights_of_nearest_site(
     }
     nearest = min(sorted(distance), key=distance.__getitem__)
     warnings.warn(
-        f"{name}: is tested with the BatchNorm of {nearest}, whose statistics are the nearest to those of its "
-        "unlabelled test images",
+        f"{name}: is tested with the BatchNorm of {nearest}, whose statistics are the nearest to those of the "
+        "unlabelled test images of the tested site",
         stacklevel=2,
     )
     return {**weights, **sites[nearest]}

@@ -47,11 +47,11 @@ class Engine(Protocol):
 
         Args:
             kind: the kind of all these requests: "share", "train", "validate" or "end".
-            messages: the requests, by the name of the site.
+            messages: dictionary from the name of a site to its request.
 
         Returns:
-            The replies, by the name of the site, sorted by name. If a site could not reply, either its entry is a
-            message of kind "failed" with the reason, or the site is missing from the dict.
+            Dictionary from the name of a site to its reply, sorted by name. If a site could not reply, either its entry
+            is a message of kind "failed" with the reason, or the site is missing from the dict.
         """
         ...
 
@@ -63,7 +63,7 @@ class Engine(Protocol):
         called before the first round, so that a run can be resumed, and after the last round, for the evaluation.
 
         Args:
-            took_part: the number of each site's last accepted round, by the name of the site (`State.took_part`).
+            took_part: dictionary from the name of a site to the number of its last accepted round (`State.took_part`).
             weights: the global weights after the last finished round; None does not change the weights of the sites.
         """
         ...

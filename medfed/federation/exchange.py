@@ -89,12 +89,14 @@ class Exchange:
         each rejected reply, a warning names the site.
 
         Args:
-            messages: the requests by the name of the site, all of one kind and round; at least one.
+            messages: dictionary from the name of a site to its request. All requests are of one kind and round; at
+                least one.
             state: the coordinator's state. The checks compare the weights in the replies with the global weights in the
                 state.
 
         Returns:
-            An object with the accepted replies, by the name of the site, and the kind and round of the requests.
+            An object with the accepted replies (a dictionary from the name of a site to its reply), and the kind and
+            round of the requests.
 
         Raises:
             UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer
@@ -127,12 +129,13 @@ class Exchange:
         the method, and the first error is raised.
 
         Args:
-            step: the computation, from the replies by the name of the site to a result of any type. It must not change
-                the replies.
+            step: the computation. The argument of `step` is a dictionary from the name of a site to its reply, which
+                `step` must not change. The result of `step` may have any type.
             replies: the accepted replies, as `ask` returns them.
 
         Returns:
-            The result of `step`, and the replies from which it was computed, by the name of the site.
+            The result of `step`, and a dictionary from the name of a site to its reply. The dictionary contains only
+            the replies from which the result was computed.
 
         Raises:
             UserError: if `step` raises a UserError, if a site is rejected and the setting `federation.on_bad_update` is

@@ -22,14 +22,14 @@ def message_rows(round_number: int, direction: str, messages: Mapping[str, Messa
     Args:
         round_number: the round that the messages belong to.
         direction: "up" for messages from the sites, "down" for messages to the sites.
-        messages: the messages by the name of the site. Replies that are rejected later are included, because they have
-            left their site.
+        messages: dictionary from the name of a site to its message. Replies that are rejected later are included,
+            because they have left their site.
 
     Returns:
         One dict for each row, with the keys of `COLUMNS`, sorted by site. For a tensor, `shape` is a text such as
         "16x3x3" ("1" for a scalar), `dtype` a text such as "float32", and `bytes` the size of its elements. For a fact,
-        `shape` is "1", `dtype` is "fact", and `bytes` is the number of characters of its JSON text. The checksum that
-        names the weights of a request is listed like a fact, as `weights_digest`.
+        `shape` is "1", `dtype` is "fact", and `bytes` is the number of characters of its JSON text. The checksum of the
+        weights in a request is listed like a fact, with the name `weights_digest`.
     """
     rows = []
     for site in sorted(messages):

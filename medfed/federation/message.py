@@ -2,8 +2,9 @@
 
 The coordinator sends a request (`Message`) to each site and receives a reply (`Message`) from it; engines carry both as
 the bytes of `Message.to_bytes`. `State` is everything that the coordinator remembers between rounds: a checkpoint is a
-stored `State`. Both are written as safetensors and never as pickle, so that reading them cannot run code. Equal content
-always gives equal bytes; that makes it possible to compare runs, and to recognise a request that was sent again.
+stored `State`. Messages and states are written as safetensors and never as pickle, so that reading them cannot run
+code. Equal content always gives equal bytes; that makes it possible to compare runs, and to recognise a request that
+was sent again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from medfed.federation.settings import Plan
 FORMAT = 1  # increased when the layout of messages changes
 CHECKPOINT_FORMAT = 2  # increased when the layout of checkpoints changes
 FAILED = "failed"  # the kind of a reply in which a site says why it could not do what was requested
-WEIGHTS_NEEDED = "weights_needed"  # the kind of a reply of a site that does not have the weights that a request names
+WEIGHTS_NEEDED = "weights_needed"  # the kind of a reply: "send the weights, I have only their checksum"
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,15 @@ class Message:
 
     Attributes:
         kind: what is requested: "share" (send the method's statistics), "train" (train for one round), "validate"
-            (score the weights) or "end" (the run is over). A reply has the kind of its request, "failed", or
-            "weights_needed" (the site does not have the weights that the request names).
+            (score the weights) or "end" (the run is over). A reply has the kind of its request, except in two cases:
+            "failed" (the site gives the reason), and "weights_needed" (the request has only the checksum of weights
+            that the site does not have).
         weights: entries of the network's state dict.
         tensors: other tensors that the method sends, by name.
         facts: named values without a shape (plain JSON values), such as the number of the round or a loss.
-        weights_digest: checksum that names the global weights of a request (`medfed.federation.model_transfer`). If
-            `weights` is empty, the site uses the weights that came with an earlier request and the same checksum. ""
-            means that the message has no checksum.
+        weights_digest: checksum of the global weights, in a request. If `weights` is empty, the site uses the weights
+            that it received earlier with the same checksum. "" means that the request is complete: it contains its
+            weights, or needs none. See `medfed.federation.model_transfer`.
     """
 
     kind: str
@@ -96,8 +98,8 @@ class State:
         round: number of finished rounds; 0 before the first round.
         weights: the global weights, as a state dict on the CPU.
         memory: the tensors that the method keeps at the coordinator, by name.
-        took_part: number of the last round in which each site's update was accepted, by the name of the site. 0 means
-            that the site failed to share before round 1 and therefore never trains.
+        took_part: dictionary from the name of a site to the number of the last round in which its update was accepted.
+            0 means that the site failed to share before round 1 and therefore never trains.
         parameters: the entries of `weights` that are parameters of the network. The others are buffers: running
             statistics and counters of BatchNorm.
         plan: sites, rounds and optimiser of this federation. `federate` sets it; it is not stored in a checkpoint.

@@ -75,8 +75,8 @@ class Method:
             settings, "paper" those of the paper, and "released" those of the authors' public code.
         moved: keys that configs of older versions had, each with the sentence that says what replaces it. A config with
             such a key is rejected with this sentence.
-        reads_features: True if a layer that `wrap_network` adds reads a feature map that other methods change. A stack
-            (several methods in one, `Stack`) calls `wrap_network` of such a method last.
+        reads_features: True if `wrap_network` adds a layer that reads a feature map, and other methods may change this
+            feature map. A stack (several methods in one, `Stack`) calls `wrap_network` of such a method last.
         fills_network: True if `on_round_start` writes entries of the network. A stack calls `on_round_start` of such a
             method first.
     """
@@ -126,14 +126,14 @@ class Method:
     def share_reads_network(self) -> bool:
         """Whether `share` reads the network's weights. Default: True.
 
-        If it is False, the request to share does not contain the weights, and `share` receives a network with arbitrary
-        weights. `share` may then use only the device of this network.
+        If the value is False, the request to share does not contain the weights, and `share` receives a network with
+        arbitrary weights. `share` may then use only the device of this network.
         """
         return True
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of the files that the method reads at the sites, as its settings name them. Default: none.
+        """Paths of the files that the method reads at the sites, from the method's settings. Default: none.
 
         An example is the file of a style codec (an encoder and a decoder that redraw images). All sites need the same
         files. In a real federation, the sites therefore receive copies of them.
@@ -196,7 +196,7 @@ class Method:
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Compute the statistics of a site's images that the method shares. Default: none.
 
-        The hook is called at each site, at the times that `shares` names.
+        The hook is called at each site, at the times given by `shares`.
 
         Args:
             site: name, images and random generator of the site.
@@ -313,8 +313,8 @@ class Method:
                 that the method keeps in `local.memory` must be on the CPU.
 
         Returns:
-            Tensors by name, on the CPU. The coordinator finds them in `updates[site].tensors`. They are listed in the
-            ledger, the run's table of everything that was sent. Default: none.
+            Tensors by name, on the CPU. The coordinator finds them in `updates[site].tensors`. These tensors are listed
+            in the ledger, the run's table of everything that was sent. Default: none.
         """
         return {}
 
@@ -324,7 +324,7 @@ class Method:
         The memory, `state.memory`, is what the method keeps at the coordinator between rounds.
 
         Args:
-            state: the state before the round, with the old weights and the old memory. They must not be changed in
+            state: the state before the round, with the old weights and the old memory, which must not be changed in
                 place.
             updates: the accepted updates by name of the site. An update has the `weights` after local training, the
                 `tensors` of `on_round_end`, and in `facts` the numbers "examples" (number of training images), "steps"

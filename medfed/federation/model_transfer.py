@@ -1,10 +1,23 @@
-"""Send the global weights to each site once, although several requests of a round need them.
+"""Send the global weights to each site only once, although several requests of a round need the same weights.
 
-A request contains a checksum of the weights that it needs (`Message.weights_digest`). At the coordinator,
-`WeightsSender` leaves the weights out of a request to a site that was sent the same weights before. At the site,
-`ReceivedWeights` keeps the last weights in memory, and puts them into such a request before anything else reads the
-request. If a site does not have the weights, for example because its process was started again, the site replies
-`WEIGHTS_NEEDED`, and the coordinator sends the complete request.
+A request is a message from the coordinator to a site; a reply is the site's message back. "share", "train" and
+"validate" requests need the global weights. A checksum stands for the weights: equal weights have equal checksums, and
+different weights have different ones (`weights_digest`). The transfer has three steps:
+
+1. The coordinator (`WeightsSender`) sends a site the weights and their checksum in the first request that needs these
+   weights. Later requests to the same site contain only the checksum, as long as the weights are the same.
+2. The site (`ReceivedWeights`) keeps the last weights in memory. Before a request is used, the site completes it: the
+   checksum is removed and, if the weights are not in the request, a copy of the kept weights is added.
+3. If a site no longer has the weights, for example because its process was restarted, it sends a reply of kind
+   "weights_needed", and the coordinator repeats the request with the weights and their checksum.
+
+A request therefore has one of four forms:
+
+    `weights`   `weights_digest`   meaning
+    filled      checksum           the weights are sent, and the site keeps them (step 1)
+    empty       checksum           the site uses the weights that it has kept under this checksum (step 2)
+    filled      ""                 complete: as the coordinator makes it, and as the site uses it
+    empty       ""                 complete: the request needs no weights
 """
 
 from __future__ import annotations
@@ -17,7 +30,7 @@ from torch import Tensor
 from medfed.federation.engine import Engine
 from medfed.federation.message import WEIGHTS_NEEDED, Message, digest, pack
 
-Messages = dict[str, Message]  # by the name of the site
+Messages = dict[str, Message]  # from the name of a site to its message
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
@@ -30,10 +43,12 @@ def weights_digest(weights: Mapping[str, Tensor]) -> str:
 
 
 class WeightsSender:
-    """Sends requests through an engine, without the weights if the site was sent the same weights before.
+    """Sends requests through an engine, without the weights to sites to which the same weights were already sent.
+
+    Such a request contains the checksum of the weights in their place. The module's docstring describes the transfer.
 
     Args:
-        engine: the engine, which carries the messages.
+        engine: delivers the requests to the sites, and returns the replies.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -43,26 +58,33 @@ class WeightsSender:
         self._receivers: set[str] = set()  # the sites that were sent them
 
     def assume_sent(self, weights: Mapping[str, Tensor], sites: Iterable[str]) -> None:
-        """Assume, for a run that is resumed, that these weights were sent to some sites before the run was stopped.
+        """Record that weights were already sent to some sites, by an earlier process of a run that is now resumed.
+
+        `exchange` then sends these sites only the checksum of the weights. A site that no longer has the weights
+        replies "weights_needed", and `exchange` sends the weights.
 
         Args:
-            weights: the global weights.
-            sites: the names of these sites. A site that no longer has the weights asks for them.
+            weights: the global weights: entries of the network's state dict, by name.
+            sites: the names of the sites to which the weights were sent.
         """
         self._use(weights)
         self._receivers.update(sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> tuple[Messages, list[tuple[str, Messages]]]:
-        """Send one request to each site; return the replies and a record of everything that was sent.
+        """Send one request to each site; return the replies, and a record of all messages.
+
+        If the weights of a request were already sent to a site, the site receives the checksum of the weights in their
+        place. If a site replies "weights_needed", it receives the request a second time, with the weights.
 
         Args:
-            kind: the kind of all these requests, such as "train".
-            messages: the complete requests by the name of the site. All requests that have weights have the same ones.
+            kind: the kind of all these requests: "share", "train", "validate" or "end".
+            messages: dictionary from the name of a site to its complete request: with weights, or without weights if it
+                needs none. Requests with weights all have the same weights.
 
         Returns:
-            Two values. The first is the replies by the name of the site. The second is a list of all messages in the
-            order in which they were sent. Each entry is a direction ("down" to the sites, or "up" from the sites) and
-            the messages by the name of the site, such as the requests without their weights.
+            - Dictionary from the name of a site to its reply.
+            - Record of all messages as they were sent, in order. Each entry is a pair: the direction, "down" (to the
+              sites) or "up" (to the coordinator), and a dictionary from the name of a site to the message.
         """
         sent = self._shortened(messages)
         replies = self._engine.exchange(kind, sent)
@@ -80,7 +102,7 @@ class WeightsSender:
         return replies, records
 
     def _shortened(self, messages: Mapping[str, Message]) -> Messages:
-        """Return the requests as they are sent. Requests that were one object stay one: it is converted only once."""
+        """Return the requests as they are sent. Sites with the same request object and form get the same new object."""
         variants: dict[tuple[int, bool], Message] = {}
         sent: Messages = {}
         for site, message in messages.items():
@@ -103,10 +125,10 @@ class WeightsSender:
 
 @dataclass
 class ReceivedWeights:
-    """Keeps in memory the weights that the sites of one process received last.
+    """The global weights that the sites of one process received last, in memory, with their checksum.
 
-    All sites of a federation work on the same global weights, so the process keeps one copy for all its sites. A site
-    can use the copy only if the site itself has received these weights.
+    All sites of a federation use the same global weights, so one copy serves all sites of a process. A site uses the
+    copy only if these weights were sent to this site. The module's docstring describes the transfer.
     """
 
     _digest: str = ""
@@ -114,19 +136,21 @@ class ReceivedWeights:
     _sites: set[str] = field(default_factory=set)
 
     def complete(self, requests: Mapping[str, Message]) -> tuple[Messages, list[str]]:
-        """Put the weights into requests that contain only a checksum, and keep weights that come with a request.
+        """Replace the checksum in each request by the weights that have this checksum.
 
-        The result is the same whether the weights came with a request or with an earlier one.
+        If a request contains weights together with their checksum, the weights are kept in memory first. Later requests
+        that have only the checksum are completed with the kept weights.
 
         Args:
-            requests: the requests by the name of the site, as they were received. They are not changed. All requests
-                that need weights need the same ones.
+            requests: dictionary from the name of a site to its request (`Message`), as it was received; not changed.
+                All checksums in these requests are equal.
 
         Returns:
-            Two values. The first is the complete requests by the name of the site, without the checksum. Their weights
-            are copies. If several sites have the same request object, they also have the same complete object. A
-            request without a checksum is returned unchanged. The second is the names of the sites that do not have the
-            weights. They have no complete request.
+            - Dictionary from the name of a site to its complete request: with a copy of the weights, and without the
+              checksum. If two sites had the same request object, they get the same new object. A request without a
+              checksum is returned as it is.
+            - Names of the sites whose request has only a checksum, if the weights with this checksum were not sent to
+              the site earlier. These sites are missing in the dictionary.
         """
         complete: dict[int, Message] = {}
         completed: Messages = {}
@@ -146,12 +170,12 @@ class ReceivedWeights:
         return completed, missing
 
     def keep(self, digest: str, weights: Mapping[str, Tensor], sites: Iterable[str]) -> None:
-        """Keep weights in memory, as if some sites had received them. Other weights are no longer kept.
+        """Keep weights in memory, as if some sites had received them; discard weights with another checksum.
 
         Args:
-            digest: the checksum of the weights, which later requests contain.
-            weights: entries of the network's state dict, by name. They are not copied.
-            sites: the names of these sites.
+            digest: the checksum of the weights, as `weights_digest` returns it.
+            weights: entries of the network's state dict, by name; not copied.
+            sites: the names of the sites. `complete` uses these weights only for sites for which they were kept.
         """
         if digest != self._digest:
             self._digest, self._weights, self._sites = digest, weights, set()

@@ -79,9 +79,9 @@ def protect(
 
     The change of the weights since the request is scaled down to the L2 norm `privacy.clip` if its norm is larger. All
     other tensors together are scaled down to the L2 norm `privacy.statistics_clip` if their norm is larger. Then noise
-    is added to every number. Its standard deviation is 2 * `clip` * `noise` for weights and 2 * `statistics_clip` *
-    `statistics_noise` for the other tensors. Integer tensors and facts (named values without a shape, such as the loss)
-    are not changed.
+    is added to every number. The standard deviation of the noise is 2 * `clip` * `noise` for weights and 2 *
+    `statistics_clip` * `statistics_noise` for the other tensors. Integer tensors and facts (named values without a
+    shape, such as the loss) are not changed.
 
     Args:
         reply: the site's reply. It is not changed in place.

@@ -50,7 +50,7 @@ def count_releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) 
         entries: the names in the network's state dict.
 
     Returns:
-        The two numbers (`weights` and `statistics`) for each site that sent a tensor, by the name of the site.
+        Dictionary from the name of a site that sent a tensor to its two numbers (`weights` and `statistics`).
     """
     network = set(entries)
     rows: Counter[tuple[str, ...]] = Counter()
@@ -114,7 +114,8 @@ def format_budget(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str
 
     Args:
         privacy: the `privacy` section of the config.
-        by_site: how many messages left each site, by the name of the site, as `count_releases` returns it.
+        by_site: dictionary from the name of a site to the numbers of messages that left the site, as `count_releases`
+            returns it.
 
     Returns:
         A dict with four entries: `epsilon` (the largest of all sites, or the text "none" if it is infinite), `delta`,

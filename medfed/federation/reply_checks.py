@@ -43,8 +43,8 @@ class Expected:
         kind: the kind of the request: "share", "train" or "validate".
         round: the round of the request.
         weights: the global weights that were sent.
-        examples: the number of images that each site reported in earlier rounds, by the name of the site; a site that
-            is missing here is not compared.
+        examples: dictionary from the name of a site to the number of images that the site reported in earlier rounds. A
+            site that is missing here is not compared.
         parameters: the names of the entries of `weights` that are parameters. The others are buffers, such as running
             statistics.
         largest_change: the setting `federation.largest_change`: how long a site's change of the weights (its L2 norm)
@@ -129,18 +129,24 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
     try:
         size = len(json.dumps(facts, allow_nan=False))
     except (TypeError, ValueError) as error:
-        raise InvalidReply("holds facts other than finite numbers, text, and lists of these") from error
+        raise InvalidReply(
+            "holds values that are neither tensors nor finite numbers, text, or lists of these"
+        ) from error
     if size > MAX_FACTS_CHARACTERS:
-        raise InvalidReply(f"has facts of {size:,} characters, but at most {MAX_FACTS_CHARACTERS:,} are allowed")
+        raise InvalidReply(
+            f"has values that are not tensors (facts) of {size:,} characters in total, but at most "
+            f"{MAX_FACTS_CHARACTERS:,} are allowed"
+        )
 
 
 def _check_examples(n_examples: object, n_before: int | None) -> None:
     if type(n_examples) is not int or not 1 <= n_examples <= MAX_EXAMPLES:
         raise InvalidReply(
-            f"reports {reprlib.repr(n_examples)} examples, but a whole number from 1 to {MAX_EXAMPLES:,} is expected"
+            f"reports {reprlib.repr(n_examples)} training images, but a whole number from 1 to {MAX_EXAMPLES:,} is "
+            "expected"
         )
     if n_before is not None and n_examples != n_before:
-        raise InvalidReply(f"reports {n_examples} examples, but reported {n_before} in an earlier round")
+        raise InvalidReply(f"reports {n_examples} training images, but {n_before} in an earlier round")
 
 
 def _is_number(value: object) -> bool:

@@ -14,10 +14,11 @@ Guarantees:
 * Resuming is bit-identical. A round depends on `State`, the sites' data and the seed alone, and all random numbers come
   from streams that are named after their purpose and round.
 * If only some sites reply, the result is bit-identical to a round in which only those sites were asked.
-* A late reply is never used: an engine returns only replies to the current requests, and a reply that names another
-  round is rejected.
-* A site's work counts once. Each request names the site's last accepted round, and the site restores its memory from
-  that round, so that work of a rejected round leaves no trace and a repeated request gives the same reply.
+* A late reply is never used: an engine returns only replies to the current requests, and a reply with the number of
+  another round is rejected.
+* A site's work counts once. Each request contains the number of the site's last accepted round, and the site restores
+  its memory from that round, so that work of a rejected round leaves no trace and a repeated request gives the same
+  reply.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def share(
     """Ask sites for the statistics that the method shares, and combine them at the coordinator.
 
     Args:
-        method: the method. Its hook `combine` turns the sites' statistics into the tensors that the coordinator keeps
+        method: the method, whose hook `combine` turns the sites' statistics into the tensors that the coordinator keeps
             (`state.memory`).
         exchange: sends the requests and checks the replies.
         state: the coordinator's state before this step; it is not changed.
@@ -170,12 +171,12 @@ def training_requests(method: Method, state: State, sites: list[str]) -> dict[st
     A message contains the global weights and the tensors that the method sends to the site.
 
     Args:
-        method: the method. Its hook `broadcast` returns the tensors for a site.
+        method: the method, whose hook `broadcast` returns the tensors for a site.
         state: the coordinator's state before the round, with the global weights.
         sites: the names of the sites that train in this round.
 
     Returns:
-        The messages, by the name of the site.
+        Dictionary from the name of a site to its message.
     """
     requests = requests_with_last_round("train", state, sites, state.round + 1)
     for site, request in requests.items():
@@ -198,9 +199,9 @@ def requests_with_last_round(kind: str, state: State, sites: Iterable[str], numb
         number: the round of the requests.
 
     Returns:
-        The requests by the name of the site. Each has two facts (named values without a shape): `round` is `number`,
-        and `last` is the site's last accepted round, or 0 if it has none. Sites with equal requests share one object,
-        which an engine then has to convert to bytes only once.
+        Dictionary from the name of a site to its request. Each request has two facts (named values without a shape):
+        `round` is `number`, and `last` is the site's last accepted round, or 0 if it has none. Sites with equal
+        requests share one object, which an engine then has to convert to bytes only once.
     """
     common: dict[int, Message] = {}
     lasts = {site: state.took_part.get(site, 0) for site in sites}
@@ -216,15 +217,16 @@ def aggregate(
     """Compute the coordinator's state after a round from the sites' updates (their weights after local training).
 
     Args:
-        method: the method. Its hooks compute the new global weights (`aggregate`) and the tensors that the coordinator
-            keeps between rounds (`remember`).
+        method: the method, whose hooks compute the new global weights (`aggregate`) and the tensors that the
+            coordinator keeps between rounds (`remember`).
         exchange: calls the hooks, and leaves out a site whose update makes the hooks fail.
         state: the state before the round; it is not changed.
         updates: the accepted replies to the training requests.
-        seed: the seed of the random streams.
+        seed: the seed of the config, from which the random numbers of `remember` are drawn.
 
     Returns:
-        The state after the round, and the updates from which it was computed, by the name of the site.
+        The state after the round, and a dictionary from the name of a site to its update. The dictionary contains only
+        the updates from which the state was computed.
 
     Raises:
         UserError: if the new weights, or the tensors that the coordinator keeps, contain NaN or infinite values; or if
@@ -266,9 +268,9 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
     Args:
         exchange: sends the requests.
         state: the state after the round.
-        updates: the updates of the round, by the name of the site. If the updates lack network entries, because these
-            entries stay at the sites, then no complete model exists for the validation site. In this case the
-            validation site, which never trains, is not asked.
+        updates: dictionary from the name of a site to its update of the round. If the updates lack network entries,
+            because these entries stay at the sites, then no complete model exists for the validation site. In this case
+            the validation site, which never trains, is not asked.
 
     Returns:
         `validation_score` is the mean over the sites that train, or None if there are no scores.

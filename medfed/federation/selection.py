@@ -1,4 +1,4 @@
-"""Rules that select the round whose weights are the result of a run (`federation.selection`).
+"""Rules that select a round; the weights of this round are the result of a run (`federation.selection`).
 
 No rule reads a score of the unseen site. The name of the rule is stored with every score (`summary.json`).
 """

@@ -26,7 +26,7 @@ class Training:
         optimizer: optimizer of the local training, "adam" or "sgd".
         learning_rate: step size in the first round, above 0.
         schedule: how the step size changes over the rounds: "constant", or "cosine", which falls from `learning_rate`
-            in the first round towards 0 along half a cosine wave. It is constant within a round.
+            in the first round towards 0 along half a cosine wave. The step size is constant within a round.
         betas: Adam's two decay rates, each in [0, 1). ELCFS's paper has (0.9, 0.99), its code PyTorch's (0.9, 0.999).
         momentum: momentum of SGD, in [0, 1). Adam does not use it.
         weight_decay: weight of the L2 penalty of the optimizer, at least 0.
@@ -69,8 +69,10 @@ class Training:
             rounds: the number of rounds of the run.
 
         Returns:
-            The field `learning_rate` if the field `schedule` is "constant". If it is "cosine", learning_rate * (1 +
-            cos(pi * (round_number - 1) / rounds)) / 2.
+            The value depends on the field `schedule`:
+
+            * "constant": the field `learning_rate`.
+            * "cosine": learning_rate * (1 + cos(pi * (round_number - 1) / rounds)) / 2.
         """
         if self.schedule == "constant":
             return self.learning_rate

@@ -92,18 +92,22 @@ class Site:
         them.
 
         Args:
-            request: a message of kind "share", "train" or "validate". It holds the number of the round, from 1, as the
-                fact `round`. (A fact is a named value without a shape.) It also holds the global weights, except in a
-                "share" request of a method that does not read them for sharing.
+            request: a message of kind "share", "train" or "validate". The request contains the fact `round` (the number
+                of the round, from 1; a fact is a named value without a shape) and the global weights. The weights may
+                be missing in a "share" request if the statistics do not depend on the network.
 
         Returns:
-            A message of the same kind. A "share" reply holds the statistics that the method computes from the site's
-            images (`Method.share`), and no weights. A "train" reply holds the weights after local training, the tensors
-            that the method sends with them (`Method.on_round_end`), and three facts: `examples` (number of training
-            images), `steps` (number of training steps) and `loss` (mean over the steps). A "validate" reply holds the
-            validation scores as facts; it is empty if the site has no validation patients. The reply has the kind
-            "weights_needed" if the request contains only the checksum of weights. To avoid this, an engine that keeps
-            the weights first puts them into the request (`ReceivedWeights.complete`).
+            A message of the same kind as the request:
+
+            * "share": the statistics that the method computes from the site's images (`Method.share`), and no weights.
+            * "train": the weights after local training, the tensors that the method sends with them
+              (`Method.on_round_end`), and three facts: `examples` (number of training images), `steps` (number of
+              training steps) and `loss` (mean over the steps).
+            * "validate": the validation scores as facts; none if the site has no validation patients.
+
+            Exception: if the request has only the checksum of the weights (`Message.weights_digest`), and not the
+            weights, the reply is an empty message of kind "weights_needed". An engine that keeps the weights at the
+            site therefore adds them to the request first (`ReceivedWeights.complete`).
 
         Raises:
             ValueError: if the kind is unknown, or the weights do not fit the network.

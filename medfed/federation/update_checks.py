@@ -1,6 +1,6 @@
 """Checks that the replies of a round must pass before they are used: functions of the requests and the replies only.
 
-`Exchange.ask` calls `validate_replies` after every exchange. It checks each reply on its own
+`Exchange.ask` calls `validate_replies` after every exchange. `validate_replies` checks each reply on its own
 (`medfed.federation.reply_checks`), then compares shapes across sites, then rejects updates whose change of the weights
 is much larger than the median. `Exchange.apply` calls `find_failing_sites` if the method cannot use replies that
 passed. A rejected reply never enters the global weights; `federation.on_bad_update` and `federation.quorum` decide
@@ -59,28 +59,30 @@ class Rejection:
 def validate_replies(
     requests: Mapping[str, Message], replies: Mapping[str, Message], expected: Expected
 ) -> tuple[RepliesBySite, list[Rejection]]:
-    """Separate the replies that can be used from those that are rejected.
+    """Separate the replies into accepted and rejected ones.
 
-    There are three checks. A reply that fails one of them is rejected.
-    First, each reply is checked on its own, for example for its kind, its size, and numbers that are not finite.
-    Second, names, dtypes and shapes are compared. Weights must have the entries that at least half of the sites sent.
-    Any other tensor must have the dtype, and in all dimensions except the first the sizes, that more than half of the
-    senders of this tensor use. A tensor that is named after an entry of the network, such as `control/ENTRY`, must also
-    have the shape of that entry.
-    Third, if `expected.largest_change` is set and at least three sites are left, the L2 norm of each site's weight
-    change is compared with the median over the sites. A site whose norm is more than `largest_change` times the median
-    is rejected.
+    There are three checks, one after another. A reply that fails a check is rejected.
+
+    1. Each reply is checked on its own, for example for its kind, its size, and numbers that are not finite.
+    2. Replies are compared with the network and with each other. For a "train" request, the weights must be exactly
+       those entries of the network that at least half of the sites sent, with the shapes and dtypes of the global
+       weights. Any other tensor is compared between the sites that sent a tensor of this name: its dtype, and its shape
+       without the first dimension, must be those of more than half of these sites. A tensor whose name is or ends in
+       the name of a network entry, such as `control/ENTRY`, must also have the shape of this entry.
+    3. For a "train" request, if `expected.largest_change` is set and at least three sites are left, each site's change
+       of the weights is measured by its L2 norm. A reply is rejected if its norm is more than `largest_change` times
+       the median over the sites.
 
     Args:
-        requests: what was sent, by the name of the site. A reply of any other site is rejected.
-        replies: what was received, by the name of the site. A missing reply, or a reply of kind "failed", gives a
-            rejection that is not counted as a bad reply (`Rejection.is_bad`).
+        requests: dictionary from the name of a site to its request. A reply of a site without a request is rejected.
+        replies: dictionary from the name of a site to its reply. A missing reply, a reply without a request, or a reply
+            of kind "failed" gives a rejection that is not counted as a bad reply (`Rejection.is_bad` is false).
         expected: what a valid reply must fit: the kind and round of the request, the global weights, the earlier
             numbers of images, and `largest_change`.
 
     Returns:
-        The accepted replies by the name of the site, and a list with one rejection for each other site. Both are sorted
-        by the names of the sites.
+        - Dictionary from the name of a site to its accepted reply, sorted by name.
+        - List with one `Rejection` for each other site that has a request or a reply, sorted by the name of the site.
     """
     missing = [site for site in requests if site not in replies]
     rejected = [_rejection(site, expected, "was not received", is_bad=False) for site in missing]
@@ -114,7 +116,7 @@ def find_failing_sites(
 
     Args:
         step: the computation, such as a method's aggregation; it is called once for each site.
-        replies: the accepted replies, by the name of the site.
+        replies: dictionary from the name of a site to its accepted reply.
         kind: the kind of the request that the sites replied to.
         number: the number of the round.
 

@@ -36,8 +36,9 @@ class ValidationSite:
             request: a message of kind "validate" with all entries of the network's state dict as `weights`.
 
         Returns:
-            A message of kind "validate". Its `facts` are the scores by name, such as `score`. If the request names
-            weights that it does not hold, the reply has the kind "weights_needed".
+            A message of kind "validate". Its `facts` are the scores by name, such as `score`. Exception: if the request
+            has only the checksum of the weights (`Message.weights_digest`), and not the weights, the reply is an empty
+            message of kind "weights_needed".
 
         Raises:
             ValueError: if the request has another kind, because this site neither trains nor shares.

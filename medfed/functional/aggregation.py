@@ -60,7 +60,7 @@ def gradient_masked_average(
     average.
 
     Args:
-        start: w, the weights from which all sites started their local training. It may have more entries than the
+        start: w, the weights from which all sites started their local training. `start` may have more entries than the
             local weights.
         local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries. K is
             at least 1.
@@ -124,7 +124,7 @@ def normalized_average(
     average.
 
     Args:
-        start: w, the weights from which all sites started their local training. It may have more entries than the
+        start: w, the weights from which all sites started their local training. `start` may have more entries than the
             local weights.
         local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries. K is
             at least 1.
@@ -213,7 +213,7 @@ def clipped_average(
     average.
 
     Args:
-        start: w, the weights from which all sites started their local training. It may have more entries than the
+        start: w, the weights from which all sites started their local training. `start` may have more entries than the
             local weights.
         local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries.
         fractions: (K,), p_k: the weight of each site in the average, at least 0, with sum 1.

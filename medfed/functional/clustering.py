@@ -35,8 +35,8 @@ def finch(vectors: Tensor) -> list[Tensor]:
         The partitions from the finest to the coarsest, each (N,) int64 on the CPU: the cluster number of each vector.
         Clusters are numbered from 0, in the order of their first vectors. A partition with one cluster is left out
         unless it is the only partition. If the vectors are permuted, the clusters stay the same, except for their
-        numbers and for ties. The lengths of the vectors do not change the first partition. They may change the later
-        partitions, because the mean of a cluster is the mean of its unscaled vectors, as in the paper. A mean of
+        numbers and for ties. The lengths of the vectors do not change the first partition. The lengths may change the
+        later partitions, because the mean of a cluster is the mean of its unscaled vectors, as in the paper. A mean of
         exactly zero has no direction and counts as orthogonal to all other means.
 
     Raises:
@@ -96,7 +96,8 @@ def cluster_means(vectors: Tensor, labels: Tensor) -> Tensor:
     sizes = labels.bincount()
     if not sizes.all():
         raise ValueError(
-            f"labels must use every number from 0 to {len(sizes) - 1}, got none of {_format_rows(sizes == 0)}"
+            f"labels must use every number from 0 to {len(sizes) - 1}, but these are missing: "
+            f"{_format_rows(sizes == 0)}"
         )
     sums = vectors.new_zeros(len(sizes), vectors.shape[1], dtype=torch.float64)
     return (sums.index_add_(0, labels, vectors.double()) / sizes[:, None]).to(vectors.dtype)

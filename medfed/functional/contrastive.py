@@ -114,8 +114,8 @@ def info_nce(
     Implements eq. 6-7 of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
     Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030). As printed, eq. 6
     leaves the positive pair out of the denominator, so its loss may be negative, even below -1 / temperature. The
-    released code includes the positive pair, and so does the default here. None of the two denominators includes other
-    vectors with the anchor's label. The pairs (i, j) and (j, i) have different losses, so both pairs count.
+    released code includes the positive pair, and so does the default here. Neither denominator includes other vectors
+    with the anchor's label. The pairs (i, j) and (j, i) have different losses, so both pairs count.
 
     MONAI's `ContrastiveLoss` is a different loss. It takes two inputs, and its positive pairs are row i of the first
     and row i of the second input. All other rows are negatives, even rows with the same label.

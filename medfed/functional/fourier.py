@@ -244,7 +244,10 @@ def unpack_window(packed: Tensor, spatial_dims: int = 2) -> Tensor:
     count = 2 * packed.shape[-1] - 1
     side = round(count ** (1 / spatial_dims))
     if side**spatial_dims != count:
-        raise ValueError(f"{packed.shape[-1]} values do not fit a {spatial_dims}-D window with an odd side")
+        raise ValueError(
+            f"{packed.shape[-1]} values do not fit a {spatial_dims}-D window with an odd side S; expected half of the "
+            "window's values and its centre, such as 5, 13 or 25 values in 2-D (S = 3, 5 or 7)"
+        )
     return torch.cat([packed, packed[..., :-1].flip(-1)], dim=-1).unflatten(-1, (side,) * spatial_dims)
 
 

@@ -64,7 +64,7 @@ def _matching_change(features: Tensor, style: Tensor) -> Tensor:
     """Return what exact matching adds to the features, (B, C, H, W), without a gradient to `features`."""
     if features.shape != style.shape or features.ndim != 4:
         shapes = f"{tuple(features.shape)} and {tuple(style.shape)}"
-        raise ValueError(f"features and style must be one shape (B, C, H, W), got {shapes}")
+        raise ValueError(f"features and style must have the same shape (B, C, H, W), got {shapes}")
     own = features.detach().flatten(2)
     rank = own.argsort(dim=2, stable=True).argsort(dim=2, stable=True)
     return (style.flatten(2).sort(dim=2, stable=True).values.gather(2, rank) - own).unflatten(2, features.shape[2:])

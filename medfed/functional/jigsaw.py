@@ -19,7 +19,7 @@ LUMA_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green and blue in the brightness
 
 @lru_cache(maxsize=8)
 def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
-    """Return n permutations of side * side tiles that differ from each other in as many places as possible.
+    """Return n permutations of the tiles of a square grid that differ from each other in as many places as possible.
 
     The first permutation is the identity. Each further permutation is the one whose smallest Hamming distance to the
     permutations before it is largest. Ties are broken by the largest sum of the distances, then by lexicographic order.
@@ -54,16 +54,17 @@ def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
 
 
 def shuffle_tiles(image: Tensor, order: Tensor) -> Tensor:
-    """Cut each image into side x side tiles and put them together in another order.
+    """Cut each image into a grid of n x n tiles, and put the tiles together in another order.
 
-    If H or W is not a multiple of `side`, the image is first cropped to the next smaller multiple, as evenly on both
-    sides as possible. After the permutation, the cropped margin is filled by repeating the pixels at the edge. No pixel
-    is interpolated, the size stays, and the margin does not reveal the original order.
+    n * n is the number of entries in a row of `order`. If H or W is not a multiple of n, the image is first cropped to
+    the next smaller multiple, as evenly on both sides as possible. After the permutation, the cropped margin is filled
+    by repeating the pixels at the edge. No pixel is interpolated, the size stays, and the margin does not reveal the
+    original order.
 
     Args:
-        image: (B, C, H, W), H and W at least `side`; not changed.
-        order: (B, side * side) int64: one permutation for each image, as in the rows of `tile_permutations`. Entry j is
-            the number of the tile that moves to place j, row by row.
+        image: (B, C, H, W), H and W at least n; not changed.
+        order: (B, n * n) int64: one permutation for each image, as in the rows of `tile_permutations`. Entry j is the
+            number of the tile that moves to place j. Tiles and places are counted from 0, row by row.
 
     Returns:
         (B, C, H, W) in the dtype of `image`. With the identity as order, an image without a cropped margin is returned
@@ -91,10 +92,10 @@ def turn_tiles_grey(image: Tensor, grey: Tensor) -> Tensor:
     Each pixel of a marked tile becomes 0.299 R + 0.587 G + 0.114 B in all three channels.
 
     Args:
-        image: (B, C, H, W), cut into side x side tiles; not changed. Images without exactly three channels are returned
-            as they are.
-        grey: (B, side * side) bool, True for the tiles to turn grey, row by row. If H or W is not a multiple of `side`,
-            the pixels of the margin belong to the nearest tile.
+        image: (B, C, H, W); not changed. Each image is divided into a grid of n x n tiles. Images without exactly three
+            channels are returned as they are.
+        grey: (B, n * n) bool, True for the tiles to turn grey, row by row. If H or W is not a multiple of n, the pixels
+            of the margin belong to the nearest tile.
 
     Returns:
         (B, C, H, W) in the dtype of `image`.

@@ -122,9 +122,9 @@ def check_same_entries(expected: Weights, given: Weights) -> None:
             another shape or dtype.
     """
     if missing := sorted(set(expected) - set(given)):
-        raise ValueError(f"{len(missing)} entries are missing, the first is '{missing[0]}'")
+        raise ValueError(f"the state dict lacks expected entries ({len(missing)}), such as '{missing[0]}'")
     if extra := sorted(set(given) - set(expected)):
-        raise ValueError(f"{len(extra)} entries are unknown, the first is '{extra[0]}'")
+        raise ValueError(f"the state dict contains unknown entries ({len(extra)}), such as '{extra[0]}'")
     for name, entry in expected.items():
         other = given[name]
         if entry.shape != other.shape or entry.dtype != other.dtype:

@@ -5,8 +5,8 @@ styles or spectra: `ELCFS` (FedDG), `CCST`, `FISC`, `StableFDG`. Normalisation: 
 site: `MixStyle`, `DSU`, `EFDMix`, `BigAug`. Training at each site: `JiGen`, `RSC`, `EpiFCR`, `FedSR`, `FPL`, `COPA`.
 Robust aggregation: `CoordinateMedian`, `TrimmedMean`, `NormClipping`. `Stack` combines several methods.
 
-To write a method, inherit from `Method` in a file of your own; `medfed.testing.check_method` checks it. A config names
-it by `package.module` or `package.module.Class`.
+To write a method, inherit from `Method` in a file of your own; `medfed.testing.check_method` checks it. The name of the
+method in a config is `package.module` or `package.module.Class`.
 
 >>> from medfed.methods import FedProx, Stack, FedBN
 >>> FedProx(mu=0.1)

@@ -79,7 +79,7 @@ class CCST(Method):
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
             images) or "uniform" (1 / K).
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
-            single patients. It trains as usual. At least 1. Not in the paper.
+            single patients. Such a site trains as usual. At least 1. Not in the paper.
 
     Presets: "medfed" is the default. "paper" restyles at 512 x 512 pixels. "released" is the authors' public code:
     restyling at 512 x 512 pixels, and uniform site weights.
@@ -201,7 +201,7 @@ class CCST(Method):
         """Return the styles of all sites, which every site receives together with the global weights.
 
         Args:
-            state: the coordinator's state. Its memory holds the styles.
+            state: the coordinator's state, whose memory holds the styles.
             site: not used. All sites receive the same tensors, which include the style of the receiving site.
 
         Returns:
@@ -273,7 +273,7 @@ class CCST(Method):
         """Return copies of images, redrawn in the style of each site.
 
         Args:
-            state: the coordinator's state. Its memory holds the styles that the sites shared.
+            state: the coordinator's state, whose memory holds the styles that the sites shared.
             image: (B, C, H, W), in [0, 1].
 
         Returns:

@@ -47,12 +47,12 @@ class COPA(Method):
 
     The paper predicts with the mean of the outputs of all K heads. Our heads are linear (a 1x1 convolution for masks),
     so the mean of their logits is exactly the logits of the mean head. The global model is therefore F with the mean of
-    all known heads, each counted once. It is an ordinary network, which is validated, exported and drawn as any other.
-    (The mean of K softmax outputs would be a different ensemble.) Sites validate this model, too.
+    all known heads, each counted once. The global model is an ordinary network, which is validated, exported and drawn
+    as any other. (The mean of K softmax outputs would be a different ensemble.) Sites validate this model, too.
 
-    A head has (D + 1) numbers per class (ResNet18 with 7 classes: 14.4 kB). It is also part of the weights that a site
-    sends, so the coordinator learns nothing new. Each site sees the separate heads of the others, of which FedAvg shows
-    only the average.
+    A head has (D + 1) numbers per class (ResNet18 with 7 classes: 14.4 kB). The head is also part of the weights that a
+    site sends, so the coordinator learns nothing new. Each site sees the separate heads of the others, of which FedAvg
+    shows only the average.
 
     With a single site, COPA is FedAvg. If a network has dropout before its head, the other sites' heads receive the
     features without dropout.
@@ -91,8 +91,8 @@ class COPA(Method):
         """Return the heads (last layers) of all other sites, which one site receives with the global weights.
 
         Args:
-            state: the coordinator's state. Its memory holds the heads of all sites.
-            site: name of the site that receives the heads. Its own head is left out.
+            state: the coordinator's state, whose memory holds the heads of all sites.
+            site: name of the site that receives the heads. This site's own head is left out.
 
         Returns:
             `heads/SITE/ENTRY`, where ENTRY is the state-dict name of an entry of the head, such as `fc.weight` (K, D)

@@ -99,7 +99,7 @@ class ELCFS(Method):
             code) or "negatives" (eq. 6 as printed; unbounded below).
         bank_share: fraction of a site's images, drawn at random, whose amplitudes it shares, in (0, 1]. 1 in the paper.
         min_patients: a site with fewer training patients than this shares nothing, because its amplitudes could be
-            traced to single patients. It trains as usual. At least 1. Not in the paper.
+            traced to single patients. Such a site trains as usual. At least 1. Not in the paper.
 
     Presets: "medfed" is the default. "paper" restyles each image once for every other site (`views: 0`). "released" is
     the authors' public code: only the mean brightness is exchanged, and completely (`alpha: 0`, `ratio: one`), one
@@ -147,8 +147,9 @@ class ELCFS(Method):
         """Return the low-frequency amplitudes of the site's training images.
 
         The amplitudes are those of the Fourier transform at the S x S lowest frequencies, with S = 2 * floor(alpha *
-        side) + 1 for images whose shorter side has `side` pixels. The amplitude at frequency 0 is the mean of the
-        image. The amplitudes are point-symmetric, so only about half of them are sent.
+        side) + 1. `alpha` is a setting of the method, and `side` is the length of the image's shorter side in pixels.
+        The amplitude at frequency 0 is the mean of the image. The amplitudes are point-symmetric, so only about half of
+        them are sent.
 
         Args:
             site: the site's images and random generator.
@@ -156,8 +157,8 @@ class ELCFS(Method):
 
         Returns:
             `windows`, (n, C, P) float32, for n images in random order, C channels and P = (S * S + 1) / 2. n is the
-            number of images times `bank_share`, rounded up. The dictionary is empty if the site has fewer than
-            `min_patients` training patients.
+            number of images times the setting `bank_share`, rounded up. The dictionary is empty if the site has fewer
+            training patients than the setting `min_patients`.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
@@ -196,8 +197,8 @@ class ELCFS(Method):
         """Return the low-frequency amplitudes of all other sites, which one site receives with the global weights.
 
         Args:
-            state: the coordinator's state. Its memory holds the amplitudes of all sites.
-            site: name of the site that receives the amplitudes. Its own amplitudes are left out.
+            state: the coordinator's state, whose memory holds the amplitudes of all sites.
+            site: name of the site that receives the amplitudes. This site's own amplitudes are left out.
 
         Returns:
             `bank/SITE`, (n, C, P) for each other site: P = (S * S + 1) / 2 amplitudes for each of n images and C
@@ -211,7 +212,7 @@ class ELCFS(Method):
         """Return copies of images with the low-frequency amplitudes of each site, averaged over the site's images.
 
         Args:
-            state: the coordinator's state. Its memory holds the amplitudes that the sites shared.
+            state: the coordinator's state, whose memory holds the amplitudes that the sites shared.
             image: (B, C, H, W), in [0, 1].
 
         Returns:
@@ -233,7 +234,7 @@ class ELCFS(Method):
         weights after one trial gradient step on the original images (the inner step), or with the present weights if
         the setting `episodic` is false. With the inner step, training prefers weights for which a step on the site's
         own images also helps on the copies. The boundary loss (`boundary_loss`) is multiplied by the setting `gamma`.
-        It is used for masks only.
+        This loss is used for masks only.
 
         Args:
             local: the site's round of training.

@@ -62,7 +62,7 @@ class EpiFCR(Method):
     same for all sites, that is never trained. The additional forward passes do not change BatchNorm's running
     statistics.
 
-    A site's own model starts from the first global weights that the site receives. It takes one Adam step
+    A site's own model starts from the first global weights that the site receives. This model takes one Adam step
     (betas 0.9, 0.999) on the task's loss of every batch and stays in the site's memory, with two moments per weight.
     The coordinator keeps the own models of the last round's sites. Epi-FCR cannot be stacked with StableFDG's
     attention, which adds to the head.
@@ -80,8 +80,8 @@ class EpiFCR(Method):
         domain_learning_rate: step size for the sites' own models, above 0. The default 0.001 is the authors' learning
             rate.
         min_patients: a site with fewer training patients than this does not send its own model, because the other sites
-            would receive a model of single patients. It still receives the models of others. At least 1. Not in the
-            paper.
+            would receive a model of single patients. Such a site still receives the models of others. At least 1. Not
+            in the paper.
 
     Presets: "medfed", "paper" and "released" are all the defaults.
     """
@@ -147,7 +147,7 @@ class EpiFCR(Method):
         of `site` in the random circle that the coordinator drew after the last round.
 
         Args:
-            state: the coordinator's state. Its memory holds the own models and the circle.
+            state: the coordinator's state, whose memory holds the own models and the circle.
             site: name of the site that receives the model. A site that is not in the circle receives the model at a
                 fixed position of the circle, which follows from the site's name.
 

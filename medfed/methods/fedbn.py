@@ -9,7 +9,7 @@ Communication per round and site: the weights without BatchNorm, down and up.
 
 Departures: BatchNorm layers are recognised by their module type. The public code looks for the letters "bn" in the
 names of entries, which misses `downsample.1` in a ResNet and `norm` in a DenseNet. The paper does not say which
-BatchNorm entries a site should use that did not train; `unseen_bn` decides.
+BatchNorm entries a site without training should use; `unseen_bn` decides.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class FedBN(Method):
     that unlabelled test images influence the predictions. An exported bundle always contains the average.
 
     Args:
-        unseen_bn: BatchNorm entries that a site uses that did not train. "average": the average of the source sites'
-            entries, weighted by their numbers of images, as the authors recommend. "batch_stats": the same weights and
-            biases, but each batch of test images is normalised by its own mean and variance (transductive: the
-            prediction for an image depends on the other images of its batch). "nearest": the entries of the source site
-            whose running statistics are most similar to those of the unseen site's images (transductive only in the
-            choice of that site; see `medfed.experiments.unseen_batch_norm`). The paper does not specify this.
+        unseen_bn: BatchNorm entries of a site that did not train. "average": the average of the source sites' entries,
+            weighted by their numbers of images, as the authors recommend. "batch_stats": the same weights and biases,
+            but each batch of test images is normalised by its own mean and variance (transductive: the prediction for
+            an image depends on the other images of its batch). "nearest": the entries of the source site whose running
+            statistics are most similar to those of the unseen site's images (transductive only in the choice of that
+            site; see `medfed.experiments.unseen_batch_norm`). The paper does not specify this.
         site_weights: weights of the sites in the average of the shared entries: "examples" (n_k / N, in proportion to
             their numbers of images) or "uniform" (1 / K).
 

@@ -94,7 +94,7 @@ class FedDGGA(Method):
         its last local training, both on the site's validation images.
 
         Args:
-            state: the state before the round. Its memory holds the sites' weights in the average and the losses of
+            state: the state before the round, whose memory holds the sites' weights in the average and the losses of
                 their own models.
             shared: by name of the site, the tensor `loss` (1,) of the global model, for each site that takes part in
                 the round.
@@ -133,7 +133,7 @@ class FedDGGA(Method):
         """Return the coordinator's memory with the new losses of the sites' trained networks.
 
         Args:
-            state: the state before the round. Its memory holds `weight/SITE`, the weight of each site in the average.
+            state: the state before the round, whose memory holds `weight/SITE`, the weight of each site in the average.
             updates: each site's update, by name of the site, with `loss` (1,) in its tensors.
             rng: not used.
 
@@ -146,8 +146,8 @@ class FedDGGA(Method):
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Return the new global weights: the average of the sites' network weights, with the adjusted site weights.
 
-        `combine` computed the site weights. They are scaled to sum 1 over the sites of this round. If all of them are
-        0, the sites count equally.
+        `combine` computed the site weights. The site weights are scaled to sum 1 over the sites of this round. If all
+        of them are 0, the sites count equally.
 
         Args:
             state: the state with the site weights `weight/SITE` in its memory.

@@ -109,7 +109,7 @@ class FedDyn(Method):
         """Update the site's gradient estimate in its memory: g <- g - alpha (w - w0). Send no tensors.
 
         w are the trained weights and w0 the weights at the start of the round. The estimate g approximates the gradient
-        of the site's loss at w. It never leaves the site. If `alpha` is 0, there is no estimate.
+        of the site's loss at w. This estimate never leaves the site. If `alpha` is 0, there is no estimate.
 
         Args:
             local: the site's round of training, with w and w0. `local.memory` is changed in place.

@@ -25,7 +25,7 @@ from medfed.functional.weights import squared_distance
 
 @dataclass(frozen=True)
 class FedProx(Method):
-    """FedAvg with a proximal term in the local loss, which keeps the weights close to the start of the round.
+    """FedAvg with a proximal term in the local loss: the weights stay close to the weights at the start of the round.
 
         L = L_task(w) + mu / 2 * ||w - w_t||^2                                                     (eq. 2)
 
@@ -46,7 +46,7 @@ class FedProx(Method):
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
         """Return the proximal term mu / 2 * ||w - w_t||^2, a scalar that is added to the loss.
 
-        w are the network's present trainable weights, and w_t are the weights at the start of the round. The term keeps
+        w are the network's current trainable weights, and w_t are the weights at the start of the round. The term keeps
         w close to w_t.
 
         Args:

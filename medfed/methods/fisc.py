@@ -107,8 +107,9 @@ class FISC(Method):
         ring_width: width in pixels of the ring of background around a structure, at least 1. For segmentation only; not
             in the paper.
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
-            single patients. It trains as usual. At least 1. Not in the paper. Clusters count alike, so a cluster of a
-            single patient has the same weight as a large one; `site_clusters: none` weights all images alike.
+            single patients. Such a site trains as usual. At least 1. Not in the paper. Clusters count alike, so a
+            cluster of a single patient has the same weight as a large one; `site_clusters: none` weights all images
+            alike.
 
     Presets: "medfed" is the default. "paper" has alpha 1 and the mean of the clusters' standard deviations. "released"
     is the authors' code: the finest clusters of sites, the lower median, and frozen BatchNorm.
@@ -262,7 +263,7 @@ class FISC(Method):
         The interpolation style is the common style that the coordinator computed from the styles of all sites.
 
         Args:
-            state: the coordinator's state. Its memory holds the interpolation style.
+            state: the coordinator's state, whose memory holds the interpolation style.
             site: not used. All sites receive the same style.
 
         Returns:
@@ -386,7 +387,7 @@ class FISC(Method):
         """Return copies of images, redrawn in the interpolation style, the common style of all sites.
 
         Args:
-            state: the coordinator's state. Its memory holds the interpolation style.
+            state: the coordinator's state, whose memory holds the interpolation style.
             image: (B, C, H, W), in [0, 1].
 
         Returns:

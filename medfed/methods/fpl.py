@@ -73,8 +73,8 @@ class FPL(Method):
             prototype of one image is that image's embedding. For masks, the number of images that show the structure.
             At least 1. Not in the paper.
         min_patients: a site with fewer training patients than this sends no prototypes, because they would describe
-            single patients. It trains as usual. At least 1. Not in the paper. The images of one class may still be of
-            few patients.
+            single patients. Such a site trains as usual. At least 1. Not in the paper. The images of one class may
+            still be of few patients.
         ring_width: width in pixels of the ring of background around the structures, at least 1. For segmentation only;
             not in the paper.
 
@@ -200,7 +200,7 @@ class FPL(Method):
         A prototype is the mean embedding of a class at one site.
 
         Args:
-            state: the coordinator's state. Its memory holds the cluster means.
+            state: the coordinator's state, whose memory holds the cluster means.
             site: not used. All sites receive the same tensors.
 
         Returns:

@@ -69,7 +69,7 @@ class HarmoFL(Method):
         perturbation: length of the weight perturbation delta (alpha in the paper), at least 0. 0 gives plain training
             steps. 0.05 in the authors' code.
         min_patients: a site with fewer training patients than this shares no amplitudes, because they would describe
-            single patients. It trains as usual. At least 1. Not in the paper.
+            single patients. Such a site trains as usual. At least 1. Not in the paper.
 
     Presets: "medfed" and "paper" are the defaults. "released" exchanges only the mean brightness, as the authors' code.
     """
@@ -184,7 +184,7 @@ class HarmoFL(Method):
         In later rounds nothing is returned, because the amplitudes are then a part of the network's weights.
 
         Args:
-            state: the coordinator's state. Its memory holds the amplitudes.
+            state: the coordinator's state, whose memory holds the amplitudes.
             site: not used. All sites receive the same tensor.
 
         Returns:
@@ -230,7 +230,7 @@ class HarmoFL(Method):
         """Return copies of images with the common low-frequency amplitudes, the average over all sites.
 
         Args:
-            state: the coordinator's state. Its memory holds the amplitudes.
+            state: the coordinator's state, whose memory holds the amplitudes.
             image: (B, C, H, W), in [0, 1].
 
         Returns:

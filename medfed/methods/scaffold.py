@@ -97,7 +97,7 @@ class SCAFFOLD(Method):
         """Return the global control, the mean gradient of all sites, which every site receives with the global weights.
 
         Args:
-            state: the coordinator's state. Its memory holds the control.
+            state: the coordinator's state, whose memory holds the control.
             site: not used. All sites receive the same tensors.
 
         Returns:

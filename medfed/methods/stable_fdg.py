@@ -101,7 +101,7 @@ class StableFDG(Method):
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
             images) or "uniform" (1 / K).
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
-            single patients. It trains as usual. At least 1. Not in the paper.
+            single patients. Such a site trains as usual. At least 1. Not in the paper.
 
     Presets: "medfed" is the default. "paper" does not clamp. "released" is the authors' code: no clamping and uniform
     site weights.
@@ -139,7 +139,7 @@ class StableFDG(Method):
             architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
 
         Raises:
-            UserError: if the network has fewer stages than the setting `stages` names, or if `attention` is true for a
+            UserError: if a stage in the setting `stages` is missing in the network, or if `attention` is true for a
                 network that predicts masks or that has a linear layer before its head.
         """
         n_stages = len(architecture.encoder_stages)
@@ -229,7 +229,7 @@ class StableFDG(Method):
         """Return the R styles of other sites that one site receives with the global weights.
 
         Args:
-            state: the coordinator's state. Its memory holds the styles chosen for each site.
+            state: the coordinator's state, whose memory holds the styles chosen for each site.
             site: name of the site that receives the styles.
 
         Returns:

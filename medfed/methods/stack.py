@@ -129,7 +129,8 @@ class Stack(Method):
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Let each method add its own layers to the network, in the order of the stack; return the network.
 
-        Methods whose layers read feature maps that other methods change (`reads_features`) come last.
+        Exception: methods with `reads_features` True come last, because their layers read feature maps, which the
+        layers of other methods may change.
 
         Args:
             network: the network, which may be changed in place.
@@ -304,8 +305,9 @@ class Stack(Method):
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
         """Return the new global weights, as the method of the stack with an aggregation of its own computes them.
 
-        At most one method of the stack has an aggregation of its own. If there is none, the result is the weighted
-        average of the sites' network weights, with the weights of the sites that `site_weights` names.
+        At most one method of the stack has an aggregation of its own. If there is none, the result is the average of
+        the sites' network weights, in which the sites are weighted as given by
+`site_weights`.
 
         Args:
             state: the state with the old global weights and the new memory.

@@ -65,7 +65,10 @@ def parse_row(
             number.
     """
     if len(line) != len(columns):
-        raise UserError(f"{path}, line {number}: has {len(line)} values, expected {len(columns)}; is it cut off?")
+        raise UserError(
+            f"{path}, line {number}: has {len(line)} values, expected {len(columns)}; is the file cut off? Copy it "
+            "again"
+        )
     row: dict = dict(zip(columns, line))
     for name in numbers:
         try:

@@ -118,7 +118,8 @@ def compute_class_metrics(
             sample contains the image.
 
     Returns:
-        For each metric, by its name, (R,) float64: one value per row of weights; NaN where the metric is undefined.
+        Dictionary from the name of a metric to (R,) float64: one value per row of weights; NaN where the metric is
+        undefined.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
@@ -151,7 +152,7 @@ def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels:
         labels: (N,), true classes, integers in 0..K-1.
 
     Returns:
-        The value; None if the metric is undefined for these images. A fraction is in [0, 1], also if tables show it in
+        The value; None if the metric is undefined for these images. A fraction is in [0, 1], even if tables show it in
         percent.
 
     Raises:

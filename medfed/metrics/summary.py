@@ -124,9 +124,12 @@ def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str
         cases: what a case is, in the plural (for example "patients"); used in the text of `reason`.
 
     Returns:
-        `p`, the p value; `n`, the number of common cases; `n_differ`, the number of cases with different values; and
-        `reason`. If the values of fewer than six cases differ, `p` is None and `reason` is a sentence. Otherwise
-        `reason` is None.
+        A dict with these keys:
+
+        * `p`: the p value; None if the values of fewer than six cases differ.
+        * `n`: the number of common cases.
+        * `n_differ`: the number of common cases with different values.
+        * `reason`: a sentence that says why there is no p value; None if there is one.
     """
     difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
     n, difference = len(difference), difference[difference != 0]

@@ -61,7 +61,7 @@ class AmplitudeNormaliser(nn.Module):
 
 
 def alpha_for_half_width(half_width: int, side: int) -> float:
-    """Return the window size alpha for which the window of low frequencies reaches the frequency `half_width`.
+    """Return the window size alpha for which the window of low frequencies ends at the frequency `half_width`.
 
     alpha is a fraction of the shortest side of the images. The functions in `medfed.functional.fourier` use
     floor(alpha * side) as the highest frequency of the window.

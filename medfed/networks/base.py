@@ -105,7 +105,7 @@ class NetworkSettings:
         return None
 
     def weights_file(self) -> Path | None:
-        """Return the path of the file of pretrained weights that the setting `weights` names.
+        """Return the path of the file of pretrained weights, which is the setting `weights`.
 
         Returns:
             The path; None if `weights` is "", so that training starts from random weights.
@@ -113,7 +113,7 @@ class NetworkSettings:
         return Path(self.weights) if self.weights else None
 
     def load_pretrained(self, network: nn.Module) -> None:
-        """Load the file of pretrained weights that the setting `weights` names into a network.
+        """Load pretrained weights into a network, from the file in the setting `weights`.
 
         Nothing is loaded if `weights` is "". A Python warning is given if the last layer keeps its random weights, or
         if weights for colour images are converted for grey images.

@@ -185,7 +185,7 @@ class Bundle(NetworkSettings):
         """Return the path of the file of pretrained weights.
 
         Returns:
-            If the setting `weights` is not "", the file that it names. If `weights` is "", the file
+            If the setting `weights` is not "", the file at this path. If `weights` is "", the file
             models/model.safetensors or models/model.pt in the bundle's folder, or None if the bundle has neither file.
         """
         if self.weights:

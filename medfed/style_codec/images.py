@@ -163,7 +163,7 @@ def crop_rng(seed: int, *purpose: str | int) -> torch.Generator:
 
     Args:
         seed: seed of the training.
-        purpose: words and numbers that name the use of the generator, such as "step" and the number of the training
+        purpose: words and numbers that describe the use of the generator, such as "step" and the number of the training
             step.
     """
     return stream(seed, "codec", *purpose)

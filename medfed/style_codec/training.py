@@ -189,10 +189,13 @@ class CodecTraining:
         """Continue an earlier training with the same settings: replace the state of this training by the saved state.
 
         Args:
-            data: the saved state, which `to_bytes` returned.
+            data: the saved state, which `to_bytes` returned. The state must be from a training with the same settings.
+                Only the shapes of the codec's weights are checked: a different learning rate, for example, is not
+                noticed.
 
         Raises:
             ValueError: if the bytes are damaged.
+            RuntimeError: if the saved weights do not fit the codec, for example because the codec has another encoder.
         """
         groups, header = unpack(data)
         self.step = header["step"]
@@ -207,8 +210,8 @@ class CodecTraining:
     def facts(self) -> dict[str, Any]:
         """Return a description of the training as JSON values: settings, images, and the codec's reconstruction error.
 
-        The reconstruction error is the error of encoding and decoding images without a change of style. It is measured
-        on 64 random crops of the content images, which are the images that the training redraws.
+        The reconstruction error is the error of encoding and decoding images without a change of style. This error is
+        measured on 64 random crops of the content images (the images that the training redraws).
 
         Returns:
             A dict with the keys `recipe` (the settings), `steps` (the number of finished steps), `data` (a description
@@ -263,10 +266,10 @@ def _style_loss(levels: Iterable[Tensor], styles: Iterable[tuple[Tensor, Tensor]
 
 
 def check_weights(recipe: Recipe) -> None:
-    """Check that the weight files that the settings name can be read, before a training reads or generates images.
+    """Check that the weight files in the settings can be read, before a training reads or generates images.
 
     Args:
-        recipe: settings of the training. They name a file only for the VGG encoder and its decoder.
+        recipe: settings of the training. Only the VGG encoder and its decoder have weight files (`encoder`, `decoder`).
 
     Raises:
         UserError: if a file is missing, damaged or of another network.

@@ -77,7 +77,7 @@ class BundleTemplate(ABC):
             module: the exported network.
 
         Returns:
-            The text of each placeholder, by the placeholder's name.
+            Dictionary from the name of a placeholder to its text.
         """
 
 
@@ -99,8 +99,7 @@ def read_2d(channels: int) -> list[Json]:
     """Return the config entries of the MONAI transforms that read a 2-D image file as (C, H, W).
 
     The pixels are those that `medfed.datasets.image_files` reads in training. MONAI reads (C, W, H), so the last
-    transform swaps the two axes. When MONAI inverts the transforms, the axes are swapped back. In a segmentation
-    bundle, the later transform `Resized` adds a third axis of length 1, and its inverse removes this axis.
+    transform swaps the two axes. When MONAI inverts the transforms, the axes are swapped back.
 
     Args:
         channels: number of channels of the result: 1 (grey) or 3 (RGB).
@@ -120,7 +119,7 @@ def channel_names(channels: int) -> dict[str, str]:
 
 
 def file_kinds(channels: int) -> str:
-    """Return the phrase of the model card that says which 2-D image files the model accepts.
+    """Return a phrase for the model card: the 2-D image files that the model accepts.
 
     An example of how the phrase begins is "8-bit grey images as PNG, JPEG or BMP".
 

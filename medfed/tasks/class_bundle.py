@@ -120,7 +120,7 @@ class ClassBundle(BundleTemplate):
                 contains a note about this.
 
         Returns:
-            The text of each placeholder, by the placeholder's name.
+            Dictionary from the name of a placeholder to its text.
         """
         mean, std = colour_scale(self.channels)
         numbers = f"minus {', '.join(map(str, mean))}, divided by {', '.join(map(str, std))} (fixed numbers)"

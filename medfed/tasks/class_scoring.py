@@ -233,8 +233,11 @@ class ClassScoring(Scoring):
             key: name of a metric; only "accuracy" can be tested.
 
         Returns:
-            "p" (the two-sided p value, or None), "n" (the number of patients, or None) and "reason" (why there is no p
-            value; None if there is one).
+            A dict with at least these keys:
+
+            * "p": the two-sided p value; None if there is none.
+            * "n": the number of patients with results of both methods; None if `key` is not "accuracy".
+            * "reason": a sentence that says why there is no p value; None if there is one.
         """
         if key != "accuracy":
             reason = f"{key} is a score of a site and not of a patient, so there are no pairs"

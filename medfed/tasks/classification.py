@@ -267,7 +267,7 @@ class Classification(Task):
         return samples
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
-        """Read the first 20 000 test images (MAX_HASHED_CASES) once, to find damaged files before training starts.
+        """Read the first 20,000 test images once, to find damaged files before training starts.
 
         Args:
             dataset: the dataset of the cases, which reads their files.
@@ -331,8 +331,9 @@ class Classification(Task):
     def typical_image(self, samples: ImageSamples) -> Tensor:
         """Return one image that represents a site in figures of the appearance of the sites' images.
 
-        The result is the first image whose class number is the largest class number that occurs in the samples. For the
-        classes "normal" (number 0) and "tumour" (number 1), the result is the first image with a tumour.
+        The classes are numbered from 0. The result is the first image with the highest class number that occurs in the
+        samples. For the classes "normal" (number 0) and "tumour" (number 1), the result is the first image with a
+        tumour.
 
         Args:
             samples: images of the site.

@@ -115,7 +115,7 @@ class MaskBundle(BundleTemplate):
             module: the exported network; it is not used, because all texts follow from the settings.
 
         Returns:
-            The text of each placeholder, by the placeholder's name.
+            Dictionary from the name of a placeholder to its text.
         """
         unit = "channel" if self.input_is_2d else "slice"
         return {

@@ -227,8 +227,11 @@ class MaskScoring(Scoring):
             key: name of the column to compare, such as "dice" or "hd95_mm".
 
         Returns:
-            "p" (the two-sided p value, or None), "n" (the number of pairs) and "reason" (why there is no p value; None
-            if there is one).
+            A dict with at least these keys:
+
+            * "p": the two-sided p value; None if there is none.
+            * "n": the number of pairs with values of both methods.
+            * "reason": a sentence that says why there is no p value; None if there is one.
         """
         return wilcoxon_test(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
 

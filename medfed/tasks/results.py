@@ -21,7 +21,7 @@ class EvaluationResult:
             (`medfed.tasks.mask_scoring`).
         ratios: one dict per case with the ratio of two structures' heights (`medfed.metrics.ratio`). Empty if the
             dataset defines no such ratio (`Dataset.ratio_structures`).
-        masks: predicted masks of each case of the unseen site, by the name of the case; figures show them.
+        masks: dictionary from the name of a case of the unseen site to its predicted masks; figures show them.
     """
 
     rows: Rows = field(default_factory=list)

@@ -245,7 +245,7 @@ class Scoring(ABC):
 
     @abstractmethod
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """Compare two methods by a paired Wilcoxon signed-rank test over patients.
+        """Compare two methods by a paired Wilcoxon signed-rank test.
 
         The values of a patient are first averaged over the seeds. For classification, each patient then gives one pair
         of values. For segmentation, each structure of a patient gives one pair of values.
@@ -256,8 +256,11 @@ class Scoring(ABC):
             key: name of the column to compare, such as "dice".
 
         Returns:
-            "p" (the two-sided p value, or None), "n" (the number of pairs, or None) and "reason" (why there is no p
-            value; None if there is one).
+            A dict with at least these keys:
+
+            * "p": the two-sided p value; None if there is none.
+            * "n": the number of pairs; None if the metric has no value for each patient, such as the AUROC of a site.
+            * "reason": a sentence that says why there is no p value; None if there is one.
         """
 
     @abstractmethod

@@ -171,10 +171,11 @@ class Segmentation(Task):
         """Prepare volumes for training or validation, and return their slices.
 
         The volumes are prepared one after another, and none is kept. If `volumes` is an iterator that reads each volume
-        when the volume is needed, the function needs little more memory than its result.
+        on demand, the function needs little more memory than its result.
 
         Args:
-            volumes: images (C, H, W, D) with masks (K, H, W, D), as loaded from their files; at least one.
+            volumes: images (C, H, W, D) with masks (K, H, W, D) of K structures, as loaded from their files; at least
+                one.
             n_volumes: the number of volumes, so that memory for their slices can be reserved; 0 if it is not known.
 
         Returns:

@@ -6,9 +6,9 @@
     def test_contract(name, check):
         check()
 
-The checks train toy federations of three sites for two rounds (`medfed.testing.toy`). They say whether a method works
-in a federation: whether results depend on the order of the sites, whether a run can be continued after a restart,
-whether only tensors leave a site. They do NOT check
+The checks train toy federations of three sites for two rounds (`medfed.testing.toy`). The checks say whether a method
+works in a federation: whether results depend on the order of the sites, whether a run can be continued after a restart,
+whether only tensors leave a site. The checks do NOT test
 
 - the method's mathematics: a method whose penalty has the wrong sign, or that averages the wrong tensors, passes.
   Compare one step with numbers that you computed by hand or with the authors' code;
@@ -87,19 +87,20 @@ def check_method(
     The rules concern the behaviour in a federation, for example that the order of the sites does not change the result.
     The method's mathematics, privacy and the use of a GPU are not checked; the docstring of the module
     `medfed.testing.checks` has the complete list. Each rule is checked for the method alone and for the method inside a
-    stack, which is a method that combines several methods. All checks together take about ten seconds on a CPU.
+    stack (a combination of several methods). All checks together take about ten seconds on a CPU.
 
     Args:
         method: the class, which must be usable with its default settings, or an object with the settings to check.
-        network: settings of the network to train, its class or its name, such as "unet". It decides the task: a network
-            with a decoder segments, any other classifies. The images have the smallest side of 32, 64, 128 or 256
-            pixels that fits the network. None takes a small U-Net for segmentation and a small DenseNet for
+        network: settings of the network to train, its class or its name, such as "unet". The network decides the task:
+            a network with a decoder segments, any other classifies. The images have the smallest side of 32, 64, 128 or
+            256 pixels that fits the network. None takes a small U-Net for segmentation and a small DenseNet for
             classification.
         tasks: what the method is made for: "segmentation", "classification" or a list of both. If `network` is given,
             only the task of this network is checked, and `tasks` must contain it.
 
     Raises:
-        ContractError: if the method breaks a rule; the first such rule is reported. It is an AssertionError.
+        ContractError: if the method breaks a rule; the first such rule is reported. ContractError is a kind of
+            AssertionError.
         ValueError: if `tasks` is empty, names an unknown task or does not fit `network`, or if `network` is no network,
             needs settings without a default, or does not fit images of any of these sides.
 
@@ -190,7 +191,7 @@ class Trial:
     Args:
         definition: the method, or its class, which is used with default settings.
         toy: the federation.
-        is_stacked: whether the method runs inside a stack, which is a method that combines several methods.
+        is_stacked: whether the method runs inside a stack (a combination of several methods).
     """
 
     definition: Method | type[Method]

@@ -39,7 +39,7 @@ def disc_slices(site: str, n_slices: int = 10, side: int = IMAGE_SIDE) -> Slices
     """Generate slices that show one bright disc each on a noisy background, with masks of the discs.
 
     Args:
-        site: name of the site. It determines the brightness of the discs and the random positions and sizes.
+        site: name of the site, which determines the brightness of the discs and the random positions and sizes.
         n_slices: number of slices.
         side: height and width of the slices in pixels. The radius of the discs is proportional to `side`.
 
@@ -75,16 +75,16 @@ class DiscImages:
 
     @classmethod
     def of_site(cls, site: str, n_images: int = 10, side: int = IMAGE_SIDE) -> DiscImages:
-        """Return the images of `disc_slices` as RGB images (n_images, 3, side, side), with one class for each image.
+        """Generate RGB images (n_images, 3, side, side) of one bright disc each, with the class of each disc.
 
         Args:
-            site: name of the site. It determines the brightness of the discs and the random positions and sizes.
+            site: name of the site, which determines the brightness of the discs and the random positions and sizes.
             n_images: number of images.
             side: height and width of the images in pixels.
 
         Returns:
-            Images in [0, 1] with three equal channels. The class is 1 if the disc covers more than 120 / 1024 of the
-            image, otherwise 0.
+            Images in [0, 1] with three equal channels, on a noisy background. The class is 1 if the disc covers more
+            than 120 / 1024 of the image, otherwise 0. The discs are those of `disc_slices`.
         """
         slices = disc_slices(site, n_images, side)
         is_large = slices.labels.sum(dim=(1, 2, 3)) > MIN_LARGE_AREA * (side / IMAGE_SIDE) ** 2

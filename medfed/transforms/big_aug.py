@@ -83,9 +83,10 @@ def build_big_aug(
     See Zhang et al., IEEE Transactions on Medical Imaging 39(7), 2020, https://arxiv.org/abs/1906.03347. The dictionary
     has an image (C, size, size) in [0, 1] under the key "image", and other images and masks under other keys. Each of
     the nine transforms is applied with the given probability. Blur, sharpening, noise, brightness, contrast and
-    perturbation (a random linear change of the intensities) change only the entry "image". Its intensities are clipped
-    to [0, 1]. Rotation, scaling and elastic deformation move the entry "image" and the entries of `image_keys` and
-    `mask_keys` in the same way. Outside of the image, the transforms use the intensities at the image's border.
+    perturbation (a random linear change of the intensities) change only the entry "image". The intensities of this
+    entry are clipped to [0, 1]. Rotation, scaling and elastic deformation move the entry "image" and the entries of
+    `image_keys` and `mask_keys` in the same way. Outside of the image, the transforms use the intensities at the
+    image's border.
 
     Args:
         ranges: the ranges of the transforms' parameters.

@@ -41,7 +41,7 @@ class StyleExpansion:
     """Training samples that contain each original sample K times, in its own or in other styles, with the same label.
 
     Sample i in its j-th style has the index i * K + j. Restyled images are rounded to float16 (steps of at most 0.0005
-    in [0, 1]). They are rounded even if they are not stored, so their values never depend on the store.
+    in [0, 1]). Restyled images are rounded even if they are not stored, so their values never depend on the store.
 
     When a batch first needs an image in a style, the image is restyled in all its styles for which the store has room,
     so that the image is encoded only once. If the store has no room, the image is restyled in the needed style only,

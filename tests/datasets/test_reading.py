@@ -92,7 +92,7 @@ class TestVolumes:
 
     def test_a_fourth_axis_is_channels_only_if_the_dataset_has_that_many(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels((*SHAPE, 2)))
-        refused(grey, path, "fourth axis of length 2, expected 1", "keep only one")
+        refused(grey, path, r"contains 2 volumes \(along its fourth axis\), expected 1", "keep only one")
         two = read_image(path, 2, [])
         np.testing.assert_array_equal(two.numpy(), np.moveaxis(voxels((*SHAPE, 2)), -1, 0))
         assert grey(nifti(tmp_path / "b.nii", voxels((*SHAPE, 1)))).shape == (1, *SHAPE)

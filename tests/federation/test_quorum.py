@@ -152,7 +152,7 @@ def test_a_site_that_reports_another_number_of_images_is_refused(fedavg):
         return replies
 
     engine.exchange = growing
-    with pytest.raises(UserError, match="west: its update of round 2 reports 11 examples, but reported 10 in an"):
+    with pytest.raises(UserError, match="west: its update of round 2 reports 11 training images, but 10 in an"):
         finish(engine, fedavg, toy.start(fedavg), Federation(rounds=3))
 
 

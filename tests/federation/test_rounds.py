@@ -151,7 +151,7 @@ def test_an_update_of_no_examples_is_refused_with_the_sites_name(toy, fedavg, tw
         return replies
 
     engine.exchange = miscount
-    with pytest.raises(UserError, match=f"west: its update of round 1 reports {examples} examples"):
+    with pytest.raises(UserError, match=f"west: its update of round 1 reports {examples} training images"):
         finish(engine, toy.start(fedavg), fedavg, two_rounds)
 
 

@@ -107,7 +107,7 @@ def test_state_dicts_with_other_entries_are_rejected():
     shares = torch.ones(3) / 3
     clipped = partial(clipped_average, ends[0], fractions=shares, parameters=PARAMETERS)
     for make in (coordinate_median, partial(trimmed_mean, cut=1), clipped):
-        with pytest.raises(ValueError, match="1 entries are missing, the first is 'conv.weight'"):
+        with pytest.raises(ValueError, match=r"lacks expected entries \(1\), such as 'conv.weight'"):
             make(ends)
 
 

@@ -331,7 +331,7 @@ FILES = {  # what is wrong: (what is done to image and mask, what the sentence h
         ("Case00.nii.gz: 1 of 9,600 voxels are NaN and 0 are infinite", "expected finite numbers", "repair the file")),
     "row 27, a fourth axis": (
         lambda image, mask: spoil(image, lambda array: np.stack([array, array], -1)),
-        ("Case00.nii.gz: the volume has a fourth axis of length 2, expected 1", "keep only one")),
+        ("Case00.nii.gz: the file contains 2 volumes (along its fourth axis), expected 1", "keep only one")),
     "row 30, another shape": (
         lambda image, mask: spoil(mask, lambda array: array[:-1]),
         ("Case00_Segmentation.nii.gz: the mask has 39 x 40 x 6 voxels", "Case00.nii.gz has 40 x 40 x 6", "resample")),

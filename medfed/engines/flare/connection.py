@@ -76,13 +76,13 @@ class FlareConnection:
 
         Args:
             kind: the kind of all these requests: "share", "train", "validate" or "end".
-            messages: the requests by the name of the site.
+            messages: dictionary from the name of a site to its request.
             timeout_s: seconds until a site must have replied; 0 waits as long as the job runs.
             on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
                 requests); None calls nothing.
 
         Returns:
-            One reply for each site, by the name of the site, sorted by name. If a site did not reply, its entry is a
+            Dictionary from the name of each site to its reply, sorted by name. If a site did not reply, its entry is a
             message of kind "failed" with the reason.
         """
         replies: dict[str, Message] = {}

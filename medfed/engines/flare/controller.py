@@ -1,7 +1,8 @@
 """The part of the coordinator that runs inside NVIDIA FLARE: it passes requests to the sites and replies back.
 
-It makes no decisions. The round loop, its checkpoints and all checks are in the coordinator's own program, which holds
-the other end of the connection (`FlareConnection`); this FLARE job can therefore end and be replaced at any time.
+The controller makes no decisions. The round loop, its checkpoints and all checks are in the coordinator's own program,
+which holds the other end of the connection (`FlareConnection`); this FLARE job can therefore end and be replaced at any
+time.
 """
 
 from __future__ import annotations

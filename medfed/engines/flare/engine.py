@@ -77,11 +77,12 @@ class FlareEngine:
 
         Args:
             kind: the kind of all these requests: "share", "train", "validate" or "end".
-            messages: the requests by the name of the site.
+            messages: dictionary from the name of a site to its request.
 
         Returns:
-            The replies, by the name of the site. If a site is not connected, reports an error, or does not reply within
-            `federation.reply_timeout_s` seconds (0: no limit), its entry is a message of kind "failed" with the reason.
+            Dictionary from the name of a site to its reply. If a site is not connected, reports an error, or does not
+            reply within `federation.reply_timeout_s` seconds (0: no limit), its entry is a message of kind "failed"
+            with the reason.
 
         Raises:
             UserError: if FLARE's server ended or does not reply, or no hospital joined.
@@ -101,11 +102,11 @@ class FlareEngine:
     def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
         """Do nothing. Other engines use this method to restore the tensors that the sites keep between rounds.
 
-        With this engine, a site reads these tensors from its own files, because each request names the site's last
-        accepted round.
+        With this engine, a site reads these tensors from its own files, because each request contains the number of the
+        site's last accepted round.
 
         Args:
-            took_part: the number of each site's last accepted round, by the name of the site; not used.
+            took_part: dictionary from the name of a site to the number of its last accepted round; not used.
             weights: the global weights; not used. A hospital that no longer has the weights asks for them.
         """
 

@@ -86,7 +86,10 @@ def to_message(shareable: Shareable) -> Message:
         named = str(header.get("weights_digest", ""))
         return Message(header["kind"], groups["weights"], groups["tensors"], header["facts"], named)
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"the meta data '{META_KEY}', or the tensors that it lists, are wrong ({error!r})") from error
+        raise ValueError(
+            f"the message cannot be read, because its metadata '{META_KEY}' do not fit its tensors ({error!r}); check "
+            "that the coordinator and the site have the same version of medfed"
+        ) from error
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -26,7 +26,8 @@ class BundleFiles:
 
     Args:
         path: the bundle's folder or zip file.
-        names: for each file, by its path within the bundle (such as "models/model.pt"), a function that opens it.
+        names: dictionary from the path of a file within the bundle (such as "models/model.pt") to a function that opens
+            this file.
     """
 
     path: Path

@@ -57,7 +57,7 @@ def model_card(
         provenance: how the model was trained, as plain JSON values: sites, unseen_site, method, rounds, seed and
             others. Values may be missing.
         summary: content of `summary.json`, for the scores and for remarks such as those of `card_notes`.
-        versions: for each package that a user must install, by its name, the version.
+        versions: dictionary from the name of a package that a user must install to its version.
         image_size: side length of the network's square input image in pixels.
         has_script: whether the bundle contains `models/model.ts` (TorchScript).
 

@@ -95,7 +95,7 @@ def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, s
         rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
         structure: name of the structure (such as an organ) to show. Rows of other structures are left out.
         measure: the metric to show: its title, the limits of its axis, and a function that returns its value for a row.
-        scoring: the metrics of the run's task. It says which cases are drawn as crosses.
+        scoring: the metrics of the run's task, which also decide which cases are drawn as crosses.
     """
     sites = sorted({(ROLES.index(row["role"]), row["site"]) for row in rows})
     groups = []
@@ -112,7 +112,7 @@ def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring
         name: the text above the box.
         rows: rows of `cases.csv`: one dict of scores per image, or per structure of a patient.
         measure: the metric to show: its title, the limits of its axis, and a function that returns its value for a row.
-        scoring: the metrics of the run's task. It says which cases are drawn as crosses.
+        scoring: the metrics of the run's task, which also decide which cases are drawn as crosses.
         role: how the site took part: "seen" (it trained), "validation" (it only scored) or "unseen". The role decides
             the colour of the box.
     """

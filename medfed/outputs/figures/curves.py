@@ -84,8 +84,8 @@ def save_training_curves(
         history: the rows of `history.csv`, one dict per round (see `run_panels`).
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-        ends: for each site that did not train, by its name, (round, boundary distance). At such a site, the boundary
-            distance is measured only once, so the panel shows one point. None is the same as an empty dict.
+        ends: dictionary from the name of a site that did not train to (round, boundary distance). At such a site, the
+            boundary distance is measured only once, so the panel shows one point. None is the same as an empty dict.
     """
     *usual, boundary_distance = run_panels(history, ends or {})
     panels = usual if boundary_distance.is_empty else [*usual, boundary_distance]
@@ -103,8 +103,8 @@ def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[
             validation). Values that were measured only in some runs are optional: `boundary_distance` (mean cosine
             distance between the features on the boundary of a structure and the features in a ring of background around
             the structure), `validation_site_score`, and the values of single sites, such as `train_loss/SITE`.
-        ends: for each site that did not train, by its name, (round, boundary distance). At such a site, the boundary
-            distance is measured only once, so the panel shows one point.
+        ends: dictionary from the name of a site that did not train to (round, boundary distance). At such a site, the
+            boundary distance is measured only once, so the panel shows one point.
 
     Returns:
         Three panels: training loss, validation score, boundary distance. Curves without points are left out, so a panel
@@ -133,8 +133,8 @@ def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurveP
     A curve is the mean over all runs of the method (all unseen sites and seeds).
 
     Args:
-        histories: for each method, by its name, a list with the history of each of its runs. A history is the rows of
-            `history.csv`, one dict per round (see `run_panels`).
+        histories: dictionary from the name of a method to a list with the history of each of its runs. A history is the
+            rows of `history.csv`, one dict per round (see `run_panels`).
 
     Returns:
         Three panels: training loss, validation score and boundary distance, as in `run_panels`. Curves without points
@@ -151,7 +151,7 @@ def curve_figure(panels: Sequence[CurvePanel], with_legend: bool) -> Figure:
     """Draw panels of training curves side by side, and return them as a matplotlib figure.
 
     Args:
-        panels: the panels to draw. An empty panel shows the text "none recorded".
+        panels: the panels to draw. A panel without curves shows the text "none recorded" in place of the curves.
         with_legend: True draws a legend in each panel. False draws no legend, for the HTML report, which has a legend
             of its own.
     """

@@ -31,7 +31,7 @@ class RestyledImages:
 
     Attributes:
         images: (N, C, H, W) in [0, 1], the original images.
-        styled: for each style, by its name, the N images in that style (N, C, H, W).
+        styled: dictionary from the name of a style to the N images in this style (N, C, H, W).
         patients: the patient of each image.
     """
 
@@ -57,7 +57,7 @@ def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_l
     patient is from the same site.
 
     Args:
-        sites: for each site, by its name, its original images and their copies in the styles of other sites.
+        sites: dictionary from the name of a site to its original images and their copies in the styles of other sites.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """

@@ -30,7 +30,7 @@ def save_style_gallery(
 
     Args:
         original: (C, H, W) in [0, 1].
-        styled: for each style, by its title, the image in this style (C, H, W).
+        styled: dictionary from the title of a style to the image in this style (C, H, W).
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
         axes: two letters, the directions in the patient in which H and W increase, such as "RA" for right and anterior
@@ -65,8 +65,9 @@ def save_style_grid(
     Each row shows one image: on the left the original, and then the image in each style.
 
     Args:
-        images_by_site: for each source site, by its name, a pair: its image (C, H, W) in [0, 1], and a dict with the
-            same image in the style of each site, by the name of that site. A missing style leaves an empty panel.
+        images_by_site: dictionary from the name of a source site to a pair: its image (C, H, W) in [0, 1], and a
+            dictionary from the name of a site to the same image in the style of this site. A missing style leaves an
+            empty panel.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
         axes: two letters, the directions in the patient in which H and W increase, such as "RA" for right and anterior
@@ -95,8 +96,8 @@ def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_
     https://arxiv.org/abs/2210.00912).
 
     Args:
-        images_by_site: for each site, by its name, a pair: its images before and its images after the exchange. Each is
-            (N, C, H, W); N may differ. The grey level of a pixel is the mean over its channels.
+        images_by_site: dictionary from the name of a site to a pair: its images before and its images after the
+            exchange. Each is (N, C, H, W); N may differ. The grey level of a pixel is the mean over its channels.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """

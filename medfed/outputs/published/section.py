@@ -119,9 +119,9 @@ def table_facts(table: PublishedTable) -> tuple[str, ...]:
 
 
 def block_title(block: PublishedBlock) -> str:
-    """Return the title of one block of a published table, with metric, unit, and the meaning of its columns.
+    """Return the title of one block of a published table.
 
-    The title also says whether higher or lower is better.
+    An example is "Disc Dice (%), higher is better; each column: unseen site".
 
     Args:
         block: the part of a published table for one dataset and one metric.

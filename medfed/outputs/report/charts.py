@@ -34,8 +34,8 @@ def run_boxes(run: Run, prefix: str) -> list[Chart]:
 
     Args:
         run: the finished run.
-        prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
-            report.
+        prefix: text at the beginning of the charts' ids in the HTML report. The text must differ between the sections
+            of a report.
 
     Returns:
         The charts, as SVG with caption and legend.
@@ -57,8 +57,8 @@ def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
 
     Args:
         comparison: the runs that are compared.
-        prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
-            report.
+        prefix: text at the beginning of the charts' ids in the HTML report. The text must differ between the sections
+            of a report.
 
     Returns:
         The charts, as SVG with caption and legend.
@@ -88,8 +88,8 @@ def run_curves(run: Run, prefix: str) -> list[Chart]:
 
     Args:
         run: the finished run.
-        prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
-            report.
+        prefix: text at the beginning of the charts' ids in the HTML report. The text must differ between the sections
+            of a report.
 
     Returns:
         The charts, as SVG with caption and legend.
@@ -110,8 +110,8 @@ def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
 
     Args:
         comparison: the runs that are compared.
-        prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
-            report.
+        prefix: text at the beginning of the charts' ids in the HTML report. The text must differ between the sections
+            of a report.
 
     Returns:
         The charts, as SVG with caption and legend.
@@ -135,8 +135,8 @@ def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:
 
     Args:
         comparison: the runs that are compared.
-        prefix: text at the beginning of the charts' ids in the HTML report. It must differ between the sections of a
-            report.
+        prefix: text at the beginning of the charts' ids in the HTML report. The text must differ between the sections
+            of a report.
 
     Returns:
         The charts, as SVG with caption and legend.

@@ -137,17 +137,19 @@ def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
 def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str, list[MethodStack]]:
     """Return the figures that show predictions, so that a reader can compare the methods at each unseen site.
 
-    The figures of one kind at one site are from the same seed. Figures that show the same cases for every method come
-    first. Figures for which each method chose other cases follow. A figure is left out if it is larger than what
-    remains of the budget.
+    First come figures that show the same cases for every method, then figures that show different cases, because each
+    method chooses its own cases. The figures of one kind at one site are from runs with the same seed. A figure is left
+    out if it is larger than what remains of the budget.
 
     Args:
         comparison: the runs that are compared.
         budget: the limit for the size of all figures; it is updated in place.
 
     Returns:
-        For each unseen site, by its name, one `MethodStack` per kind of figure. Sites without figures of at least two
-        methods are left out.
+        Dictionary from the name of an unseen site to a list with one `MethodStack` for each kind of figure. A kind is
+        what the figures show, such as contours of the same cases for every method. A `MethodStack` contains the figures
+        of all methods, to be shown one above the other. Kinds and sites without figures of at least two methods are
+        left out.
     """
     stacks: dict[str, list[MethodStack]] = {site: [] for site in sorted({run.unseen for run in comparison.runs})}
     label = comparison.runs[0].data_label

@@ -75,7 +75,7 @@ class Ledger:
 
     Attributes:
         totals: the totals by direction, group and name.
-        by_site: for each site, by its name, {(direction, group): bytes}.
+        by_site: dictionary from the name of a site to a dictionary {(direction, group): bytes}.
         n_rows: number of rows that were read.
     """
 

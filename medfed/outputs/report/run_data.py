@@ -35,7 +35,7 @@ class Run:
         rows: the rows of `cases.csv`: one dict of scores per image, or per structure of a patient.
         history: the rows of `history.csv`: one dict per round, with losses and validation scores.
         ledger: the totals of `ledger.csv`, the list of everything that was sent to or from the sites.
-        row: the method and varied settings that name the run in its comparison.
+        row: the method and varied settings, which identify the run in its comparison.
         scoring: the metrics of the run's task.
     """
 
@@ -100,8 +100,8 @@ def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
 
     Args:
         path: the folder.
-        row: the method and varied settings that name the run in its comparison. None reads the method and settings from
-            the folder.
+        row: the method and varied settings, which identify the run in its comparison. None reads the method and
+            settings from the folder.
 
     Raises:
         UserError: if the run is not finished, or if a file is missing or damaged.

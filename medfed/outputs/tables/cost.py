@@ -110,12 +110,14 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
 def cost_rows(costs: Mapping[str, Cost]) -> list[list[str]]:
     """Return the costs of methods as rows of text: a header row, then one row for each method.
 
-    The columns are the name of the method and the fields of `Cost` in their order. Times are in seconds. The bytes of
-    one round (`up`, `down`) are in MB, and the bytes before the first round (`up_once`, `down_once`) in kB. An unknown
-    time is "-".
+    The first column is the name of the method. The other columns are the fields of `Cost` in their order:
+
+    * times, in seconds; an unknown time is "-",
+    * bytes of one round (`up`, `down`), in MB,
+    * bytes before the first round (`up_once`, `down_once`), in kB.
 
     Args:
-        costs: the cost of each method, by the method's name in the table.
+        costs: dictionary from the name of a method in the table to its cost.
     """
     lines = [["method", *HEAD.values()]]
     for method, cost in costs.items():
@@ -130,7 +132,7 @@ def cost_csv(costs: Mapping[str, Cost]) -> str:
     bytes. An unknown time is an empty field.
 
     Args:
-        costs: the cost of each method, by the method's name in the table.
+        costs: dictionary from the name of a method in the table to its cost.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

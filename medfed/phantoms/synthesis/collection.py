@@ -25,8 +25,8 @@ def stream(seed: int, *purpose: object) -> np.random.Generator:
 
     Args:
         seed: seed of the whole collection of synthetic images.
-        purpose: words and numbers that name the use of the generator, for example "eye", the site's name and the case
-            number.
+        purpose: words and numbers that describe the use of the generator, for example "eye", the site's name and the
+            case number.
     """
     name = "/".join(map(str, (seed, *purpose))).encode()
     return np.random.default_rng(int.from_bytes(hashlib.blake2b(name, digest_size=16).digest(), "big"))

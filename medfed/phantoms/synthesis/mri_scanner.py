@@ -110,8 +110,8 @@ def magnetisation(parts: Iterable[Part], grid: Grid, scanner: Scanner, t2_ratios
         parts: anatomical structures in the order of drawing. Later structures cover earlier ones.
         grid: positions of the voxels, with the random fields by which the relaxation time T2 varies inside a tissue.
         scanner: parameters of the scanner.
-        t2_ratios: factors that are applied to T2, by the name of the tissue. The T2 of a tissue without an entry is
-            unchanged.
+        t2_ratios: dictionary from the name of a tissue to the factor that is applied to its T2. The T2 of a tissue
+            without an entry is unchanged.
 
     Returns:
         (Z, Y, X) float32, at least 0, where 1 is the signal of fully relaxed water.

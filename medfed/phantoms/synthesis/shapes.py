@@ -106,7 +106,7 @@ def regular_grid(z_mm: ndarray, y_mm: ndarray, x_mm: ndarray, edge_mm: float) ->
 
 
 def bend(grid: Grid, shift_x_mm: ndarray, shift_y_mm: ndarray) -> Grid:
-    """Return a copy of the grid whose points are displaced, which deforms shapes that are evaluated on it later.
+    """Return a copy of the grid with displaced points. Shapes that are evaluated on the copy are deformed.
 
     A shape that is evaluated on the new grid is shifted in the opposite direction. For example, a positive `shift_x_mm`
     shifts the shape to smaller x.
@@ -190,16 +190,16 @@ def ellipsoid(grid: Grid, centre: tuple, radii: tuple) -> ndarray:
 
 
 def band(grid: Grid, start: tuple, end: tuple, radius_mm: float | ndarray) -> ndarray:
-    """Compute, in each slice, the signed distance of every grid point to the outline of a thick straight line.
+    """Compute, in each slice, the signed distance of every grid point to the outline of a straight bar with round ends.
 
-    The line lies in the slice and has round ends.
+    The bar lies in the slice. It consists of all points whose distance from a line segment is at most `radius_mm`.
 
     Args:
         grid: positions at which the distance is evaluated.
-        start: (x, y) of the line's first end in mm; each is a number, or an array (Z, 1, 1) with one value for each
+        start: (x, y) of the segment's first end in mm; each is a number, or an array (Z, 1, 1) with one value for each
             slice.
-        end: (x, y) of the line's second end in mm; each is a number, or an array (Z, 1, 1).
-        radius_mm: half the line's thickness in mm; a number, or an array (Z, 1, 1).
+        end: (x, y) of the segment's second end in mm; each is a number, or an array (Z, 1, 1).
+        radius_mm: half the bar's thickness in mm; a number, or an array (Z, 1, 1).
 
     Returns:
         (Z, Y, X), signed distance in mm, negative inside.
