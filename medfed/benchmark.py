@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.expansion import expansion_table, time_expansion
 from medfed.benchmarks.federated_round import round_table, time_round
@@ -33,6 +34,7 @@ MEASURES: tuple[tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any
     ("expansion", time_expansion, expansion_table),
     ("methods", time_methods, methods_table),
     ("metrics", time_metrics, metrics_table),
+    ("aggregation", time_aggregation, aggregation_table),
 )
 
 

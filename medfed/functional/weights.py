@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 Weights = Mapping[str, Tensor]
+CHUNK_SIZE = 1 << 16  # elements of an entry that are summed at a time
 
 
 def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
@@ -41,16 +42,44 @@ def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
         )
     for other in weights[1:]:
         check_same_entries(weights[0], other)
-    return {name: _average_entry([w[name] for w in weights], fractions) for name in weights[0]}
+    first, averages = weights[0], {}
+    for names in _groups(first):
+        total = _weighted_sum([[w[name].reshape(-1) for name in names] for w in weights], fractions.tolist())
+        parts = total.split([first[name].numel() for name in names])
+        averages |= {name: part.view(first[name].shape).to(first[name].dtype) for name, part in zip(names, parts)}
+    return {
+        name: averages[name] if name in averages else torch.stack([w[name] for w in weights]).amax(dim=0)
+        for name in first
+    }
 
 
-def _average_entry(entries: list[Tensor], fractions: Tensor) -> Tensor:
-    if not entries[0].is_floating_point():
-        return torch.stack(entries).amax(dim=0)
-    total = torch.zeros(entries[0].shape, dtype=torch.float64)
-    for entry, fraction in zip(entries, fractions.tolist(), strict=True):
-        total.add_(entry.to(torch.float64), alpha=fraction)
-    return total.to(entries[0].dtype)
+def _groups(entries: Weights) -> list[list[str]]:
+    """Divide the floating-point entries among groups of at most `CHUNK_SIZE` elements, or of one larger entry."""
+    groups: list[list[str]] = []
+    size = CHUNK_SIZE
+    for name, entry in entries.items():
+        if not entry.is_floating_point():
+            continue
+        if size + entry.numel() > CHUNK_SIZE:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += entry.numel()
+    return groups
+
+
+def _weighted_sum(flat: list[list[Tensor]], fractions: list[float]) -> Tensor:
+    """Return the weighted sum (n,) in float64 of vectors, each given as the list of its parts.
+
+    The elements are summed in chunks that stay in the processor's cache, each in the order of the vectors.
+    """
+    total = torch.zeros(sum(len(part) for part in flat[0]), dtype=torch.float64)
+    for start in range(0, len(total), CHUNK_SIZE):
+        chunk = slice(start, start + CHUNK_SIZE)
+        for parts, fraction in zip(flat, fractions, strict=True):
+            vector = parts[0][chunk] if len(parts) == 1 else torch.cat(parts)
+            total[chunk].add_(vector.to(torch.float64), alpha=fraction)
+    return total
 
 
 def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]) -> Tensor:

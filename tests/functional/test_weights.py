@@ -47,8 +47,8 @@ def test_fractions_must_be_non_negative_and_sum_to_one(shares):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({}, "missing, the first is 'w'"),
-        ({"w": torch.zeros(2), "v": torch.zeros(1)}, "unknown, the first is 'v'"),
+        ({}, "lacks expected entries \\(1\\), such as 'w'"),
+        ({"w": torch.zeros(2), "v": torch.zeros(1)}, "unknown entries"),
         ({"w": torch.zeros(1)}, r"'w' is \(1,\)"),  # would broadcast silently
         ({"w": torch.zeros(2, dtype=torch.float64)}, "float64"),
     ],

@@ -5,6 +5,7 @@ from forked_workers import fork_workers
 
 from medfed import benchmark
 from medfed.benchmarks import images
+from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.expansion import expansion_table, time_expansion
 from medfed.benchmarks.federated_round import round_table, time_round
@@ -93,3 +94,9 @@ def test_preparing_images_is_compared_with_pillow_and_with_the_size_of_the_resul
     (row,) = result["rows"]
     assert row["times_prepared"] == 1.5 and abs(row["times_pillow"] - row["ours_ms"] / row["pillow_ms"]) < 1e-9
     assert "few" in images.images_table(result)
+
+
+def test_the_timed_averages_agree():
+    result = time_aggregation(n_sites=2, repeats=1)
+    assert result["max_difference"] < 1e-6 and result["times_faster"] == result["numpy_s"] / result["medfed_s"]
+    assert result["replies_mb"] == pytest.approx(2 * 28.1, abs=1) and "2 sites" in aggregation_table(result)
