@@ -231,7 +231,7 @@ def test_the_given_generator_determines_the_draws_and_no_other_is_used():
     (lambda: finch(torch.tensor([[1.0, 0.0], [torch.nan, 1.0], [torch.inf, 1.0]])), "infinite in rows 1, 2"),
     (lambda: finch_partition(torch.ones(3, 2), "finest"), '"first" or "last"'),
     (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 1])), "and labels"),
-    (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 3, 0])), "none of 1, 2"),
+    (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 3, 0])), "are missing: 1, 2"),
     (lambda: kmeans_plus_plus(torch.ones(3, 2), 0, generator()), r"k must be in 1\.\.3"),
     (lambda: kmeans_plus_plus(torch.ones(3, 2), 4, generator()), r"k must be in 1\.\.3"),
     (lambda: kmeans_plus_plus(torch.tensor([[1.0], [torch.nan]]), 1, generator()), "points must be finite.*rows 1"),
