@@ -51,6 +51,17 @@ def test_every_public_definition_has_a_docstring():
     assert not missing, missing
 
 
+def test_sections_of_docstrings_are_at_the_margin():
+    indented = re.compile(r"^ +(Args|Returns|Raises|Yields):", re.MULTILINE)
+    wrong = [
+        f"{path}: {name}"
+        for path, tree in trees()
+        for name, node in public_definitions(tree)
+        if indented.search(ast.get_docstring(node) or "")
+    ]
+    assert not wrong, wrong
+
+
 def test_names_use_the_words_of_the_glossary():
     wrong = [f"{path}: {name}" for path, tree in trees() for name in sorted(names(tree)) if IN_NAMES.search(name)]
     assert not wrong, wrong

@@ -78,9 +78,9 @@ def numpy_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> I
 def torch_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
     """Mix the low-frequency amplitudes of images with those of other sites, a whole batch at a time, with `torch.fft`.
 
-    Each restyled batch needs one `fft2` and one `ifft2`. In the lowest frequencies (a 7 x 7 window at 384 x 384 pixels)
-    the new amplitude is (1 - ratio) * own + ratio * other, where "own" is the image's amplitude and "other" the other
-    site's amplitude. All phases stay the same.
+    Each restyled batch needs one `fft2` and one `ifft2`. In the S x S lowest frequencies, the new amplitude is
+    (1 - ratio) * own + ratio * other, where "own" is the image's amplitude and "other" the other site's amplitude. S is
+    2 * floor(0.01 * min(H, W)) + 1, for example 7 at 384 x 384 pixels. All phases stay the same.
 
     Args:
         images: (B, C, H, W), non-negative intensities in any unit.

@@ -47,7 +47,8 @@ class _Images:
 def time_expansion(size: int = 96, n_images: int = 64, n_styles: int = 3, repeats: int = 3) -> Numbers:
     """Time one epoch over RGB images in several styles: with an empty store, with a full store, and without a store.
 
-    An epoch computes or reads each image in each style once, in a random order. Nothing is trained.
+    A store keeps restyled images, so that later epochs read them instead of computing them again. An epoch computes or
+    reads each image in each style once, in a random order. Nothing is trained.
 
     Args:
         size: height and width of the images in pixels.

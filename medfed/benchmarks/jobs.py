@@ -40,7 +40,7 @@ def time_jobs(cases: int = 8, size: int = 80, repeats: int = 3, n_runs: int = 4)
     Args:
         cases: number of synthetic patients of each site.
         size: height and width of the images in pixels, at least 32.
-        repeats: how often a round is timed. One more round before them, in which the processes start, is not timed.
+        repeats: how often a round is timed. An additional first round, in which the processes start, is not timed.
         n_runs: number of runs of the comparison, at most 6. Each run has one round and another unseen site. The
             comparison is timed once, including the start of the processes.
 

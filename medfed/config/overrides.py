@@ -147,13 +147,15 @@ def apply(document: dict[str, Any], overrides: Iterable[Override]) -> None:
 def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
     """Find the override (`--set KEY=VALUE`) that caused a mistake in a config.
 
-    If several overrides could have caused it, the last one counts. An override caused the mistake
+    An override of KEY caused the mistake in each of these cases:
 
-    - if the mistake is at the override's key or below it;
-    - if the mistake is above this key and its sentence is about an unknown key, or names the last part of this key;
-    - if the mistake is at another key, two values do not fit together, and the sentence names the last part of this
-      key;
-    - if the mistake is a missing key in a block that this override has reset, such as by `method.name=...`.
+    1. The mistake is at KEY or inside KEY.
+    2. The mistake is at a block that contains KEY, and its sentence either reports an unknown key or names the last
+       part of KEY. The last part of `federation.rounds` is `rounds`.
+    3. The mistake is that two values do not fit together, and its sentence names the last part of KEY.
+    4. The mistake is a missing key in a block that the override has reset, as `method.name=...` does.
+
+    If several overrides could have caused the mistake, the last one counts.
 
     Args:
         mistake: one wrong value of the config.

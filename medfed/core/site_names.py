@@ -31,7 +31,7 @@ def check(names: Iterable[str]) -> None:
         if folded in seen:
             pair = f"{ascii(seen[folded])} and {ascii(name)}"
             raise ValueError(
-                f"{pair} differ only in upper and lower case or in Unicode form; rename or remove one"
+                f"the site names {pair} differ only in upper and lower case or in Unicode form; rename or remove one"
             )
         seen[folded] = name
 

@@ -77,7 +77,9 @@ class Dataset:
     def recognise(cls, root: Path) -> Dataset | None:
         """Check whether a folder has the layout of folders and files that this dataset expects.
 
-        `python -m medfed.data check FOLDER` calls this for every dataset, in the order of `generality`.
+        `python -m medfed.data check FOLDER` tries the datasets in the order of their `generality`: first published
+        collections (0), then datasets for any images in a particular layout (1), then datasets for any folder (2). It
+        ends as soon as a dataset fits.
 
         Args:
             root: an existing folder.

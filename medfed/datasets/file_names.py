@@ -166,6 +166,9 @@ def pair_in_one_folder(folder: Path) -> tuple[Pairs, Problems]:
 def find_case_files(folder: Path, image_name: str, mask_name: str) -> tuple[Path | None, Path | None]:
     """Find the image and the mask in the folder of one case (one image of a patient with its mask).
 
+    A file has one of the suffixes `.nii.gz`, `.nii`, `.mha`, `.mhd`, `.nrrd`, `.png`, `.jpg`, `.jpeg`, `.bmp`, `.tif`
+    and `.tiff`, in upper or lower case. Other files are ignored.
+
     Args:
         folder: folder of the case.
         image_name: name of the image file, without suffix.

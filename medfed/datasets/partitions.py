@@ -59,7 +59,8 @@ def partition(
     n_patients = sum(len({case.subject for case in cases}) for cases in training.values())
     if n_patients < n_clients:
         raise ValueError(
-            f"{n_clients} clients share {n_patients} training patients; expected at most {n_patients} clients"
+            f"{n_clients} clients share {n_patients} training patients; expected at most {n_patients} clients; set a "
+            "smaller federation.clients"
         )
     if rule == "dirichlet":
         shares = dirichlet_shares(training, n_clients, concentration, min_images, seed)

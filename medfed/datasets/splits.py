@@ -40,8 +40,8 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
     The numbers of validation and test patients are the ratios times the number of patients, rounded. If
     `validation_ratio` is above 0 and there are two or more patients, at least one patient is used for validation. If
     `test_ratio` is above 0 and there are three or more patients, at least one patient is used for test. At least one
-    patient is always left for training. For this, the larger of the other two parts gets fewer patients, or the test
-    part if both are equally large.
+    patient is always used for training. While there is none, the larger of the other two parts gives one patient to
+    the training part. If the two parts are equally large, the test part does.
 
     If the dataset comes with a published split, the field `part` of each case names its part, and the ratios are not
     used. There is one exception: if the published split has no validation part, the fraction `validation_ratio` of its
@@ -54,7 +54,8 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
         test_ratio: fraction of the patients for test, in [0, 1).
 
     Returns:
-        The cases of the three parts, each sorted by `Case.patient`, the name of the case.
+        The cases of the three parts. Each part is sorted by `Case.patient`, which is the name of the case (the patient
+        is `Case.subject`).
 
     Raises:
         ValueError: if a ratio is negative or their sum is not below 1.

@@ -165,8 +165,10 @@ class Guard:
     def _count_bytes(self, number: int, size: int) -> None:
         limit = self.agreement.megabytes_per_round * 1e6
         if self.sent_bytes[str(number)] + size > limit:
-            raise Refused(f"{size / 1e6:.1f} MB were about to leave in round {number}, after "
-                          f"{self.sent_bytes[str(number)] / 1e6:.1f} MB, but at most {limit / 1e6:g} MB were agreed to")
+            raise Refused(f"a reply of {size / 1e6:.1f} MB was refused in round {number}: "
+                          f"{self.sent_bytes[str(number)] / 1e6:.1f} MB were already sent in this round, and the "
+                          f"agreement allows {limit / 1e6:g} MB; to allow more, increase agrees.megabytes_per_round in "
+                          "the site file")
         self.sent_bytes[str(number)] += size
 
     def _check_facts(self, request: Message) -> None:

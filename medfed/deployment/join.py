@@ -89,7 +89,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
             values[key] = str(path.parent / value)
     values = {f"cache.{key}": value for key, value in asdict(Cache()).items()} | values
     if not Path(site_file.plan).is_file():
-        raise UserError(f"{path}: plan: {site_file.plan} is missing; the coordinator sends this file, so copy it there")
+        raise UserError(f"{path}: plan: {site_file.plan} is missing; copy the plan from the coordinator to this path")
     _check_names(Path(site_file.plan))
     config = load(site_file.plan)
     if config.federation.validation_site != site_file.site:  # its images are not here

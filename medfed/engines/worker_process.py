@@ -123,8 +123,9 @@ class WorkerProcess:
     ) -> Iterator[bytes]:
         """Send a request to the worker, and yield its replies as they arrive.
 
-        If the process does not run, it is started first. Nothing is sent before the first reply is requested from the
-        iterator, and the next request must not be sent before the iterator has ended.
+        This method is a generator. Nothing is sent until the caller asks the iterator for the first reply. Then the
+        process is started, if it does not run, and the request is sent. The next request must not be sent before the
+        iterator has ended.
 
         Args:
             header: what is requested, as JSON values.

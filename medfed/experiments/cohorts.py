@@ -25,8 +25,7 @@ def assign_patients(
     Args:
         dataset: the images of all sites.
         federation: the `federation` section of the config, with the names of the unseen site and the validation site,
-            and with
-the settings that divide patients among clients.
+            and with the settings that divide patients among clients.
         seed: decides the split of each site, the clients, and which sites take part.
         file: the path of the config file, for error messages.
 

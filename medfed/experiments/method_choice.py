@@ -48,11 +48,11 @@ class MethodChoice:
         """Return the method that a user describes in Python by a text, a dictionary, a class or an object.
 
         Args:
-            method: a text, as for `parse`; a dictionary with the key "name" and the settings to change; a class that
-                inherits from `Method`; or an object of such a class, whose settings are all used.
-            base: the base config of the comparison. If `method` is an object, its label in tables lists only the
-                settings that differ from the method's settings in this config, or from its defaults if the config has
-                another method.
+            method: a text such as "ccst:k=1" (see `parse`); a dictionary with the key "name" and the settings to
+                change; a class that inherits from `Method`; or an object of such a class, whose settings are all used.
+            base: the base config of the comparison. It is used only if `method` is an object, to keep the label in
+                tables short: the label lists only the changed settings. If the config uses the same method, changed
+                means different from the config. Otherwise it means different from the method's defaults.
 
         Raises:
             UserError: if `method` has none of these forms.
@@ -75,10 +75,11 @@ class MethodChoice:
         return cls(f"{name}:{written}" if written else str(name), ((name, settings),))
 
     def changes(self, base: Config) -> dict[str, object]:
-        """Return a dictionary from dotted keys to the new values that change the method of a config to this method.
+        """Return the changes that make a config use this method, as a dictionary from dotted keys to new values.
 
-        If the config already has this method, the settings in the config stay, except for those in `parts`. Any other
-        method has its defaults, except for the settings in `parts`.
+        The attribute `parts` lists the method, or several methods that are applied together, with the settings that the
+        user gave. A setting that the user did not give keeps its value in `base` if `base` uses the same method.
+        Otherwise it has the method's default.
 
         Args:
             base: the base config of the comparison.

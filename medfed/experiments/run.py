@@ -204,5 +204,5 @@ def _check_selection(selection: str, source: str, sites: Sequence[Site]) -> None
     if selection == "source_validation" and not any(site.validation for site in sites):
         raise UserError(
             f"{source}: federation.selection: '{selection}' needs validation patients, and no source site has enough "
-            "patients for one; set it to last"
+            "patients for a validation part; set federation.selection to last"
         )

@@ -170,12 +170,14 @@ class ReceivedWeights:
         return completed, missing
 
     def keep(self, digest: str, weights: Mapping[str, Tensor], sites: Iterable[str]) -> None:
-        """Keep weights in memory, as if some sites had received them; discard weights with another checksum.
+        """Store global weights in memory, and note that these sites have them.
+
+        Weights that were stored earlier under another checksum are removed, together with the notes about them.
 
         Args:
             digest: the checksum of the weights, as `weights_digest` returns it.
             weights: entries of the network's state dict, by name; not copied.
-            sites: the names of the sites. `complete` uses these weights only for sites for which they were kept.
+            sites: names of the sites that have these weights. `complete` uses the stored weights only for such sites.
         """
         if digest != self._digest:
             self._digest, self._weights, self._sites = digest, weights, set()

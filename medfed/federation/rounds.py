@@ -253,9 +253,8 @@ def _check_finite(state: State, updates: Mapping[str, Message], computed: Mappin
         norms = {site: change_norm(state.weights, update.weights) for site, update in updates.items()}
         largest = max(norms, key=lambda site: norms[site])
         raise UserError(
-            f"{largest}: its update of round {state.round + 1} changes the weights most, and the values that were "
-            f"computed from all updates are not finite: '{name}' contains NaN or infinite values; "
-            f"{update_checks.ADVICE}"
+            f"{largest}: after round {state.round + 1}, '{name}' contains NaN or infinite values, and the update of "
+            f"this site changes the weights most; {update_checks.ADVICE}"
         )
 
 

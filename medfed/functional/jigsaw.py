@@ -143,7 +143,7 @@ def draw_puzzles(
         side: number of tiles along each side of the image, 2 or 3.
         n_orders: number of permutations from `tile_permutations` to draw from, including the identity, at least 2.
         ordered_ratio: probability in [0, 1] that the tiles of an image stay in their places.
-        grey_ratio: probability in [0, 1] that a tile of an RGB image turns grey.
+        grey_ratio: probability in [0, 1] that a tile turns grey. It has no effect unless the images have 3 channels.
         rng: a CPU generator.
 
     Returns:

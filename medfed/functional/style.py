@@ -130,7 +130,7 @@ class PixelMoments:
     Args:
         count: n, number of pixels so far.
         mean: (C,), float64, mean of each channel.
-        deviations: M, (C,), float64, sum of the squared deviations from the mean.
+        deviations: M, (C,), float64, sum of the squared differences from the mean.
 
     Example:
         >>> moments = PixelMoments.from_features(torch.rand(4, 3, 32, 32)).add(torch.rand(2, 3, 16, 16))
@@ -180,7 +180,7 @@ class PixelMoments:
         """Return an object with the mean and standard deviation over the pixels of this object and of another object.
 
         Args:
-            other: the mean and the deviations of other pixels, with the same number of channels.
+            other: the moments of other pixels, with the same number of channels.
 
         Returns:
             A new object; the two objects are not changed.
@@ -200,7 +200,8 @@ class PixelMoments:
     def std(self) -> Tensor:
         """Standard deviation of each channel over all pixels, (C,) float64.
 
-        It is sqrt(deviations / count + 1e-5), so it is never 0.
+        It is sqrt(deviations / count + 1e-5), so it is never 0. `deviations` is the sum of the squared differences from
+        the mean.
         """
         return (self.deviations / self.count + EPSILON).sqrt()
 

@@ -40,13 +40,14 @@ def clustered_site_style(
             all images as one cluster.
         spread: how the standard deviation is computed. "mixture", as in the released code, takes the standard deviation
             of a mixture of all clusters with equal weights, which grows with the distance between the clusters' means.
-            "mean" takes the average of the clusters' standard deviations.
+            "mean" takes the average of the clusters' standard deviations. Any word other than "mean" has the effect of
+            "mixture".
 
     Returns:
         mean (C,) and std (C,), both float64, and the number of clusters.
 
     Raises:
-        ValueError: if `partition` is another word.
+        ValueError: if `partition` is none of the three words.
     """
     mean, std = mean.double(), std.double()
     label = _partition_styles(torch.cat([mean, std], dim=1), partition)

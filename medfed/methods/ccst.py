@@ -135,7 +135,7 @@ class CCST(Method):
 
         Raises:
             UserError: if the codec cannot be loaded or the images have neither 1 nor 3 channels. Also if the images are
-                smaller than the codec needs. A setting `transfer_size` above 0 counts as the size of the images.
+                smaller than the codec needs. If `transfer_size` is above 0, it is checked instead of `image_size`.
         """
         self._style_transfer.check(image_size, channels)
 

@@ -228,6 +228,8 @@ class StableFDG(Method):
     def broadcast(self, state: State, site: str) -> Tensors:
         """Return the R styles of other sites that one site receives with the global weights.
 
+        R is the setting `received`, or the number of other sites' styles if there are fewer.
+
         Args:
             state: the coordinator's state, whose memory holds the styles chosen for each site.
             site: name of the site that receives the styles.

@@ -86,7 +86,7 @@ class Stack(Method):
 
     @property
     def share_reads_network(self) -> bool:
-        """Whether `share` reads the network's weights: True if at least one method that shares reads them."""
+        """Whether `share` reads the network's weights: True if the `share` of at least one method reads them."""
         return any(method.share_reads_network for method in self._sharers())
 
     @property
@@ -240,9 +240,10 @@ class Stack(Method):
         return batch
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the training loss of a batch, as the method of the stack with a loss of its own computes it.
+        """Return the training loss of a batch.
 
-        At most one method of the stack has a loss of its own. If there is none, the task's loss is returned.
+        At most one method of the stack has its own loss. If there is one, this method computes the loss. Otherwise the
+        result is the task's loss.
 
         Args:
             local: the site's round of training.
@@ -303,14 +304,14 @@ class Stack(Method):
         return _joined(method.remember(*_own_round(state, updates, i), rng) for i, method in enumerate(self.methods))
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights, as the method of the stack with an aggregation of its own computes them.
+        """Return the new global weights.
 
-        At most one method of the stack has an aggregation of its own. If there is none, the result is the average of
-        the sites' network weights, in which the sites are weighted as given by
-`site_weights`.
+        At most one method of the stack has its own aggregation. If there is one, this method computes the new weights.
+        Otherwise they are the average of the sites' weights, in which each site counts as `site_weights` says.
 
         Args:
-            state: the state with the old global weights and the new memory.
+            state: the state with the old global weights, and with the memory that `remember` has returned in this
+                round.
             updates: each site's update (its weights after local training), by name of the site.
 
         Returns:

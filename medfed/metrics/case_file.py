@@ -75,6 +75,7 @@ def parse_row(
             row[name] = float(row[name]) if row[name] else None
         except ValueError:
             raise UserError(
-                f"{path}, line {number}: {name} is {row[name]!r}, expected a number or nothing; write the file again"
+                f"{path}, line {number}: {name} is {row[name]!r}, expected a number or nothing; copy the file "
+                "again from the run"
             ) from None
     return row

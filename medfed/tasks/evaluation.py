@@ -68,7 +68,8 @@ def chosen_metrics(kind: str, names: tuple[str, ...]) -> tuple[Metric, ...]:
 
     Args:
         kind: which metrics are allowed: "mask_metrics" for segmentation, "class_metrics" for classification.
-        names: for each metric, the name of a file of `medfed/metrics`, or a dotted name such as `mypackage.mymetric`.
+        names: for each metric, the name of a file of `medfed/metrics` without `.py`, or the dotted name of a class,
+            such as `mypackage.mymodule.MyMetric`. `mypackage.mymodule` is enough if the module defines only one metric.
 
     Returns:
         One metric per name, in the order of the names.

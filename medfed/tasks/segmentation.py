@@ -445,13 +445,13 @@ class Segmentation(Task):
         return samples.images[int(samples.labels.flatten(1).sum(dim=1).argmax())]
 
     def patients_of(self, samples: Slices) -> list[int]:
-        """Return, for each slice, the index of the volume that the slice belongs to.
+        """Return, for each slice, the index of the volume that the slice belongs to. Each volume counts as one patient.
 
         Args:
             samples: N slices of a site's volumes.
 
         Returns:
-            N integers, starting at 0, in the order of the slices.
+            N integers from 0, in the order of the slices.
         """
         return samples.patient.tolist()
 

@@ -292,12 +292,13 @@ def test_settings_made_in_python_are_checked_too():
 BAD_SITES = {
     "by case": (
         "data.sites=[UCL, ucl]",
-        "data.sites: 'UCL' and 'ucl' differ only in upper and lower case or in Unicode form; rename or remove one",
+        "data.sites: the site names 'UCL' and 'ucl' differ only in upper and lower case or in Unicode form; rename or "
+        "remove one",
     ),
     "by Unicode form": (
         "data.sites=[Li\u00e9ge, Lie\u0301ge]",
-        r"data.sites: 'Li\xe9ge' and 'Lie\u0301ge' differ only in upper and lower case or in Unicode form; "
-        "rename or remove one",
+        r"data.sites: the site names 'Li\xe9ge' and 'Lie\u0301ge' differ only in upper and lower case or in Unicode "
+        "form; rename or remove one",
     ),
     "unseen but not there": (
         "federation.unseen_site=ucl",

@@ -113,7 +113,7 @@ def test_replies_of_one_kind_in_a_round_are_limited_also_after_a_restart(tmp_pat
 @pytest.mark.parametrize(("reply", "sentence"), [
     (Message("train", tensors={"images": torch.ones(2)}), "'images' was about to leave, but the agreed .* are windows"),
     (Message("train", weights={"head.extra": torch.ones(2)}), "'head.extra' was about to leave, but weights of that"),
-    (Message("train", tensors={"windows": torch.ones(300_000)}), "1.2 MB were about to leave in round 1, after 0.0 MB"),
+    (Message("train", tensors={"windows": torch.ones(300_000)}), "reply of 1.2 MB was refused in round 1: 0.0 MB"),
 ])  # fmt: skip
 def test_a_reply_beyond_the_agreement_never_leaves(tmp_path, monkeypatch, reply, sentence):
     monkeypatch.setattr(Site, "reply", lambda self, request: reply)
@@ -134,7 +134,7 @@ def test_local_entries_may_not_leave():
 def test_the_megabytes_of_a_round_are_the_sum_over_its_replies(tmp_path, monkeypatch):
     replies_of_0_6_mb(monkeypatch, 1.0, 2.0)
     guarded_site(tmp_path).reply(request("validate"))
-    with pytest.raises(Refused, match="0.6 MB were about to leave in round 1, after 0.6 MB, but at most 1 MB"):
+    with pytest.raises(Refused, match="0.6 MB was refused in round 1: 0.6 MB were already sent .* allows 1 MB"):
         guarded_site(tmp_path).reply(request("validate"))
     counts = json.loads((tmp_path / COUNTS).read_text())
     assert (counts["answered"], counts["sent_bytes"]) == ({"validate 1": 1}, {"1": 600_000})
@@ -172,14 +172,14 @@ def test_an_equal_reply_to_another_request_counts_again(tmp_path, monkeypatch, o
     replies_of_0_6_mb(monkeypatch, 1.0, 1.0)
     first = request("validate")
     guarded_site(tmp_path).reply(first)
-    with pytest.raises(Refused, match="after 0.6 MB, but at most 1 MB were agreed to"):
+    with pytest.raises(Refused, match="0.6 MB were already sent in this round, and the agreement allows 1 MB"):
         guarded_site(tmp_path).reply(OTHERS[other](first))
 
 
 def test_a_reply_that_differs_in_one_bit_counts_again(tmp_path, monkeypatch):
     replies_of_0_6_mb(monkeypatch, 0.0, -0.0)
     guarded_site(tmp_path).reply(request("validate"))
-    with pytest.raises(Refused, match="after 0.6 MB, but at most 1 MB were agreed to"):
+    with pytest.raises(Refused, match="0.6 MB were already sent in this round, and the agreement allows 1 MB"):
         guarded_site(tmp_path).reply(request("validate"))
 
 

@@ -200,7 +200,8 @@ def test_a_config_that_is_not_a_text_file(user):
 
 def test_two_folders_of_one_site(eyes):
     shutil.copytree(eyes.place / "data" / "south", eyes.place / "data" / "South")
-    eyes.refused_before_training("data: 'South' and 'south' differ only in upper and lower case", "remove one")
+    sentence = "data: the site names 'South' and 'south' differ only in upper and lower case"
+    eyes.refused_before_training(sentence, "remove one")
 
 
 def test_an_image_of_the_unseen_site_in_training(user):

@@ -126,7 +126,8 @@ def select_inference_weights(
         plain.load_state_dict(plain_weights)
     except RuntimeError as error:
         raise UserError(
-            f"the weights do not fit the network of the config ({str(error).splitlines()[-1].strip()})"
+            "model.safetensors: the weights do not fit the network of config.yaml "
+            f"({str(error).splitlines()[-1].strip()}); check that both files belong to the same run"
         ) from error
     rng = torch.Generator().manual_seed(0)
     image = torch.rand(2, task.channels, task.image_size, task.image_size, generator=rng)

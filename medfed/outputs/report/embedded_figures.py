@@ -137,9 +137,9 @@ def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
 def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str, list[MethodStack]]:
     """Return the figures that show predictions, so that a reader can compare the methods at each unseen site.
 
-    First come figures that show the same cases for every method, then figures that show different cases, because each
-    method chooses its own cases. The figures of one kind at one site are from runs with the same seed. A figure is left
-    out if it is larger than what remains of the budget.
+    First come figures with the same cases for every method. Then come figures whose cases each method chose for itself.
+    The figures of one kind at one site are from runs with the same seed. A figure is left out if it is larger than what
+    remains of the budget.
 
     Args:
         comparison: the runs that are compared.

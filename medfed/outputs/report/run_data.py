@@ -133,7 +133,9 @@ def _summary(path: Path) -> dict[str, Any]:
     if not isinstance(summary, dict):
         raise UserError(f"{path}: expected a JSON object with the summary of a run; copy the folder of the run again")
     if missing := [key for key in needed if key not in summary]:
-        raise UserError(f"{path}: expected the summary of a run with the key '{missing[0]}'; name another folder")
+        raise UserError(
+            f"{path}: the key '{missing[0]}' is missing, so this is not the summary of a run; name the folder of a run"
+        )
     return summary
 
 

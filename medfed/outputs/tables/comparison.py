@@ -229,7 +229,10 @@ def _one(results: Sequence[dict], key: str) -> str:
     if not values:
         raise UserError("there is no finished run for a table; finish at least one run first")
     if len(values) > 1:
-        raise UserError(f"runs with {key} {' and '.join(map(repr, values))} cannot share a table; make one of each")
+        raise UserError(
+            f"the runs differ in {key} ({' and '.join(map(repr, values))}), so they cannot be in one table; make one "
+            "table for each value"
+        )
     return values[0]
 
 

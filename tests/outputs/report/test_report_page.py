@@ -136,7 +136,7 @@ def test_captions_of_real_data_say_so_and_the_page_warns_of_its_images(tmp_path)
 def test_captions_distinguish_phantom_and_real_runs_on_one_page(tmp_path):
     """They share no table; each caption says which they are."""
     text = page_of(made_run(tmp_path / "a", "fedavg"), made_run(tmp_path / "b", data="real"))
-    assert "cannot share a table" in text
+    assert "cannot be in one table" in text
     captions = re.findall(r"<figcaption>(Scores by site.*?)</figcaption>", text)
     assert [caption.split(". ")[-1] for caption in captions] == ["PHANTOM data.", "REAL data."]
 
