@@ -12,10 +12,19 @@ import subprocess
 import threading
 import time
 import traceback
+from contextlib import suppress
 
 from tqdm import tqdm
 
 from medfed.deployment import worker
+
+
+def _close_inherited_files(kept: tuple[int, ...]) -> None:
+    """Close the sockets of other workers: while this process has one open, nobody sees that its worker was killed."""
+    for descriptor in range(3, 1024):
+        if descriptor not in kept:
+            with suppress(OSError):
+                os.close(descriptor)
 
 
 class ForkedWorker:
@@ -26,6 +35,7 @@ class ForkedWorker:
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
+            _close_inherited_files(pass_fds)
             tqdm.set_lock(threading.RLock())  # the parent's lock is shared, and stays locked if this process is killed
             try:
                 code = worker.main(list(map(str, pass_fds)))

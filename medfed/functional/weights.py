@@ -42,7 +42,8 @@ def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
         )
     for other in weights[1:]:
         check_same_entries(weights[0], other)
-    first, averages = weights[0], {}
+    first = weights[0]
+    averages: dict[str, Tensor] = {}
     for names in _groups(first):
         total = _weighted_sum([[w[name].reshape(-1) for name in names] for w in weights], fractions.tolist())
         parts = total.split([first[name].numel() for name in names])

@@ -82,7 +82,7 @@ def test_a_site_of_one_class_has_no_auroc_and_a_note_says_so():
 
 
 def test_masks_and_classes_cannot_share_a_table():
-    with pytest.raises(UserError, match="task 'classification' and 'segmentation'"):
+    with pytest.raises(UserError, match=r"task \('classification' and 'segmentation'\)"):
         build_table([RESULTS[0], RESULTS[1] | {"summary": {"task": "segmentation"}}], ["all"])
 
 

@@ -178,7 +178,7 @@ def test_a_missing_plan_is_told_and_no_other_hospitals_file_proposed(hospital, t
     (tmp_path / "BMC.yaml").write_text("site: BMC\n")
     assert run(path) == 2 and not joined
     output = capsys.readouterr().err
-    assert "plan.yaml is missing; the coordinator sends this file" in output and "BMC" not in output
+    assert "plan.yaml is missing; copy the plan from the coordinator" in output and "BMC" not in output
 
 
 @pytest.mark.parametrize("answer", ["no", "", "y", "yes please"])

@@ -238,8 +238,8 @@ def test_text_is_aligned_and_has_escape_codes_only_for_a_terminal():
     ("results", "words"),
     [
         ([], "no finished run"),
-        ([result("fedavg", "A", [0.8]), result("x", "A", [0.8], data="phantom")], "data 'phantom' and 'real'"),
-        ([result("fedavg", "A", [0.8]), result("x", "A", [0.8], selection="best")], "selection 'best' and 'last'"),
+        ([result("fedavg", "A", [0.8]), result("x", "A", [0.8], data="phantom")], r"data \('phantom' and 'real'\)"),
+        ([result("fedavg", "A", [0.8]), result("x", "A", [0.8], selection="best")], r"selection \('best' and 'last'\)"),
         ([result("fedavg", "A", [0.8])] * 2, "seed 0 comes twice"),
     ],
 )
