@@ -7,14 +7,13 @@ reads the images in a random order, as training does. It rounds and stores the r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from medfed.benchmarks.methods import NoiseSamples
 from medfed.benchmarks.timing import time_alternating
-from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.settings import Cache
 from medfed.functional.style import adain
@@ -25,23 +24,6 @@ from medfed.transforms.style_expansion import StyleExpansion
 
 Numbers = dict[str, float | int | None]
 BATCH_SIZE = 16
-
-
-@dataclass(frozen=True)
-class _Images:
-    """Images (N, 3, H, W) of N patients as samples of one class."""
-
-    images: Tensor
-
-    @property
-    def n_patients(self) -> int:
-        return len(self.images)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def batch(self, indices: Sequence[int]) -> Batch:
-        return Batch(self.images[list(indices)], torch.zeros(len(indices), dtype=torch.int64))
 
 
 def time_expansion(size: int = 96, n_images: int = 64, n_styles: int = 3, repeats: int = 3) -> Numbers:
@@ -69,7 +51,8 @@ def time_expansion(size: int = 96, n_images: int = 64, n_styles: int = 3, repeat
         - `peak_mib`: how much the memory of the process grows at most during an epoch that fills an empty store, in
           MiB. None where the system does not measure it.
     """
-    samples = _Images(torch.rand(n_images, 3, size, size, generator=stream(0, "images")))
+    images = torch.rand(n_images, 3, size, size, generator=stream(0, "images"))
+    samples = NoiseSamples(images, torch.zeros(n_images, dtype=torch.int64))
     codec = load_codec("small")
     mean, std = torch.rand(2, n_styles, codec.channels, generator=stream(0, "styles"))
     order = torch.randperm(n_images * n_styles, generator=stream(0, "order"))
@@ -126,7 +109,7 @@ def expansion_table(result: Numbers) -> str:
     ])  # fmt: skip
 
 
-def _expansion(samples: _Images, mean: Tensor, std: Tensor, cache: Cache) -> StyleExpansion:
+def _expansion(samples: NoiseSamples, mean: Tensor, std: Tensor, cache: Cache) -> StyleExpansion:
     transfer = StyleTransfer("codec", "small", 1.0, 0)
 
     def restyle(image: Tensor, styles: Sequence[int], n_styles: int) -> Tensor:
