@@ -29,7 +29,7 @@ SETTINGS = Federation(rounds=4, selection="source_validation")
 
 def work(path: Path) -> None:
     """Run, or go on with, a run as `medfed.train` does."""
-    method, toy = ELCFS(alpha=0.1), ToySegmentation()
+    method, toy = ELCFS(alpha=0.1), ToySegmentation(n_images=6)
     with RunFolder(path).locked() as folder:
         engine = toy.engine(method, folder=path / "sites")
         rounds = folder.rounds()

@@ -24,10 +24,10 @@ from medfed.federation.site import Site
 from medfed.functional.weights import batch_norm_entries
 from medfed.networks.base import NetworkSettings
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.unet import UNet
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation, Slices
 from medfed.tasks.task import Task
+from medfed.testing.small_unet import SmallUNet
 
 IMAGE_SIDE = 32  # pixels: the default
 BRIGHTNESS = {"north": 0.9, "south": 0.6, "west": 0.4}  # of the disc, by site; 0.7 for any other name
@@ -178,13 +178,13 @@ class ToySegmentation(ToyFederation):
     """A small simulated federation that learns to segment discs in grey images with a small U-Net.
 
     Args:
-        architecture: settings of the network; None uses a U-Net with 4 to 8 channels.
+        architecture: settings of the network; None uses `SmallUNet`.
         training: optimiser, learning rate and batch size; None uses batches of four images.
         image_side: height and width of the images in pixels, as the network needs it.
         n_images: number of training images at each site, at least 4. A site has n_images / 2 - 1 validation images.
     """
 
-    architecture: NetworkSettings = UNet(features=(4, 4, 4, 8, 8, 4))
+    architecture: NetworkSettings = SmallUNet()
     samples = staticmethod(disc_slices)
     channels, n_logits = 1, 1
 
@@ -208,7 +208,7 @@ class ToyClassification(ToyFederation):
         n_images: number of training images at each site, at least 4. A site has n_images / 2 - 1 validation images.
     """
 
-    architecture: NetworkSettings = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
+    architecture: NetworkSettings = DenseNetwork(init_features=8, growth_rate=4, blocks=(1, 1))
     samples = staticmethod(DiscImages.of_site)
     channels, n_logits = 3, 2
 

@@ -14,7 +14,7 @@ from medfed.federation.message import Message, digest, failed_reply
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate, requests_with_last_round
 from medfed.federation.settings import Federation, Training
-from medfed.networks.unet import UNet
+from medfed.testing.small_unet import SmallUNet
 
 SETTINGS = Federation(rounds=4, quorum=1)
 
@@ -87,7 +87,7 @@ def test_the_file_of_the_last_accepted_round_is_not_deleted(toy, fedavg, tmp_pat
 @pytest.fixture
 def local_toy() -> ToySegmentation:
     """Sites whose BatchNorm entries stay local."""
-    return ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    return ToySegmentation(architecture=SmallUNet(norm="batch"))
 
 
 def local_engine(local_toy, method, folder, **more):

@@ -13,6 +13,7 @@ from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.federation.validation_site import ValidationSite
+from medfed.testing.small_unet import SmallUNet
 
 
 def finish(engine, state, method):
@@ -228,9 +229,8 @@ def test_files_threads_and_descriptors_do_not_grow_with_the_number_of_clients(fe
 
 def test_sites_with_local_entries_always_hold_them(fedavg, tmp_path):
     """The sites validate with them, and the evaluation reads them."""
-    from medfed.networks.unet import UNet
 
-    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
     engine = toy.engine(fedavg, MANY[:5], folder=tmp_path, local_batch_norm=True)
     *_, (_, done) = rounds_of(toy, fedavg, tmp_path, engine=engine)
     assert {site.name for site in engine.local_sites if site.local_entries()} == set(done.state.took_part)

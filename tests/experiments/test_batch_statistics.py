@@ -1,12 +1,12 @@
 import torch
 
 from medfed.experiments.unseen_batch_norm import with_batch_statistics
-from medfed.networks.unet import UNet
+from medfed.testing.small_unet import SmallUNet
 
 
 def network() -> torch.nn.Module:
     torch.manual_seed(0)
-    return UNet(features=(4, 4, 4, 8, 8, 4), norm="batch").build(1, 1)
+    return SmallUNet(norm="batch").build(1, 1)
 
 
 def test_it_computes_what_training_mode_computes_and_learns_nothing():

@@ -4,9 +4,9 @@ from conftest import ToySegmentation
 from medfed.experiments.evaluation import unseen_weights
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
-from medfed.networks.unet import UNet
+from medfed.testing.small_unet import SmallUNet
 
-BATCH_NORM = UNet(features=(4, 4, 4, 8, 8, 4), norm="batch")
+BATCH_NORM = SmallUNet(norm="batch")
 
 
 def test_an_unseen_site_gets_the_average_of_the_local_entries(fedavg):

@@ -11,11 +11,11 @@ from medfed.experiments.setup import build_experiment
 from medfed.experiments.unseen_batch_norm import unseen_bn_of, weights_of_nearest_site
 from medfed.federation.rounds import federate
 from medfed.metrics.mask_metric import compute_mask_metrics
-from medfed.networks.unet import UNet
 from medfed.outputs.bundle.model_card import card_notes
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_table import closing_table
 from medfed.tasks.mask_scoring import MASK_METRICS
+from medfed.testing.small_unet import SmallUNet
 
 FIRST = "conv_0.conv_0.adn.N.running_mean"
 
@@ -129,6 +129,6 @@ def test_without_batch_norm_nothing_is_transductive(tmp_path, tiny_phantom):
 
 
 def test_with_local_batch_norm_by_config_the_average_is_used(fedavg):
-    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
     assert unseen_bn_of(toy.engine(fedavg, local_batch_norm=True).local_sites) == "average"
     assert unseen_bn_of(toy.engine(fedavg).local_sites) == ""

@@ -11,7 +11,7 @@ from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.federation.validation_site import ValidationSite
-from medfed.networks.unet import UNet
+from medfed.testing.small_unet import SmallUNet
 from medfed.testing.toy import disc_slices
 
 
@@ -84,7 +84,7 @@ def test_client_sampling_takes_the_set_number_and_varies_over_rounds(toy, fedavg
 
 
 def test_batch_norm_averages_floats_and_keeps_counters_integer(fedavg):
-    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
     weights = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=1)).state.weights
     counters = {name: w for name, w in weights.items() if name.endswith("num_batches_tracked")}
     assert counters and all(w.dtype == torch.int64 and w == math.ceil(10 / 4) for w in counters.values())
@@ -92,7 +92,7 @@ def test_batch_norm_averages_floats_and_keeps_counters_integer(fedavg):
 
 
 def test_local_batch_norm_never_leaves_its_site(fedavg):
-    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
     engine = toy.engine(fedavg, local_batch_norm=True)
     last = finish(engine, toy.start(fedavg), fedavg, Federation(rounds=2))
     sent = {row["name"] for row in last.ledger if row["direction"] == "up" and row["kind"] == "train"}
@@ -209,7 +209,7 @@ def test_the_validation_sites_score_is_not_part_of_the_mean(toy, fedavg, two_rou
 
 
 def test_with_local_entries_the_validation_site_is_not_asked(fedavg, two_rounds):
-    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
     settings = replace(two_rounds, validation_site="east")
     engine = with_validation_site(toy, fedavg, local_batch_norm=True)
     assert "validation_site_score" not in finish(engine, toy.start(fedavg), fedavg, settings).history

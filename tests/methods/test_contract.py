@@ -5,6 +5,7 @@ from conftest import ToyClassification
 
 from medfed.core.registry import known_names, resolve
 from medfed.deployment.dry_run import dry_run
+from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.testing import method_checks
@@ -28,17 +29,31 @@ def checks_of(name: str):
     yield from method_checks(cls(**small), tasks=["classification"])
 
 
-def slow_in_a_second_stack(rule: str) -> list[pytest.MarkDecorator]:
-    """By default, a method is checked alone on both tasks, and inside a stack on masks."""
-    return [pytest.mark.slow] if rule.endswith("classification-stack") else []
+# The methods that are also checked inside a stack by default: together they override every hook that one overrides.
+IN_STACK = {"bigaug", "copa", "elcfs", "epi_fcr", "fedbn", "feddg_ga", "feddyn", "fisc", "scaffold", "stable_fdg"}
+
+
+def slow_in_a_stack(name: str, rule: str) -> list[pytest.MarkDecorator]:
+    """By default, a method is checked alone on both tasks, and some methods also inside a stack on masks."""
+    is_slow = rule.endswith("classification-stack") or (rule.endswith("-stack") and name not in IN_STACK)
+    return [pytest.mark.slow] if is_slow else []
 
 
 @pytest.mark.parametrize("check", [
-    pytest.param(check, id=f"{name}-{rule}", marks=slow_in_a_second_stack(rule))
+    pytest.param(check, id=f"{name}-{rule}", marks=slow_in_a_stack(name, rule))
     for name in NAMES for rule, check in checks_of(name)
 ])  # fmt: skip
 def test_a_shipped_method_keeps_the_rule(check):
     check()
+
+
+def test_the_methods_that_are_checked_in_a_stack_override_every_hook():
+    def overridden(names) -> set[str]:
+        members = [hook for hook in vars(Method) if not hook.startswith("_")]
+        classes = [resolve("methods", name) for name in names]
+        return {hook for cls in classes for hook in members if getattr(cls, hook) is not getattr(Method, hook)}
+
+    assert overridden(IN_STACK) == overridden(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

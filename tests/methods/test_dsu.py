@@ -61,7 +61,7 @@ def test_in_a_stack_with_ccst_both_methods_have_an_effect(any_toy):
 
 
 def test_a_stage_that_the_network_lacks_is_rejected(toy):
-    with pytest.raises(UserError, match="method.stages: .* stages 1 to 5; remove all other numbers"):
+    with pytest.raises(UserError, match="method.stages: .* stages 1 to 3; remove all other numbers"):
         toy.network(DSU(stages=(1, 6)))
 
 

@@ -12,7 +12,7 @@ from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.fourier import low_frequency_window, pack_window
 from medfed.methods.elcfs import BANK, ELCFS, WINDOWS
-from medfed.networks.unet import UNet
+from medfed.testing.small_unet import SmallUNet
 from medfed.testing.toy import disc_slices
 
 ALPHA = 0.1  # 7x7 at 32 pixels
@@ -81,7 +81,7 @@ def test_second_order_differs_from_first_order(toy):
     results = []
     for second_order in (False, True):
         local = local_round(method := ELCFS(meta_step=0.1, gamma=0.0, exchange=False, second_order=second_order), toy)
-        results.append(gradients(local, method.loss(local, batch())[0])["conv_0.conv_0.conv.weight"])
+        results.append(gradients(local, method.loss(local, batch())[0])["conv_0.conv.weight"])
     assert not torch.allclose(*results) and torch.allclose(*results, atol=1.0)
 
 
@@ -197,7 +197,7 @@ def test_the_boundary_loss_is_small_if_boundary_and_ring_features_differ(toy):
 
 
 def test_the_outer_pass_does_not_change_running_statistics():
-    toy = ToySegmentation(architecture=UNet(features=(4, 4, 4, 8, 8, 4), norm="batch"))
+    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
     local = local_round(method := ELCFS(alpha=ALPHA), toy, bank_of("south"))
     method.loss(local, batch())
     counters = [b for name, b in local.network.named_buffers() if name.endswith("num_batches_tracked")]

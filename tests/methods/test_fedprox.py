@@ -66,7 +66,7 @@ def test_the_gradient_of_the_term_is_mu_times_the_change_of_the_weights(any_toy)
 def test_a_large_mu_keeps_the_weights_close_to_the_start(toy):
     settings = Training(batch_size=4, optimizer="sgd", learning_rate=0.05)
     drifts = []
-    for mu in (0.0, 10.0):
+    for mu in (0.0, 15.0):
         toy = ToySegmentation(training=settings)
         start = toy.start(FedProx(mu=mu))
         last, _ = two_rounds(toy, FedProx(mu=mu))

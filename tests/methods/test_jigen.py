@@ -57,7 +57,7 @@ def test_the_head_sees_the_puzzles_embedding(any_toy):
     image = any_toy.samples("north").batch(range(6)).image[..., 1:31, 1:31]  # 30 pixels: three tiles of 10
     image = torch.nn.functional.pad(image, (1, 1, 1, 1), mode="replicate")
     local = local_round(any_toy, method)
-    place = any_toy.architecture.embedding or "down_4"
+    place = any_toy.architecture.embedding or "down_2"
     batch = any_toy.samples("north").batch(range(6))
     features = local.forward(type(batch)(image, batch.label), (place,)).features[place]
     pooled = features if features.ndim == 2 else features.flatten(2).mean(dim=2)

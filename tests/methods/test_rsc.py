@@ -189,7 +189,7 @@ def test_it_works_after_stages_that_mix_styles(any_toy):
     assert bits(any_toy, method) not in (bits(any_toy, RSC()), bits(any_toy, MixStyle(probability=1.0)))
 
 
-@pytest.mark.parametrize("stages", [(1, 2), (3, 4)])
+@pytest.mark.parametrize("stages", [(1, 2), (2, 3)])
 def test_styles_are_not_mixed_again_in_the_second_pass(any_toy, stages):
     """If nothing is masked, the second pass is bit-identical to the first."""
     architecture = any_toy.architecture if any_toy.architecture.decoder_levels else ResidualNetwork(depth=10)

@@ -183,7 +183,7 @@ def test_attention_on_masks_is_rejected(toy):
 
 
 def test_a_stage_that_the_network_lacks_is_rejected(toy):
-    with pytest.raises(UserError, match="method.stages: .* stages 1 to 5; remove"):
+    with pytest.raises(UserError, match="method.stages: .* stages 1 to 3; remove"):
         toy.network(StableFDG(attention=False, stages=(1, 7)))
 
 

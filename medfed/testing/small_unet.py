@@ -1,0 +1,73 @@
+"""A small U-Net for toy federations, whose training steps take milliseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from monai.networks.blocks import Convolution
+from torch import Tensor, nn
+
+from medfed.core.bounds import PositiveInt
+from medfed.networks.base import NetworkSettings
+
+
+@dataclass(frozen=True)
+class SmallUNet(NetworkSettings):
+    """Settings of a 2-D U-Net with three levels and one convolution per level.
+
+    It has the parts that federated methods use: three stages of the encoder, two levels of the decoder, and a last
+    layer. A training step takes about a third of the time of MONAI's BasicUNet with as few channels.
+
+    Args:
+        features: numbers of channels of the three encoder levels, the finest first.
+        norm: normalisation after each convolution: "instance" (without running statistics) or "batch".
+    """
+
+    features: tuple[PositiveInt, PositiveInt, PositiveInt] = (4, 4, 8)
+    norm: Literal["instance", "batch"] = "instance"
+
+    decoder_levels: ClassVar[tuple[str, ...]] = ("upcat_1", "upcat_2")
+    encoder_stages: ClassVar[tuple[str, ...]] = ("conv_0", "down_1", "down_2")
+    last_features: ClassVar[str] = "upcat_1"
+    head: ClassVar[str] = "final_conv"
+
+    def build(self, in_channels: int, out_channels: int) -> nn.Module:
+        """Build the U-Net with random weights.
+
+        Args:
+            in_channels: number of image channels.
+            out_channels: number of structures to segment.
+
+        Returns:
+            A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W). H and W must be multiples of
+            4.
+        """
+        return _SmallUNet(in_channels, out_channels, self.features, self.norm)
+
+
+class _SmallUNet(nn.Module):
+    """The network that `SmallUNet.build` returns, with the names of the parts of MONAI's BasicUNet."""
+
+    def __init__(self, in_channels: int, out_channels: int, features: tuple[int, int, int], norm: str) -> None:
+        super().__init__()
+        fine, middle, coarse = features
+
+        def convolution(n_in: int, n_out: int) -> Convolution:
+            return Convolution(2, n_in, n_out, act="LeakyReLU", norm=(norm, {"affine": True}))
+
+        self.conv_0 = convolution(in_channels, fine)
+        self.down_1 = nn.Sequential(nn.MaxPool2d(2), convolution(fine, middle))
+        self.down_2 = nn.Sequential(nn.MaxPool2d(2), convolution(middle, coarse))
+        self.upsample = nn.Upsample(scale_factor=2)
+        self.upcat_2 = convolution(coarse + middle, middle)
+        self.upcat_1 = convolution(middle + fine, fine)
+        self.final_conv = nn.Conv2d(fine, out_channels, 1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the logits (B, out_channels, H, W) of images (B, in_channels, H, W)."""
+        fine = self.conv_0(image)
+        middle = self.down_1(fine)
+        up = self.upcat_2(torch.cat([middle, self.upsample(self.down_2(middle))], dim=1))
+        return self.final_conv(self.upcat_1(torch.cat([fine, self.upsample(up)], dim=1)))
