@@ -6,6 +6,7 @@ start is the same: the worker's program, the socket and its frames.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -62,6 +63,11 @@ class ForkedWorker:
         os.kill(self.pid, signal.SIGKILL)
 
 
-def fork_workers(monkeypatch) -> None:
-    """Fork all worker processes from this process, until the test ends."""
-    monkeypatch.setattr("medfed.engines.worker_process.subprocess.Popen", ForkedWorker)
+def fork_workers(monkeypatch, n_started: int = 0) -> None:
+    """Fork all worker processes from this process, until the test ends, but start the first `n_started` as programs."""
+    popen, numbers = subprocess.Popen, itertools.count()
+
+    def start(command, **others):
+        return (popen if next(numbers) < n_started else ForkedWorker)(command, **others)
+
+    monkeypatch.setattr("medfed.engines.worker_process.subprocess.Popen", start)

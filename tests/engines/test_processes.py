@@ -126,9 +126,10 @@ def rounds(config, simulation, state, n: int):
 def test_a_run_with_a_killed_site_is_bit_identical_after_resuming(tiny_phantom, tmp_path, monkeypatch):
     """HK is killed in round 2, so that only the update of BMC is used; then the run is stopped and resumed.
 
-    The sites are real processes, forked ones after the stop. The reference asks only BMC in round 2, in one process,
-    and is never stopped.
+    The first site's process is started as a program, the others are forked. The reference asks only BMC in round 2, in
+    one process, and is never stopped.
     """
+    fork_workers(monkeypatch, n_started=1)
     config = config_of(tiny_phantom, engine="processes")
     simulation = build_experiment(config, tmp_path / "sites", quiet=True)
     engine, killed = simulation.engine, []
@@ -148,7 +149,6 @@ def test_a_run_with_a_killed_site_is_bit_identical_after_resuming(tiny_phantom, 
     engine.close()
     left = [worker._process.pid for worker in engine._workers.processes.values() if worker._process]
     assert killed and not any(map(is_alive, left))
-    fork_workers(monkeypatch)
     resumed = build_experiment(config, tmp_path / "sites", quiet=True)
     resumed.engine.restore(seen[1].state.took_part)
     (last,) = rounds(config, resumed, seen[1].state, 1)
