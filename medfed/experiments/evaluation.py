@@ -1,6 +1,6 @@
 """Score the trained network on test patients, including those of the unseen site.
 
-Only this module and the figures drawn from its scores read the images of the unseen site, after training.
+Only this module, `medfed.experiments.unseen_rounds` and the figures read the images of the unseen site, after training.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -115,16 +116,25 @@ def boundary_distances(experiment: Experiment, weights: Mapping[str, Tensor]) ->
     task, validation_site = experiment.task, experiment.validation_site
     if not task.measures_boundary_distance:
         return {}
-    samples = {
-        site: task.load(experiment.dataset, cases, lambda case, notices: None, lambda n: None)
-        for site, cases in experiment.unseen.items()
-        if cases
-    }
+    samples = unseen_samples(experiment)
     samples |= {validation_site.name: validation_site.samples} if validation_site else {}
     levels = experiment.sites[0].architecture.decoder_levels
     experiment.network.load_state_dict(unseen_weights(experiment.sites, weights))
     facts = {site: task.validate(experiment.network, images, levels) for site, images in samples.items()}
     return {site: of_site["boundary_distance"] for site, of_site in facts.items() if "boundary_distance" in of_site}
+
+
+def unseen_samples(experiment: Experiment) -> dict[str, Any]:
+    """Read the images of the unseen site, prepared as for training, by name of the site. Call it after training only.
+
+    Args:
+        experiment: the dataset, the task, and the cases of the unseen site.
+    """
+    load, dataset = experiment.task.load, experiment.dataset
+    cases_by_site = {site: cases for site, cases in experiment.unseen.items() if cases}
+    return {
+        site: load(dataset, cases, lambda case, notices: None, lambda n: None) for site, cases in cases_by_site.items()
+    }
 
 
 def _score_site(

@@ -12,6 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from medfed.core.seeds import stream
 from medfed.datasets.base import Case, Dataset
 from medfed.experiments.evaluation import unseen_weights
 from medfed.experiments.setup import Experiment
@@ -29,8 +30,8 @@ from medfed.outputs.figures import (
     overlays,
     styles,
 )  # fmt: skip
-from medfed.outputs.figures.style_map import RestyledImages, save_style_map
-from medfed.outputs.run_folder import FIGURES, RunFolder
+from medfed.outputs.figures.style_map import RestyledImages, save_interpolation_map, save_style_map
+from medfed.outputs.run_folder import FIGURES, UNSEEN_ROUNDS, RunFolder
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.task import Task
 
@@ -87,6 +88,9 @@ def draw_all(
     label = "synthetic phantom data" if experiment.dataset.is_phantom else "real data"
     ends = {name: (state.round, distance) for name, distance in boundary_distances.items()}
     curves.save_training_curves(folder.history(), where / "training_curves.png", label, ends)
+    if experiment.task.evaluation.unseen_every:
+        scores = folder.read_json(UNSEEN_ROUNDS)["rounds"]
+        curves.save_unseen_curves(folder.history(), scores, where / "unseen_rounds.png", label)
     unseen = [case for cases in experiment.unseen.values() for case in cases]
     results = Results(
         experiment.task, experiment.dataset, experiment.network, experiment.sites, unseen, method, state,
@@ -226,26 +230,40 @@ def _draw_styles(run: Results) -> None:
             }
             styles.save_histograms(both, run.folder / "histograms.png", run.label)
             with_styles = {name: of_site for name, of_site in of_sites.items() if of_site.styled}
-            _draw_style_map(with_styles, run.folder / "tsne.png", run.label)
+            _draw_style_maps(run, with_styles, sites[0])
 
 
-def _draw_style_map(sites: dict[str, RestyledImages], path: Path, label: str) -> None:
-    """Draw the map of styles if scikit-learn is installed and there are at least two sites."""
+def _draw_style_maps(run: Results, sites: dict[str, RestyledImages], first: Site) -> None:
+    """Draw the maps of styles if scikit-learn is installed; that of the sites needs two, the other the first site."""
     if find_spec("sklearn") is None:
         warnings.warn(
-            f"{FIGURES}/{path.name} is not drawn, because it needs scikit-learn; install it with "
+            f"{FIGURES}/tsne.png is not drawn, because it needs scikit-learn; install it with "
             "pip install -e '.[figures]' in medfed's folder",
             stacklevel=2,
         )
-    elif len(sites) > 1:
-        save_style_map(sites, path, label)
+        return
+    if len(sites) > 1:
+        save_style_map(sites, run.folder / "tsne.png", run.label)
+    images, patients = _shown_images(run, first)
+    panels = {
+        title: RestyledImages(images, run.method.interpolations(
+            run.state, first.name, images, ratio, stream(0, "figures", first.name)), patients)
+        for title, ratio in (("fixed ratio 1", 1.0), ("ratio drawn from U(0, 1)", None))
+    }  # fmt: skip
+    if all(panel.styled for panel in panels.values()):
+        save_interpolation_map(first.name, panels, run.folder / "interpolation_tsne.png", run.label)
 
 
 def _restyled(run: Results, site: Site) -> RestyledImages:
     """Return evenly spaced training images of a site, and the same images in the styles of the other sites."""
+    images, patients = _shown_images(run, site)
+    styled = {name: other for name, other in run.method.styles(run.state, images).items() if name != site.name}
+    return RestyledImages(images, styled, patients)
+
+
+def _shown_images(run: Results, site: Site) -> tuple[Tensor, list]:
+    """Return evenly spaced training images of a site, and the patient of each."""
     samples, n = site.training, len(site.training)
     chosen = torch.linspace(0, n - 1, min(n, STYLED_IMAGES)).round().long().tolist()
-    images = samples.batch(chosen).image
-    styled = {name: other for name, other in run.method.styles(run.state, images).items() if name != site.name}
     patients = run.task.patients_of(samples)
-    return RestyledImages(images, styled, [patients[place] for place in chosen])
+    return samples.batch(chosen).image, [patients[place] for place in chosen]

@@ -26,6 +26,7 @@ from medfed.experiments.resume import (
 from medfed.experiments.setup import Experiment, build_experiment
 from medfed.experiments.summary import summarise
 from medfed.experiments.training import selected_state, train
+from medfed.experiments.unseen_rounds import check_unseen_every, score_unseen_rounds
 from medfed.federation import privacy_accounting
 from medfed.federation.message import State
 from medfed.federation.settings import Federation
@@ -125,6 +126,7 @@ def run(
         with name_folder_of_full_disk(folder):
             check_data(folder, experiment.dataset, experiment.splits, config.method.files)
             _check_selection(config.federation.selection, config.source, experiment.sites)
+            check_unseen_every(config, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, run_notices)
             last = train(config, experiment.engine, folder, state, quiet, on_training=on_training)
@@ -143,6 +145,8 @@ def _conclude(
         write_ratios(folder.path / "ratios.csv", ratios)
     folder.save_model(unseen_weights(experiment.sites, final.weights))
     distances = boundary_distances(experiment, final.weights)
+    if config.evaluation.unseen_every:
+        score_unseen_rounds(experiment, folder, config.evaluation.unseen_every)
     try:
         draw_all(experiment, config.method, final, result, folder, distances)
     except Exception as error:  # a figure that fails must not lose a run of days

@@ -47,7 +47,7 @@ def train(
         try:
             for done in federate(config.method, engine, state, settings, config.seed, config.training):
                 best = RULES[settings.selection]([*folder.history(), done.history])
-                folder.save_round(done, best)
+                folder.save_round(done, best, config.evaluation.unseen_every)
                 progress.round_done(done.history)
                 state = done.state
             finish(state)

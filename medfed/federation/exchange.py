@@ -64,6 +64,7 @@ class Exchange:
         engine: carries the messages.
         settings: the `federation` section of the config, with the checks of replies and the quorum (how many accepted
             replies a round needs).
+        non_negative: names of tensors in replies that have no negative numbers (`Method.non_negative`).
 
     Attributes:
         ledger: rows for `ledger.csv` since the last call of `take_records`: one row for each tensor or single value
@@ -74,8 +75,8 @@ class Exchange:
         n_clients: how many sites were asked to train since the last call of `take_records`.
     """
 
-    def __init__(self, engine: Engine, settings: Federation) -> None:
-        self.engine, self.settings = engine, settings
+    def __init__(self, engine: Engine, settings: Federation, non_negative: frozenset[str] = frozenset()) -> None:
+        self.engine, self.settings, self.non_negative = engine, settings, non_negative
         self.ledger: list[Row] = []
         self.seconds: dict[str, float] = {}
         self.n_clients = 0
@@ -112,7 +113,8 @@ class Exchange:
             self.ledger += ledger.message_rows(number, direction, by_site)
         self.n_clients += len(messages) if kind == "train" else 0
         expected = Expected(
-            kind, number, state.weights, self._n_examples, state.parameters, self.settings.largest_change
+            kind, number, state.weights, self._n_examples, state.parameters, self.settings.largest_change,
+            self.non_negative,
         )
         accepted, rejected = validate_replies(messages, replies, expected)
         self._handle_rejections(rejected, accepted, len(messages))

@@ -17,7 +17,7 @@ A federation calls the hooks in this order. "Site" means: once at every site tha
                  on_round_end                   site; after the last step
                  remember                       coordinator; its result becomes `state.memory`
                  aggregate                      coordinator; sees the new memory and the old weights
-    afterwards   facts, styles, score_maps      for the summary and the figures of a run
+    afterwards   facts, styles, interpolations, score_maps      for the summary and the figures of a run
 
 Sharing takes place never, once before the first round, or before every round (`shares`).
 """
@@ -130,6 +130,16 @@ class Method:
         arbitrary weights. `share` may then use only the device of this network.
         """
         return True
+
+    @property
+    def non_negative(self) -> frozenset[str]:
+        """Names of the tensors that sites send and that have no negative numbers, such as amplitudes. Default: none.
+
+        Noise on shared statistics (`privacy.statistics_noise`) can make such a number negative. The site then sends 0,
+        which weakens no guarantee, because it depends only on the number with the noise. The coordinator rejects a
+        reply with a negative number in one of these tensors.
+        """
+        return frozenset()
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -406,6 +416,26 @@ class Method:
         Returns:
             The redrawn images, (B, C, H, W) in [0, 1], by name of the site. The name is "all sites" if the method has
             one common style.
+        """
+        return {}
+
+    def interpolations(
+        self, state: State, site: str, image: Tensor, ratio: float | None, rng: torch.Generator
+    ) -> Tensors:
+        """Mix images of one site with the styles of random images of each other site. Default: no images.
+
+        The images are used for figures only, never for training.
+
+        Args:
+            state: the coordinator's state after the last round.
+            site: name of the site to which the images belong; its own styles are left out.
+            image: (B, C, H, W) in [0, 1], not standardised.
+            ratio: weight of the other site's style, in [0, 1]. None draws it from U(0, 1) for each image.
+            rng: CPU generator. The styles that are drawn do not depend on `ratio`.
+
+        Returns:
+            The mixed images, (B, C, H, W) in [0, 1], by name of the other site. Empty if the method mixes no styles of
+            single images.
         """
         return {}
 

@@ -73,7 +73,7 @@ class Privacy:
 
 
 def protect(
-    reply: Message, request: Message, privacy: Privacy, key: bytes, variances: Collection[str] = ()
+    reply: Message, request: Message, privacy: Privacy, key: bytes, non_negative: Collection[str] = ()
 ) -> Message:
     """Clip what a site sends and add Gaussian noise to it, as the `privacy` section of the config says.
 
@@ -91,8 +91,10 @@ def protect(
         key: at least 32 bytes from which the noise is derived. In a real federation the key must be secret, because
             whoever knows the key can remove the noise. Different replies need different keys, because the difference of
             two replies with equal noise contains no noise.
-        variances: names of the entries that are running variances, such as `bn.running_var`. Negative values in these
-            entries are set to 0 after the noise is added, because BatchNorm uses the square root of a variance.
+        non_negative: names of entries of the network and of other tensors that have no negative numbers: running
+            variances, such as `bn.running_var`, and statistics, such as amplitudes. Numbers that are negative after
+            the noise is added are set to 0. Otherwise BatchNorm would use the square root of a negative variance, and a
+            negative amplitude would turn the sign of an image's mean.
 
     Returns:
         The reply that may leave the site, with the same names, shapes and dtypes.
@@ -105,12 +107,13 @@ def protect(
         change = {name: reply.weights[name].double() - request.weights[name].double() for name in names}
         noised = _add_noise(change, privacy.clip, privacy.noise, key + b"weights")
         moved = {name: request.weights[name].double() + noised[name] for name in names}
-        moved |= {name: moved[name].clamp(min=0) for name in names if name in variances}
+        moved |= {name: moved[name].clamp(min=0) for name in names if name in non_negative}
         weights = {name: entry.to(reply.weights[name].dtype) for name, entry in moved.items()}
         reply = replace(reply, weights={**reply.weights, **weights})
     if privacy.statistics_clip and reply.tensors:
         statistics = {name: entry.double() for name, entry in reply.tensors.items() if entry.is_floating_point()}
         noised = _add_noise(statistics, privacy.statistics_clip, privacy.statistics_noise, key + b"statistics")
+        noised |= {name: noised[name].clamp(min=0) for name in noised if name in non_negative}
         tensors = {name: entry.to(reply.tensors[name].dtype) for name, entry in noised.items()}
         reply = replace(reply, tensors={**reply.tensors, **tensors})
     return reply

@@ -49,6 +49,7 @@ class Expected:
             statistics.
         largest_change: the setting `federation.largest_change`: how long a site's change of the weights (its L2 norm)
             may be, as a multiple of the median over the sites. None allows any change.
+        non_negative: names of tensors that have no negative numbers, such as amplitudes (`Method.non_negative`).
     """
 
     kind: str
@@ -57,6 +58,7 @@ class Expected:
     examples: Mapping[str, int]
     parameters: frozenset[str]
     largest_change: float | None = None
+    non_negative: frozenset[str] = frozenset()
 
 
 def check_reply(site: str, reply: Message, expected: Expected) -> None:
@@ -69,7 +71,8 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
 
     Raises:
         InvalidReply: if the reply has another kind or round than the request; if the reply is too large; if it contains
-            NaN, infinity or an absolute value above 1e18; or if it contains weights or tensors that were not requested.
+            NaN, infinity or an absolute value above 1e18; if a tensor of `expected.non_negative` contains a negative
+            number; or if the reply contains weights or tensors that were not requested.
             A reply to "train" is also invalid without a valid number of images, number of steps and loss, or if the
             number of images differs from the number that the site reported in an earlier round. A reply to "validate"
             is also invalid if a score is not a finite number.
@@ -85,6 +88,9 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
         raise InvalidReply(f"holds {len(reply.tensors)} tensors, but only scores were requested")
     for name, entry in [*reply.weights.items(), *reply.tensors.items()]:
         _check_numbers(name, entry)
+    for name in sorted(expected.non_negative & reply.tensors.keys()):
+        if reply.tensors[name].numel() and (lowest := float(reply.tensors[name].min())) < 0:
+            raise InvalidReply(f"contains the number {lowest:.3g} in '{name}', but numbers of at least 0 are expected")
     _check_facts(site, reply.facts, expected)
 
 

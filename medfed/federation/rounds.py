@@ -89,7 +89,7 @@ def federate(
     """
     if not state.parameters:
         raise ValueError("state.parameters is empty, so that no weight would be trained; start from State.of(network)")
-    exchange = Exchange(engine, settings)
+    exchange = Exchange(engine, settings, method.non_negative)
     exchange.check_settings()
     sites = [site for site in engine.sites() if state.took_part.get(site) != EXCLUDED]
     state = replace(state, plan=Plan(tuple(sites), settings.rounds, training or Training()))

@@ -126,7 +126,8 @@ class Site:
         # The reply is part of the key, so that only the same reply to the same request gets the same noise again: the
         # difference of two replies with equal noise contains no noise.
         key = digest(secret, self.name.encode(), repr(self.privacy).encode(), request.to_bytes(), reply.to_bytes())
-        return protect(reply, request, self.privacy, secret + bytes.fromhex(key), running_variances(self.network))
+        non_negative = running_variances(self.network) | self.method.non_negative
+        return protect(reply, request, self.privacy, secret + bytes.fromhex(key), non_negative)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Load the global weights into the site's network, in place.

@@ -100,7 +100,8 @@ def triplet_loss(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: 
 
 
 def info_nce(
-    vectors: Tensor, labels: Tensor, temperature: float = 0.05, denominator: str = "positive_and_negatives"
+    vectors: Tensor, labels: Tensor, temperature: float = 0.05, denominator: str = "positive_and_negatives",
+    groups: Tensor | None = None,
 ) -> Tensor:
     """Return the supervised InfoNCE loss with cosine similarity, averaged over all ordered pairs of equal labels.
 
@@ -115,7 +116,8 @@ def info_nce(
     Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030). As printed, eq. 6
     leaves the positive pair out of the denominator, so its loss may be negative, even below -1 / temperature. The
     released code includes the positive pair, and so does the default here. Neither denominator includes other vectors
-    with the anchor's label. The pairs (i, j) and (j, i) have different losses, so both pairs count.
+    with the anchor's label. Eq. 7 counts each pair once, in the order of the vectors, which the paper does not define.
+    The pairs (i, j) and (j, i) have different losses, so both pairs count here.
 
     MONAI's `ContrastiveLoss` is a different loss. It takes two inputs, and its positive pairs are row i of the first
     and row i of the second input. All other rows are negatives, even rows with the same label.
@@ -125,34 +127,42 @@ def info_nce(
         labels: (N,), integers, the label of each vector.
         temperature: divisor of the cosine similarities, above 0.
         denominator: "positive_and_negatives" or "negatives": which of the two formulas is used.
+        groups: (N,), integers, the group of each vector, such as the image from which it was computed. Only vectors of
+            the same group are compared. A vector whose group has no other label is no anchor. None compares all
+            vectors.
 
     Returns:
-        Scalar. It is 0 with gradient 0 if no two vectors have the same label, or if all vectors have the same label.
+        Scalar, the mean over the pairs of all groups. It is 0 with gradient 0 if no two vectors have the same label, or
+        if all vectors have the same label (within each group).
 
     Raises:
         ValueError: if the shapes do not fit, the temperature is not above 0, or `denominator` is another word.
     """
-    _check(vectors, labels, temperature, denominator)
+    _check(vectors, labels, temperature, denominator, groups)
     with torch.autocast(vectors.device.type, enabled=False):
         vectors = vectors.to(torch.promote_types(vectors.dtype, torch.float32))
         same = labels[:, None] == labels[None, :]
-        positive = same & ~torch.eye(len(labels), dtype=torch.bool, device=same.device)
-        if not positive.any() or same.all():
+        together = torch.ones_like(same) if groups is None else groups[:, None] == groups[None, :]
+        negative = ~same & together
+        positive = same & together & ~torch.eye(len(labels), dtype=torch.bool, device=same.device)
+        positive &= negative.any(dim=1, keepdim=True)
+        if not positive.any():
             return vectors.sum() * 0
         directions = F.normalize(vectors, dim=1)
         scores = directions @ directions.T / temperature
-        negatives = scores.masked_fill(same, -torch.inf).logsumexp(dim=1, keepdim=True)   # log sum_n e^s_in
+        negatives = scores.masked_fill(~negative, -torch.inf).logsumexp(dim=1, keepdim=True)   # log sum_n e^s_in
         losses = (negatives - scores)[positive]                                # eq. 6
         if denominator == "positive_and_negatives":
             losses = torch.logaddexp(losses, torch.zeros_like(losses))
         return losses.mean()                                                   # eq. 7
 
 
-def _check(vectors: Tensor, labels: Tensor, temperature: float, denominator: str) -> None:
-    if vectors.ndim != 2 or labels.shape != vectors.shape[:1]:
-        raise ValueError(
-            f"vectors must be (N, D) and labels (N,), got {tuple(vectors.shape)} and {tuple(labels.shape)}"
-        )
+def _check(vectors: Tensor, labels: Tensor, temperature: float, denominator: str, groups: Tensor | None) -> None:
+    for name, entry in (("labels", labels), ("groups", labels if groups is None else groups)):
+        if vectors.ndim != 2 or entry.shape != vectors.shape[:1]:
+            raise ValueError(
+                f"vectors must be (N, D) and {name} (N,), got {tuple(vectors.shape)} and {tuple(entry.shape)}"
+            )
     if temperature <= 0:
         raise ValueError(f"temperature must be above 0, got {temperature}")
     if denominator not in ("positive_and_negatives", "negatives"):

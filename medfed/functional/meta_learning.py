@@ -44,7 +44,7 @@ def sharpness_ascent(loss: Tensor, parameters: Mapping[str, Tensor], distance: f
 
 
 def inner_step(
-    loss: Tensor, parameters: Mapping[str, Tensor], step_size: float, clamp: float, second_order: bool = False
+    loss: Tensor, parameters: Mapping[str, Tensor], step_size: float, clamp: float | None, second_order: bool = False
 ) -> dict[str, Tensor]:
     """Return the weights after one gradient descent step on a loss, as the inner step of meta-learning.
 
@@ -60,7 +60,7 @@ def inner_step(
         parameters: the weights theta by name, as `named_parameters` returns them; not changed. Entries that do not
             require a gradient are returned as they are.
         step_size: the learning rate beta of this step, at least 0. 0 returns equal weights.
-        clamp: each element of the gradient is limited to [-clamp, clamp].
+        clamp: each element of the gradient is limited to [-clamp, clamp]. None does not limit the gradient.
         second_order: True differentiates the outer loss through this step, with second derivatives. False treats
             d theta' / d theta as the identity, so the gradient of the outer loss at theta' is passed to theta.
 
@@ -74,7 +74,8 @@ def inner_step(
     fast = dict(parameters)
     for (name, entry), gradient in zip(trained.items(), gradients, strict=True):
         if gradient is not None:
-            fast[name] = entry - step_size * gradient.clamp(-clamp, clamp)     # eq. 4
+            limited = gradient if clamp is None else gradient.clamp(-clamp, clamp)
+            fast[name] = entry - step_size * limited                           # eq. 4
     return fast
 
 

@@ -11,12 +11,19 @@ Communication: before round 1, each site sends the low-frequency window of the a
 pixels and alpha 0.01, 7 x 7 numbers per channel, of which 25 are distinct), and receives those of the other sites with
 the weights. Afterwards the messages of FedAvg.
 
-Departures. Where paper and public code differ, we follow the paper, with these exceptions: one restyled view per image
-is the default, to save memory; the boundary loss uses the raw image's features at theta instead of theta', which saves
-a forward pass; its vectors are pooled over the batch, and its denominator contains the positive pair, both as in the
-code; the inner step is of first order, as its author confirms. Images are standardised after the exchange. Not
-reproduced from the code: sites that start from different weights, and site weights that are rounded to two decimals
-(for five sites their sum exceeds 1).
+Departures. Where paper and public code differ, the default follows the paper, with these exceptions: one restyled view
+per image, to save memory; the boundary loss uses the features of the original image at theta instead of theta', which
+saves a forward pass; the vectors of the boundary loss are compared across the batch, and its denominator contains the
+positive pair, both as in the code; the inner step is of first order, as the author of the code confirms. `preset:
+paper` has none of these exceptions. Two departures have no setting: restyled images are clipped to [0, 1], and the
+exchanged window is a square of side alpha * min(H, W), where the paper has a rectangle of alpha * H by alpha * W (on
+square images they are equal). Images are standardised after the exchange (`data.standardise`); the paper does not say
+which comes first. Not reproduced from the code: sites that start from different weights, and site weights that are
+rounded to two decimals (for five sites their sum exceeds 1).
+
+Readings, where the paper is silent. The widths of the boundary (1 pixel) and of the ring (5 pixels) are those of the
+code. The boundary losses of several structures are added, as in the code. Eq. 7 is a loss of one image; a batch has the
+mean over the images that show the structure. Images are augmented before the exchange.
 """
 
 from __future__ import annotations
@@ -28,11 +35,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
+from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio, ordered
 from medfed.core.device import to_device
 from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
@@ -63,7 +70,7 @@ class ELCFS(Method):
     images of other sites. The boundary loss separates the features on the boundary of a structure from the features in
     a ring of background around the structure:
 
-        A' = (1 - r) A_own + r A_other inside the window, r ~ U(0, 1)                              (eq. 2)
+        A' = (1 - r) A_own + r A_other inside the window, r ~ U(0, 1) (lambda in the paper)        (eq. 2)
         t = inverse Fourier transform of A' with the phases of x                                   (eq. 3)
         theta' = theta - beta grad L_task(x; theta)                                                (eq. 4)
         L = L_task(x; theta) + L_task(t; theta') + gamma L_boundary(x, t)                          (eq. 8-9)
@@ -83,7 +90,8 @@ class ELCFS(Method):
         views: number of restyled copies of each image, each with the amplitudes of a random other site; at least 0. 0
             makes one copy for every other site, as in the paper.
         ratio: mixing ratio of own and other amplitudes (lambda in the paper): "uniform" draws it from U(0, 1) for each
-            image, as in the paper; "one" replaces the amplitudes completely; a number in [0, 1] is used for all images.
+            copy, as in the paper; [low, high] draws it from U(low, high) (Figure 6b); a number in [0, 1] is used for
+            all copies; "one" is the number 1, which replaces the amplitudes completely.
         exchange: whether images are restyled. false shares nothing and uses the raw images in place of the restyled
             ones (ablation).
         episodic: whether the restyled images are trained after the inner step. false trains them at the same weights as
@@ -91,21 +99,31 @@ class ELCFS(Method):
         decoder_levels: number of the decoder's last levels whose features enter the boundary loss, at least 1. 2 in the
             paper, section 4.2.
         ring_width: width in pixels of the ring of background around a structure, at least 1. 5 in the authors' code.
+        boundary_features: weights at which the boundary loss computes the features of the original images:
+            "before_inner_step" (theta, as in the authors' code) or "after_inner_step" (theta', eq. 8; one more forward
+            pass). The features of the restyled copies are those at theta' in both cases.
+        boundary_pairs: which feature vectors the boundary loss compares: those of the whole "batch" (as in the authors'
+            code, so that the images of other patients are positives too), or only those of one "image" and its restyled
+            copies (eq. 6-7). For "image", the loss is the mean over the images that show the structure.
         inner_clamp: largest absolute value of an element of the gradient of the inner step, above 0; larger ones are
-            clipped. 100 in the authors' code.
-        second_order: whether gradients pass through the inner step. false ignores how the inner step depends on the
-            weights (first order), as in the authors' code.
+            clipped. 100 in the authors' code. null clips nothing, as in the paper.
+        second_order: whether gradients pass through the inner step, as eq. 9 says. false ignores how the inner step
+            depends on the weights (first order), as in the authors' code.
         denominator: denominator of the boundary loss: "positive_and_negatives" (bounded below by 0, as in the authors'
             code) or "negatives" (eq. 6 as printed; unbounded below).
         bank_share: fraction of a site's images, drawn at random, whose amplitudes it shares, in (0, 1]. 1 in the paper.
         min_patients: a site with fewer training patients than this shares nothing, because its amplitudes could be
             traced to single patients. Such a site trains as usual. At least 1. Not in the paper.
 
-    Presets: "medfed" is the default. "paper" restyles each image once for every other site (`views: 0`). "released" is
-    the authors' public code: only the mean brightness is exchanged, and completely (`alpha: 0`, `ratio: one`), one
-    decoder level enters the boundary loss, and one eighth of the images is shared. Some settings of the public code
-    belong to other blocks of a config: `data.standardise: false` (otherwise an exchanged mean has no effect),
-    `training.augment: false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.
+    Presets: "medfed" is the default. "paper" is what the paper says: each image is restyled once for every other site
+    (`views: 0`), all features of the boundary loss are those at theta' (`boundary_features: after_inner_step`) and are
+    compared within one image and its copies (`boundary_pairs: image`), the denominator has negatives only, and the
+    gradient passes through an inner step without a limit (`second_order: true`, `inner_clamp: null`). `gamma` differs
+    between the paper's tasks, so it has to be set. "released" is the authors' public code: only the mean brightness is
+    exchanged, and completely (`alpha: 0`, `ratio: one`), one decoder level enters the boundary loss, and one eighth of
+    the images is shared. The code trains on fundus images with `gamma: 0.1`. Some settings of the public code belong to
+    other blocks of a config: `data.standardise: false` (otherwise an exchanged mean has no effect), `training.augment:
+    false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.
     """
 
     alpha: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
@@ -113,12 +131,14 @@ class ELCFS(Method):
     meta_step: NonNegativeFloat = 1e-3
     temperature: PositiveFloat = 0.05
     views: NonNegativeInt = 1
-    ratio: Literal["uniform", "one"] | Ratio = "uniform"
+    ratio: Literal["uniform", "one"] | Ratio | Annotated[tuple[Ratio, Ratio], AfterValidator(ordered)] = "uniform"
     exchange: bool = True
     episodic: bool = True
     decoder_levels: PositiveInt = 2
     ring_width: PositiveInt = 5
-    inner_clamp: PositiveFloat = 100.0
+    boundary_features: Literal["before_inner_step", "after_inner_step"] = "before_inner_step"
+    boundary_pairs: Literal["batch", "image"] = "batch"
+    inner_clamp: PositiveFloat | None = 100.0
     second_order: bool = False
     denominator: Literal["positive_and_negatives", "negatives"] = "positive_and_negatives"
     bank_share: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -126,7 +146,10 @@ class ELCFS(Method):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
-        "paper": {"views": 0},
+        "paper": {
+            "views": 0, "boundary_features": "after_inner_step", "boundary_pairs": "image", "inner_clamp": None,
+            "second_order": True, "denominator": "negatives",
+        },
         "released": {"alpha": 0.0, "ratio": "one", "decoder_levels": 1, "bank_share": 0.125},
     }
 
@@ -142,6 +165,11 @@ class ELCFS(Method):
     def share_reads_network(self) -> bool:
         """Whether `share` reads the network's weights: False, because a site shares only amplitudes of its images."""
         return False
+
+    @property
+    def non_negative(self) -> frozenset[str]:
+        """Names of the shared tensors that have no negative numbers: the amplitudes, which are absolute values."""
+        return frozenset({WINDOWS})
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the low-frequency amplitudes of the site's training images.
@@ -226,6 +254,31 @@ class ELCFS(Method):
             restyled[site] = mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)  # eq. 2-3
         return restyled
 
+    def interpolations(
+        self, state: State, site: str, image: Tensor, ratio: float | None, rng: torch.Generator
+    ) -> Tensors:
+        """Mix the low-frequency amplitudes of images with those of random images of each other site (eq. 2-3).
+
+        Args:
+            state: the coordinator's state, whose memory holds the amplitudes that the sites shared.
+            site: name of the site to which the images belong.
+            image: (B, C, H, W), in [0, 1].
+            ratio: weight of the other amplitudes (lambda in the paper), in [0, 1]. None draws it from U(0, 1) for each
+                image. The setting `ratio` is not used.
+            rng: CPU generator.
+
+        Returns:
+            (B, C, H, W) in [0, 1], by name of the other site.
+        """
+        spectrum, mixed = low_frequency_spectrum(image, self.alpha), {}
+        for name, bank in sorted(select_prefix(state.memory, BANK).items()):
+            if name != site:
+                positions, ratios = torch.rand(2, len(image), generator=rng)
+                ratios = ratios if ratio is None else torch.full_like(ratios, ratio)
+                packed = [bank[int(u * len(bank))] for u in positions.tolist()]
+                mixed[name] = _mixed(image, spectrum, packed, ratios)
+        return mixed
+
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss on the images, plus the task's loss on restyled copies, plus a weighted boundary loss.
 
@@ -244,17 +297,19 @@ class ELCFS(Method):
         Returns:
             The loss, a scalar, and the network's output for the original images.
         """
-        taps = local.architecture.decoder_levels[: self.decoder_levels]
         with_boundary = self.gamma > 0 and batch.label.dim() == 4
-        raw = local.forward(batch, taps if with_boundary else ())
+        taps = local.architecture.decoder_levels[: self.decoder_levels] if with_boundary else ()
+        raw = local.forward(batch, taps)
         inner = local.task.loss(raw.logits, batch.label)  # eq. 9, first term
         fast: Mapping[str, Tensor] = local.parameters()
         if self.episodic:
             fast = inner_step(inner, fast, self.meta_step, self.inner_clamp, self.second_order)  # eq. 4
-        views = local.forward(self._restyled(local, batch), tuple(raw.features), fast)
+        views = local.forward(self._restyled(local, batch), taps, fast)
         total = inner + local.task.loss(views.logits, views.label)  # eq. 8, first term; eq. 9
         if with_boundary:
-            total = total + self.gamma * self.boundary_loss([raw, views])  # eq. 8, second term
+            after = self.boundary_features == "after_inner_step" and self.episodic
+            originals = local.forward(batch, taps, fast) if after else raw
+            total = total + self.gamma * self.boundary_loss([originals, views])  # eq. 8, second term
         return total, raw
 
     def _restyled(self, local: LocalRound, batch: Batch) -> Batch:
@@ -292,12 +347,13 @@ class ELCFS(Method):
             rng: CPU generator.
         """
         positions, ratio = torch.rand(2, len(donors), generator=rng)
-        if self.ratio != "uniform":
+        if isinstance(self.ratio, tuple | list):
+            low, high = self.ratio
+            ratio = (low + (high - low) * ratio).clamp(low, high)  # rounding may exceed the limits
+        elif self.ratio != "uniform":
             ratio = torch.full_like(ratio, 1.0 if self.ratio == "one" else self.ratio)
         packed = [banks[d][int(u * len(banks[d]))] for d, u in zip(donors, positions.tolist(), strict=True)]
-        window = unpack_window(torch.stack(packed), image.dim() - 2)
-        window, ratio = (to_device(entry, image.device).to(image.dtype) for entry in (window, ratio))
-        return mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)  # eq. 2-3
+        return _mixed(image, spectrum, packed, ratio)
 
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
         """Return the loss that separates the features on a structure's boundary from the features of the background.
@@ -305,25 +361,36 @@ class ELCFS(Method):
         For each structure, the decoder's features are averaged over the boundary of the structure and over a ring of
         background around the structure, in every image. The contrastive loss InfoNCE (ELCFS, eq. 5-7) compares these
         mean features. Mean features of the same region attract each other, and mean features of different regions repel
-        each other. The mean features of all images are compared with one another. The losses of the structures are
-        added.
+        each other. The setting `boundary_pairs` says whether the mean features of all images are compared, or only
+        those of one image and its restyled copies. The losses of the structures are added.
 
         Args:
-            outputs: outputs for the original and for the restyled images, with the feature maps of the decoder levels
-                in `features`, each (B, D, h, w), and masks (B, S, H, W) of S structures in `label`.
+            outputs: outputs for the B original images and for their V * B restyled copies (copy number v of image b has
+                the position v * B + b), with the feature maps of the decoder levels in `features`, each (B, D, h, w),
+                and masks (B, S, H, W) of S structures in `label`.
 
         Returns:
             A scalar. A structure that no image of the batch shows adds 0.
         """
-        total = outputs[0].logits.new_zeros(())
+        total, n_images = outputs[0].logits.new_zeros(()), len(outputs[0].label)
         for structure in range(outputs[0].label.shape[1]):
-            vectors, labels = [], []  # label 1 for the boundary, 0 for the ring
+            vectors, labels, images = [], [], []  # label 1 for the boundary, 0 for the ring
             for output in outputs:
                 mask = output.label[:, structure : structure + 1]
                 for label, region in enumerate((background_ring(mask, self.ring_width), boundary(mask))):
                     pooled = pool_levels(output.features.values(), region[:, 0].to(output.logits.dtype))  # eq. 5
                     vectors.append(pooled)
                     labels.append(torch.full((len(pooled),), label, device=pooled.device))
-            loss = info_nce(torch.cat(vectors), torch.cat(labels), self.temperature, self.denominator)  # eq. 6-7
-            total = total + loss
+                    if self.boundary_pairs == "image":
+                        images.append(region.flatten(1).any(dim=1).nonzero()[:, 0] % n_images)
+            groups = torch.cat(images) if images else None
+            loss = info_nce(torch.cat(vectors), torch.cat(labels), self.temperature, self.denominator, groups)
+            total = total + loss  # eq. 6-7
         return total
+
+
+def _mixed(image: Tensor, spectrum: LowFrequencySpectrum, packed: list[Tensor], ratio: Tensor) -> Tensor:
+    """Return images (B, C, H, W) with one packed window (C, P) mixed into each by the ratio (B,) (eq. 2-3)."""
+    window = unpack_window(torch.stack(packed), image.dim() - 2)
+    window, ratio = (to_device(entry, image.device).to(image.dtype) for entry in (window, ratio))
+    return mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)

@@ -99,6 +99,11 @@ class Stack(Method):
         return next((method.unseen_bn for method in self.methods if method.unseen_bn != "average"), "average")
 
     @property
+    def non_negative(self) -> frozenset[str]:
+        """Names of the tensors that sites send and that have no negative numbers, as `NUMBER/NAME` (see `share`)."""
+        return frozenset(f"{i}/{name}" for i, method in enumerate(self.methods) for name in method.non_negative)
+
+    @property
     def files(self) -> tuple[str, ...]:
         """Paths of the files that the methods of the stack read at the sites, sorted and without repetition."""
         return tuple(sorted({name for method in self.methods for name in method.files}))
@@ -365,6 +370,25 @@ class Stack(Method):
         """
         all_styles = (method.styles(_own(state, i), image) for i, method in enumerate(self.methods))
         return next((styles for styles in all_styles if styles), {})
+
+    def interpolations(
+        self, state: State, site: str, image: Tensor, ratio: float | None, rng: torch.Generator
+    ) -> Tensors:
+        """Return images mixed with the styles of other sites, from the first method of the stack that mixes styles.
+
+        Args:
+            state: the coordinator's state after the last round.
+            site: name of the site to which the images belong.
+            image: (B, C, H, W), in [0, 1].
+            ratio: weight of the other site's style, in [0, 1]. None draws it from U(0, 1) for each image.
+            rng: CPU generator.
+
+        Returns:
+            (B, C, H, W) in [0, 1] by name of the other site. Empty if no method mixes styles.
+        """
+        own = ((_own(state, i), method) for i, method in enumerate(self.methods))
+        mixed = (method.interpolations(of_method, site, image, ratio, rng) for of_method, method in own)
+        return next((images for images in mixed if images), {})
 
     def _check_site_weights(self) -> None:
         """Check that the methods agree about the average; ValueError otherwise.

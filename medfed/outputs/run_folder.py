@@ -31,6 +31,7 @@ from medfed.federation.rounds import Round
 
 N_KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep; that of the best round is kept too
 FIGURES = "figures"  # name of the folder of PNG files
+UNSEEN_ROUNDS = "unseen_rounds.json"  # scores of the unseen site by round, measured after training
 TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # s, sum of all clients
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # followed by one column for each site
 
@@ -47,7 +48,8 @@ class RunFolder:
     simulated site), `history.csv` (losses and validation scores of each round), `ledger.csv` (all tensors and values
     that were sent), `timings.csv` (seconds of each round; the only file that differs between two runs of one config),
     `cases.csv` (scores of every case), `summary.json`, `model.safetensors` and `figures/`. A run with simulated clients
-    also has `clients.json` (the cases of each client).
+    also has `clients.json` (the cases of each client). With the setting `evaluation.unseen_every`, there is also
+    `unseen_rounds.json` (scores of the unseen site by round, which must not choose anything).
 
     Args:
         path: path of the folder.
@@ -121,16 +123,18 @@ class RunFolder:
         except ValueError as error:
             raise error if isinstance(error, UserError) else UserError(f"{path}: {error}") from error
 
-    def save_round(self, done: Round, best_round: int) -> None:
+    def save_round(self, done: Round, best_round: int, keep_every: int = 0) -> None:
         """Append a finished round to the tables, then save its checkpoint, and delete old checkpoints.
 
-        The tables are `ledger.csv`, `timings.csv` and `history.csv`. Only the two newest checkpoints and the checkpoint
-        of the best round are kept. The checkpoint is written after the tables. If the process is killed in between,
-        the tables have rows of a round without a checkpoint. `truncate` removes these rows when the run is resumed.
+        The tables are `ledger.csv`, `timings.csv` and `history.csv`. Only the two newest checkpoints, the checkpoint of
+        the best round, and those that `keep_every` names are kept. The checkpoint is written after the tables. If the
+        process is killed in between, the tables have rows of a round without a checkpoint. `truncate` removes these
+        rows when the run is resumed.
 
         Args:
             done: the finished round: its messages, losses and scores, times, and the coordinator's state after it.
             best_round: number of the best round so far. Its checkpoint is never deleted.
+            keep_every: the checkpoint of every n-th round is never deleted; 0 names none.
         """
         append_rows(self.path / "ledger.csv", LEDGER_COLUMNS, done.ledger)
         timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds}
@@ -138,7 +142,7 @@ class RunFolder:
         self.write_history([*self.history(), done.history])
         self.save_state(done.state)
         for old in self.rounds()[:-N_KEPT_CHECKPOINTS]:
-            if old != best_round:
+            if old != best_round and not (keep_every and old and old % keep_every == 0):
                 self._state_path(old).unlink()
 
     def save_state(self, state: State) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from medfed.core import bounds, registry
-from medfed.core.bounds import PositiveFloat
+from medfed.core.bounds import NonNegativeInt, PositiveFloat
 from medfed.core.errors import UserError
 from medfed.metrics.metric import Metric
 
@@ -31,8 +31,12 @@ class Evaluation:
         tent_learning_rate: learning rate of the adaptation that `tent` switches on, above 0.
         boundary_distance: whether each validation of a source site (a site that trains) also computes the boundary
             distance. This is the mean cosine distance between the features on the boundary of a structure and the
-            features in a ring of background around the structure (Figure 7 of ELCFS). At sites that do not train, the
-            boundary distance is computed once, at the end. For segmentation only.
+            features in a ring of background around the structure (Figure 7 (a) of ELCFS). At sites that do not train,
+            the boundary distance is computed once, at the end. For segmentation only.
+        unseen_every: number of rounds between two points of a curve of the unseen site over the rounds (Figure 7 (a) of
+            ELCFS). The weights of these rounds are kept, and scored at the unseen site after training. This is a look
+            at the target: the scores must not choose a round, a setting or a method. They are written to
+            `unseen_rounds.json` and a figure, and used for nothing else. 0 scores the result of the run only.
         metrics: metrics in addition to those of the task. Each is the name of a file of `medfed/metrics`, or a dotted
             name (`mypackage.mymetric`). Every table and figure shows them.
     """
@@ -42,6 +46,7 @@ class Evaluation:
     tent: bool = False
     tent_learning_rate: PositiveFloat = 1e-3
     boundary_distance: bool = False
+    unseen_every: NonNegativeInt = 0
     metrics: Annotated[tuple[str, ...], Field(json_schema_extra={"uniqueItems": True})] = ()
 
     def __post_init__(self) -> None:

@@ -49,6 +49,21 @@ def test_equals_the_sum_over_ordered_pairs(denominator):
     torch.testing.assert_close(info_nce(vectors, labels, 0.2, denominator).item(), expected)
 
 
+@pytest.mark.parametrize("denominator", ["positive_and_negatives", "negatives"])
+def test_groups_are_compared_on_their_own_and_the_mean_is_over_all_pairs(denominator):
+    """Groups 5 and 7 have 2 + 2 and 2 + 6 ordered pairs; group 9 has no second label, so it has no pair."""
+    rng = torch.Generator().manual_seed(0)
+    vectors = torch.randn(11, 5, generator=rng, dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1])
+    groups = torch.tensor([5, 5, 5, 5, 7, 7, 7, 7, 7, 9, 9])
+    parts = [(4, pair_by_pair(vectors[:4], labels[:4], 0.2, denominator == "positive_and_negatives")),
+             (8, pair_by_pair(vectors[4:9], labels[4:9], 0.2, denominator == "positive_and_negatives"))]  # fmt: skip
+    expected = sum(n * mean for n, mean in parts) / 12
+    order = torch.randperm(11, generator=rng)
+    actual = info_nce(vectors[order], labels[order], 0.2, denominator, groups[order])
+    torch.testing.assert_close(actual.item(), expected)
+
+
 def test_order_and_names_of_labels_do_not_matter():
     vectors = torch.randn(6, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     order = torch.tensor([4, 0, 3, 1, 5, 2])

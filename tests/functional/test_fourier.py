@@ -119,6 +119,29 @@ def test_a_black_image_gets_the_amplitude_with_phase_zero():
     torch.testing.assert_close(styled, full_fft(black, others, torch.ones(1), ALPHA))
 
 
+@pytest.mark.parametrize("shape", ["constant", "bar", "half"])
+@pytest.mark.parametrize("side", [32, 45, 96])
+def test_where_the_amplitude_is_zero_the_phase_is_zero_in_every_precision(shape, side):
+    """A constant image has one amplitude, its mean; a bar and a half have no waves along the rows.
+
+    Against the closed form: at each frequency whose own amplitude is 0, the other amplitude is a wave of phase 0.
+    """
+    image = torch.zeros(1, 1, side, side, dtype=torch.float64)
+    image[..., {"constant": slice(None), "bar": slice(3, 10), "half": slice(side // 2)}[shape]] = 0.5004
+    alpha, half, place = 3.5 / side, 3, torch.arange(side, dtype=torch.float64)
+    window = fourier.low_frequency_window(images_of((side, side), 1, 1, 1), alpha) / 255
+    expected = image.clone()
+    for u in range(-half, half + 1):
+        for v in range(-half, half + 1):
+            waves = torch.outer(*(torch.exp(2j * math.pi * f * place / side) for f in (u, v)))
+            own = (image[0, 0] * waves.conj()).mean()
+            phase = own / own.abs() if own.abs() > 1e-12 else 1
+            expected[0, 0] += ((window[0, 0, half + u, half + v] - own.abs()) * phase * waves).real
+    for kind, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
+        actual = fourier.exchange_amplitude(image.to(kind), window.to(kind), torch.ones(1), alpha)
+        assert (actual - expected).abs().max() < tolerance
+
+
 def test_many_views_of_one_spectrum_equal_separate_exchanges():
     images = images_of((32, 45))
     analysis = fourier.low_frequency_spectrum(images, ALPHA)

@@ -17,6 +17,7 @@ def test_first_order_adds_the_outer_gradient_at_the_fast_weights():
 def test_the_inner_gradient_is_cut():
     w = torch.tensor(1000.0, requires_grad=True)
     assert inner_step(w**2, {"w": w}, step_size=1.0, clamp=100.0)["w"].item() == 900.0
+    assert inner_step(w**2, {"w": w}, step_size=1.0, clamp=None)["w"].item() == -1000.0
 
 
 def test_with_step_zero_and_for_unused_or_frozen_weights_nothing_changes():

@@ -5,13 +5,17 @@ import torch
 from conftest import ToySegmentation
 
 from medfed.core.batch import Batch
+from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State
+from medfed.federation.privacy import Privacy
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.fourier import low_frequency_window, pack_window
 from medfed.methods.elcfs import BANK, ELCFS, WINDOWS
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.stack import Stack
 from medfed.testing.small_unet import SmallUNet
 from medfed.testing.toy import disc_slices
 
@@ -167,6 +171,58 @@ def test_a_fixed_ratio_lies_between_the_image_and_full_replacement(toy):
     assert not torch.allclose(views[0.0], views[1], atol=1e-2)
 
 
+def test_a_range_of_ratios_is_drawn_uniformly_within_it(toy):
+    """The mean of a view is (1 - r) mean(x) + r mean(donor), so r can be read off if the window is only the mean."""
+    method = ELCFS(alpha=0.0, ratio=[0.2, 0.6], views=100)
+    bank = {BANK + "south": torch.full((1, 1, 1), 0.5, dtype=torch.float64)}
+    one = Batch(torch.full((1, 1, 8, 8), 0.1, dtype=torch.float64), torch.zeros(1, 1, 8, 8))
+    ratio = (method._restyled(local_round(method, toy, bank), one).image.mean(dim=(1, 2, 3)) - 0.1) / 0.4
+    assert 0.2 <= ratio.min() < 0.25 and 0.55 < ratio.max() <= 0.6 and abs(ratio.mean() - 0.4) < 0.04
+
+
+def test_the_range_from_0_to_1_is_the_uniform_ratio_bit_for_bit(toy):
+    bank = bank_of("south")
+    wide, uniform = (ELCFS(alpha=ALPHA, ratio=ratio)._restyled(local_round(ELCFS(), toy, bank), batch()).image
+                     for ratio in ((0.0, 1.0), "uniform"))  # fmt: skip
+    assert torch.equal(wide, uniform)
+
+
+def test_a_range_of_ratios_is_read_from_the_command_line_and_in_stacks(tmp_path):
+    from medfed.config.overrides import Override
+    from medfed.config.schema import changed, load
+    from medfed.experiments.method_choice import MethodChoice
+
+    path = tmp_path / "a.yaml"
+    path.write_text("{data: {name: prostate, root: data}, network: {name: unet}, method: {name: elcfs}}")
+    assert load(path, ["method.ratio=[0.5, 1.0]"]).method.ratio == (0.5, 1.0)
+    stacked = changed(load(path), MethodChoice.parse("fedprox+elcfs:ratio=[0.0,0.5]").changes(load(path)))
+    assert stacked.method.methods[1].ratio == (0.0, 0.5)
+    values = [override.value for override in Override.parse_each("method.ratio=[0.0,0.5],[0.5,1.0],0.2", "--vary")]
+    assert values == [[0.0, 0.5], [0.5, 1.0], 0.2]
+
+
+def test_negative_amplitudes_of_a_site_are_refused_with_the_name_of_the_site(toy):
+    class Spoilt(ELCFS):
+        def share(self, site, network):
+            shared = super().share(site, network)
+            return {WINDOWS: -shared[WINDOWS] if site.name == "south" else shared[WINDOWS]}
+
+    method = Spoilt(alpha=ALPHA)
+    message = r"^south: its share of round 1 contains the number -0\.\d+ in 'windows', but numbers of at least 0"
+    with pytest.raises(UserError, match=message):
+        next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+
+
+@pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stack"])
+def test_with_noise_on_the_statistics_a_site_sends_no_negative_amplitude(toy, stacked):
+    method = ELCFS(alpha=ALPHA)
+    method, name = (Stack((FedAvg(), method)), f"1/{WINDOWS}") if stacked else (method, WINDOWS)
+    site, *_ = toy.engine(method).local_sites
+    site.privacy = Privacy(statistics_clip=1.0, statistics_noise=1.0)
+    sent = site.reply(Message("share", {}, {}, {"round": 1})).tensors[name]
+    assert sent.min() == 0 and 0.3 < (sent == 0).float().mean() < 0.7  # about half of the noise is negative
+
+
 def test_a_single_site_trains(toy):
     local = local_round(method := ELCFS(alpha=ALPHA), toy)
     loss, _ = method.loss(local, batch())
@@ -212,6 +268,23 @@ def test_styles_for_figures_come_from_every_site_of_the_bank(toy):
     assert set(actual) == {"south", "west"} and all(s.shape == image.shape for s in actual.values())
 
 
+@pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stack"])
+def test_interpolations_lie_between_an_image_and_a_random_image_of_each_other_site(toy, stacked):
+    """With a window of one number, the mean of an image moves from its own to that of one of the donors."""
+    method, prefix = ELCFS(alpha=0.0), "1/" * stacked
+    own = torch.full((3, 1, 8, 8), 0.2)
+    banks = {"a": torch.full((2, 1, 1), 0.3), "b": torch.full((5, 1, 1), 0.6), "own": torch.ones(1, 1, 1)}
+    state = State(1, {}, {prefix + BANK + name: entry for name, entry in banks.items()})
+    method = Stack((FedAvg(), method)) if stacked else method
+    full, half, drawn = (method.interpolations(state, "own", own, ratio, stream(0, "x")) for ratio in (1.0, 0.5, None))
+    assert [set(images) for images in (full, half, drawn)] == [{"a", "b"}] * 3
+    for name, mean in (("a", 0.3), ("b", 0.6)):
+        assert torch.allclose(full[name], torch.tensor(mean))
+        assert torch.allclose(half[name], torch.tensor((0.2 + mean) / 2))
+        ratios = (drawn[name].mean(dim=(1, 2, 3)) - 0.2) / (mean - 0.2)
+        assert len(ratios.unique()) == 3 and 0 < ratios.min() and ratios.max() < 1
+
+
 def test_no_tensor_of_an_images_size_is_sent(toy):
     """No tensor that leaves a site, except weights, has an image's size or more numbers per image than the window."""
     method = ELCFS(alpha=ALPHA)
@@ -229,6 +302,10 @@ def test_no_tensor_of_an_images_size_is_sent(toy):
         ({"ratio": "half"}, "ratio must be"),
         ({"ratio": 1.5}, "ratio must be"),
         ({"ratio": -0.1}, "ratio must be"),
+        ({"ratio": [0.6, 0.2]}, "ratio must be two numbers, the first not above the second"),
+        ({"ratio": [0.5, 1.5]}, "ratio must be"),
+        ({"boundary_pairs": "patient"}, "boundary_pairs must be one of batch, image"),
+        ({"boundary_features": "theta"}, "boundary_features must be one of before_inner_step, after_inner_step"),
         ({"denominator": "all"}, "denominator must be"),
         ({"bank_share": 0.0}, "bank_share must lie in"),
         ({"temperature": 0.0}, "temperature must be above 0"),

@@ -144,7 +144,7 @@ network: {name: unet}
 method: {name: stack, methods: [{name: ccst, k: 2}, {name: elcfs, preset: paper}]}
 """
     config = load_text(text, "a.yaml")
-    assert config.method == Stack((CCST(k=2), ELCFS(views=0)))
+    assert config.method == Stack((CCST(k=2), ELCFS(**ELCFS.presets["paper"])))
     assert load_text(to_yaml(config), "b.yaml") == config
     assert digest(to_yaml(config).encode()) == digest(to_yaml(load_text(to_yaml(config), "c")).encode())
 

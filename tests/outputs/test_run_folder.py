@@ -58,6 +58,14 @@ def test_only_the_checkpoints_of_the_last_two_rounds_and_of_the_best_are_kept(tm
     assert folder.history()[3]["train_loss"] == 0.1 + 0.4 and folder.history()[0]["validation_score"] is None
 
 
+def test_the_checkpoint_of_every_nth_round_is_kept_if_asked_for_but_not_the_one_before_training(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.save_state(State(0, {"w": torch.zeros(2)}))
+    for number in range(1, 9):
+        folder.save_round(done(number), best_round=4, keep_every=3)
+    assert folder.rounds() == [3, 4, 6, 7, 8]
+
+
 def test_rows_of_an_uncommitted_round_are_removed(tmp_path):
     folder = RunFolder(tmp_path)
     folder.save_round(done(1), 1)

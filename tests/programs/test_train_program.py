@@ -17,7 +17,7 @@ from medfed.outputs.run_folder import RunFolder
 FILES = ("config.yaml", "environment.json", "cases.csv", "summary.json", "ledger.csv", "history.csv",
          "model.safetensors")
 PICTURES = ("histograms.png", "style_grid.png", "training_curves.png", "site_boxes.png", "unseen_cases.png",
-            "style_gallery.png", "same_cases.png", "tsne.png")
+            "style_gallery.png", "same_cases.png", "tsne.png", "interpolation_tsne.png")
 
 
 def run(config, out, *more: str) -> int:
@@ -58,14 +58,46 @@ def test_without_scikit_learn_no_map_is_drawn_and_a_notice_names_the_extra(finis
         assert not (out / "figures" / "tsne.png").exists() and (out / "figures" / "same_cases.png").exists()
 
 
-def test_the_boundary_distance_is_measured_at_the_unseen_site_only_at_the_end(finished, tmp_path):
-    assert run(finished[0], tmp_path / "run", "--set", "evaluation.boundary_distance=true") == 0
-    history = rows(tmp_path / "run" / "history.csv")
+@pytest.fixture(scope="module")
+def measured(finished, tmp_path_factory):
+    """The same run with the boundary distance, and with a look at the unseen site in every round after training."""
+    out = tmp_path_factory.mktemp("measured") / "run"
+    settings = ("evaluation.boundary_distance=true", "evaluation.unseen_every=1")
+    assert run(finished[0], out, *(part for setting in settings for part in ("--set", setting))) == 0
+    return out
+
+
+def test_the_boundary_distance_is_measured_at_the_unseen_site_only_at_the_end(finished, measured):
+    history = rows(measured / "history.csv")
     assert all(0 < float(row[f"boundary_distance/{site}"]) < 2 for row in history for site in ("BMC", "HK"))
     assert "UCL" not in "".join(history[0])
-    result = json.loads((tmp_path / "run" / "summary.json").read_text())["boundary_distance"]
+    result = json.loads((measured / "summary.json").read_text())["boundary_distance"]
     assert result.keys() == {"UCL"} and 0 < result["UCL"] < 2
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
+    assert (measured / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
+
+
+def test_the_unseen_site_is_scored_in_kept_rounds_after_training_and_chooses_nothing(finished, measured):
+    """The last round's boundary distance is that of the summary; the scores of the run stay as they are."""
+    content = json.loads((measured / "unseen_rounds.json").read_text())
+    assert "must not choose" in content["note"]
+    assert [(row["round"], row["site"]) for row in content["rounds"]] == [(1, "UCL"), (2, "UCL")]
+    result = json.loads((measured / "summary.json").read_text())
+    assert content["rounds"][1]["boundary_distance"] == result["boundary_distance"]["UCL"]
+    assert content["rounds"][0]["boundary_distance"] != result["boundary_distance"]["UCL"]
+    assert all(0 <= row["score"] <= 1 for row in content["rounds"])
+    assert (measured / "cases.csv").read_bytes() == (finished[1] / "cases.csv").read_bytes()
+
+
+@pytest.mark.parametrize(("settings", "message"), [
+    (["federation.unseen_site="], "evaluation.unseen_every: is 3, but federation.unseen_site is empty; name a site"),
+    (["federation.batch_norm=local", "network.norm=batch"], "is 3, but entries of the network stay at the sites"),
+], ids=["no unseen site", "local entries"])  # fmt: skip
+def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_an_error_before_training(
+    finished, tmp_path, capsys, settings, message
+):
+    flags = [part for setting in ("evaluation.unseen_every=3", *settings) for part in ("--set", setting)]
+    assert run(finished[0], tmp_path / "run", *flags) == 2
+    assert message in capsys.readouterr().err and not (tmp_path / "run" / "history.csv").exists()
 
 
 def test_the_summary_records_what_the_scores_depend_on(finished):

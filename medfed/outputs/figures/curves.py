@@ -92,6 +92,32 @@ def save_training_curves(
     save_png(curve_figure(panels, with_legend=True), path, f"Training ({data_label})")
 
 
+def save_unseen_curves(history: History, scores: History, path: str | Path, data_label: str) -> None:
+    """Write a PNG file with the scores of the unseen site by round, which were measured after training.
+
+    This is Figure 7 (a) of ELCFS for one method: the boundary distance at the sites that train and at the unseen site.
+    A second panel shows the scores. The figure looks at the target, and its title says that it must not choose a round,
+    a setting or a method.
+
+    Args:
+        history: the rows of `history.csv`, one dict per round, with the values of the sites that train.
+        scores: one dict per round and unseen site, with `round`, `site`, `score` and optionally `boundary_distance`.
+        path: the PNG file to write.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+    """
+    panels = []
+    for key, column in (("score", "validation_score"), ("boundary_distance", "boundary_distance")):
+        curves = [Curve("mean over sites that train", _points(history, column), BLACK, "-", 2.4)]
+        sites = list(dict.fromkeys(row["site"] for row in scores))
+        for site, dash in zip(sites, ("-", "--", ":")):
+            points = _points([row for row in scores if row["site"] == site], key)
+            curves.append(Curve(f"{site}, unseen, after training", points, VERMILION, dash))
+        panels.append(CurvePanel(MEASURES[column], tuple(curve for curve in curves if curve.points)))
+    shown = [panel for panel in panels if not panel.is_empty]
+    title = f"The unseen site by round, measured after training:\nmust not choose anything ({data_label})"
+    save_png(curve_figure(shown, with_legend=True), path, title)
+
+
 def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[CurvePanel]:
     """Prepare the training curves of a run: one panel each for training loss, validation score and boundary distance.
 

@@ -1,11 +1,15 @@
-"""A map of image styles by t-SNE (as Figure 6 of ELCFS, Liu et al., CVPR 2021, https://arxiv.org/abs/2103.06030).
+"""Maps of image styles by t-SNE, in which images of similar appearance are close together.
 
-It shows whether the images of different sites have different styles, and whether the exchange of styles mixes them. An
-image is described by numbers that depend on its appearance and not on its shapes: for each channel the log amplitude of
-its spectrum, averaged over rings of frequencies (brightness, contrast, sharpness and noise, without phase), its mean,
-standard deviation and three percentiles; for colour images also the covariances of the channels. Each number is
-standardised over the original images. scikit-learn, an optional dependency, computes the t-SNE; the nearest neighbours
-are computed before it, from the descriptions.
+`save_style_map` shows whether the images of different sites have different styles, and whether the exchange of styles
+mixes them. `save_interpolation_map` is Figure 6 (a) of ELCFS (Liu et al., "FedDG", CVPR 2021,
+https://arxiv.org/abs/2103.06030): one site's images and their restyled copies, with a fixed and with a random ratio.
+
+The paper does not say which numbers of an image enter the t-SNE. Here, an image is described by numbers that depend on
+its appearance and not on its shapes: for each channel the log amplitude of its spectrum, averaged over rings of
+frequencies (brightness, contrast, sharpness and noise, without phase), its mean, standard deviation and three
+percentiles; for colour images also the covariances of the channels. Each number is standardised over the original
+images. scikit-learn, an optional dependency, computes the t-SNE; the nearest neighbours are computed before it, from
+the descriptions.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medfed.outputs.figures.figure import BLACK, LINES, add_legend, as_array, new_figure, save_png
+from medfed.outputs.figures.figure import BLACK, LINES, PURPLE, add_legend, as_array, new_figure, save_png
 
 RINGS = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192)  # inner radii, in cycles per field of view
 MIN_AMPLITUDE = 1e-5  # of images in [0, 1]
@@ -88,6 +92,47 @@ def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_l
     entries = [(marker, colour, names[place]) for place, colour, marker in styles]
     add_legend(figure, [*entries, ("$\\circ$", BLACK, "restyled")])
     save_png(figure, path, f"Styles of the training images, by t-SNE ({data_label})")
+
+
+def save_interpolation_map(
+    site: str, panels: Mapping[str, RestyledImages], path: str | Path, data_label: str
+) -> None:
+    """Write a PNG file with one site's images and their restyled copies by t-SNE, for several mixing ratios.
+
+    This is Figure 6 (a) of ELCFS. Each panel shows the site's original images and their copies for one choice of the
+    mixing ratio. The colour of a copy is that of the site from which the style is. With a fixed ratio, the copies of
+    each style form a distribution of their own; with a random ratio, they fill the space between these distributions.
+    All panels have the same axes. The title of a panel gives the percentage of images whose most similar image of
+    another patient has the same colour.
+
+    Args:
+        site: the name of the site to which the images belong.
+        panels: dictionary from the title of a panel to the site's images (the same in all panels) and their copies in
+            the styles of the other sites.
+        path: the PNG file to write.
+        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+    """
+    first = next(iter(panels.values()))
+    names, n = list(first.styled), len(first.patients)
+    labels, patients = np.repeat(np.arange(1 + len(names)), n), [*first.patients] * (1 + len(names))
+    originals = describe_style(as_array(first.images))
+    copies = [describe_style(as_array(panel.styled[name])) for panel in panels.values() for name in names]
+    points = _scaled(originals, np.concatenate([originals, *copies]))
+    n_copies, places = n * len(names), _embedded(points)
+    figure = new_figure(5.25 * len(panels), 5.6)
+    others = [(marker, colour) for marker in MARKERS for colour, dash in LINES if dash == "-" and colour != PURPLE]
+    styles = [("o", PURPLE), *(style for style, _ in zip(cycle(others), names))]
+    for number, (axes, title) in enumerate(zip(figure.subplots(1, len(panels), sharex=True, sharey=True), panels)):
+        shown = np.r_[:n, n + number * n_copies : n + (number + 1) * n_copies]
+        share = 100 * site_separability(points[shown], labels, patients)
+        chance = f"(chance {100 / len(styles):.0f} %)"
+        axes.set_title(f"{title}\nnearest neighbour of the same colour: {share:.0f} % {chance}", fontsize=10)
+        axes.set(xticks=[], yticks=[])
+        for label, (marker, colour) in reversed(list(enumerate(styles))):  # the originals come last, above the copies
+            axes.scatter(*places[shown][labels == label].T, s=20, color=colour, marker=marker, linewidths=0, alpha=0.85)
+    entries = [f"images of {site}", *(f"as at {name}" for name in names)]
+    add_legend(figure, [(marker, colour, text) for (marker, colour), text in zip(styles, entries)])
+    save_png(figure, path, f"Restyled copies of one site's images, by t-SNE ({data_label})")
 
 
 def describe_style(images: np.ndarray) -> np.ndarray:

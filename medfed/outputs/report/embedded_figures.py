@@ -30,7 +30,10 @@ CAPTIONS = {  # by file name
     "roc": "Receiver operating characteristic by site",
     "reliability": "Reliability by site: accuracy by confidence. On the diagonal, the confidence is right",
     "confusion": "Confusion matrix by site: true class by predicted class",
+    "unseen_rounds": "The unseen site by round, measured after training; a look at the target that must not choose "
+    "anything",
     "tsne": "Styles of the sites' training images before and after the exchange of styles, by t-SNE",
+    "interpolation_tsne": "Restyled copies of one site's images with a fixed and with a random mixing ratio, by t-SNE",
     "histograms": "Grey levels of the sites' training images before and after the exchange of styles",
     "style_gallery": "A training image in the styles of the other sites",
     "style_grid": "One image of each site in the style of each site",

@@ -211,6 +211,22 @@ def test_of_a_common_case_the_slice_with_the_largest_reference_area_is_shown(sav
     assert saved_figure["figure"].axes[0].get_xlim()[0] > 20
 
 
+def test_the_look_at_the_unseen_site_has_its_curves_beside_those_of_the_sites_that_train(saved_figure):
+    history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
+    scores = [{"round": n, "site": "U", "score": 0.05 * n, "boundary_distance": 0.01 * n} for n in (3, 6)]
+    curves.save_unseen_curves(history, scores, "x.png", "real data")
+    score, distance = saved_figure["figure"].axes
+    for panel, mean, unseen in ((score, [[2, 0.2], [4, 0.4], [6, 0.6]], [0.15, 0.3]), (distance, None, [0.03, 0.06])):
+        lines = {line.get_label(): line.get_xydata() for line in panel.lines}
+        assert list(lines) == ["mean over sites that train", "U, unseen, after training"]
+        assert lines["U, unseen, after training"][:, 0].tolist() == [3, 6]
+        assert lines["U, unseen, after training"][:, 1].tolist() == pytest.approx(unseen)
+        assert mean is None or lines["mean over sites that train"].tolist() == mean
+    assert saved_figure["title"] == (
+        "The unseen site by round, measured after training:\nmust not choose anything (real data)"
+    )
+
+
 def test_boundary_distances_have_a_panel_and_a_point_for_each_site_that_did_not_train(saved_figure):
     history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
     curves.save_training_curves(history, "x.png", "real data", {"U": (6, 0.3)})

@@ -79,6 +79,26 @@ def test_every_image_is_a_point_and_every_copy_too(saved_figure):
     assert left.collections[0].get_offsets().tolist() == right.collections[0].get_offsets().tolist()
 
 
+def test_the_map_of_interpolation_has_a_panel_for_each_ratio_with_the_same_originals(saved_figure):
+    """With a fixed ratio the copies are far from the originals; with ratio 0 they are the originals themselves.
+
+    Dark originals of six patients, and copies that are brighter by 0.3 and by 0.6: every nearest neighbour has the same
+    colour. With copies that equal the originals, the nearest image of another patient has any of the three colours.
+    """
+    dark, patients = images(0.1), [k // 2 for k in range(12)]
+    panels = {"fixed": RestyledImages(dark, {"b": dark + 0.3, "c": dark + 0.6}, patients),
+              "zero": RestyledImages(dark, {"b": dark, "c": dark}, patients)}  # fmt: skip
+    style_map.save_interpolation_map("a", panels, "x.png", "real data")
+    left, right = saved_figure["figure"].axes
+    assert left.get_title() == "fixed\nnearest neighbour of the same colour: 100 % (chance 33 %)"
+    assert right.get_title().startswith("zero\n") and "100 %" not in right.get_title()
+    offsets = [[points.get_offsets() for points in axes.collections] for axes in (left, right)]
+    assert [len(points) for points in offsets[0] + offsets[1]] == [12] * 6
+    assert np.array_equal(offsets[0][2], offsets[1][2])
+    legend, = saved_figure["figure"].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["images of a", "as at b", "as at c"]
+
+
 def test_the_same_bytes_each_time(tmp_path):
     pytest.importorskip("sklearn")
     for name in ("a.png", "b.png"):

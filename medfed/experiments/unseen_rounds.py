@@ -1,0 +1,68 @@
+"""Scores of the unseen site by round, measured after training, for a curve as in Figure 7 (a) of ELCFS.
+
+This is a look at the target. The setting `evaluation.unseen_every` keeps the weights of every n-th round, and they are
+scored when the result of the run is already chosen. Nobody may choose a round, a setting or a method by these scores,
+because the unseen site would then no longer be unseen. medfed writes them to a file and a figure, and uses them for
+nothing else.
+
+ELCFS: Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in
+Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from medfed.config.schema import Config
+from medfed.core.errors import UserError
+from medfed.experiments.evaluation import unseen_samples
+from medfed.experiments.setup import Experiment
+from medfed.federation.site import Site
+from medfed.outputs.run_folder import UNSEEN_ROUNDS, RunFolder
+
+NOTE = ("Measured at the unseen site after training. These scores look at the target: they must not choose a round, a "
+        "setting or a method, and medfed uses them for this file and its figure only.")  # fmt: skip
+
+
+def check_unseen_every(config: Config, sites: Sequence[Site]) -> None:
+    """Check that the weights of earlier rounds can be scored at an unseen site; if not asked for, check nothing.
+
+    Args:
+        config: the config of the run.
+        sites: the sites that train.
+
+    Raises:
+        UserError: if there is no unseen site, or if entries of the network stay at the sites.
+    """
+    if not (every := config.evaluation.unseen_every):
+        return
+    if not config.federation.unseen_site:
+        raise UserError(
+            f"{config.source}: evaluation.unseen_every: is {every}, but federation.unseen_site is empty; name a site, "
+            "or set evaluation.unseen_every to 0"
+        )
+    if any(site.local_keys for site in sites):
+        raise UserError(
+            f"{config.source}: evaluation.unseen_every: is {every}, but entries of the network stay at the sites "
+            "(BatchNorm), and those of earlier rounds are not saved; set evaluation.unseen_every to 0"
+        )
+
+
+def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -> None:
+    """Score the unseen site with the weights of every n-th round, and write the scores to `unseen_rounds.json`.
+
+    Call this function after training, when the result of the run is chosen. The scores must not choose anything.
+
+    Args:
+        experiment: the sites, the network and the task. The weights of the network are overwritten.
+        folder: the run's folder, with the checkpoints that were kept. A round without a checkpoint is left out.
+        every: the setting `evaluation.unseen_every`. The file has a note, and for each kept round and unseen site the
+            scores of `Task.validate`: "score", and "boundary_distance" if `evaluation.boundary_distance` is true.
+    """
+    samples, network = unseen_samples(experiment), experiment.network
+    levels, rows = experiment.sites[0].architecture.decoder_levels, []
+    for number in (number for number in folder.rounds() if number and number % every == 0):
+        network.load_state_dict(folder.load_state(number).weights)
+        for site, images in samples.items():
+            rows.append({"round": number, "site": site, **experiment.task.validate(network, images, levels)})
+    folder.write_json(UNSEEN_ROUNDS, {"note": NOTE, "rounds": rows})
