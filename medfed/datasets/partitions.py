@@ -133,7 +133,10 @@ def dirichlet_shares(
     """Sample the fraction of each site's images that every simulated client gets, from a Dirichlet distribution.
 
     The StableFDG paper (Park et al., NeurIPS 2023) divides images in this way. The fractions of all sites are sampled
-    again until every client has at least `min_images` training images.
+    again until every client has at least `min_images` training images. The paper has no smallest client; its public
+    code uses 70. The code also goes through the sites in turn and gives no further images to a client that already has
+    more than the average number of images per client, so its clients differ less. The paper does not mention this rule,
+    and it is left out here.
 
     Args:
         training: dictionary from the name of a site to its training cases.

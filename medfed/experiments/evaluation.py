@@ -35,7 +35,8 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
         experiment: the sites, the network and the task. The weights of the network are overwritten.
         weights: the global weights, as a state dict. If the sites keep entries of the network to themselves (such as
             BatchNorm), a site that trained is scored with its own entries. The other sites are scored with the average
-            of these entries, or as the method's setting `unseen_bn` says.
+            of these entries, or as the method's setting `unseen_bn` says. If clients trained, each with the images of a
+            part of the sites' patients, all sites are scored in the latter way, because no client is a whole site.
         quiet: True draws no progress bar.
 
     Returns:
@@ -46,34 +47,41 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
           defines no such ratio.
         * `masks`: for segmentation, the predicted masks of the unseen site.
     """
-    task, dataset, network = experiment.task, experiment.dataset, experiment.network
-    source_sites, validation_site = experiment.sites, experiment.validation_site
+    task, dataset, validation_site = experiment.task, experiment.dataset, experiment.validation_site
     others = {"unseen": experiment.unseen}
     if validation_site:
         others["validation"] = {validation_site.name: experiment.splits[validation_site.name].validation}
     seen = {site: patients.test for site, patients in experiment.splits.items() if patients.train}
     n_cases = sum(len(cases) for role in (seen, *others.values()) for cases in role.values())
-    own = {} if experiment.clients else {site.name: site for site in source_sites}
-    unseen_bn, result = unseen_bn_of(source_sites), EvaluationResult()
+    own = {} if experiment.clients else {site.name: site for site in experiment.sites}
+    result = EvaluationResult()
     with tqdm(total=n_cases, desc="testing", unit="case", disable=quiet, dynamic_ncols=True, leave=False) as bar:
-        for name, cases in seen.items():
-            if name in own:
-                own[name].load(dict(weights))
-            else:
-                network.load_state_dict(weights)
-            if cases:  # a source site may have no test patients
-                result.extend(_score_site(task, dataset, _predictor(task, network), cases, "seen", bar))
-        for role, sites in others.items():
-            for cases in filter(None, sites.values()):
-                if unseen_bn == "nearest":
-                    images = task.network_images(dataset, cases)
-                    adapted = weights_of_nearest_site(source_sites, network, task, weights, cases[0].site, images)
-                    network.load_state_dict(adapted)
+        for role, sites in {"seen": seen, **others}.items():
+            for name, cases in sites.items():
+                if not cases:  # a source site may have no test patients
+                    continue
+                if name in own:
+                    own[name].load(dict(weights))
+                    predictor = _predictor(task, own[name].network)
                 else:
-                    network.load_state_dict(unseen_weights(source_sites, weights))
-                predictor = _predictor(task, network, by_batch=unseen_bn == "batch_stats")
+                    predictor = _predictor_without_training(experiment, weights, cases)
                 result.extend(_score_site(task, dataset, predictor, cases, role, bar))
     return result
+
+
+def _predictor_without_training(
+    experiment: Experiment, weights: Mapping[str, Tensor], cases: Sequence[Case]
+) -> nn.Module:
+    """Return the network for the cases of a site that keeps no entries of its own, with the rule `unseen_bn`."""
+    task, network, source_sites = experiment.task, experiment.network, experiment.sites
+    unseen_bn = unseen_bn_of(source_sites)
+    if unseen_bn == "nearest":
+        images = task.network_images(experiment.dataset, cases)
+        adapted = weights_of_nearest_site(source_sites, network, task, weights, cases[0].site, images)
+        network.load_state_dict(adapted)
+    else:
+        network.load_state_dict(unseen_weights(source_sites, weights))
+    return _predictor(task, network, by_batch=unseen_bn == "batch_stats")
 
 
 def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -238,9 +238,8 @@ def build_network(
 def check_local_entries(method: Method, settings: Federation, source: str, network: nn.Module) -> None:
     """Check that the settings work for a method that keeps entries of the network at each site, such as BatchNorm.
 
-    With such a method, each client must be a whole site, and the weights of the last round must be the result of the
-    run, because the entries that stay at the sites are not saved for earlier rounds. For other methods, nothing is
-    checked.
+    With such a method, the weights of the last round must be the result of the run, because the entries that stay at
+    the sites are not saved for earlier rounds. For other methods, nothing is checked.
 
     Args:
         method: the federated method.
@@ -249,17 +248,10 @@ def check_local_entries(method: Method, settings: Federation, source: str, netwo
         network: the network with the method's layers.
 
     Raises:
-        UserError: if `federation.clients` is not 0 or `federation.selection` is not "last".
+        UserError: if `federation.selection` is not "last".
     """
-    if not method.local_keys(network):
-        return
-    name = registry.name_of("methods", type(method))
-    if settings.clients:
-        raise UserError(
-            f"{source}: federation.clients: {name} keeps entries of the network at each client, but scores are "
-            f"computed by site; expected 0, got {settings.clients}"
-        )
-    if settings.selection != "last":
+    if method.local_keys(network) and settings.selection != "last":
+        name = registry.name_of("methods", type(method))
         raise UserError(
             f"{source}: federation.selection: {name} keeps entries of the network at each site, and those of earlier "
             f"rounds are not saved; expected last, got {settings.selection}"

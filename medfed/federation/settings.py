@@ -115,7 +115,8 @@ class Federation:
             of the clients) or "validation_site" (the best score on that site). The unseen site is never used.
         batch_norm: "average" averages the BatchNorm parameters and statistics over the sites, and takes the maximum of
             the batch counters. "local" keeps all these values at the sites: each source site is scored with the site's
-            own values, and an unseen site with the average of the sites' values.
+            own values, and an unseen site with the average of the sites' values. If patients are divided among
+            `clients`, each client keeps its values, and all sites are scored with the average of the clients' values.
         engine: what carries the messages: "in_process", "processes" (one process per site, so that a site that crashes
             does not stop the others), "nvflare" (NVIDIA FLARE's simulator), or the dotted name of a class outside of
             medfed. The flag `--jobs N` lets N sites work at the same time: "in_process" divides the sites among N
@@ -173,11 +174,6 @@ class Federation:
             )
         if self.clients_per_round and self.quorum > self.clients_per_round:
             yield "quorum", f"must be at most clients_per_round ({self.clients_per_round}), got {self.quorum}"
-        if self.clients and self.batch_norm == "local":
-            yield "batch_norm", (
-                "must be 'average' when the sites' patients are divided among clients: scores are computed by site, "
-                f"and the BatchNorm entries of a client belong to no site; got 'local' and clients {self.clients}"
-            )
         yield from self._without_effect()
 
     def _without_effect(self) -> Iterator[tuple[str, str]]:

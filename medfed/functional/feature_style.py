@@ -111,7 +111,9 @@ def compute_site_style(means: Tensor, stds: Tensor) -> SiteStyle:
     return SiteStyle(*mean.float(), *(variance + EPSILON).sqrt().float())                # eq. 3
 
 
-def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_kept: int | None = None) -> Tensor:
+def shift_style(
+    features: Tensor, received: SiteStyle, rng: torch.Generator, n_kept: int | None = None, at_random: bool = False
+) -> Tensor:
     """Give some samples of a batch a random style near another site's style; the other samples keep their own style.
 
         mean = mean' + e * mean_spread',  std = max(0, std' + e * std_spread'),  e ~ N(0, 1) per sample and channel
@@ -129,6 +131,8 @@ def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_k
             sites, four tensors (R, C). With R sites, one site is drawn at random for each changed sample.
         rng: a CPU generator.
         n_kept: number of samples that keep their style, 0..B. None keeps B // 2.
+        at_random: True selects the samples that keep their style uniformly at random instead of with k-means++ (an
+            ablation of the paper).
 
     Returns:
         (B, C, H, W) in the dtype and order of `features`. Samples that keep their style are returned bit-identical.
@@ -144,7 +148,9 @@ def shift_style(features: Tensor, received: SiteStyle, rng: torch.Generator, n_k
     if not 0 <= n_kept <= n:
         raise ValueError(f"n_kept must be in 0..{n}, the size of the batch, got {n_kept}")
     shifts = torch.ones(n, dtype=torch.bool)
-    if n_kept:
+    if at_random:
+        shifts[torch.randperm(n, generator=rng)[:n_kept]] = False
+    elif n_kept:
         shifts[kmeans_plus_plus(torch.cat([*own], dim=1), n_kept, rng)] = False
     shifted = shifts.nonzero()[:, 0].to(features.device)
     style = _draw_styles(received, len(shifted), own.shape[2], rng).to(own)

@@ -7,6 +7,7 @@ https://openaccess.thecvf.com/content/CVPR2023/html/Huang_Rethinking_Federated_L
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +59,7 @@ def cluster_prototypes(prototypes: Sequence[Tensor]) -> Tensor | None:
     """Cluster the sites' prototypes of one class, and return the mean of each cluster.
 
     A site's prototype of a class is the mean embedding (feature vector) of the class at this site. The clusters are the
-    coarsest partition that FINCH clustering finds. Up to three sites always form one cluster. Implements eq. 3-4 of FPL
+    coarsest partition that FINCH clustering finds. Up to three sites always form one cluster. Implements eq. 4-5 of FPL
     (Huang et al., "Rethinking Federated Learning with Domain Shift: A Prototype View", CVPR 2023).
 
     Args:
@@ -71,7 +72,7 @@ def cluster_prototypes(prototypes: Sequence[Tensor]) -> Tensor | None:
     if not nonzero:
         return None
     rows = torch.stack(nonzero)
-    return cluster_means(rows, finch_partition(rows, "last"))                  # eq. 3-4
+    return cluster_means(rows, finch_partition(rows, "last"))                  # eq. 4-5
 
 
 def prototype_contrastive_loss(
@@ -82,8 +83,8 @@ def prototype_contrastive_loss(
         L_i = -log( sum_{c of the own class} e^s_ic / sum_{all c} e^s_ic )
 
     s_ic is the cosine similarity of embedding i and prototype c, divided by the temperature. All prototypes of the own
-    class form one positive term, so an embedding has to be close to only one of them. Implements eq. 7 of FPL (Huang et
-    al., "Rethinking Federated Learning with Domain Shift: A Prototype View", CVPR 2023).
+    class form one positive term, so an embedding has to be close to only one of them. Implements eq. 7-8 of FPL (Huang
+    et al., "Rethinking Federated Learning with Domain Shift: A Prototype View", CVPR 2023).
 
     Args:
         vectors: (N, D), the embeddings.
@@ -108,17 +109,18 @@ def prototype_contrastive_loss(
         return vectors.sum() * 0
     own, vectors = own[known], vectors[known]
     scores = F.normalize(vectors, dim=1) @ F.normalize(prototypes, dim=1).T / temperature
-    return (scores.logsumexp(dim=1) - scores.masked_fill(~own, -torch.inf).logsumexp(dim=1)).mean()  # eq. 7
+    return (scores.logsumexp(dim=1) - scores.masked_fill(~own, -torch.inf).logsumexp(dim=1)).mean()  # eq. 7-8
 
 
 def prototype_distance_loss(
-    vectors: Tensor, classes: Tensor, prototypes: Tensor, prototype_classes: Tensor
-) -> Tensor:
-    """Return the mean squared difference between each embedding and the unbiased prototype of its class.
+    vectors: Tensor, classes: Tensor, prototypes: Tensor, prototype_classes: Tensor,
+    over_features: Literal["mean", "sum"] = "mean",
+) -> Tensor:  # fmt: skip
+    """Return the squared difference between the embeddings and the unbiased prototypes of their classes.
 
     The unbiased prototype of a class is the mean of the cluster prototypes of the class. A cluster of many sites
-    therefore counts as much as a cluster of one site. Implements eq. 9-10 of FPL (Huang et al., "Rethinking Federated
-    Learning with Domain Shift: A Prototype View", CVPR 2023).
+    therefore counts as much as a cluster of one site. Implements eq. 6 and 10 of FPL (Huang et al., "Rethinking
+    Federated Learning with Domain Shift: A Prototype View", CVPR 2023).
 
     Args:
         vectors: (N, D), the embeddings.
@@ -126,15 +128,18 @@ def prototype_distance_loss(
         prototypes: (M, D), the cluster prototypes of all classes: means of clusters of the sites' mean embeddings, as
             `cluster_prototypes` returns them for one class.
         prototype_classes: (M,), integers, the class of each prototype.
+        over_features: "sum" adds the squared differences of the D features, as eq. 10 says; "mean" divides the sum by
+            D, as the released code does.
 
     Returns:
-        Scalar, at least 0: the mean of the squared differences over the D features and over the embeddings whose class
-        has a prototype. The loss is 0 with gradient 0 if there is no such embedding.
+        Scalar, at least 0: the sum or mean over the D features, averaged over the embeddings whose class has a
+        prototype. The loss is 0 with gradient 0 if there is no such embedding.
     """
     own = (classes[:, None] == prototype_classes[None, :]).to(vectors)
     n_clusters = own.sum(dim=1, keepdim=True)
     known = n_clusters[:, 0] > 0
     if not bool(known.any()):
         return vectors.sum() * 0
-    unbiased = own @ prototypes.to(vectors) / n_clusters.clamp(min=1)          # eq. 9
-    return F.mse_loss(vectors[known], unbiased[known])                         # eq. 10
+    unbiased = own @ prototypes.to(vectors) / n_clusters.clamp(min=1)          # eq. 6
+    mean = F.mse_loss(vectors[known], unbiased[known])                         # eq. 10
+    return mean * vectors.shape[1] if over_features == "sum" else mean

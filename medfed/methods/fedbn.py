@@ -33,6 +33,12 @@ class FedBN(Method):
     The results of a run name the rule that was used for the unseen site and say whether it is transductive, which means
     that unlabelled test images influence the predictions. An exported bundle always contains the average.
 
+    If the sites' patients are divided among simulated clients (`federation.clients`), each client keeps its own
+    BatchNorm. No client is a whole site, so the test images of all sites are scored with the rule for sites that did
+    not train, in which the clients take the place of the source sites. A client that was never selected has no entries
+    yet and is left out of the average. (The StableFDG paper compares with FedBN at 30 clients and does not say how it
+    scores the unseen site; this reading is ours.)
+
     Args:
         unseen_bn: BatchNorm entries of a site that did not train. "average": the average of the source sites' entries,
             weighted by their numbers of images, as the authors recommend. "batch_stats": the same weights and biases,

@@ -9,16 +9,18 @@ kinds of sites do not dominate. Embeddings are then attracted by the cluster mea
 Communication per round and site, in addition to FedAvg: one vector per class up, the cluster means of all classes down
 from round 2 on (ResNet18 with 7 classes: 14,336 bytes up).
 
-Departures: the authors' code collects embeddings during the last epoch, in training mode and while the weights change.
-Here they come from a separate pass over the images without augmentation, after training and in evaluation mode. The
-code fails if classes have different numbers of clusters; here each class has a tensor of its own.
+Departures: the paper's algorithm computes the prototypes after local training; here this is a separate pass over the
+images without augmentation and in evaluation mode. (The authors' code collects the embeddings during the last epoch, in
+training mode and while the weights change.) The paper links first neighbours (eq. 4) and does not say how often; as in
+the code, FINCH repeats this until its coarsest partition. The code fails if classes have different numbers of clusters;
+here each class has a tensor of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -49,12 +51,12 @@ class FPL(Method):
     coordinator clusters the prototypes of each class over the sites with FINCH and sends the means c of the clusters
     with the next weights. From the second round on, for an image of class y:
 
-        L = L_task + contrast * L_con + consistency * mean (z - u_y)^2                             (eq. 9-10)
-        L_con = -log( sum_{c of class y} e^s(z, c) / sum_c e^s(z, c) ),   s = cosine / temperature (eq. 7)
+        L = L_task + contrast * L_con + consistency * sum_v (z_v - u_y,v)^2                        (eq. 10 and 12)
+        L_con = -log( sum_{c of class y} e^s(z, c) / sum_c e^s(z, c) ),   s = cosine / temperature (eq. 7-8)
 
-    The unbiased prototype u_y is the mean over the clusters of class y; each site computes it. In the first round, and
-    for a class that no site sent, the terms are absent. With three sites or fewer, FINCH makes one cluster, and c is
-    the mean of the sites' prototypes.
+    The unbiased prototype u_y is the mean over the clusters of class y (eq. 6); each site computes it. In the first
+    round, and for a class that no site sent, the terms are absent. With three sites or fewer, FINCH makes one cluster,
+    and c is the mean of the sites' prototypes.
 
     As in the authors' code, a site with ten images counts as much as one with a thousand, and numbers of images are not
     sent. If not all sites take part in a round, the clusters are those of the sites that did. A class that none of them
@@ -68,7 +70,9 @@ class FPL(Method):
             in the paper. 0 switches it off. If both weights are 0, the method is FedAvg and no prototypes are sent.
         consistency: weight of the squared distance between an embedding and the mean prototype of its class, at least
             0. 1 in the paper. 0 switches it off.
-        temperature: temperature of the contrastive loss (tau in the paper), above 0. 0.02 in the authors' code.
+        over_features: "sum" adds the squared differences of the D features, as in the paper (eq. 10). "mean" divides
+            this sum by D (512 for ResNet10 and ResNet18), as the authors' code does.
+        temperature: temperature of the contrastive loss (tau in the paper), above 0. 0.02 in the paper.
         min_images: a class with fewer images than this at a site is left out of the site's prototypes, because the
             prototype of one image is that image's embedding. For masks, the number of images that show the structure.
             At least 1. Not in the paper.
@@ -78,11 +82,14 @@ class FPL(Method):
         ring_width: width in pixels of the ring of background around the structures, at least 1. For segmentation only;
             not in the paper.
 
-    Presets: "medfed" and "paper" are the defaults. "released" also sends prototypes of single images and patients.
+    Presets: "medfed" is the default; it takes the mean over the features, because the weight of the term then does not
+    depend on the width of the network. "paper" takes the sum. "paper" and "released" (the authors' code, which takes
+    the mean) also send prototypes of single images and patients.
     """
 
     contrast: NonNegativeFloat = 1.0
     consistency: NonNegativeFloat = 1.0
+    over_features: Literal["mean", "sum"] = "mean"
     temperature: PositiveFloat = 0.02
     min_images: PositiveInt = 3
     min_patients: PositiveInt = 3
@@ -90,7 +97,7 @@ class FPL(Method):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
-        "paper": {},
+        "paper": {"over_features": "sum", "min_images": 1, "min_patients": 1},
         "released": {"min_images": 1, "min_patients": 1},
     }
 
@@ -104,7 +111,7 @@ class FPL(Method):
 
         A prototype is the mean embedding (feature vector) of a class over similar sites. The first term, with weight
         `contrast`, is a contrastive loss over the prototypes of all classes. The second term, with weight
-        `consistency`, is the mean squared difference from the mean prototype of the class. In the first round there are
+        `consistency`, is the squared difference from the mean prototype of the class. In the first round there are
         no prototypes, and the result is the task's loss.
 
         Args:
@@ -124,10 +131,11 @@ class FPL(Method):
         classes = torch.tensor([int(kind) for kind, means in clusters for _ in means], device=kinds.device)
         loss = local.task.loss(output.logits, batch.label)
         if self.contrast:
-            contrast = prototype_contrastive_loss(vectors, kinds, prototypes, classes, self.temperature)  # eq. 7
+            contrast = prototype_contrastive_loss(vectors, kinds, prototypes, classes, self.temperature)  # eq. 7-8
             loss = loss + self.contrast * contrast
         if self.consistency:
-            loss = loss + self.consistency * prototype_distance_loss(vectors, kinds, prototypes, classes)  # eq. 9-10
+            distance = prototype_distance_loss(vectors, kinds, prototypes, classes, self.over_features)  # eq. 10
+            loss = loss + self.consistency * distance
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
@@ -189,7 +197,7 @@ class FPL(Method):
         prototypes = [updates[site].tensors for site in sorted(updates)]
         memory = dict(state.memory)
         for name in sorted({name for tensors in prototypes for name in tensors}):
-            clusters = cluster_prototypes([tensors[name] for tensors in prototypes if name in tensors])  # eq. 3-4
+            clusters = cluster_prototypes([tensors[name] for tensors in prototypes if name in tensors])  # eq. 4-5
             if clusters is not None:
                 memory[CLUSTERS + name.removeprefix(PROTOTYPE)] = clusters
         return memory

@@ -13,11 +13,11 @@ the weights. Otherwise the messages of FedAvg.
 
 Departures from the paper: sites share a window of the amplitude spectrum instead of all of it (1.8 MB for a colour
 image of 384 x 384 pixels), because nothing else is used. Amplitudes are averaged over all training images before the
-first round. Sites are weighted by their numbers of images; the paper weights them alike. Departures from the public
-code: it exchanges only the mean brightness (preset "released"), and only the first batch enters its running mean. It
-also cuts all sites to the size of the smallest and splits slices instead of patients, which we do not. Its network
-without running statistics is `network.norm: batch_statistics` of densenet. Lines of the code carry the symbols below
-instead of equation numbers, which we could not check.
+first round. In the preset "medfed", sites are weighted by their numbers of images; the paper and its code weight them
+alike. Departures from the public code: it exchanges only the mean brightness (preset "released"), and only the first
+batch enters its running mean. It also cuts all sites to the size of the smallest and splits slices instead of patients,
+which we do not. Its network without running statistics is `network.norm: batch_statistics` of densenet. Lines of the
+code carry the symbols below instead of equation numbers, which we could not check.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
+from medfed.federation.method import NEVER, ONCE, Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.functional.fourier import low_frequency_window, pack_window, unpack_window
 from medfed.functional.meta_learning import sharpness_ascent
 from medfed.networks.amplitude_normaliser import NAME, AmplitudeNormaliser, alpha_for_half_width, prepend_normaliser
@@ -68,18 +68,26 @@ class HarmoFL(Method):
             would make the state dict depend on the image size.)
         perturbation: length of the weight perturbation delta (alpha in the paper), at least 0. 0 gives plain training
             steps. 0.05 in the authors' code.
+        site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
+            images) or "uniform" (1 / K).
         min_patients: a site with fewer training patients than this shares no amplitudes, because they would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
 
-    Presets: "medfed" and "paper" are the defaults. "released" exchanges only the mean brightness, as the authors' code.
+    Presets: "medfed" is the default; it weights sites by their numbers of images, as the other methods do. "paper" has
+    uniform weights. "released" has uniform weights and exchanges only the mean brightness, as the authors' code.
     """
 
     normalise: bool = True
     half_width: NonNegativeInt = 3
     perturbation: NonNegativeFloat = 0.05
+    site_weights: SiteWeights = "examples"
     min_patients: PositiveInt = 3
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"half_width": 0}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "medfed": {},
+        "paper": {"site_weights": "uniform"},
+        "released": {"site_weights": "uniform", "half_width": 0},
+    }
 
     fills_network: ClassVar[bool] = True
 

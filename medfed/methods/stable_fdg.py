@@ -9,13 +9,13 @@ positions of the last feature map by what images of one class have in common.
 Communication per round and site, in addition to FedAvg: one style up and one down (4 C numbers for C channels of the
 first stage; ResNet18: 1,024 bytes). The weights include the attention layer.
 
-Departures. We follow the paper, except that (as in the public code) the noise of style shifting is N(0, 1) times the
-spread (the paper multiplies by the spread twice); the spread is a standard deviation instead of a variance; queries and
-keys of the attention are normalised; and exploration takes place after the first active stage only, while later ones
-only mix. Unlike the public code, k-means++ selects samples instead of cluster centres; styles come from images without
-augmentation, in evaluation mode, and only from sites that take part in the round; and the attention is independent of
-the map's size (the code divides by 49). An image without a partner of its class in the batch attends to itself
-(appendix G draws another image from the local data). The paper's cosine schedule is `training.schedule`.
+Departures. In all presets we follow the paper, except that (as in the public code) the noise of style shifting is
+N(0, 1) times the spread (the paper multiplies by the spread twice); the spread is a standard deviation instead of a
+variance; and exploration takes place after the first active stage only, while later ones only mix (the paper's text:
+each active stage explores; it does not say whether images are then added again). Unlike the public code, k-means++
+selects samples instead of cluster centres; styles come from images without augmentation, in evaluation mode, and only
+from sites that take part in the round; and the attention is independent of the map's size (the code divides by 49). The
+paper's cosine schedule is `training.schedule`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Ratio
+from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
@@ -39,17 +39,19 @@ from medfed.functional.feature_style import (
     SiteStyle,
     compute_site_style,
     explore_and_mix_styles,
+    explore_styles,
     feature_mean_std,
     mix_styles,
     shift_style,
 )
-from medfed.functional.hooks import capture_features, features_at, input_output_widths, replace_output
+from medfed.functional.hooks import capture_features, evaluation_mode, features_at, input_output_widths, replace_output
 from medfed.functional.sampling import class_ids, draw_mixing_partners, draw_oversampled, draw_same_class
 from medfed.functional.weights import select_prefix
-from medfed.networks.highlighter import NAME, Highlighter, attach_highlighter
+from medfed.networks.highlighter import NAME, Highlighter, QueryOf, Similarity, attach_highlighter
 from medfed.networks.style_layers import Stages
 
 RECEIVED = "received/"  # prefix of tensors in the coordinator's memory
+CLASSES = "classes"  # name of a tensor in a site's memory: (N,) int64, the classes of its training images
 Change = Callable[[Tensor], Tensor]  # a function from feature maps to feature maps
 MAX_BATCH = 64  # largest number of images whose first-stage features are computed together
 
@@ -80,17 +82,34 @@ class StableFDG(Method):
     Args:
         style: whether styles are shared, shifted, explored and mixed. false is an ablation of the paper's Table 3.
         attention: whether the attention layer is used. false is an ablation of the paper's Table 3; required for masks.
+        similarity: similarity of queries and keys in the attention: "inner" is their inner product, as in eq. 8;
+            "cosine" scales them to length 1 first, as in the authors' code. With "cosine", no position gets more than
+            7.4 times the attention of another one.
+        query_of: which image's query the attention uses in training. "both": the mean of the queries of the image and
+            of another image of its class (eq. 8). "own": the image's own query only (self-attention); "partner": the
+            other image's query only (cross-attention, eq. 6); both are ablations of the paper's Table 15. "none": no
+            query, so that the layer has the same number of weights but is no attention (the baseline of Table 16, see
+            `medfed.networks.highlighter`). Predictions use the image's own query.
+        second_sample: what happens if an image has no other image of its class in the batch. true draws a random image
+            of this class from the site's training images, only for its query (appendix G: "additional samples are
+            extracted"); the drawn image passes through the network in evaluation mode and is not trained on. false uses
+            the image itself. No effect if `query_of` is "own" or "none".
         level: factor by which the style of an added image is moved away from the batch's mean style (alpha in the
             paper), at least 0. 0 leaves the styles as they are. 3 in the paper.
         oversampling: number of images that are added to a batch to balance its classes, as a fraction of the batch's
             size, at least 0. 1 in the paper.
+        balanced: how images are added. true adds images of the rarest classes. false adds random images of the batch,
+            drawn with replacement, which is an ablation of the paper's Table 12.
         probability: probability of style shifting, and of exploration and mixing after each of the stages, in
             [0, 1]. 0.5 in the paper.
+        mix: whether styles are mixed (step 3). false leaves only the exploration, as in the paper's Table 12.
         concentration: parameter of the Beta distribution of the mixing ratio, above 0. 0.1 in the paper.
         stages: numbers of the encoder's stages after which styles are explored and mixed, counted from 1. 1 to 3 in the
             paper.
-        received: number of other sites' styles that a site receives, at least 1. Each shifted image takes one of them
-            at random. 1 in the paper.
+        received: number of other sites' styles that a site receives. Each shifted image takes one of them at random. 1
+            in the paper. 0 shares and shifts no styles, and 3 is compared, too, in the paper's Table 10.
+        kept: which half of a batch keeps its style in the shift: "kmeans++" selects images whose styles differ most;
+            "random" selects images at random, which is an ablation of the paper's Table 11.
         sharing: which styles a site receives: "random" puts the participating sites into a random circle in which each
             receives the style of the next, so that none receives its own; "farthest" gives each site the style that is
             most different from its own.
@@ -103,18 +122,28 @@ class StableFDG(Method):
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
 
-    Presets: "medfed" is the default. "paper" does not clamp. "released" is the authors' code: no clamping and uniform
-    site weights.
+    Presets: "medfed" is the default. It differs from the paper in `clamp`, because a mirrored channel is no style; in
+    `similarity`, because the attention of an inner product depends on the scale of the features, which differs between
+    networks; and in `second_sample`, which needs one more forward pass for few images. "paper" is what the paper
+    says: no clamping, the inner product, and second samples. "released" is the authors' code: no clamping, cosines,
+    second samples, and uniform site weights. (In the code, an image without a partner uses the query of the second
+    sample alone, which passes through the network in training mode; here the mean of eq. 8 is used.)
     """
 
     style: bool = True
     attention: bool = True
+    similarity: Similarity = "cosine"
+    query_of: QueryOf = "both"
+    second_sample: bool = False
     level: NonNegativeFloat = 3.0
     oversampling: NonNegativeFloat = 1.0
+    balanced: bool = True
     probability: Ratio = 0.5
+    mix: bool = True
     concentration: PositiveFloat = 0.1
     stages: Stages = (1, 2, 3)
-    received: PositiveInt = 1
+    received: NonNegativeInt = 1
+    kept: Literal["kmeans++", "random"] = "kmeans++"
     sharing: Literal["random", "farthest"] = "random"
     dimension: PositiveInt = 30
     clamp: bool = True
@@ -124,8 +153,8 @@ class StableFDG(Method):
     reads_features: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
-        "paper": {"clamp": False},
-        "released": {"clamp": False, "site_weights": "uniform"},
+        "paper": {"clamp": False, "similarity": "inner", "second_sample": True},
+        "released": {"clamp": False, "second_sample": True, "site_weights": "uniform"},
     }
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
@@ -160,14 +189,15 @@ class StableFDG(Method):
                     "method.attention: StableFDG needs a network without an embedding layer before the classifier; set "
                     "network.embedding_size to 0, or method.attention to false"
                 )
-            highlighter = Highlighter(*input_output_widths(head), self.dimension)
+            widths = input_output_widths(head)
+            highlighter = Highlighter(*widths, self.dimension, self.similarity, self.query_of)
             attach_highlighter(network, architecture.last_features, architecture.head, highlighter)
         return network
 
     @property
     def shares(self) -> str:
-        """When the sites share their styles: `EVERY_ROUND`, or `NEVER` if the setting `style` is false."""
-        return EVERY_ROUND if self.style else NEVER
+        """When the sites share their styles: `EVERY_ROUND`, or `NEVER` if `style` is false or `received` is 0."""
+        return EVERY_ROUND if self.style and self.received else NEVER
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style of a site: statistics of the feature channels after the network's first stage.
@@ -242,6 +272,18 @@ class StableFDG(Method):
         """
         return select_prefix(state.memory, f"{RECEIVED}{site}/")
 
+    def on_round_start(self, local: LocalRound) -> None:
+        """In the first round, store the classes of the site's training images, from which second samples are drawn.
+
+        Nothing is stored if `second_sample` is false, or if the attention uses no partner.
+
+        Args:
+            local: the site's round of training. `local.memory` is changed in place.
+        """
+        if self._draws_second_samples and CLASSES not in local.memory:
+            labels = [class_ids(batch.label) for batch in batches(local.training, MAX_BATCH)]
+            local.memory[CLASSES] = torch.cat(labels).cpu()
+
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss of the batch and of added copies of its images, in changed styles and with attention.
 
@@ -263,10 +305,10 @@ class StableFDG(Method):
         added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
         indices = torch.cat([torch.arange(len(labels)), added])  # of the batch, then of the added images
         with ExitStack() as stack:
-            stack.enter_context(replace_output(local.network, changes, first=True))
             if self.attention:
-                partners = draw_same_class(labels[indices], local.rng).to(local.device)
-                stack.enter_context(getattr(local.network, NAME).use_partners(partners))  # eq. 8
+                partners, second = self._partners(local, labels[indices])
+                stack.enter_context(getattr(local.network, NAME).use_partners(partners, second))  # eq. 8
+            stack.enter_context(replace_output(local.network, changes, first=True))
             output = local.forward(batch)
         indices = indices.to(local.device)
         output = replace(output, image=batch.image[indices], label=batch.label[indices])
@@ -306,6 +348,39 @@ class StableFDG(Method):
         start = place % max(1, len(order))
         return [other for other in order[start:] + order[:start] if other != site]
 
+    @property
+    def _draws_second_samples(self) -> bool:
+        """True if images without a partner in the batch get one from the site's training images."""
+        return self.attention and self.second_sample and self.query_of in ("both", "partner")
+
+    def _partners(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Draw the partner of each image for the attention.
+
+        Args:
+            local: the round.
+            labels: (B,) int64, the classes of the images and of the added images, on the CPU.
+
+        Returns:
+            Indices of the partners, (B,) int64 on the site's device, and the last feature maps of the second samples,
+            (A, C, H, W), or None. An index from B on names a second sample.
+        """
+        n, partners = len(labels), draw_same_class(labels, local.rng)
+        without = (partners == torch.arange(n)).nonzero()[:, 0]
+        if not self._draws_second_samples or not len(without):
+            return partners.to(local.device), None
+        of_class = local.memory[CLASSES]
+        drawn = []
+        for label in labels[without]:
+            members = (of_class == label).nonzero()[:, 0]
+            drawn.append(int(members[torch.randint(len(members), (), generator=local.rng)]))
+        batch, place = local.training.batch(drawn).to(local.device), local.architecture.last_features
+        if local.settings.augment:
+            batch = local.task.augment(batch, local.rng)
+        with evaluation_mode(local.network):
+            second = local.forward(batch, (place,), local.parameters()).features[place]
+        partners[without] = n + torch.arange(len(without))
+        return partners.to(local.device), second
+
     def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, dict[str, Change]]:
         """Draw the random changes of one batch.
 
@@ -321,18 +396,24 @@ class StableFDG(Method):
         shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
         stages = sorted(stage for stage, is_active in zip(self.stages, active, strict=True) if is_active)
         n_added = round(self.oversampling * len(labels)) if stages else 0
-        added = draw_oversampled(labels, n_added, rng)  # sec. 3.1, step 3
+        if self.balanced:
+            added = draw_oversampled(labels, n_added, rng)  # sec. 3.1, step 3
+        else:
+            added = torch.randint(len(labels), (n_added,), generator=rng)
         changes: dict[str, list[Change]] = {}  # by the name of the stage's submodule
         if shifts and local.message.tensors:
-            shift = partial(shift_style, received=SiteStyle(**local.message.tensors), rng=rng)  # sec. 3.1, step 2
+            received, at_random = SiteStyle(**local.message.tensors), self.kept == "random"
+            shift = partial(shift_style, received=received, rng=rng, at_random=at_random)  # sec. 3.1, step 2
             changes.setdefault(places[0], []).append(shift)
         if len(added) and local.architecture.decoder_levels:
             changes.setdefault(places[0], []).append(partial(_with_added, added=added))
         for stage in stages:
             if stage == stages[0] and len(added):
                 change = partial(self._extend, rng=rng, n=len(labels), added=added)
-            else:
+            elif self.mix:
                 change = partial(self._mix, rng=rng)
+            else:
+                continue
             changes.setdefault(places[stage - 1], []).append(change)
         return added, {place: partial(_chain, functions) for place, functions in changes.items()}
 
@@ -341,7 +422,7 @@ class StableFDG(Method):
         return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))  # sec. 3.1, step 5
 
     def _extend(self, features: Tensor, rng: torch.Generator, n: int, added: Tensor) -> Tensor:
-        """Return the features of the batch and of the added images, explored and mixed (eq. 4-5 and step 5).
+        """Return the features of the batch and of the added images, explored (eq. 4-5) and, if `mix`, mixed (step 5).
 
         Args:
             features: (n, C, H, W), or (n + A, C, H, W) if the added images were appended after an earlier stage.
@@ -352,6 +433,9 @@ class StableFDG(Method):
         Returns:
             (n + A, C, H, W).
         """
+        if not self.mix:
+            explored = explore_styles(features[:n], added, self.level, self.clamp)  # eq. 4-5
+            return torch.cat([features[:n], explored])
         mixing = draw_mixing_partners(n + len(added), self.concentration, rng)
         return explore_and_mix_styles(features[:n], added, *mixing, self.level, self.clamp)  # eq. 4-5; sec. 3.1, step 5
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 from medfed.functional.hooks import add_submodule
 
 NAME = "highlighter"  # the layer's name in the network, and so in its state dict
+Similarity = Literal["inner", "cosine"]
+QueryOf = Literal["both", "own", "partner", "none"]
 
 
 class Highlighter(nn.Module):
@@ -29,8 +32,7 @@ class Highlighter(nn.Module):
         a_i = softmax over positions of the mean of S over the query's positions
         A(z_i) = sum_x a_i(x) z_i(x)                                   eq. 7
 
-    Queries and keys are scaled to length 1 at every position, as in the released code. The mean over the query's
-    positions is taken before the product, so the large matrix S is never formed.
+    The mean over the query's positions is taken before the product, so the large matrix S is never formed.
 
     The paper's classifier of twice the width on [pool(z), A(z)] equals the network's own last layer on pool(z) plus
     this module's `classifier` (without bias) on A(z): the same function with the same number of weights, and no entry
@@ -42,21 +44,34 @@ class Highlighter(nn.Module):
         channels: C, number of channels of the last feature map.
         n_classes: K, number of classes.
         dimension: d, size of queries and keys.
+        similarity: "inner" multiplies queries and keys as eq. 8 says. "cosine" scales queries and keys to length 1 at
+            every position first, as in the released code. With "cosine", no position can get more than e^2 = 7.4 times
+            the attention of another one.
+        query_of: whose query is used in training. "both": the mean of the partner's and the image's own query
+            (eq. 8). "partner": the partner's query, which is cross-attention (eq. 6). "own": the image's own query,
+            which is self-attention. "none": no query. The score of a position is then the mean of max(0, .) over the
+            2 d channels of q(z_i) and k(z_i), so the layer has the same number of weights but no attention (a baseline
+            of the paper, which does not give its formula; this one is ours).
     """
 
-    def __init__(self, channels: int, n_classes: int, dimension: int = 30) -> None:
+    def __init__(
+        self, channels: int, n_classes: int, dimension: int = 30, similarity: Similarity = "cosine",
+        query_of: QueryOf = "both",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.query = nn.Conv2d(channels, dimension, 1)
         self.key = nn.Conv2d(channels, dimension, 1)
         self.classifier = nn.Linear(channels, n_classes, bias=False)
+        self.similarity, self.query_of = similarity, query_of
         self.partners: Tensor | None = None
+        self.second: Tensor | None = None
 
     def scores(self, features: Tensor) -> Tensor:
         """Return how much attention each position of the feature maps gets.
 
         The features are projected to queries and keys by learned 1x1 convolutions. A position gets much attention if
-        its key is similar to the mean query of the image. Inside `use_partners`, the mean query of the image is
-        averaged with the mean query of its partner image.
+        its key is similar to the mean query of the image. Inside `use_partners`, the mean query of the partner image is
+        used as well, or in place of it, as the argument `query_of` of the class says.
 
         Args:
             features: (B, C, H, W), the network's last feature maps.
@@ -64,10 +79,15 @@ class Highlighter(nn.Module):
         Returns:
             (B, H, W), at least 0, with sum 1 for each image.
         """
-        query = F.normalize(self.query(features).flatten(2), dim=1).mean(dim=2)
-        if self.partners is not None:
-            query = (query[self.partners] + query) / 2                         # eq. 8
-        key = F.normalize(self.key(features).flatten(2), dim=1)
+        if self.query_of == "none":
+            maps = torch.cat([self.query(features), self.key(features)], dim=1)
+            return maps.relu().mean(dim=1).flatten(1).softmax(dim=1).unflatten(1, features.shape[2:])
+        query = self._mean_query(features)
+        if self.partners is not None and self.query_of != "own":
+            queries = query if self.second is None else torch.cat([query, self._mean_query(self.second)])
+            partner_query = queries[self.partners]
+            query = partner_query if self.query_of == "partner" else (partner_query + query) / 2  # eq. 6, eq. 8
+        key = self._scaled(self.key(features).flatten(2))
         return torch.einsum("bd,bdx->bx", query, key).softmax(dim=1).unflatten(1, features.shape[2:])
 
     def forward(self, features: Tensor) -> Tensor:
@@ -84,20 +104,30 @@ class Highlighter(nn.Module):
         return self.classifier(torch.einsum("bhw,bchw->bc", self.scores(features), features))  # eq. 7
 
     @contextmanager
-    def use_partners(self, partners: Tensor) -> Iterator[None]:
+    def use_partners(self, partners: Tensor, second: Tensor | None = None) -> Iterator[None]:
         """Use a partner image for the attention of each image, inside the `with` block.
 
         The attention of an image then depends on the image and on its partner, as `scores` describes. Outside of the
         block, it depends on the image alone (self-attention).
 
         Args:
-            partners: (B,) int64: the index in the batch of each image's partner, usually an image of the same class.
+            partners: (B,) int64: the index of each image's partner, usually an image of the same class. 0 to B - 1 are
+                the images of the batch, B to B + A - 1 the feature maps in `second`.
+            second: (A, C, H, W), last feature maps of A images that are not in the batch; None if there are none.
         """
-        self.partners = partners
+        self.partners, self.second = partners, second
         try:
             yield
         finally:
-            self.partners = None
+            self.partners = self.second = None
+
+    def _mean_query(self, features: Tensor) -> Tensor:
+        """Return the mean over the positions of the queries of feature maps (B, C, H, W): (B, d)."""
+        return self._scaled(self.query(features).flatten(2)).mean(dim=2)
+
+    def _scaled(self, projected: Tensor) -> Tensor:
+        """Return queries or keys (B, d, HW), with length 1 at every position if the similarity is a cosine."""
+        return F.normalize(projected, dim=1) if self.similarity == "cosine" else projected
 
 
 def attach_highlighter(network: nn.Module, features: str, head: str, highlighter: Highlighter) -> None:

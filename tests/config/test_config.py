@@ -596,11 +596,6 @@ BAD_CLIENTS = {
         "federation.mixing: is 0.5, which has no effect without partition 'heterogeneous'; set that too, or leave "
         "mixing out",
     ),
-    "entries that belong to no site": (
-        "federation.batch_norm=local",
-        "federation.batch_norm: must be 'average' when the sites' patients are divided among clients: scores are "
-        "computed by site, and the BatchNorm entries of a client belong to no site; got 'local' and clients 30",
-    ),
     "validated on the unseen": (
         "federation.validation_site=UCL",
         "federation.validation_site: 'UCL' is the unseen site, which must not choose the round; name another site",
@@ -612,6 +607,10 @@ BAD_CLIENTS = {
 def test_what_would_have_no_effect_or_mislead_is_refused(case):
     override, expected = BAD_CLIENTS[case]
     assert complaint(CLIENTS, override) == f"--set {override}: {expected}"
+
+
+def test_clients_may_keep_their_batch_norm():
+    assert read(CLIENTS, "federation.batch_norm=local").federation.batch_norm == "local"
 
 
 def test_clients_and_a_validation_site_read_back():

@@ -5,9 +5,16 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from medfed import train
+from medfed.config.schema import load
+from medfed.experiments.evaluation import evaluate
+from medfed.experiments.setup import build_experiment
+from medfed.federation.rounds import federate
 from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.run_table import closing_table
 from medfed.phantoms.synthesis.histology import make_histology_phantom
 
 
@@ -99,6 +106,56 @@ def test_a_resumed_training_gives_the_same_bits(config, finished, tmp_path):
     assert run(config, tmp_path / "run", more=("--resume", "--accept-config-change")) == 0
     for name in ("model.safetensors", "cases.csv", "ledger.csv", "history.csv", "clients.json"):
         assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes(), name
+
+
+LOCAL_BN = ("method.name=fedbn", "federation.validation_site=", "federation.selection=last", "federation.clients=6",
+            "federation.clients_per_round=2", "federation.rounds=2")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def with_local_bn(config, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "fedbn"
+    assert run(config, out, *LOCAL_BN) == 0
+    return out
+
+
+def test_clients_keep_their_batch_norm_and_all_sites_are_scored_with_its_average(config, with_local_bn):
+    """The exported weights are the average over the clients that trained, weighted by their numbers of images."""
+    simulation = build_experiment(load(config, LOCAL_BN), None, True)
+    *_, last = federate(simulation.sites[0].method, simulation.engine, simulation.start,
+                        load(config, LOCAL_BN).federation, 3)  # fmt: skip
+    trained = [site for site in simulation.sites if last.state.took_part.get(site.name)]
+    name = next(n for n in sorted(trained[0].local_keys) if n.endswith("running_mean"))
+    entries = [site.local_entries()[name].double() * len(site.training) for site in trained]
+    expected = sum(entries[1:], entries[0]) / sum(len(site.training) for site in trained)
+    assert 2 <= len(trained) < 6 and not torch.equal(entries[0], entries[1])
+    weights = load_file(with_local_bn / "model.safetensors")
+    assert torch.allclose(weights[name].double(), expected, atol=1e-6)
+    scored = evaluate(simulation, last.state.weights, True).rows
+    assert {(row["site"], row["role"]) for row in scored} == {
+        ("hospital_1", "seen"), ("hospital_2", "seen"), ("hospital_3", "seen"), ("hospital_5", "unseen"),
+    }  # fmt: skip
+    assert torch.allclose(simulation.network.state_dict()[name].double(), expected, atol=1e-6)
+
+
+def test_a_resumed_training_with_the_clients_own_batch_norm_gives_the_same_bits(config, with_local_bn, tmp_path):
+    assert run(config, tmp_path / "run", *LOCAL_BN, "federation.rounds=1") == 0
+    assert run(config, tmp_path / "run", *LOCAL_BN[:-1], "federation.rounds=2",
+               more=("--resume", "--accept-config-change")) == 0  # fmt: skip
+    for name in ("model.safetensors", "cases.csv", "ledger.csv", "history.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (with_local_bn / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_bits_with_the_clients_own_batch_norm(config, with_local_bn, tmp_path):
+    assert run(config, tmp_path / "run", *LOCAL_BN, more=("--jobs", "2")) == 0
+    for name in ("model.safetensors", "cases.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (with_local_bn / name).read_bytes(), name
+
+
+def test_the_closing_table_says_how_sites_are_scored_if_clients_keep_entries(with_local_bn):
+    output = closing_table(json.loads((with_local_bn / "summary.json").read_text()))
+    assert "Each client keeps entries" in output and "all sites are scored with the average of the clients'" in output
 
 
 def test_the_closing_table_describes_the_clients_in_one_line(config, finished, capsys):

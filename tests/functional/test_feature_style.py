@@ -1,5 +1,6 @@
 """Shifting, exploring and mixing the style of feature maps: neutral settings, and the statistics of the output."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -277,3 +278,16 @@ def test_features_without_a_finite_style_are_returned_unchanged():
     features = torch.full((4, 2, 3, 3), 1e20) * torch.arange(9).reshape(3, 3)
     style = SiteStyle(*(torch.ones(2) for _ in range(4)))
     assert torch.equal(shift_style(features, style, torch.Generator().manual_seed(0)), features)
+
+
+def test_mixing_equals_mixstyles_formula_in_numpy(features):
+    """eq. 5-7 of MixStyle, image by image, with the statistics of the authors' code (unbiased, 1e-6 in the root)."""
+    ratio, partners = draw_mixing_partners(B, 0.5, generator())
+    x = features.numpy()
+    mean, std = x.mean(axis=(2, 3)), np.sqrt(x.var(axis=(2, 3), ddof=1) + 1e-6)
+    expected = np.empty_like(x)
+    for i, (r, j) in enumerate(zip(ratio.tolist(), partners.tolist(), strict=True)):
+        for c in range(C):
+            normalised = (x[i, c] - mean[i, c]) / std[i, c]
+            expected[i, c] = normalised * (r * std[i, c] + (1 - r) * std[j, c]) + r * mean[i, c] + (1 - r) * mean[j, c]
+    np.testing.assert_allclose(mix_styles(features, ratio, partners).numpy(), expected, rtol=1e-10, atol=1e-12)

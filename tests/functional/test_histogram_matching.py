@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -53,3 +54,17 @@ def test_wrong_ratios_and_partners_are_rejected(ratio):
 def test_maps_of_different_sizes_are_rejected():
     with pytest.raises(ValueError, match="features and style"):
         match_histograms(maps(2), maps(2, side=4))
+
+
+def test_mixing_equals_efdmix_in_numpy():
+    """For each image and channel: the value of rank r moves towards the partner's value of rank r."""
+    features, partners = maps(4), [2, 0, 3, 1]
+    ratio = torch.tensor([0.9, 0.2, 0.5, 0.0], dtype=torch.float64)
+    x = features.flatten(2).numpy()
+    expected = x.copy()
+    for i, j in enumerate(partners):
+        for c in range(3):
+            for rank, place in enumerate(np.argsort(x[i, c])):
+                expected[i, c, place] += (1 - float(ratio[i])) * (np.sort(x[j, c])[rank] - x[i, c, place])
+    out = mix_histograms(features, ratio, torch.tensor(partners)).flatten(2).numpy()
+    np.testing.assert_allclose(out, expected, rtol=1e-12)

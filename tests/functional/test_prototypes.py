@@ -42,6 +42,14 @@ def test_distance_loss_is_to_the_mean_of_the_cluster_prototypes():
     assert float(result) == pytest.approx(4.5)
 
 
+def test_the_sum_over_features_is_the_papers_and_the_mean_over_images_stays():
+    """The mean prototype is (2, 1): (2, 4) is at 0 + 9, and (3, 3) at 1 + 4; the mean of 9 and 5 is 7."""
+    prototypes, of = t([0.0, 0], [4, 2], [9, 9]), torch.tensor([7, 7, 1])
+    rows, kinds = t([2.0, 4], [3, 3]), torch.tensor([7, 7])
+    assert float(prototype_distance_loss(rows, kinds, prototypes, of, "sum")) == pytest.approx(7)
+    assert float(prototype_distance_loss(rows, kinds, prototypes, of)) == pytest.approx(3.5)
+
+
 def test_classes_without_a_prototype_are_left_out():
     z, kinds = t([1.0, 0], [0, 1.0]), torch.tensor([0, 5])
     prototypes, of = t([1.0, 1.0], [0, 1.0]), torch.tensor([0, 1])

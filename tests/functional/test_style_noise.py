@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -51,3 +52,19 @@ def test_gradients_pass_through_the_statistics():
 def test_a_negative_factor_is_rejected():
     with pytest.raises(ValueError, match="factor"):
         add_style_noise(maps(2), rng(), -1.0)
+
+
+def test_the_noise_equals_the_papers_formula_in_numpy():
+    """eq. 5-7 of DSU, image by image and channel by channel, with the statistics of the authors' code (unbiased)."""
+    x, factor = maps(4).numpy(), 0.7
+    noise = torch.randn(2, 4, 3, dtype=torch.float64, generator=rng()).numpy()
+    mean, std = x.mean(axis=(2, 3)), np.sqrt(x.var(axis=(2, 3), ddof=1) + 1e-6)
+    spread_of_mean = np.sqrt(mean.var(axis=0, ddof=1) + 1e-6)
+    spread_of_std = np.sqrt(std.var(axis=0, ddof=1) + 1e-6)
+    expected = np.empty_like(x)
+    for i in range(4):
+        for c in range(3):
+            beta = mean[i, c] + factor * noise[0, i, c] * spread_of_mean[c]
+            gamma = std[i, c] + factor * noise[1, i, c] * spread_of_std[c]
+            expected[i, c] = gamma * (x[i, c] - mean[i, c]) / std[i, c] + beta
+    np.testing.assert_allclose(add_style_noise(maps(4), rng(), factor).numpy(), expected, rtol=1e-10)

@@ -70,3 +70,21 @@ def test_a_stack_uses_the_unseen_bn_of_its_method():
 def test_invalid_settings_are_rejected(invalid):
     with pytest.raises(ValueError, match=next(iter(invalid))):
         FedBN(**invalid)
+
+
+def test_a_round_equals_a_second_implementation():
+    """The sites' own replies, averaged entry by entry in float64; BatchNorm of the coordinator stays as it was."""
+    toy, settings = ToyClassification(), FedBN()
+    start = toy.start(settings)
+    done = rounds_of(toy, settings, rounds=1)[0].state.weights
+    request = Message("train", start.weights, {}, {"round": 1, "last": 0})
+    sites = toy.engine(settings).local_sites
+    replies = [Message.from_bytes(site.reply(request).to_bytes()) for site in sites]
+    total = sum(reply.facts["examples"] for reply in replies)
+    local = batch_norm_entries(toy.network(FedAvg()))
+    for name, entry in start.weights.items():
+        if name in local:
+            assert torch.equal(done[name], entry) and name not in replies[0].weights
+        else:
+            mean = sum(reply.weights[name].double() * reply.facts["examples"] / total for reply in replies)
+            assert torch.allclose(done[name].double(), mean, atol=1e-7), name

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToySegmentation
+from conftest import ToyClassification, ToySegmentation
 
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
@@ -122,3 +122,24 @@ def test_in_a_stack_the_start_weights_contain_what_other_methods_filled_in(toy, 
     output = local.forward(replace(batch := toy.samples("north").batch(range(2)), image=batch.image.double()))
     assert method.regulariser(local, output) == 0
     assert all(torch.equal(local.network.state_dict()[name], entry) for name, entry in head.items())
+
+
+def test_a_training_round_equals_gradient_steps_written_by_hand():
+    """Ten images in batches of four, plain SGD: w <- w - 0.1 (dL/dw + mu (w - w_0)), with the site's own batches."""
+    toy = ToyClassification(training=Training(optimizer="sgd", learning_rate=0.1, batch_size=4, augment=False))
+    method = FedProx(mu=2.0)
+    site, start = toy.engine(method).local_sites[0], toy.start(method).weights
+    actual = site.reply(Message("train", start, {}, {"round": 1, "last": 0})).weights
+    network = toy.network(method)
+    network.load_state_dict(start)
+    network.train()
+    for indices in site._batches(1, len(site.training)):
+        batch = site.training.batch(indices)
+        loss = toy.task.loss(network(toy.task.standardise(batch.image)), batch.label)
+        named = dict(network.named_parameters())
+        gradients = torch.autograd.grad(loss, list(named.values()))
+        with torch.no_grad():
+            for (name, weight), gradient in zip(named.items(), gradients, strict=True):
+                weight -= 0.1 * (gradient + 2.0 * (weight - start[name]))
+    for name, entry in network.state_dict().items():
+        assert torch.allclose(actual[name], entry, atol=1e-6), name

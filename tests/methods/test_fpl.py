@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from conftest import ToyClassification
 from torch.nn import functional
 
 from medfed.core.seeds import stream
@@ -119,6 +120,18 @@ def test_the_loss_equals_the_papers_formula(any_toy):
     by_hand = any_toy.task.loss(plain.logits, batch.label)
     by_hand = by_hand + 0.5 * torch.stack(contrast).mean() + 0.25 * torch.stack(distance).mean()
     assert torch.allclose(total, by_hand.to(total), atol=1e-5) and torch.equal(output.logits, plain.logits)
+
+
+def test_the_paper_sums_the_squared_differences_over_the_features_of_an_image():
+    """Without the contrastive term, the preset's term is as many times the default's as there are features."""
+    toy = ToyClassification()
+    clusters = {f"{CLUSTERS}{kind}": torch.ones(1, width(toy)) for kind in (0, 1)}
+    batch, losses = toy.samples("north").batch(range(6)), []
+    for preset in ("medfed", "paper"):
+        method = FPL(**{**FPL.presets[preset], "contrast": 0.0})
+        plain = FedAvg().loss(local_round(toy, method), batch)[0]
+        losses.append(float((method.loss(local_round(toy, method, clusters), batch)[0] - plain).detach()))
+    assert losses[1] == pytest.approx(width(toy) * losses[0], rel=1e-4)
 
 
 def test_without_a_common_class_the_loss_is_the_tasks_loss(any_toy):

@@ -152,3 +152,12 @@ def test_a_window_larger_than_the_image_is_rejected():
 def test_invalid_settings_are_rejected(invalid):
     with pytest.raises(ValueError, match=next(iter(invalid))):
         HarmoFL(**invalid)
+
+
+def test_the_presets_of_paper_and_code_weight_the_sites_alike():
+    """Weights 1 and 5 of one and three images: (1 + 15) / 4 by images, (1 + 5) / 2 alike."""
+    updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
+               for site, w, n in (("a", 1.0, 1), ("b", 5.0, 3))}  # fmt: skip
+    averages = {name: float(HarmoFL(**preset).aggregate(State(0, {"w": torch.zeros(1)}), updates)["w"])
+                for name, preset in HarmoFL.presets.items()}  # fmt: skip
+    assert averages == {"medfed": 4.0, "paper": 3.0, "released": 3.0}

@@ -1,5 +1,9 @@
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
+from conftest import ToyClassification
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
@@ -111,3 +115,29 @@ def test_invalid_settings_are_rejected(invalid):
         JiGen(**invalid)
     with pytest.raises(UserError, match="3 x 3 tiles"):
         JiGen().check(2, 1)
+
+
+def test_the_term_equals_the_papers_formula_with_tiles_moved_by_hand():
+    """eq. 1: cross-entropy of the order, from the pooled features of images whose tiles are moved in NumPy."""
+    toy, method = ToyClassification(), JiGen(weight=0.7, ordered=0.3, grey=0.0)
+    batch, local = toy.samples("north").batch(range(6)), local_round(ToyClassification(), method)
+    output = FedAvg().loss(local, batch)[1]
+    state = local.rng.get_state()
+    _, order = draw_puzzles(batch.image, 3, 31, 0.3, 0.0, local.rng)
+    local.rng.set_state(state)
+    puzzle = batch.image.numpy().copy()
+    for one, permutation in zip(puzzle, tile_permutations()[order].tolist(), strict=True):
+        original = one.copy()
+        for place, tile in enumerate(permutation):  # 32 pixels: tiles of 10 from pixel 1 on, the rim is repeated
+            (row, column), (from_row, from_column) = divmod(place, 3), divmod(tile, 3)
+            one[:, 1 + 10 * row : 11 + 10 * row, 1 + 10 * column : 11 + 10 * column] = original[
+                :, 1 + 10 * from_row : 11 + 10 * from_row, 1 + 10 * from_column : 11 + 10 * from_column
+            ]
+        one[:] = np.pad(one[:, 1:31, 1:31], ((0, 0), (1, 1), (1, 1)), mode="edge")
+    assert len(order.unique()) > 1
+    place, moved = toy.architecture.embedding, replace(batch, image=torch.from_numpy(puzzle))
+    features = local.forward(moved, (place,), local.parameters()).features[place].flatten(1)
+    logits = getattr(local.network, NAME)(features).detach().double().numpy()
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    expected = -0.7 * np.log(shares[np.arange(6), order.numpy()]).mean()
+    assert float(method.regulariser(local, output).detach()) == pytest.approx(expected, rel=1e-5)

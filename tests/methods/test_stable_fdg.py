@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from conftest import ToyClassification
@@ -9,6 +11,7 @@ from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
+from medfed.functional.feature_style import SiteStyle, shift_style
 from medfed.methods.dsu import DSU
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.stable_fdg import RECEIVED, StableFDG
@@ -188,7 +191,8 @@ def test_a_stage_that_the_network_lacks_is_rejected(toy):
 
 
 @pytest.mark.parametrize("invalid", [{"sharing": "nearest"}, {"stages": ()}, {"stages": (1, 1)}, {"probability": 1.5},
-                                   {"concentration": 0.0}, {"level": -1.0}, {"received": 0}])  # fmt: skip
+                                   {"concentration": 0.0}, {"level": -1.0}, {"received": -1},
+                                   {"similarity": "dot"}, {"query_of": "other"}, {"kept": "all"}])  # fmt: skip
 def test_invalid_settings_are_rejected(invalid):
     with pytest.raises(ValueError, match=next(iter(invalid))):
         StableFDG(**invalid)
@@ -204,3 +208,111 @@ def test_sites_without_a_style_receive_styles_of_different_sites():
     shared = {**styles(4), "silent_1": {}, "silent_2": {}}
     senders = received_from(StableFDG(), shared, 0)
     assert senders["silent_1"] != senders["silent_2"]
+
+
+def test_without_received_styles_nothing_is_shared_but_styles_are_explored():
+    toy = ToyClassification()
+    done = first_round(toy, StableFDG(attention=False, received=0, **SMALL))
+    plain = first_round(toy, FedAvg())
+    assert {row["name"] for row in done.ledger} == {row["name"] for row in plain.ledger} and not done.state.memory
+    assert digest(State(1, done.state.weights).to_bytes()) != digest(State(1, plain.state.weights).to_bytes())
+
+
+def test_exploration_alone_keeps_the_batch_and_moves_the_added_copies_only():
+    """Level 0, no mixing: stage 1 returns the batch, and the added images are exact copies up to rounding."""
+    method = StableFDG(attention=False, received=0, mix=False, level=0.0, probability=1.0, **SMALL)
+    toy = ToyClassification()
+    local, labels = local_round(toy, method), torch.tensor([0, 0, 0, 1])
+    added, changes = method._changes(local, labels)
+    features = torch.rand(4, 3, 5, 5, dtype=torch.float64, generator=stream(0, "features"))
+    places = local.architecture.encoder_stages
+    assert list(changes) == [places[0]], "without mixing, a second active stage changes nothing"
+    explored = changes[places[0]](features)
+    assert torch.equal(explored[:4], features) and torch.allclose(explored[4:], features[added], atol=1e-5)
+    assert sorted(labels[added].bincount(minlength=2).tolist()) == [1, 3], "class counts 3 and 1 become 4 and 4"
+
+
+def test_random_oversampling_keeps_the_class_frequencies():
+    """Of 1000 added images, 250 +- 4 * 13.7 are of the class that has a quarter of the batch."""
+    toy = ToyClassification()
+    method = StableFDG(attention=False, received=0, balanced=False, oversampling=250.0, probability=1.0, **SMALL)
+    added, _ = method._changes(local_round(toy, method), torch.tensor([0, 0, 0, 1]))
+    assert len(added) == 1000 and abs(int((added == 3).sum()) - 250) < 55
+
+
+def test_half_of_the_batch_is_kept_at_random():
+    """k-means++ nearly always keeps the one different style of eight; a random half does in half of 200 draws."""
+    received = SiteStyle(*(torch.full((2,), value) for value in (50.0, 1.0, 0.0, 0.0)))
+    features = torch.rand(8, 2, 4, 4, generator=stream(0, "features"))
+    features[5] += 10
+    keeps = {}
+    for at_random in (False, True):
+        shifted = [shift_style(features, received, stream(n, "x"), at_random=at_random) for n in range(200)]
+        is_kept = torch.stack([(one == features).flatten(1).all(dim=1) for one in shifted])
+        assert (is_kept.sum(dim=1) == 4).all()
+        keeps[at_random] = int(is_kept[:, 5].sum())
+    assert keeps[False] > 190 and abs(keeps[True] - 100) < 4 * 7.1
+
+
+def test_the_random_half_is_a_setting():
+    rounds = []
+    for kept in ("kmeans++", "random"):
+        method = StableFDG(attention=False, oversampling=0.0, mix=False, probability=1.0, kept=kept, **SMALL)
+        tensors = {name: torch.ones(1, 3) for name in ("mean", "std", "mean_spread", "std_spread")}
+        local = local_round(ToyClassification(), method, tensors=tensors)
+        _, changes = method._changes(local, torch.zeros(8, dtype=torch.int64))
+        features = torch.rand(8, 3, 4, 4, generator=stream(0, "features")).cumsum(dim=0)
+        rounds.append(changes[local.architecture.encoder_stages[0]](features))
+    assert not torch.equal(*rounds)
+
+
+def second_sample_round(**settings) -> tuple[StableFDG, LocalRound, ToyClassification]:
+    toy = ToyClassification()
+    method = StableFDG(style=False, min_patients=1, **settings)
+    local = local_round(toy, method)
+    local.settings = replace(local.settings, augment=False)
+    method.on_round_start(local)
+    return method, local, toy
+
+
+def test_a_single_image_of_a_class_gets_a_partner_from_the_sites_images():
+    method, local, _ = second_sample_round(second_sample=True)
+    everything = local.training.batch(range(len(local.training)))
+    assert torch.equal(local.memory["classes"], everything.label)
+    partners, second = method._partners(local, torch.tensor([0, 0, 1]))
+    assert partners.tolist() == [1, 0, 3] and second.shape[0] == 1
+    local.network.eval()
+    with torch.no_grad():
+        place = local.architecture.last_features
+        members = type(everything)(everything.image[everything.label == 1], everything.label[everything.label == 1])
+        features = local.forward(members, (place,)).features[place]
+    assert (second - features).abs().flatten(1).amax(dim=1).min() < 1e-5, "the features of an image of class 1"
+
+
+def test_second_samples_change_the_attention_but_no_statistics():
+    losses, buffers = {}, {}
+    for second_sample in (False, True):
+        method, local, toy = second_sample_round(second_sample=second_sample)
+        batch = toy.samples("north").batch(range(10))
+        only = [int((batch.label == 0).nonzero()[0]), *(batch.label == 1).nonzero()[:3, 0].tolist()]
+        loss, output = method.loss(local, toy.samples("north").batch(only))
+        losses[second_sample] = float(loss.detach())
+        buffers[second_sample] = dict(local.network.named_buffers())
+        assert len(output.logits) == 4 and local.network.training
+    assert losses[False] != losses[True]
+    assert all(torch.equal(entry, buffers[True][name]) for name, entry in buffers[False].items())
+
+
+def test_second_samples_are_only_drawn_if_the_attention_uses_a_partner():
+    for settings in ({"query_of": "own"}, {"query_of": "none"}, {"attention": False}):
+        _, local, _ = second_sample_round(second_sample=True, **settings)
+        assert not local.memory
+
+
+def test_the_presets_are_what_the_paper_and_the_code_say():
+    paper, released = (StableFDG(**StableFDG.presets[name]) for name in ("paper", "released"))
+    assert (paper.similarity, paper.second_sample, paper.clamp) == ("inner", True, False)
+    assert (released.similarity, released.second_sample, released.site_weights) == ("cosine", True, "uniform")
+    toy = ToyClassification()
+    layer = replace(paper, stages=(1, 2)).wrap_network(toy.architecture.build(3, 2), toy.architecture).highlighter
+    assert (layer.similarity, layer.query_of) == ("inner", "both")

@@ -1,5 +1,6 @@
 import copy
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +35,69 @@ def test_attention_equals_the_paper_s_equations(highlighter):
     with highlighter.use_partners(partners):
         assert torch.allclose(highlighter.scores(features), expected)
     assert not torch.allclose(highlighter.scores(features), expected), "without partners, each image attends to itself"
+
+
+def scores_by_hand(layer, features, others, similarity: str, query_of: str) -> np.ndarray:
+    """The paper's attention in NumPy, image by image: S of HW x HW entries, its mean over queries, a softmax over keys.
+
+    Args:
+        layer: holds the weights of the two 1x1 convolutions.
+        features: (B, C, H, W).
+        others: (B, C, H, W), the feature maps of each image's partner.
+    """
+    def project(conv, maps):
+        weight, bias = (entry.detach().numpy() for entry in (conv.weight, conv.bias))
+        flat = maps.numpy().reshape(*maps.shape[:2], -1)
+        return np.stack([weight[:, :, 0, 0] @ one + bias[:, None] for one in flat])
+
+    def scaled(one):
+        return one / np.linalg.norm(one, axis=0) if similarity == "cosine" else one
+
+    maps = []
+    for own, other, key in zip(
+        project(layer.query, features), project(layer.query, others), project(layer.key, features), strict=True
+    ):
+        query = {"both": (scaled(other) + scaled(own)) / 2, "own": scaled(own), "partner": scaled(other)}[query_of]
+        score = (query.T @ scaled(key)).mean(axis=0)
+        maps.append(np.exp(score) / np.exp(score).sum())
+    return np.stack(maps).reshape(len(features), *features.shape[2:])
+
+
+@pytest.mark.parametrize("similarity", ["inner", "cosine"])
+@pytest.mark.parametrize("query_of", ["both", "own", "partner"])
+def test_each_similarity_and_query_equals_the_formula_in_numpy(similarity, query_of):
+    """Image 2 has its partner outside of the batch: index 3 is the first of the second samples."""
+    torch.manual_seed(0)
+    layer = Highlighter(6, 3, 4, similarity, query_of).double()
+    features, second = 3 * maps(3, 6, 2, 4), maps(1, 6, 2, 4, seed=1)
+    others = torch.cat([features[[1, 0]], second])
+    with layer.use_partners(torch.tensor([1, 0, 3]), second):
+        actual = layer.scores(features).detach().numpy()
+    np.testing.assert_allclose(actual, scores_by_hand(layer, features, others, similarity, query_of), rtol=1e-12)
+    alone = scores_by_hand(layer, features, others, similarity, "own")
+    np.testing.assert_allclose(layer.scores(features).detach().numpy(), alone, rtol=1e-12)
+
+
+def test_cosines_bound_the_attention_and_inner_products_do_not():
+    """With features of size 100, an inner product gives one position nearly all attention; a cosine at most e^2."""
+    ratios = {}
+    for similarity in ("inner", "cosine"):
+        torch.manual_seed(0)
+        score = Highlighter(6, 3, 4, similarity).double().scores(100 * maps(2, 6, 3, 3)).detach().flatten(1)
+        ratios[similarity] = float((score.max(dim=1).values / score.min(dim=1).values).max())
+    assert ratios["cosine"] <= 2.718281828459045**2 < 1000 < ratios["inner"]
+
+
+def test_the_baseline_of_the_same_size_uses_no_query():
+    torch.manual_seed(0)
+    layer, features = Highlighter(6, 3, 4, query_of="none").double(), maps(3, 6, 2, 4)
+    both = torch.cat([layer.query(features), layer.key(features)], dim=1)
+    score = (both * (both > 0)).sum(dim=1).flatten(1) / 8
+    expected = (score.exp() / score.exp().sum(dim=1, keepdim=True)).reshape(3, 2, 4)
+    with layer.use_partners(torch.tensor([1, 2, 0])):
+        assert torch.allclose(layer.scores(features), expected)
+    sizes = {sum(p.numel() for p in Highlighter(6, 3, 4, query_of=one).parameters()) for one in ("both", "none")}
+    assert len(sizes) == 1
 
 
 def test_the_number_of_weights_is_the_paper_s_without_the_unused_ones():

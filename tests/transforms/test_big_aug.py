@@ -1,7 +1,10 @@
 from dataclasses import fields, replace
 
+import numpy as np
 import pytest
 import torch
+from scipy.ndimage import correlate1d
+from scipy.special import erf
 
 from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, RandFunctiond, _add_noise, build_big_aug
 
@@ -105,3 +108,22 @@ def test_each_transform_is_drawn_independently():
         result = run(ranges, seed, 0.5, flat)
         seen.add((round(float(result[IMAGE_KEY].median()), 2), bool(torch.equal(result["mask"], flat["mask"]))))
     assert seen == {(level, still) for level in (0.3, 0.4, 0.43, 0.54) for still in (True, False)}
+
+
+def test_the_stacked_intensity_transforms_equal_their_formulas_in_numpy():
+    """Blur, sharpening, brightness, contrast and perturbation with fixed parameters, in this order, each clipped."""
+    ranges = replace(STILL, blur=(1.2, 1.2), sharpening=(2.0, 2.0), brightness=(0.05, 0.05), contrast=(1.7, 1.7),
+                     perturbation=(0.1, 0.1))  # fmt: skip
+
+    def smooth(image):  # Gaussian of 1.2 pixels, integrated over each pixel, up to 4 standard deviations
+        places = np.arange(-5, 6)
+        weights = (erf((places + 0.5) / (1.2 * 2**0.5)) - erf((places - 0.5) / (1.2 * 2**0.5))) / 2
+        return correlate1d(correlate1d(image, weights, 1, mode="nearest"), weights, 2, mode="nearest")
+
+    x = smooth(scene()[IMAGE_KEY].double().numpy())
+    once = smooth(x)
+    x = (once + 2 * (once - smooth(once))).clip(0, 1)
+    x = (x + 0.05).clip(0, 1)
+    x = ((x - x.min()) / (x.max() - x.min())) ** 1.7 * (x.max() - x.min()) + x.min()
+    expected = (x.clip(0, 1) * 1.1 + 0.1).clip(0, 1)
+    np.testing.assert_allclose(run(ranges)[IMAGE_KEY].numpy(), expected, atol=2e-3)

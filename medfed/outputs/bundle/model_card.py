@@ -102,7 +102,8 @@ def card_notes(summary: Mapping[str, Any]) -> str:
         Paragraphs with an empty line before each; "" if there are no remarks.
     """
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
-    notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * bool(summary.get("sites_kept_entries"))
+    keeps_own = bool(summary.get("sites_kept_entries")) and not summary.get("clients")
+    notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * keeps_own
     notes += [f"{note[:1].upper()}{note[1:]}." for note in computation_notes(summary)]
     if start := summary.get("start_weights"):
         notes.append(f"Training started from the weights in {start['file']} (SHA-256 {start['sha256']}).")

@@ -133,8 +133,9 @@ def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any])
 def weights_notes(summary: Mapping[str, Any]) -> list[str]:
     """Return notes about the weights with which the sites were scored.
 
-    There is a note if the source sites were scored with weights of their own, because the method keeps a part of the
-    weights at each site. There is also a note for each technique that adapted the network to unlabelled test images.
+    There is a note if the method keeps a part of the weights at each site or client, because the source sites were then
+    scored with weights of their own, or all sites with an average over the clients. There is also a note for each
+    technique that adapted the network to unlabelled test images.
 
     Args:
         summary: content of `summary.json`.
@@ -144,8 +145,11 @@ def weights_notes(summary: Mapping[str, Any]) -> list[str]:
         the network to test images.
     """
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
-    unseen = "the entries of the nearest source site" if "nearest" in by else "the average of the source sites' entries"
+    keeper = "client" if summary.get("clients") else "source site"
+    unseen = f"the entries of the nearest {keeper}" if "nearest" in by else f"the average of the {keeper}s' entries"
     own = f"Source sites are scored with their own entries of the network, the unseen site with {unseen}."
+    if summary.get("clients"):
+        own = f"Each client keeps entries of the network, so all sites are scored with {unseen}."
     adapted = [f"TRANSDUCTIVE: {TRANSDUCTIVE.get(name, name)}." for name in by]
     return [own] * bool(summary.get("sites_kept_entries")) + adapted
 
