@@ -1,7 +1,8 @@
 """Datasets, one file each: how the published folders of a collection are read, site by site.
 
 `Prostate` (six sites, MRI), `Fundus` (four sites, optic disc and cup) and `Camelyon17` (five sites, histology) read
-published collections; `Folder` and `FolderClasses` read your own images, one folder per site. `medfed.phantoms` has
+published collections; so do `PACS`, `OfficeHome` and `VLCS`, whose images are not medical and with which the papers
+compare methods. `Folder` and `FolderClasses` read your own images, one folder per site. `medfed.phantoms` has
 synthetic versions that need no download. To write a dataset, inherit from `Dataset` in a file of your own.
 `check_dataset` reads every file and reports all problems; `recognise` finds the dataset that a folder holds.
 
@@ -24,11 +25,16 @@ if TYPE_CHECKING:
     from medfed.datasets.folder import Folder
     from medfed.datasets.folder_classes import FolderClasses
     from medfed.datasets.fundus import Fundus
+    from medfed.datasets.officehome import OfficeHome
+    from medfed.datasets.pacs import PACS
     from medfed.datasets.prostate import Prostate
     from medfed.datasets.recognition import recognise
     from medfed.datasets.splits import Split
+    from medfed.datasets.vlcs import VLCS
 
 __all__ = [
+    "PACS",
+    "VLCS",
     "Camelyon17",
     "Card",
     "Case",
@@ -37,6 +43,7 @@ __all__ = [
     "Folder",
     "FolderClasses",
     "Fundus",
+    "OfficeHome",
     "Prostate",
     "Split",
     "Volume",
@@ -51,7 +58,10 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "medfed.datasets.folder": ("Folder",),
     "medfed.datasets.folder_classes": ("FolderClasses",),
     "medfed.datasets.fundus": ("Fundus",),
+    "medfed.datasets.officehome": ("OfficeHome",),
+    "medfed.datasets.pacs": ("PACS",),
     "medfed.datasets.prostate": ("Prostate",),
     "medfed.datasets.recognition": ("recognise",),
     "medfed.datasets.splits": ("Split",),
+    "medfed.datasets.vlcs": ("VLCS",),
 })  # fmt: skip

@@ -35,7 +35,7 @@ class Dataset:
             resized to it.
         sites: names of the sites to use; an empty list uses every site that is found in `root`.
         validation_ratio: fraction of each source site's patients, in [0, 1), that is used to select the best round.
-            The unseen site is not split: all its patients are test patients.
+            The unseen site is not split.
         test_ratio: fraction of each source site's patients, in [0, 1), that is used to compute the score on seen sites.
             validation_ratio + test_ratio must be below 1; the remaining patients are used for training.
         standardise: true scales each image to zero mean and unit variance before the network; classification uses the

@@ -24,6 +24,9 @@ class FolderClasses(Dataset):
     Every site has a folder for every class; the folder may be empty. The fields that are not explained here are
     explained at `Dataset`.
 
+    A dataset for a published collection in this layout is a subclass that names the sites in `published_counts`, and
+    gives the number of classes in `published_n_classes`. Other folders in `root` are then ignored.
+
     Args:
         image_size: side length in pixels, at least 1, of the images that the network receives; images are resized to
             it.
@@ -46,6 +49,7 @@ class FolderClasses(Dataset):
     class_names: tuple[str, ...] = ()
     patient_pattern: str | None = None
 
+    published_n_classes: ClassVar[int] = 0  # number of classes of a published collection; 0 for any
     generality: ClassVar[int] = 1
     card: ClassVar[Card] = Card(
         title="Your own images to classify",
@@ -71,12 +75,20 @@ class FolderClasses(Dataset):
         names. The folder is refused if it looks like one with masks: if a class is called "images", "masks" or "mask",
         for example, or if a class folder contains exactly one image with one mask.
 
+        A subclass for a published collection only asks for the folders of all its sites, each with the published number
+        of classes.
+
         Args:
             root: an existing folder.
 
         Returns:
             The dataset with default settings; None if the folder has another layout.
         """
+        if cls.published_counts:
+            sites = file_names.subfolders(root)
+            found = [set(file_names.subfolders(sites[site])) for site in cls.published_counts if site in sites]
+            is_whole = len(found) == len(cls.published_counts) and all(classes == found[0] for classes in found)
+            return cls(root=str(root)) if is_whole and len(found[0]) == cls.published_n_classes else None
         inside = [path for site in file_names.subfolders(root).values() for path in sorted(site.iterdir())]
         inside = [path for path in inside if path.name[0] != "."]
         names = {path.name.lower() for path in inside}
@@ -127,8 +139,12 @@ class FolderClasses(Dataset):
         return 0.0, 255.0
 
     def find_sites(self) -> dict[str, Path]:
-        """Return every folder in `root` by its name. Each folder is a site; hidden folders are left out."""
-        return file_names.subfolders(Path(self.root))
+        """Return the folder of each site by the name of the site.
+
+        Each folder in `root` is a site, except hidden folders. For a published collection, only its sites are returned.
+        """
+        folders = file_names.subfolders(Path(self.root))
+        return {name: folders[name] for name in folders if name in (self.published_counts or folders)}
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         """Find the images of all classes of one site by the names of the files, without opening the files.

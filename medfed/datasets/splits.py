@@ -78,6 +78,24 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
     return Split(*([case for case in cases if (case.site, case.subject) in part] for part in map(set, parts)))
 
 
+def sample_cases(cases: Iterable[Case], seed: int, ratio: float) -> list[Case]:
+    """Sample a fraction of the cases of one site at random. Cases of a patient are sampled independently of each other.
+
+    The cases are ordered by the SHA-256 of (seed, site, case), and the first ones are taken. The order of `cases` has
+    no influence, and the cases for a smaller ratio are among those for a larger one.
+
+    Args:
+        cases: cases of one site, in any order.
+        seed: seed of the run; another seed samples other cases.
+        ratio: fraction of the cases, in (0, 1]. Their number is rounded, and is at least 1 if there is a case.
+
+    Returns:
+        The sampled cases, sorted by `Case.patient`, which is the name of the case.
+    """
+    ranked = sorted(cases, key=lambda case: _rank(seed, case.site, f"case {case.patient}"))
+    return sorted(ranked[: max(1, int(len(ranked) * ratio + 0.5))], key=lambda case: case.patient)
+
+
 def _rank(seed: int, site: str, subject: str) -> bytes:
     return hashlib.sha256("\x1f".join((str(seed), site, subject)).encode()).digest()
 

@@ -10,7 +10,7 @@ from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.checking import MAX_HASHED_CASES, find_duplicates
 from medfed.datasets.partitions import partition
-from medfed.datasets.splits import Split, split
+from medfed.datasets.splits import Split, sample_cases, split
 from medfed.federation.settings import Federation
 
 
@@ -19,7 +19,7 @@ def assign_patients(
 ) -> tuple[dict[str, Split], dict[str, Split], dict[str, list[Case]]]:
     """Decide for every patient at which site or client, and in which part, the images are used.
 
-    The parts are training, validation and test. The patients of the unseen site are kept for the final test. A client
+    The parts are training, validation and test. The cases of the unseen site are kept for the final test. A client
     is a simulated participant that holds patients of one or more sites.
 
     Args:
@@ -36,8 +36,8 @@ def assign_patients(
           is the validation site, if there is one; all its patients are for validation.
         - Dictionary from the name of a client to its training and validation patients. The dictionary is empty if each
           site is one client.
-        - Dictionary from the name of the unseen site to its cases (images with their masks or classes). The dictionary
-          is empty if there is no unseen site.
+        - Dictionary from the name of the unseen site to its cases (images with their masks or classes), or to some of
+          them if `federation.unseen_ratio` is below 1. The dictionary is empty if there is no unseen site.
 
     Raises:
         UserError: if a named site does not exist, if no site is left to train on, if a site has no training images, if
@@ -57,7 +57,7 @@ def assign_patients(
             )
     clients = _clients(splits, federation, seed, file)
     splits |= {site: Split([], cases[site], []) for site in validating}
-    return splits, clients, {site: cases[site] for site in unseen}
+    return splits, clients, {site: sample_cases(cases[site], seed, federation.unseen_ratio) for site in unseen}
 
 
 def _sites(

@@ -175,6 +175,9 @@ class LocalRound:
         n_steps: number of training steps in this round; 0 before `on_round_start`.
         rounds: number of communication rounds of the whole training.
         cache: where a method stores the images that it computes, such as restyled ones, and how many bytes it may use.
+        facts: numbers that the method reports with the site's update of this round, by name, such as a count over all
+            steps; empty at the start of a round. A value may be a tensor with one element on `device`. The numbers are
+            sent as facts of the message and become columns of `history.csv`.
     """
 
     site: str
@@ -195,6 +198,7 @@ class LocalRound:
     n_steps: int = 0
     rounds: int = 0
     cache: Cache = Cache()
+    facts: dict[str, float | Tensor] = field(default_factory=dict)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the network's trainable parameters by state-dict name, not copied.

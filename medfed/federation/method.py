@@ -64,7 +64,8 @@ class Method:
     * Random numbers come from the generator that the hook receives (`rng`, `site.rng`, `local.rng`), a CPU generator
       that is seeded for this site, round and purpose. Draw on the CPU, then move the result to the device. Results are
       then reproducible, and the same on every device up to rounding.
-    * Batches and tensors that a hook receives are not changed in place, except `local.memory` and `local.network`.
+    * Batches and tensors that a hook receives are not changed in place, except `local.memory`, `local.facts` and
+      `local.network`.
     * Names of a method's own tensors must not begin with "optimizer/" or "local/" in `local.memory`: the site stores
       the optimiser and its local network entries there.
     * At the coordinator, `state.plan` holds the sites, the number of rounds and the training settings, and
@@ -338,7 +339,8 @@ class Method:
                 place.
             updates: the accepted updates by name of the site. An update has the `weights` after local training, the
                 `tensors` of `on_round_end`, and in `facts` the numbers "examples" (number of training images), "steps"
-                (number of training steps) and "loss" (mean over the steps).
+                (number of training steps), "loss" (mean over the steps), and those that the method added to
+                `local.facts`.
             rng: CPU random generator of this round.
 
         Returns:

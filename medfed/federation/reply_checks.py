@@ -74,8 +74,8 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
             NaN, infinity or an absolute value above 1e18; if a tensor of `expected.non_negative` contains a negative
             number; or if the reply contains weights or tensors that were not requested.
             A reply to "train" is also invalid without a valid number of images, number of steps and loss, or if the
-            number of images differs from the number that the site reported in an earlier round. A reply to "validate"
-            is also invalid if a score is not a finite number.
+            number of images differs from the number that the site reported in an earlier round. A reply to "train" or
+            "validate" is also invalid if one of its facts is not a finite number.
     """
     if reply.kind != expected.kind:
         raise InvalidReply(f"is of kind {reprlib.repr(reply.kind)}, but '{expected.kind}' was requested")
@@ -129,9 +129,8 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
             raise InvalidReply(
                 f"reports {reprlib.repr(steps)} steps, but a whole number from 1 to {MAX_STEPS:,} is expected"
             )
-    for name, fact in facts.items() if expected.kind == "validate" else ():
-        if not _is_number(fact):
-            raise InvalidReply(f"reports {reprlib.repr(fact)} for '{name}', but a finite number is expected")
+    if expected.kind == "validate":
+        _check_all_numbers(facts)
     try:
         size = len(json.dumps(facts, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -143,6 +142,14 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
             f"has values that are not tensors (facts) of {size:,} characters in total, but at most "
             f"{MAX_FACTS_CHARACTERS:,} are allowed"
         )
+    if expected.kind == "train":
+        _check_all_numbers(facts)
+
+
+def _check_all_numbers(facts: Mapping[str, Any]) -> None:
+    for name, fact in facts.items():
+        if not _is_number(fact):
+            raise InvalidReply(f"reports {reprlib.repr(fact)} for '{name}', but a finite number is expected")
 
 
 def _check_examples(n_examples: object, n_before: int | None) -> None:

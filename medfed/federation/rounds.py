@@ -41,6 +41,7 @@ from medfed.federation.settings import Federation, Plan, Training
 from medfed.functional.aggregation import change_norm
 from medfed.functional.weights import first_non_finite
 
+TRAINING_FACTS = frozenset({"round", "examples", "steps", "loss"})  # facts of an update that no method reports
 EXCLUDED = 0  # value in `State.took_part` of a site that did not share before round 1 and therefore never trains
 
 
@@ -50,7 +51,8 @@ class Round:
 
     Attributes:
         state: the coordinator's state after the round.
-        history: one row of `history.csv`, with the training losses and the validation scores.
+        history: one row of `history.csv`, with the training losses, the numbers that the method reports
+            (`LocalRound.facts`), and the validation scores.
         ledger: the rows of `ledger.csv` for this round: one dict for each tensor or single value that was sent.
         seconds: the measured seconds of "share", "train" and "validate" (all clients together) and of "aggregate" (at
             the coordinator). They differ from run to run and are not part of the state.
@@ -105,6 +107,7 @@ def federate(
         replies = exchange.ask(training_requests(method, state, sites), state)
         state, updates = aggregate(method, exchange, state, replies, seed)
         history = {"round": number, **_mean_and_by_site("train_loss", _facts_of(updates, "loss"))}
+        history = {**history, **_columns(updates, TRAINING_FACTS), **history}  # no fact replaces a column of the loop
         history |= validate(exchange, state, updates)
         del replies, updates  # frees the clients' weights before the next round
         yield Round(state, history, *exchange.take_records())
@@ -297,7 +300,13 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
         row |= _mean_and_by_site("validation_score", scores)
     if validation_site:
         row[VALIDATION_SITE] = validation_site_score
-    for name in sorted({name for reply in replies.values() for name in reply.facts} - {"score"}):
+    return row | _columns(replies, frozenset({"score"}))
+
+
+def _columns(replies: Mapping[str, Message], without: frozenset[str]) -> Row:
+    """Return the columns NAME and NAME/SITE for each fact of the replies, except those that are named in `without`."""
+    row = Row()
+    for name in sorted({name for reply in replies.values() for name in reply.facts} - without):
         row |= _mean_and_by_site(name, _facts_of(replies, name))
     return row
 

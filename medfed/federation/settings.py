@@ -85,6 +85,9 @@ class Federation:
 
     Args:
         unseen_site: the site that takes no part in training and is tested at the end. "" trains on all sites.
+        unseen_ratio: fraction of the unseen site's cases, above 0, that is tested. A case is an image or a volume. The
+            cases are sampled at random by the seed, whatever their patients, because none of them is used for training;
+            at least one is tested. 1 tests all.
         validation_site: a second site that does not train and shares nothing. Its images score each validated round,
             for `selection`. "" has none.
         participating: how many of the source sites train. The seed puts the source sites into a random order, and the
@@ -126,6 +129,7 @@ class Federation:
     """
 
     unseen_site: str = ""
+    unseen_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
     validation_site: str = ""
     participating: PositiveInt | None = None
     clients: NonNegativeInt = 0

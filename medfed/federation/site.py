@@ -102,7 +102,8 @@ class Site:
             * "share": the statistics that the method computes from the site's images (`Method.share`), and no weights.
             * "train": the weights after local training, the tensors that the method sends with them
               (`Method.on_round_end`), and three facts: `examples` (number of training images), `steps` (number of
-              training steps) and `loss` (mean over the steps).
+              training steps) and `loss` (mean over the steps). Further facts are the numbers that the method reports
+              (`LocalRound.facts`).
             * "validate": the validation scores as facts; none if the site has no validation patients.
 
             Exception: if the request has only the checksum of the weights (`Message.weights_digest`), and not the
@@ -194,7 +195,8 @@ class Site:
             tensors = self.method.on_round_end(local)
         self._update_memory(optimizer)
         weights = {n: entry for n, entry in self.network.state_dict().items() if n not in self.local_keys}
-        facts = {"examples": len(self.training), "steps": len(batches), "loss": mean_loss}
+        of_method = {name: fact.item() if isinstance(fact, Tensor) else fact for name, fact in local.facts.items()}
+        facts = {**of_method, "examples": len(self.training), "steps": len(batches), "loss": mean_loss}
         return Message("train", weights, tensors, facts)
 
     def _local_round(self, request: Message) -> LocalRound:

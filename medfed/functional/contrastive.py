@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -75,10 +76,15 @@ def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     return vectors, present
 
 
-def triplet_loss(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float) -> Tensor:
-    """Return the triplet margin loss of vectors that are first scaled to length 1.
+def triplet_loss(
+    anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float, normalise: bool = True,
+    reduction: Literal["mean", "none"] = "mean",
+) -> Tensor:  # fmt: skip
+    """Return the triplet margin loss of vectors, which are scaled to length 1 before.
 
-        mean over rows of max(0, |a - p| - |a - n| + margin)
+        max(0, |a - p| - |a - n| + margin) for each row
+
+    A row whose loss is above 0 is called a live triplet. The other rows have no gradient.
 
     Implements eq. 5 of FISC (Nguyen et al., "FISC: Federated Domain Generalization via Interpolative Style Transfer and
     Contrastive Learning", 2024, https://arxiv.org/abs/2410.22622). PyTorch adds 1e-6 to each difference, which keeps
@@ -89,14 +95,41 @@ def triplet_loss(anchors: Tensor, positives: Tensor, negatives: Tensor, margin: 
         positives: p, (A, D): row i is a vector that should be close to row i of `anchors`.
         negatives: n, (A, D): row i is a vector that should be far from row i of `anchors`.
         margin: by how much the negative must be further away from the anchor than the positive, above 0.
+        normalise: False leaves out the scaling to length 1.
+        reduction: "mean" returns the mean over the rows, "none" the loss of each row.
 
     Returns:
-        Scalar, at least 0; 0 with gradient 0 if A is 0.
+        At least 0: a scalar for the reduction "mean" (0 with gradient 0 if A is 0), or (A,).
     """
     if not len(anchors):
-        return anchors.sum() * 0
-    anchors, positives, negatives = (F.normalize(vectors, dim=1) for vectors in (anchors, positives, negatives))
-    return F.triplet_margin_loss(anchors, positives, negatives, margin=margin)  # eq. 5
+        return anchors.sum() * 0 if reduction == "mean" else anchors.sum(dim=1)
+    if normalise:
+        anchors, positives, negatives = (F.normalize(vectors, dim=1) for vectors in (anchors, positives, negatives))
+    return F.triplet_margin_loss(anchors, positives, negatives, margin=margin, reduction=reduction)  # eq. 5
+
+
+@torch.no_grad()
+def nearest_of_same_class(
+    anchors: Tensor, candidates: Tensor, labels: Tensor, normalise: bool = True
+) -> tuple[Tensor, Tensor]:
+    """Return for each anchor the nearest candidate of the same class, without the candidate of its own row.
+
+    Args:
+        anchors: (B, D), one vector per row.
+        candidates: (B, D), row i belongs to the same image as row i of `anchors`.
+        labels: (B,), the class of each row.
+        normalise: True compares the vectors after they are scaled to length 1; False compares them as they are.
+
+    Returns:
+        A pair: (B,) int64, the row of the nearest candidate by Euclidean distance, and (B,) bool, False for an anchor
+        if no other row has its class. The row of such an anchor has no meaning.
+    """
+    if normalise:
+        anchors, candidates = F.normalize(anchors, dim=1), F.normalize(candidates, dim=1)
+    allowed = labels[:, None] == labels[None, :]
+    allowed = allowed & ~torch.eye(len(labels), dtype=torch.bool, device=labels.device)
+    distances = (anchors[:, None] - candidates[None, :]).norm(dim=2).masked_fill(~allowed, float("inf"))
+    return distances.argmin(dim=1), allowed.any(dim=1)
 
 
 def info_nce(

@@ -12,9 +12,10 @@ the styles of all sites with the weights. Afterwards the messages of FedAvg.
 Departures from the public code: FedAvg weights sites by their numbers of images, as in the paper (the code weights all
 equally, preset "released"). Single styles are those that the sites sent (the code reads the images of the other site).
 Training and validation images are split before the expansion (the code styles first, so that styled copies of training
-images are in its validation set). Blank images are left out of a style. The batch statistics of the code's DenseNet are
-a setting of the network (`network.norm`). Departures from the paper: images are redrawn at their own size, and styled
-images are computed when they are first needed instead of before training; the result is the same.
+images are in its validation set; the paper does not say). The batch statistics of the code's DenseNet are a setting of
+the network (`network.norm`). Departures from the paper: the codec that comes with medfed is not the paper's, which is a
+VGG-19 and a decoder (`codec`). Blank images are left out of a style. Images are redrawn at their own size. They are
+computed when they are first needed instead of before training; the result is the same, rounded to float16.
 """
 
 from __future__ import annotations
@@ -68,11 +69,13 @@ class CCST(Method):
             the pixel intensities of each channel another mean and standard deviation. "moments" cannot move an edge and
             needs no codec (not in the paper; for segmentation).
         codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
-            file that `python -m medfed.codec train` wrote.
+            file or folder that `python -m medfed.codec train` wrote, also from a published encoder and decoder. The
+            paper has VGG-19 up to relu4_1 and the decoder of AdaIN.
         alpha: strength of the style in [0, 1]. 0 encodes and decodes without a change of style; 1, as in the paper,
             applies the other style in full.
-        images_per_style: with `style: single`, number of the site's images per shared style, at least 1. The paper's 32
-            is our reading of its section 4.2, which gives ceil(n / 32) for another symbol.
+        images_per_style: with `style: single`, number of the site's images per shared style, at least 1. 32 is a
+            reading: section 4.2 of the paper gives ceil(n / 32) for M, which in eq. 8 is the number of images of an
+            overall style; J, the number of single styles (eq. 7), has no value.
         transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the
             original size. 0 restyles images at their own size. The authors' code uses 512, for example for the 96 x 96
             patches of Camelyon17.
@@ -81,8 +84,9 @@ class CCST(Method):
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
             single patients. Such a site trains as usual. At least 1. Not in the paper.
 
-    Presets: "medfed" is the default. "paper" restyles at 512 x 512 pixels. "released" is the authors' public code:
-    restyling at 512 x 512 pixels, and uniform site weights.
+    Presets: "medfed" is the default. "paper" restyles at 512 x 512 pixels, as the authors' public code does; the text
+    names no size. "released" is the public code: restyling at 512 x 512 pixels, and uniform site weights. A preset does
+    not change `codec`, because no file of the paper's codec comes with medfed.
     """
 
     style: Literal["overall", "single"] = "overall"

@@ -10,29 +10,32 @@ a triplet loss keeps the two embeddings of an image close together.
 Communication: before round 1, each site sends its style (two vectors; with a VGG encoder 1,024 numbers) and receives
 the common style with the weights. Afterwards the messages of FedAvg.
 
-Departures from the paper: the restyled view of an image is computed once and then rotated, scaled and flipped together
-with the image; the paper restyles each augmented batch again. The embeddings of the task's forward pass serve all
-terms; the public code computes features five times. Embeddings have length 1 in the triplet loss, and the regulariser
-is a mean of squares, both as in the code. AdaIN has strength 0.5 as in the code (eq. 4 has 1). As in the paper, and
-unlike in the code, sites cluster styles (the code: whole feature maps), computed after the ReLU (the code: before it).
+Departures from the paper, with every preset: the restyled view of an image is computed once and then rotated, scaled
+and flipped together with the image; the paper restyles each augmented batch again. The embeddings of the task's forward
+pass serve all terms; the public code computes features five times. The regulariser is a mean of squares, as in the
+code. As in the paper, and unlike in the code, sites cluster styles (the code: whole feature maps), computed after the
+ReLU (the code: before it). The tables of the paper have no FedAvg row, so they do not say by how much FISC is better
+than FedAvg.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from medfed.core import bounds
 from medfed.core.batch import Batch
 from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, Ratio
-from medfed.federation.local_round import LocalRound, Output, Samples, SiteData, batches
-from medfed.federation.message import State
-from medfed.federation.method import Method, Tensors, has_too_few_patients
-from medfed.functional.contrastive import region_means, triplet_loss
+from medfed.core.errors import UserError
+from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData, batches
+from medfed.federation.message import Message, State
+from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
+from medfed.functional.contrastive import nearest_of_same_class, region_means, triplet_loss
 from medfed.functional.regions import background_ring
 from medfed.functional.sampling import draw_other_class
 from medfed.functional.style import channel_mean_std
@@ -44,6 +47,8 @@ from medfed.transforms.restyled_view import RestyledView
 
 VIEW = "fisc"  # name of the restyled view in a batch
 STYLE, CLUSTERS = "style/", "clusters/"  # prefixes of tensor names
+TRIPLETS, LIVE_TRIPLETS = "triplets", "live_triplets"  # facts of an update, and columns of history.csv
+MIN_LIVE_SHARE = 0.05  # a round with a smaller share of live triplets gives a warning
 MAX_BATCH = 32  # largest number of images that are encoded together
 REGULARISATION_OF_CLASSES, REGULARISATION_OF_MASKS = 0.2, 0.0  # default weights of the regulariser
 
@@ -61,8 +66,14 @@ class FISC(Method):
         L = L_task(x) + contrast * L_con + regularisation * mean(z^2 + z'^2)                       (eq. 6-7)
         L_con = mean of max(0, |z_i - z'_i| - |z_i - z'_j| + margin)                               (eq. 5)
 
-    j is a random image of another class; the embeddings in L_con have length 1. Only the forward pass on x updates
-    BatchNorm's statistics. A network with dropout draws it separately for x and x', which adds noise to the distance.
+    j is a random image of another class. Only the forward pass on x updates BatchNorm's statistics. A network with
+    dropout draws it separately for x and x', which adds noise to the distance.
+
+    A triplet is alive if its term in eq. 5 is above 0; the others have no gradient. Each site reports its numbers of
+    triplets and of live triplets with its update (columns `triplets` and `live_triplets` of `history.csv`), and a
+    notice says if fewer than 5 % of the triplets of a round are alive. On photographs, paintings and cartoons of PACS,
+    with a pretrained EfficientNet before any training and the constants of the authors' code (margin 0.3, alpha 0.5),
+    0 to 5 % are alive. With margin 1 it is 89 % or more.
 
     With three sites or fewer, FINCH makes one cluster, and S is the mean style. On greyscale images, the paper's
     appendix C expects no gain, because styles hardly differ there.
@@ -72,18 +83,30 @@ class FISC(Method):
     because these few features form the mask themselves: if they are small, the contrast of their directions determines
     the mask.
 
-    Ablations of the paper's Table 11: v1 is `site_clusters: none`, v2 `common_clusters: none`, v5 the whole method.
-    `contrast: 0` is close to v3, which also trains on the restyled images. v4 is not available.
+    Ablations of the paper's Table 11 (appendix B.6): v1 is `site_clusters: none`, v2 `common_clusters: none`, v5 the
+    whole method. v3 trains on the restyled images without contrast: `contrast: 0` with `restyled_loss: true`. v4 is
+    contrastive learning without styles: `positives: augmented`.
 
     Args:
         contrast: weight of the triplet loss, at least 0. 0.75 in the authors' code. 0 switches it off.
         regularisation: weight of the mean squared embeddings, at least 0. null uses 0.2 for classification (the
             authors' code, for PACS) and 0 for masks. 0 switches it off.
-        margin: margin of the triplet loss, at least 0. 0.3 in the authors' code.
+        margin: margin of the triplet loss, at least 0. 0.3 in the authors' code. The paper's value is missing in our
+            copy of its text.
+        normalise: whether the embeddings have length 1 in the triplet loss, as in the authors' code. The paper does not
+            mention it. The regulariser always uses the embeddings as they are.
+        restyled_loss: whether the task's loss of x' is added to that of x, so that the network also learns the labels
+            from the restyled images. For v3 of the paper's Table 11; the paper does not say how it weights the two.
+        positives: "restyled" takes x' as the positive of an anchor. "augmented" is v4 of the paper's Table 11, for
+            classification: no style is shared, x' is x after another random augmentation, and each anchor has two
+            triplets, one with its own x' and one with the nearest x' of another image of its class in the batch. The
+            paper has a single sentence on v4, so the augmentation and the two triplets are our reading.
         site_clusters: which result of the clustering FINCH a site uses to group its images by style: "first" has the
             most clusters, "last" the fewest, and "none" puts all images into one cluster.
         common_clusters: which result of the clustering FINCH the coordinator uses to group the sites' styles: "first"
-            has the most clusters, "last" the fewest, and "none" puts all sites into one cluster.
+            has the most clusters (as in the authors' code; the paper does not say), "last" the fewest, and "none" puts
+            all sites into one cluster. "last" often has two clusters even for 100 clients, and the median of two
+            clusters is their mean.
         spread: how the deviation of a site's style is computed: "mixture" is that of all its clusters together,
             including the distances between them (as in the authors' code); "mean" is the average of the clusters'
             standard deviations.
@@ -100,7 +123,8 @@ class FISC(Method):
             the pixel intensities of each channel another mean and standard deviation, which cannot move an edge and
             needs no codec.
         codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
-            file that `python -m medfed.codec train` wrote.
+            file or folder that `python -m medfed.codec train` wrote. The paper has a VGG encoder and the decoder of
+            AdaIN.
         alpha: strength of the interpolation style in [0, 1]. 0.5 in the authors' code, 1 in the paper (eq. 4).
         transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the
             original size. 0 restyles images at their own size.
@@ -111,15 +135,20 @@ class FISC(Method):
             cluster of a single patient has the same weight as a large one; `site_clusters: none` weights all images
             alike.
 
-    Presets: "medfed" is the default. "paper" has alpha 1 and the mean of the clusters' standard deviations. "released"
-    is the authors' code: the finest clusters of sites, the lower median, and frozen BatchNorm.
+    Presets: "medfed" is the default. "paper" is the text: alpha 1 (eq. 4), the mean of the clusters' standard
+    deviations, and embeddings that are not scaled. For `contrast` and `margin`, whose values are missing in our copy of
+    the text, and for `common_clusters`, it has the values of the authors' code. "released" is the authors' code: its
+    constants, the finest clusters of sites, the lower median, and frozen BatchNorm.
     """
 
     contrast: NonNegativeFloat = 0.75
     regularisation: NonNegativeFloat | None = None
     margin: NonNegativeFloat = 0.3
+    normalise: bool = True
+    restyled_loss: bool = False
+    positives: Literal["restyled", "augmented"] = "restyled"
     site_clusters: Partition = "last"
-    common_clusters: Partition = "last"
+    common_clusters: Partition = "first"
     spread: Spread = "mixture"
     median: Median = "middle"
     freeze_batch_norm: bool = False
@@ -134,9 +163,24 @@ class FISC(Method):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
-        "paper": {"alpha": 1.0, "spread": "mean"},
-        "released": {"common_clusters": "first", "median": "lower", "freeze_batch_norm": True},
-    }
+        "paper": {
+            "contrast": 0.75, "margin": 0.3, "normalise": False, "alpha": 1.0, "spread": "mean",
+            "common_clusters": "first",
+        },
+        "released": {
+            "contrast": 0.75, "margin": 0.3, "normalise": True, "alpha": 0.5, "spread": "mixture",
+            "common_clusters": "first", "median": "lower", "freeze_batch_norm": True,
+        },
+    }  # fmt: skip
+
+    def __post_init__(self) -> None:
+        """Check that every field is valid and that the fields fit together; ValueError otherwise."""
+        bounds.check(self, self._conflicts)
+
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, sentence) if there are no restyled images for `restyled_loss`."""
+        if self.restyled_loss and self._augments:
+            yield "restyled_loss", "there are no restyled images with positives: augmented; set one of the two"
 
     @property
     def _style_transfer(self) -> StyleTransfer:
@@ -144,17 +188,23 @@ class FISC(Method):
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     @property
-    def _compares(self) -> bool:
-        """True if the loss uses the second view: if the triplet loss or the regulariser has a weight."""
-        return self.contrast > 0 or self.regularisation != 0
+    def _augments(self) -> bool:
+        """True if the second view is an augmented copy, so that nothing is shared or restyled."""
+        return self.positives == "augmented"
+
+    @property
+    def _needs_view(self) -> bool:
+        """True if the loss uses the second view."""
+        return self.contrast > 0 or self.regularisation != 0 or self.restyled_loss
 
     @property
     def files(self) -> tuple[str, ...]:
         """The path of the style codec (an encoder and a decoder that redraw images) that the sites read, in a tuple.
 
-        The tuple is empty for the codec that comes with medfed, and for `transfer: moments`, which needs no codec.
+        The tuple is empty for the codec that comes with medfed, and for `transfer: moments` and `positives: augmented`,
+        which need no codec.
         """
-        return self._style_transfer.files
+        return () if self._augments else self._style_transfer.files
 
     def with_files(self, names: Mapping[str, str]) -> FISC:
         """Return a copy of the method that reads its style codec from another path.
@@ -168,8 +218,8 @@ class FISC(Method):
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
         """Raise UserError if the style codec (encoder and decoder) does not accept this image size or channel number.
 
-        For greyscale images, a warning says that the FISC paper expects no gain. With `transfer: moments`, which needs
-        no codec, all images are accepted.
+        For greyscale images, a warning says that the FISC paper expects no gain. With `transfer: moments` and with
+        `positives: augmented`, which need no codec, all images are accepted.
 
         Args:
             image_size: height and width of the images in pixels.
@@ -180,9 +230,30 @@ class FISC(Method):
             UserError: if the codec cannot be loaded or the images have neither 1 nor 3 channels. Also if the images are
                 smaller than the codec needs. A setting `transfer_size` above 0 counts as the size of the images.
         """
-        self._style_transfer.check(image_size, channels)
+        if not self._augments:
+            self._style_transfer.check(image_size, channels)
         if channels == 1:
             warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
+
+    def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
+        """Return the network unchanged, after a check that the setting `positives` fits it.
+
+        Args:
+            network: the network.
+            architecture: names of the network's submodules that methods use.
+
+        Raises:
+            UserError: if the network is for segmentation and `positives` is "augmented".
+        """
+        if self._augments and not architecture.embedding:
+            raise UserError("method.positives: 'augmented' compares images by class, but this network segments; "
+                            "set method.positives: restyled")  # fmt: skip
+        return network
+
+    @property
+    def shares(self) -> str:
+        """When the coordinator asks the sites for their styles: `ONCE`, or `NEVER` with `positives: augmented`."""
+        return NEVER if self._augments else ONCE
 
     @property
     def share_reads_network(self) -> bool:
@@ -278,14 +349,14 @@ class FISC(Method):
         The interpolation style is the common style that the coordinator computed from the styles of all sites. The
         second version of an image is in `Batch.views["fisc"]`. The second version is computed when a batch first needs
         it, and is then stored as `local.cache` says. If the site received no style, or the loss does not use the second
-        version, the samples are returned unchanged.
+        version, or with `positives: augmented`, the samples are returned unchanged.
 
         Args:
             local: the site's round of training. The received message contains the style.
             samples: the site's training images.
             rng: not used.
         """
-        if not local.message.tensors or not self._compares:
+        if self._augments or not local.message.tensors or not self._needs_view:
             return samples
         mean, std = (local.message.tensors[STYLE + name][None] for name in ("mean", "std"))
         transfer, device = self._style_transfer, local.device  # `restyle` must not keep the whole round in memory
@@ -309,6 +380,20 @@ class FISC(Method):
             for norm in batch_norm_layers(local.network).values():
                 norm.eval()
 
+    def augment(self, local: LocalRound, batch: Batch) -> Batch:
+        """Return the batch with an augmented copy of each image as its second view, with `positives: augmented`.
+
+        With `positives: restyled`, the batch has its second view already (see `expand`) and is returned unchanged.
+
+        Args:
+            local: the site's round of training.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their labels.
+        """
+        if not self._augments or not self._needs_view:
+            return batch
+        copy = local.task.augment(Batch(batch.image, batch.label), local.rng)
+        return Batch(batch.image, batch.label, {**batch.views, VIEW: copy.image})
+
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss, plus two terms that compare each image with its copy in the interpolation style.
 
@@ -316,8 +401,9 @@ class FISC(Method):
         embeddings of an image and of its copy together and separates embeddings of different classes. A regulariser,
         with weight `regularisation`, is the mean square of the embeddings of the images plus the mean square of the
         embeddings of their copies. For masks, an embedding is the mean feature vector of a region of an image: of a
-        structure, or of the background around the structures. Each structure and the background count as a class. If
-        the batch has no copies, only the task's loss is returned.
+        structure, or of the background around the structures. Each structure and the background count as a class. With
+        `restyled_loss`, the task's loss of the copies is added. With `positives: augmented`, a copy is an augmented
+        image and not a restyled one. If the batch has no copies, only the task's loss of the images is returned.
 
         Args:
             local: the site's round of training.
@@ -333,6 +419,8 @@ class FISC(Method):
         if VIEW not in batch.views:
             return loss, output
         second = local.forward(Batch(batch.views[VIEW], batch.label), (place,), local.parameters())
+        if self.restyled_loss:
+            loss = loss + local.task.loss(second.logits, batch.label)  # Table 11, v3
         regularisation = self.regularisation
         if regularisation is None:
             regularisation = REGULARISATION_OF_CLASSES if embedding else REGULARISATION_OF_MASKS
@@ -342,11 +430,33 @@ class FISC(Method):
             z, second_z, kinds, anchors = self._of_regions(output.features[place], second.features[place], batch.label)
             if not len(z):
                 return loss, output  # all masks are empty
-        chosen, exists = draw_other_class(kinds.cpu(), kinds.cpu(), local.rng)
-        chosen, used = chosen.to(z.device), anchors & exists.to(z.device)
-        contrast = triplet_loss(z[used], second_z[used], second_z[chosen[used]], self.margin)  # eq. 5
+        contrast = self._contrast(local, z, second_z, kinds, anchors)  # eq. 5
         size = z.square().mean() + second_z.square().mean()  # eq. 6
         return loss + self.contrast * contrast + regularisation * size, output  # eq. 7
+
+    def _contrast(self, local: LocalRound, z: Tensor, second_z: Tensor, kinds: Tensor, anchors: Tensor) -> Tensor:
+        """Return the triplet loss (eq. 5), a scalar, and add to the numbers of triplets that the site reports.
+
+        Args:
+            local: the site's round; its `facts` are changed in place.
+            z: (R, D), the embeddings.
+            second_z: (R, D), those of the second views.
+            kinds: (R,) int64, the class of each.
+            anchors: (R,) bool, which embeddings are anchors.
+        """
+        chosen, exists = draw_other_class(kinds.cpu(), kinds.cpu(), local.rng)
+        chosen, used = chosen.to(z.device), anchors & exists.to(z.device)
+        triplets = [(z[used], second_z[used], second_z[chosen[used]])]
+        if self._augments:
+            nearest, exists = nearest_of_same_class(z, second_z, kinds, self.normalise)
+            used = used & exists
+            triplets.append((z[used], second_z[nearest[used]], second_z[chosen[used]]))
+        anchor, positive, negative = (torch.cat(vectors) for vectors in zip(*triplets, strict=True))
+        losses = triplet_loss(anchor, positive, negative, self.margin, self.normalise, "none")
+        if self.contrast:
+            local.facts[TRIPLETS] = local.facts.get(TRIPLETS, 0) + len(losses)
+            local.facts[LIVE_TRIPLETS] = local.facts.get(LIVE_TRIPLETS, 0) + (losses > 0).sum()
+        return losses.mean() if len(losses) else losses.sum()
 
     def _of_regions(self, features: Tensor, second: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return the embeddings of structures and rings of background in both views (segmentation).
@@ -366,6 +476,24 @@ class FISC(Method):
         (z, there), (second_z, _) = region_means(features, masks), region_means(second, masks)
         kinds = torch.arange(masks.shape[1], device=z.device).repeat(len(masks))
         return z[there], second_z[there], kinds[there], kinds[there] < label.shape[1]
+
+    def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
+        """Return the memory unchanged, with a warning if fewer than 5 % of the triplets of the round were alive.
+
+        Args:
+            state: the state before the round.
+            updates: the accepted updates by name of the site, with the facts `triplets` and `live_triplets`.
+            rng: not used.
+        """
+        n, live = (sum(update.facts.get(name, 0) for update in updates.values()) for name in (TRIPLETS, LIVE_TRIPLETS))
+        if live < MIN_LIVE_SHARE * n:
+            warnings.warn(
+                f"FISC: fewer than {MIN_LIVE_SHARE:.0%} of the triplets of a round were alive (columns {TRIPLETS} and "
+                f"{LIVE_TRIPLETS} of history.csv), so the triplet loss hardly trains the network; increase "
+                "method.margin or method.alpha",
+                stacklevel=2,
+            )
+        return state.memory
 
     def facts(self, state: State) -> dict[str, Any]:
         """Return numbers of clusters for the run's summary.

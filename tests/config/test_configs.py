@@ -75,5 +75,22 @@ def test_the_fisc_config_is_the_papers_setting():
     federation, method = config.federation, config.method
     assert (federation.rounds, federation.mixing) == (50, 0.1)
     assert (federation.clients, federation.clients_per_round) == (100, 20)
-    assert (method.contrast, method.regularisation, method.margin, method.alpha) == (0.75, 0.2, 0.3, 0.5)
+    assert (method.contrast, method.regularisation, method.margin, method.alpha) == (0.75, 0.2, 0.3, 1.0)
     assert (config.training.optimizer, config.training.learning_rate) == ("adam", 3e-5)
+
+
+def test_the_ccst_configs_have_the_papers_settings_for_pacs_and_office_home():
+    pacs, office = (load(CONFIGS / f"{name}_ccst.yaml") for name in ("pacs", "officehome"))
+    for config, depth, ratio, tested in ((pacs, 50, 0.1, 1.0), (office, 18, 0.2, 0.2)):
+        assert (config.network.depth, config.method.k, config.method.style) == (depth, 3, "overall")
+        assert (config.data.validation_ratio, config.data.test_ratio) == (ratio, 0.0)
+        assert (config.federation.rounds, config.federation.unseen_ratio) == (500, tested)
+        assert config.federation.selection == "source_validation" and not config.training.augment
+        assert (config.training.optimizer, config.training.learning_rate, config.training.momentum) == ("sgd", 1e-3, 0)
+
+
+def test_the_camelyon_and_fisc_configs_have_the_papers_splits():
+    camelyon, fisc = load(CONFIGS / "camelyon17_paper.yaml"), load(CONFIGS / "pacs_fisc.yaml")
+    assert (camelyon.data.validation_ratio, camelyon.federation.unseen_ratio) == (0.2, 0.2)
+    assert (fisc.data.validation_ratio, fisc.data.test_ratio, fisc.federation.selection) == (0.1, 0.1, "last")
+    assert not fisc.federation.validation_site and not fisc.method.normalise

@@ -169,6 +169,7 @@ INVALID = {
     "another round": (facts(round=7), "belongs to round 7"),
     "too many bytes": (lambda m: replace(m, tensors={"x": torch.zeros(1).expand(2**40)}), "has 4,398,.* bytes"),
     "too many facts": (facts(note="a" * 10**5), r"has values that are not tensors \(facts\) of 100,.* characters"),
+    "a method's number in words": (facts(triplets="many"), "reports 'many' for 'triplets', but a finite number"),
     "a tensor that is NaN": (
         lambda m: replace(m, tensors={**m.tensors, "loss": torch.tensor([NAN])}), "is not finite .first in 'loss'"
     ),

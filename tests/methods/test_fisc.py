@@ -1,10 +1,12 @@
 import gc
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from medfed.core.batch import Batch
+from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State, digest
@@ -200,7 +202,147 @@ def test_contrast_of_masks_compares_structures_with_rings(toy):
     assert kinds.tolist() == [0, 1] and anchors.tolist() == [True, False] and z.shape == second.shape == (2, 4)
 
 
-@pytest.mark.parametrize("invalid", [{"median": "upper"}, {"site_clusters": "all"}, {"margin": -1.0}, {"alpha": 2.0},
+PLACE = "class_layers.flatten"
+
+
+def embeddings(toy, batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """z and z' (B, D) of the untrained toy network, and the logits of the second views, in float64."""
+    local = local_round(toy, FISC())
+    z = local.forward(batch, (PLACE,)).features[PLACE]
+    second = local.forward(Batch(batch.views[VIEW], batch.label), (PLACE,), local.parameters())
+    return tuple(part.detach().double().numpy() for part in (z, second.features[PLACE], second.logits))
+
+
+def hinges(z, second_z, positive, negative, margin, normalise) -> np.ndarray:
+    """The triplet losses of eq. 5 in NumPy, for anchor i with positive[i] and negative[i]."""
+    if normalise:
+        z, second_z = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (z, second_z))
+    to_positive = np.linalg.norm(z - second_z[positive], axis=1)
+    return np.maximum(0, to_positive - np.linalg.norm(z - second_z[negative], axis=1) + margin)
+
+
+@pytest.fixture
+def classes_toy(any_toy):
+    if any_toy.architecture.decoder_levels:
+        pytest.skip("for classification")
+    return any_toy
+
+
+def two_classes(toy) -> Batch:
+    """Five images of class 0 and one of class 1: every negative of class 0 is image 5."""
+    return batch_of(toy, torch.tensor([0, 0, 0, 0, 0, 1]))
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_the_triplet_loss_and_the_live_triplets_equal_a_second_implementation(classes_toy, normalise):
+    batch = two_classes(classes_toy)
+    z, second_z, _ = embeddings(classes_toy, batch)
+    draws = torch.rand(6, 6, generator=stream(0, "x"))
+    negative = draws.masked_fill(batch.label[:, None] == batch.label[None], -1).argmax(dim=1).numpy()
+    gaps = 9 - hinges(z, second_z, np.arange(6), negative, 9.0, normalise)  # below the margin: alive
+    margin = float(np.sort(np.abs(gaps))[2:4].mean())
+    method = FISC(regularisation=0.0, contrast=1.0, margin=margin, normalise=normalise)
+    local = local_round(classes_toy, method)
+    total, output = method.loss(local, batch)
+    task = torch.nn.functional.cross_entropy(output.logits, batch.label)
+    losses = hinges(z, second_z, np.arange(6), negative, margin, normalise)
+    assert float((total - task).detach()) == pytest.approx(losses.mean(), abs=1e-5)
+    assert (local.facts["triplets"], int(local.facts["live_triplets"])) == (6, (gaps < margin).sum())
+    assert 0 < (gaps < margin).sum() < 6
+
+
+def test_the_second_batch_of_a_round_adds_to_the_counts(classes_toy):
+    method = FISC(margin=9.0)
+    local = local_round(classes_toy, method)
+    for label in ([0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 0], [0, 1, 0, 1, 0, 1]):
+        method.loss(local, batch_of(classes_toy, torch.tensor(label)))
+    assert (local.facts["triplets"], int(local.facts["live_triplets"])) == (12, 12), "one class has no triplets"
+    without = FISC(contrast=0.0)
+    local = local_round(classes_toy, without)
+    without.loss(local, two_classes(classes_toy))
+    assert not local.facts, "nothing is counted for a loss of weight 0"
+
+
+def test_the_counts_are_facts_of_the_updates_and_columns_of_the_history(classes_toy):
+    done = first_round(classes_toy, FISC(margin=9.0, transfer="moments", **FEW))
+    by_site = [done.history[f"triplets/{site}"] for site in ("north", "south", "west")]
+    assert done.history["triplets"] == sum(by_site) / 3 > 0
+    assert [done.history[f"live_triplets/{site}"] for site in ("north", "south", "west")] == by_site
+    sent = [row for row in done.ledger if row["name"] == "live_triplets"]
+    assert {(row["site"], row["direction"], row["dtype"]) for row in sent} == {
+        (site, "up", "fact") for site in ("north", "south", "west")
+    }
+
+
+@pytest.mark.parametrize(("live", "warns"), [(4, True), (5, False), (0, True)])
+def test_a_round_with_fewer_than_five_percent_live_triplets_gives_a_warning(live, warns, recwarn):
+    counts = {"a": live, "b": 0}
+    updates = {site: Message("train", facts={"triplets": 50, "live_triplets": n}) for site, n in counts.items()}
+    memory = {"style/mean": torch.zeros(1)}
+    assert FISC().remember(State(3, {}, memory), updates, stream(0)) is memory
+    assert any("hardly trains the network" in str(w.message) for w in recwarn) == warns
+
+
+def test_no_triplets_give_no_warning(recwarn):
+    FISC().remember(State(3, {}), {"a": Message("train", facts={"loss": 1.0})}, stream(0))
+    assert not recwarn.list
+
+
+def test_v3_adds_the_cross_entropy_of_the_restyled_images(classes_toy):
+    batch = two_classes(classes_toy)
+    _, _, logits = embeddings(classes_toy, batch)
+    with_it, without = (
+        method.loss(local_round(classes_toy, method), batch)[0].item()
+        for method in (FISC(contrast=0.0, restyled_loss=on, regularisation=0.2) for on in (True, False))
+    )
+    needs_view = FISC(contrast=0.0, regularisation=0.0, restyled_loss=True)._needs_view
+    assert needs_view and not FISC(contrast=0.0, regularisation=0.0)._needs_view
+    log_softmax = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    assert with_it - without == pytest.approx(-log_softmax[range(6), batch.label.numpy()].mean(), abs=1e-5)
+
+
+@pytest.mark.parametrize("normalise", [True, False])
+def test_v4_has_the_own_copy_and_the_nearest_copy_of_the_class_as_positives(classes_toy, normalise):
+    batch = two_classes(classes_toy)
+    z, second_z, _ = embeddings(classes_toy, batch)
+    method = FISC(regularisation=0.0, contrast=1.0, margin=9.0, normalise=normalise, positives="augmented")
+    local = local_round(classes_toy, method)
+    total, output = method.loss(local, batch)
+    task = torch.nn.functional.cross_entropy(output.logits, batch.label)
+    draws = torch.rand(6, 6, generator=stream(0, "x"))
+    negative = draws.masked_fill(batch.label[:, None] == batch.label[None], -1).argmax(dim=1).numpy()
+    a, c = (v / np.linalg.norm(v, axis=1, keepdims=True) if normalise else v for v in (z, second_z))
+    nearest = [min((j for j in range(5) if j != i), key=lambda j: np.linalg.norm(a[i] - c[j])) for i in range(5)]
+    own = hinges(z, second_z, np.arange(6), negative, 9.0, normalise)
+    close = hinges(z[:5], second_z, np.array(nearest), negative[:5], 9.0, normalise)
+    assert float((total - task).detach()) == pytest.approx(np.concatenate([own, close]).mean(), abs=1e-4)
+    assert local.facts["triplets"] == 11, "image 5 has no other image of its class"
+
+
+def test_v4_shares_nothing_and_its_copies_are_augmented_images(classes_toy):
+    method = FISC(positives="augmented", codec="nowhere.safetensors")
+    assert method.shares == "never" and not method.files
+    method.check(32, 3)  # opens no codec
+    batch, local = classes_toy.samples("north").batch(range(6)), local_round(classes_toy, method)
+    view = method.augment(local, batch).views[VIEW]
+    expected = classes_toy.task.augment(batch, stream(0, "x")).image
+    assert torch.equal(view, expected) and not torch.equal(view, batch.image)
+
+
+def test_v4_refuses_a_segmentation_network(toy):
+    with pytest.raises(UserError, match="method.positives: 'augmented' compares images by class"):
+        FISC(positives="augmented").wrap_network(torch.nn.Linear(1, 1), toy.architecture)
+
+
+def test_the_presets_have_the_constants_of_the_paper_and_of_the_code():
+    paper, released = (FISC(**FISC.presets[name]) for name in ("paper", "released"))
+    assert (paper.alpha, paper.spread, paper.normalise, paper.common_clusters) == (1.0, "mean", False, "first")
+    assert (released.contrast, released.margin, released.alpha, released.normalise) == (0.75, 0.3, 0.5, True)
+    assert (released.common_clusters, released.median, released.freeze_batch_norm) == ("first", "lower", True)
+
+
+@pytest.mark.parametrize("invalid", [{"positives": "close"}, {"restyled_loss": True, "positives": "augmented"},
+                                   {"median": "upper"}, {"site_clusters": "all"}, {"margin": -1.0}, {"alpha": 2.0},
                                    {"transfer": "paint"}, {"spread": "none"}])  # fmt: skip
 def test_invalid_settings_are_rejected(invalid):
     with pytest.raises(ValueError, match=next(iter(invalid))):

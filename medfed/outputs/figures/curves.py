@@ -21,7 +21,9 @@ MEASURES = {  # column of history.csv: the label of the axis
     "train_loss": "training loss",
     "validation_score": "validation score",
     "boundary_distance": "feature distance, boundary to background",
+    "live_triplets": "share of live triplets",
 }
+TOTALS = {"live_triplets": "triplets"}  # a column that is drawn as a share: the column with the total
 PANEL_IN = (5.0, 3.2)  # 360 units wide in SVG, so that texts of 10 units can be read on a phone
 Points = Sequence[tuple[float, float]]
 History = Sequence[Mapping]
@@ -77,8 +79,9 @@ def save_training_curves(
 ) -> None:
     """Write a PNG file with a run's training loss and validation score by round.
 
-    If the boundary distance was measured, a third panel shows it: the mean cosine distance between the features on the
-    boundary of a structure and the features in a ring of background around the structure.
+    If the boundary distance was measured, a further panel shows it: the mean cosine distance between the features on
+    the boundary of a structure and the features in a ring of background around the structure. Another panel shows the
+    share of live triplets, if the method reports it (FISC).
 
     Args:
         history: the rows of `history.csv`, one dict per round (see `run_panels`).
@@ -87,8 +90,8 @@ def save_training_curves(
         ends: dictionary from the name of a site that did not train to (round, boundary distance). At such a site, the
             boundary distance is measured only once, so the panel shows one point. None is the same as an empty dict.
     """
-    *usual, boundary_distance = run_panels(history, ends or {})
-    panels = usual if boundary_distance.is_empty else [*usual, boundary_distance]
+    loss, score, *optional = run_panels(history, ends or {})
+    panels = [loss, score, *(panel for panel in optional if not panel.is_empty)]
     save_png(curve_figure(panels, with_legend=True), path, f"Training ({data_label})")
 
 
@@ -119,7 +122,7 @@ def save_unseen_curves(history: History, scores: History, path: str | Path, data
 
 
 def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[CurvePanel]:
-    """Prepare the training curves of a run: one panel each for training loss, validation score and boundary distance.
+    """Prepare the training curves of a run, one panel for each measured value.
 
     A panel has one curve for each site and one curve for the mean over the sites. If there are more than 12 sites or
     clients, one shaded band from the lowest to the highest value replaces the curves of the single sites.
@@ -128,13 +131,14 @@ def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[
         history: one dict per round with the keys `round`, `train_loss` and `validation_score` (None in rounds without
             validation). Values that were measured only in some runs are optional: `boundary_distance` (mean cosine
             distance between the features on the boundary of a structure and the features in a ring of background around
-            the structure), `validation_site_score`, and the values of single sites, such as `train_loss/SITE`.
+            the structure), `triplets` and `live_triplets` (numbers of triplets in a triplet loss), the score
+            `validation_site_score`, and the values of single sites, such as `train_loss/SITE`.
         ends: dictionary from the name of a site that did not train to (round, boundary distance). At such a site, the
             boundary distance is measured only once, so the panel shows one point.
 
     Returns:
-        Three panels: training loss, validation score, boundary distance. Curves without points are left out, so a panel
-        can be empty.
+        Four panels: training loss, validation score, boundary distance, and share of live triplets. Curves without
+        points are left out, so a panel can be empty.
     """
     panels = []
     for key, label in MEASURES.items():
@@ -163,8 +167,7 @@ def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurveP
             rows of `history.csv`, one dict per round (see `run_panels`).
 
     Returns:
-        Three panels: training loss, validation score and boundary distance, as in `run_panels`. Curves without points
-        are left out, so a panel can be empty.
+        Four panels, as in `run_panels`. Curves without points are left out, so a panel can be empty.
     """
     panels = []
     for key, label in MEASURES.items():
@@ -222,8 +225,13 @@ def _coloured(points: Mapping[str, Points]) -> list[Curve]:
 
 
 def _points(history: History, key: str) -> list[tuple[float, float]]:
-    known = (row for row in history if isinstance(row.get(key), (int, float)))
-    return [(row["round"], row[key]) for row in known if math.isfinite(row[key])]
+    """Return (round, value) of a column; for a column in `TOTALS`, the value is the share of the total."""
+    measure, slash, site = key.partition("/")
+    points = [(row["round"], row[key]) for row in history if isinstance(row.get(key), (int, float))]
+    if measure in TOTALS:
+        totals = dict(_points(history, TOTALS[measure] + slash + site))
+        points = [(number, value / totals[number]) for number, value in points if totals.get(number)]
+    return [(number, value) for number, value in points if math.isfinite(value)]
 
 
 def _mean_points(curves: Sequence[Points]) -> list[tuple[float, float]]:

@@ -19,6 +19,9 @@ DATASETS = {  # name in the published tables of a config's dataset (for a phanto
     "fundus_phantom": "fundus, optic disc and cup",
     "camelyon17": "Camelyon17",
     "camelyon17_phantom": "Camelyon17",
+    "pacs": "PACS",
+    "officehome": "OfficeHome",
+    "vlcs": "VLCS",
 }
 FOLDERS = {  # the same for `folder_classes`, by the last folder of `data.root` (lower-case letters and digits only)
     "pacs": "PACS",

@@ -235,6 +235,16 @@ def test_boundary_distances_have_a_panel_and_a_point_for_each_site_that_did_not_
     assert panel.lines[0].get_xydata().tolist() == [[6, 0.3]]
 
 
+def test_live_triplets_are_drawn_as_a_share_of_all_triplets(saved_figure):
+    counts = [(20, 10), (20, 5), (0, 0)]
+    history = [{"round": number, "train_loss": 0.5, "validation_score": None, "triplets": total, "live_triplets": live,
+                "triplets/A": total, "live_triplets/A": live} for number, (total, live) in enumerate(counts, 1)]
+    curves.save_training_curves(history, "x.png", "real data")
+    panel = saved_figure["figure"].axes[2]
+    assert panel.get_ylabel() == "share of live triplets"
+    assert [line.get_xydata().tolist() for line in panel.lines] == [[[1, 0.5], [2, 0.25]]] * 2
+
+
 def test_the_gallery_shows_every_style_and_the_differences(saved_figure):
     """Half the intensity of an image of 0.8 is a change of -0.4 everywhere."""
     image = torch.full((1, 6, 4), 0.8)

@@ -1,0 +1,90 @@
+"""PACS: photographs, paintings, cartoons and sketches of seven kinds of objects (Li et al., ICCV 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from medfed.core.errors import UserError
+from medfed.datasets.card import Card
+from medfed.datasets.case import Case
+from medfed.datasets.folder_classes import FolderClasses
+
+LISTS = {"train": "train", "validation": "crossval"}  # part of the split: its word in the name of the list
+
+
+@dataclass(frozen=True)
+class PACS(FolderClasses):
+    """PACS: seven classes of objects in four domains, which are the sites. No image shows a patient.
+
+    The fields that are not explained here are explained at `FolderClasses` and `Dataset`.
+
+    Args:
+        lists: folder with the lists in which the authors of PACS divide each domain into 90 % for training and 10 % for
+            validation: `DOMAIN_train_kfold.txt` and `DOMAIN_crossval_kfold.txt`, each line with DOMAIN/CLASS/NAME and a
+            number. The ratios of the split are then not used. null splits at random with these ratios, as JiGen and the
+            papers that follow it do (the lists of JiGen name all images).
+    """
+
+    lists: str | None = None
+
+    generality: ClassVar[int] = 0
+    published_counts: ClassVar[Mapping[str, int]] = {
+        "art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929,
+    }  # fmt: skip
+    published_n_classes: ClassVar[int] = 7
+    card: ClassVar[Card] = Card(
+        title="PACS, four domains",
+        description="9,991 images (227 x 227 pixels) of seven classes (dog, elephant, giraffe, guitar, horse, house, "
+        "person) in four domains: photographs, art paintings, cartoons and sketches.",
+        licence="None is published. The images come from Caltech256, Sketchy, TU-Berlin and Google Images; use them "
+        "for research only.",
+        citation="Li et al., 'Deeper, Broader and Artier Domain Generalization', ICCV 2017, "
+        "https://arxiv.org/abs/1710.03077.",
+        how_to_get="Download PACS and its split lists from the page of its authors "
+        "(http://www.eecs.qmul.ac.uk/~dl307/project_iccv2017), or with the script domainbed/scripts/download.py of "
+        "https://github.com/facebookresearch/DomainBed, and rename the folder (kfold) to data/pacs.",
+        layout="ROOT/DOMAIN/CLASS/NAME.jpg (or .png), DOMAIN: art_painting, cartoon, photo, sketch",
+    )
+
+    def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
+        """Find the images of all classes of one domain; with `lists`, each image has its part of the published split.
+
+        Args:
+            site: name of the domain.
+            folder: folder of the domain, which contains one folder per class.
+
+        Returns:
+            Two lists. The first contains the images, one `Case` each. The second contains the problems, one sentence
+            each, such as an image that is in no list.
+
+        Raises:
+            UserError: if a list is missing.
+        """
+        cases, problems = super().find_cases(site, folder)
+        if self.lists is None:
+            return cases, problems
+        parts = {name: part for part, word in LISTS.items() for name in _listed(Path(self.lists), site, word)}
+        names = {case: case.image.relative_to(folder.parent).as_posix() for case in cases}
+        problems += [
+            f"{case.image}: this image is in no list of {self.lists}; expected a line '{name} NUMBER' in "
+            f"{site}_train_kfold.txt or {site}_crossval_kfold.txt; move the image, or set data.lists: null"
+            for case, name in names.items()
+            if name not in parts
+        ]
+        return [replace(case, part=parts.get(name, "")) for case, name in names.items()], problems
+
+
+def _listed(folder: Path, site: str, word: str) -> list[str]:
+    """Return the DOMAIN/CLASS/NAME of each line of a list."""
+    path = folder / f"{site}_{word}_kfold.txt"
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"data.lists: the list {path} cannot be read ({type(error).__name__}); expected the text files that come "
+            "with PACS; correct the folder, or set data.lists: null"
+        ) from error
+    return [line.rpartition(" ")[0].strip() for line in lines if line.strip()]

@@ -1,0 +1,36 @@
+"""VLCS: photographs of five kinds of objects from four older collections (Fang et al., ICCV 2013)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from medfed.datasets.card import Card
+from medfed.datasets.folder_classes import FolderClasses
+
+
+@dataclass(frozen=True)
+class VLCS(FolderClasses):
+    """VLCS: five classes of objects in four collections of photographs, which are the sites. No image shows a patient.
+
+    The fields are explained at `FolderClasses` and `Dataset`.
+    """
+
+    generality: ClassVar[int] = 0
+    published_counts: ClassVar[Mapping[str, int]] = {
+        "Caltech101": 1415, "LabelMe": 2656, "SUN09": 3282, "VOC2007": 3376,
+    }  # fmt: skip
+    published_n_classes: ClassVar[int] = 5
+    card: ClassVar[Card] = Card(
+        title="VLCS, four collections of photographs",
+        description="10,729 images of five classes (bird, car, chair, dog, person) from Caltech101, LabelMe, SUN09 and "
+        "PASCAL VOC 2007.",
+        licence="None is published for the collection; the terms of the four source collections apply.",
+        citation="Fang et al., 'Unbiased Metric Learning: On the Utilization of Multiple Datasets and Web Images for "
+        "Softening Bias', ICCV 2013.",
+        how_to_get="Download it with the script domainbed/scripts/download.py of "
+        "https://github.com/facebookresearch/DomainBed, and rename the folder (VLCS) to data/vlcs. Copies with the "
+        "folders full and test in each domain divide the images in another way and are not read.",
+        layout="ROOT/DOMAIN/CLASS/NAME.jpg, DOMAIN: Caltech101, LabelMe, SUN09, VOC2007",
+    )

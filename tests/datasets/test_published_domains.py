@@ -1,0 +1,109 @@
+"""PACS, Office-Home and VLCS: published collections in the layout of `folder_classes`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from medfed.core.errors import UserError
+from medfed.datasets.folder_classes import FolderClasses
+from medfed.datasets.officehome import OfficeHome
+from medfed.datasets.pacs import PACS
+from medfed.datasets.recognition import recognise
+from medfed.datasets.splits import split
+from medfed.datasets.vlcs import VLCS
+from medfed.experiments.cohorts import assign_patients
+from medfed.federation.settings import Federation
+
+CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+
+
+def make_folders(root: Path, sites, n_classes: int) -> Path:
+    for site in sites:
+        for number in range(n_classes):
+            (root / site / f"class {number}").mkdir(parents=True)
+    return root
+
+
+@pytest.fixture
+def pacs_root(tmp_path) -> Path:
+    """Ten dogs and one image of each other class in each domain; the file README.txt is no domain."""
+    (tmp_path / "README.txt").write_text("x")
+    (tmp_path / "Train val splits").mkdir()
+    for number, site in enumerate(PACS.published_counts):
+        for label, name in enumerate(CLASSES):
+            (tmp_path / site / name).mkdir(parents=True)
+            for k in range(10 if label == 0 else 1):
+                pixels = np.full((2, 2, 3), (20 * number, 30 * label, k), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / site / name / f"pic_{k:03d}.png")
+    return tmp_path
+
+
+@pytest.fixture
+def lists(pacs_root, tmp_path_factory) -> Path:
+    """Lists in the authors' form: the first dog of each domain is for validation, everything else for training."""
+    folder = tmp_path_factory.mktemp("lists")
+    for site in PACS.published_counts:
+        names = sorted(path.relative_to(pacs_root).as_posix() for path in (pacs_root / site).rglob("*.png"))
+        lines = [f"{name} {CLASSES.index(name.split('/')[1]) + 1}" for name in names]
+        (folder / f"{site}_crossval_kfold.txt").write_text(lines[0] + "\n")
+        (folder / f"{site}_train_kfold.txt").write_text("\n".join([*lines[1:], f"{site}/dog/not_on_the_disk.png 1"]))
+    return folder
+
+
+@pytest.mark.parametrize("dataset", [PACS, OfficeHome, VLCS])
+def test_a_collection_is_recognised_by_its_sites_and_its_number_of_classes(dataset, tmp_path):
+    sites, n = tuple(dataset.published_counts), dataset.published_n_classes
+    assert recognise(make_folders(tmp_path / "whole", sites, n)) == dataset(root=str(tmp_path / "whole"))
+    assert dataset.recognise(make_folders(tmp_path / "few classes", sites, n - 1)) is None
+    assert dataset.recognise(make_folders(tmp_path / "few sites", sites[1:], n)) is None
+
+
+@pytest.mark.parametrize(("dataset", "total"), [(PACS, 9991), (OfficeHome, 15588), (VLCS, 10729)])
+def test_the_published_counts_sum_to_the_number_of_images(dataset, total):
+    assert sum(dataset.published_counts.values()) == total
+    assert f"{total:,} images" in dataset.card.description and dataset.card.licence
+
+
+def test_other_folders_of_the_collection_are_no_sites(pacs_root):
+    data = PACS(root=str(pacs_root))
+    assert data.site_names() == ["art_painting", "cartoon", "photo", "sketch"] and data.classes == CLASSES
+    assert "Train val splits" in FolderClasses(root=str(pacs_root)).site_names()
+
+
+def test_the_lists_of_pacs_decide_the_split_whatever_the_ratios(pacs_root, lists):
+    cases = PACS(root=str(pacs_root), lists=str(lists)).cases("photo")
+    for ratios in ((0.1, 0.2), (0.4, 0.0)):
+        parts = split(cases, 1, *ratios)
+        assert [case.patient for case in parts.validation] == ["dog/pic_000"] and not parts.test
+        assert len(parts.train) == 15
+    without = split(PACS(root=str(pacs_root)).cases("photo"), 1, 0.4, 0.0)
+    assert len(without.validation) == 6, "0.4 * 16 without lists"
+
+
+def test_an_image_in_no_list_and_a_missing_list_are_named(pacs_root, lists):
+    (lists / "cartoon_crossval_kfold.txt").write_text("")
+    with pytest.raises(UserError, match=r"cartoon/dog/pic_000.png: this image is in no list of .*data.lists: null"):
+        PACS(root=str(pacs_root), lists=str(lists)).cases("cartoon")
+    (lists / "cartoon_crossval_kfold.txt").unlink()
+    with pytest.raises(UserError, match=r"data.lists: the list .*cartoon_crossval_kfold.txt cannot be read \(FileNot"):
+        PACS(root=str(pacs_root), lists=str(lists)).cases("cartoon")
+
+
+def test_a_share_of_the_unseen_site_is_tested_and_the_other_sites_are_whole(pacs_root):
+    data = PACS(root=str(pacs_root), validation_ratio=0.0, test_ratio=0.0)
+
+    def assigned(ratio: float, seed: int = 0):
+        federation = Federation(unseen_site="sketch", unseen_ratio=ratio)
+        splits, _, unseen = assign_patients(data, federation, seed, "x.yaml")
+        assert all(len(parts.train) == 16 for parts in splits.values())
+        return [case.patient for case in unseen["sketch"]]
+
+    everything = [case.patient for case in data.cases("sketch")]
+    assert assigned(1.0) == everything
+    quarter, half = assigned(0.25), assigned(0.5)
+    assert (len(quarter), len(half), len(assigned(0.01))) == (4, 8, 1)
+    assert set(quarter) < set(half) and half == sorted(half) and half != assigned(0.5, seed=1)
