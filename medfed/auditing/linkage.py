@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import fmean
 
 import torch
@@ -63,7 +64,7 @@ def reidentify(
         batch = shared.site.training.batch([index])
         for name, perturb in perturb_by_name.items():
             image = perturb(batch.image[0], stream(shared.site.seed, "second look", name, index))
-            distances = _distances(shared, distance, gallery, image[None], batch.label, name, index)
+            distances = _distances(shared, distance, gallery, replace(batch, image=image[None]), name, index)
             if distances is not None:
                 trials.setdefault(name, []).append((int(distances.argmin()) == position, 1 / len(indices)))
         _try_neighbour(shared, distance, indices, gallery, patient_of, position, trials)
@@ -105,7 +106,7 @@ def _try_neighbour(
     if neighbour is None:
         return
     batch = shared.site.training.batch([neighbour])
-    distances = _distances(shared, distance, gallery, batch.image, batch.label, "neighbour", index)
+    distances = _distances(shared, distance, gallery, batch, "neighbour", index)
     if distances is None:
         return
     others = [k for k, other in enumerate(indices) if other != neighbour]
@@ -119,10 +120,9 @@ def _distances(
     shared: SharedStatistics,
     distance: StandardizedDistance,
     gallery: Tensor,
-    image: Tensor,
-    label: Tensor,
+    batch: Batch,
     *purpose: str | int,
 ) -> Tensor | None:
-    """Compute the distances (N,) of one image (1, C, H, W) from the gallery rows; None if it has no statistics."""
-    row = shared.vectors(shared.statistics_of(Batch(image, label), *purpose))
+    """Compute the distances (N,) of a batch of one image from the gallery rows; None if it has no statistics."""
+    row = shared.vectors(shared.statistics_of(batch, *purpose))
     return distance.pairwise(row, gallery)[0] if len(row) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -10,7 +11,6 @@ from torch import Tensor
 from medfed.auditing.distance import StandardizedDistance
 from medfed.auditing.perturbations import degraded_copy
 from medfed.auditing.sharing import SharedStatistics, evenly_spaced, images_by_patient
-from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.local_round import Samples
 
@@ -55,7 +55,7 @@ def membership_inference(
     for group, (samples, patients) in enumerate(groups):
         for patient, indices in enumerate(patients):
             batch = samples.batch(evenly_spaced(indices, MAX_IMAGES))
-            copies = Batch(_copies(batch.image, stream(shared.site.seed, "copies", group, patient)), batch.label)
+            copies = replace(batch, image=_copies(batch.image, stream(shared.site.seed, "copies", group, patient)))
             for view, images in zip(VIEWS, (batch, copies), strict=True):
                 if len(rows := shared.vectors(shared.statistics_of(images, view, group, patient))):
                     vectors[view][group].append(rows)

@@ -192,7 +192,7 @@ def _fit_by_gradient(shared: SharedStatistics, batch: Batch, target: Tensors, in
     error = torch.zeros(())
     for _ in range(n_steps):
         with ForceGradients():
-            vectors = frozen.vectors(frozen.statistics_of(Batch(raw.sigmoid(), batch.label), "fitted", index))
+            vectors = frozen.vectors(frozen.statistics_of(replace(batch, image=raw.sigmoid()), "fitted", index))
             if not len(vectors) or not vectors.requires_grad:
                 return None
             error = ((vectors[:1].float() - wanted) / unit).square().mean()

@@ -29,11 +29,13 @@ class ImageSet:
         images: (N, C, H, W) in [0, 1], not standardised.
         labels: (N, ...), the class numbers or masks of the images.
         n_patients: number of patients that the site reports to the method.
+        moments: (N, 2, C), the moments of the images' volumes (`Batch.moments`), or None.
     """
 
     images: Tensor
     labels: Tensor
     n_patients: int
+    moments: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -49,7 +51,8 @@ class ImageSet:
             Images (B, C, H, W) and labels (B, ...).
         """
         chosen = torch.as_tensor(indices)
-        return Batch(self.images[chosen], self.labels[chosen])
+        moments = None if self.moments is None else self.moments[chosen]
+        return Batch(self.images[chosen], self.labels[chosen], moments=moments)
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ class SharedStatistics:
         Returns:
             Tensors by name; empty if the site would send nothing, for example for blank images.
         """
-        images = ImageSet(batch.image, batch.label, self.site.training.n_patients)
+        images = ImageSet(batch.image, batch.label, self.site.training.n_patients, batch.moments)
         seed = stream_seed(self.site.seed, "audit", *purpose)
         site = replace(self.site, training=images, validation=None, seed=seed)
         return site.reply(_share_request(self.weights)).tensors

@@ -82,7 +82,7 @@ def _train_without_federation(
         for indices in torch.randperm(len(samples), generator=rng).split(TRAINING.batch_size):
             batch = task.augment(samples.batch(indices.tolist()), rng)
             optimizer.zero_grad()
-            task.loss(network(task.standardise(batch.image)), batch.label).backward()
+            task.loss(network(task.standardise(batch.image, batch.moments)), batch.label).backward()
             optimizer.step()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -240,11 +241,16 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 
 
 def _with_new_names(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document of an older version with the keys of `federation` under their present names."""
-    block = document.get("federation")
-    if not isinstance(block, Mapping):
-        return dict(document)
-    return {**document, "federation": {Federation.renamed.get(name, name): value for name, value in block.items()}}
+    """Return a document of an older version with the keys of `federation` and values of `data` as they are now."""
+    document = dict(document)
+    if isinstance(block := document.get("federation"), Mapping):
+        document["federation"] = {Federation.renamed.get(name, name): value for name, value in block.items()}
+    block = document.get("data")
+    if isinstance(block, Mapping) and isinstance(block.get("standardise"), bool):
+        with suppress(UserError):  # a wrong name is reported when the config is built
+            values = registry.resolve("datasets", _text(block.get("name"))).renamed_values["standardise"]
+            document["data"] = {**block, "standardise": values[block["standardise"]]}
+    return document
 
 
 def _completed(document: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -90,7 +90,8 @@ def build(cls: type, block: object, path: Path, choose: Choose) -> tuple[Any, li
 
     A block is a dictionary of keys and values, such as `training:` in the YAML file. The class may have two attributes
     for old configs. `renamed` maps old names of fields to new ones, and `moved` maps old names to a sentence. Keys with
-    old names are mistakes whose sentence says what to write instead.
+    old names are mistakes whose sentence says what to write instead. So are old values of a field that was true or
+    false, which `renamed_values` maps to new ones.
 
     Args:
         cls: a dataclass; fields with `metadata={"derived": True}` are not part of the block.
@@ -124,7 +125,9 @@ def _build_chosen(chosen: type, choice: Choice, path: Path, choose: Choose) -> t
     hints = get_type_hints(chosen, include_extras=True)
     values: dict[str, Any] = {}
     for name in fields:
-        if name in block:
+        if name in block and (sentence := _renamed_value(chosen, name, block[name])):
+            mistakes.append(Mistake((*path, name), sentence))
+        elif name in block:
             values[name], wrong = _with_instances(hints[name], block[name], (*path, name), choose)
             mistakes += wrong
             if wrong:
@@ -179,6 +182,14 @@ def _wrong_keys(cls: type, block: Iterable[object], known: tuple[str, ...], path
             sentence = f"unknown key. {suggestion(str(name), known)}"
         mistakes.append(Mistake((*path, str(name)), sentence))
     return mistakes
+
+
+def _renamed_value(cls: type, name: str, value: object) -> str:
+    """Return a sentence with the present name of a value of older configs; "" for any other value."""
+    renamed = getattr(cls, "renamed_values", {}).get(name, {})
+    if not isinstance(value, bool) or value not in renamed:
+        return ""
+    return f"{describe_value(value)} is now called {renamed[value]}; write {renamed[value]}"
 
 
 def _with_instances(hint: Any, value: object, path: Path, choose: Choose) -> tuple[Any, list[Mistake]]:

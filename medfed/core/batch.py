@@ -22,16 +22,21 @@ class Batch:
         views: other versions of the same images, by name, each (B, C, H, W). An example is the images in the style of
             another site. A method may add views to its samples (`Method.expand`). A geometric augmentation of `image`
             is applied to the views too.
+        moments: (B, 2, C), mean and standard deviation of each channel over the volume that each image is a slice of,
+            before any augmentation or restyling. The network standardises an image by its moments if
+            `data.standardise` is volume; with the other words the value is None.
     """
 
     image: Tensor
     label: Tensor
     views: dict[str, Tensor] = field(default_factory=dict)
+    moments: Tensor | None = None
 
     def to(self, device: torch.device) -> Batch:
         """Return a copy of the batch with all its tensors on the given device."""
         views = {name: to_device(view, device) for name, view in self.views.items()}
-        return Batch(to_device(self.image, device), to_device(self.label, device), views)
+        moments = None if self.moments is None else to_device(self.moments, device)
+        return Batch(to_device(self.image, device), to_device(self.label, device), views, moments)
 
     def transform(self, function: Callable[[Tensor], Tensor], label: Tensor) -> Batch:
         """Apply one function to the images and to every view, and replace the label.
@@ -43,7 +48,7 @@ class Batch:
             label: the label of the new batch, already transformed: masks (B, S, H', W') or class numbers (B,).
 
         Returns:
-            A new batch. The original batch stays unchanged.
+            A new batch, with the same moments. The original batch stays unchanged.
         """
         views = {name: function(view) for name, view in self.views.items()}
-        return Batch(function(self.image), label, views)
+        return Batch(function(self.image), label, views, self.moments)

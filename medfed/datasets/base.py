@@ -19,6 +19,7 @@ from medfed.datasets.card import Card
 from medfed.datasets.case import Case, Volume
 
 PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic
+Standardise = Literal["none", "slice", "volume", "dataset", "imagenet"]  # see `Dataset`
 Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progress bar, as tqdm does
 
 
@@ -38,8 +39,12 @@ class Dataset:
             The unseen site is not split.
         test_ratio: fraction of each source site's patients, in [0, 1), that is used to compute the score on seen sites.
             validation_ratio + test_ratio must be below 1; the remaining patients are used for training.
-        standardise: true scales each image to zero mean and unit variance before the network; classification uses the
-            fixed ImageNet mean and standard deviation instead. false gives the network intensities in [0, 1].
+        standardise: which mean and standard deviation each image channel is scaled by before the network, after
+            augmentation and restyling. "none" leaves intensities in [0, 1]. "slice" uses those of the image itself, so
+            that a change of the image's brightness or contrast has no effect. "volume" uses those of the patient's
+            whole volume before any change (for 2-D images: of the image before any change). "dataset" uses those of the
+            training images of all sites that train, which the sites share once. "imagenet" uses the fixed numbers of
+            ImageNet, and is the default for classification.
         if_missing: "error" stops if `root` does not exist; "phantom" creates and uses a synthetic phantom instead,
             and every result states that the data are synthetic.
         follow_symlinks: true also reads files outside `root`, if a symbolic link inside `root` points to them.
@@ -53,12 +58,14 @@ class Dataset:
     sites: tuple[str, ...] = ()
     validation_ratio: RatioBelowOne = 0.1
     test_ratio: RatioBelowOne = 0.2
-    standardise: bool = True
+    standardise: Standardise = "slice"
     if_missing: Literal["error", "phantom"] = "error"
     follow_symlinks: bool = False
     ignore_mask_geometry: bool = False
     allow_duplicates: bool = False
 
+    # Values of older configs, each with the present value that has the same meaning.
+    renamed_values: ClassVar[Mapping[str, Mapping[object, object]]] = {"standardise": {True: "slice", False: "none"}}
     card: ClassVar[Card]
     published_counts: ClassVar[Mapping[str, int]] = {}  # number of cases per site, if published
     # Order in which `recognition.recognise` tries the datasets: 0 for one published collection, 1 for any images in a

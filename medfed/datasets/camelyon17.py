@@ -16,7 +16,7 @@ from medfed.core.bounds import NonNegativeInt, PositiveInt
 from medfed.core.errors import UserError
 from medfed.datasets import camelyon17_metadata as metadata
 from medfed.datasets import camelyon17_slides as slides
-from medfed.datasets.base import PHANTOM_MARK, Dataset
+from medfed.datasets.base import PHANTOM_MARK, Dataset, Standardise
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, Volume
 
@@ -46,9 +46,11 @@ class Camelyon17(Dataset):
     """
 
     image_size: PositiveInt = 96
+    standardise: Standardise = "imagenet"
     splits: Literal["patient", "slide", "published"] = "patient"
     max_per_site: NonNegativeInt = 0
 
+    renamed_values: ClassVar[Mapping[str, Mapping[object, object]]] = {"standardise": {True: "imagenet", False: "none"}}
     card: ClassVar[Card] = Card(
         title="Camelyon17-WILDS, five hospitals",
         description="455,954 patches (96 x 96 pixels, about 1 micrometre each, H&E) of lymph nodes of breast cancer "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -12,7 +13,7 @@ from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, image_files, reading
-from medfed.datasets.base import Dataset
+from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, Volume
 
@@ -43,6 +44,7 @@ class FolderClasses(Dataset):
     """
 
     image_size: PositiveInt = 224
+    standardise: Standardise = "imagenet"
     image_channels: Literal[1, 3] = 3
     grey_to_rgb: bool = True
     intensity_max: PositiveFloat | None = None
@@ -51,6 +53,7 @@ class FolderClasses(Dataset):
 
     published_n_classes: ClassVar[int] = 0  # number of classes of a published collection; 0 for any
     generality: ClassVar[int] = 1
+    renamed_values: ClassVar[Mapping[str, Mapping[object, object]]] = {"standardise": {True: "imagenet", False: "none"}}
     card: ClassVar[Card] = Card(
         title="Your own images to classify",
         description="Any images of two or more classes, in one folder per site and class, such as PACS.",

@@ -18,13 +18,14 @@ from torch import Tensor
 
 from medfed.core import bounds
 from medfed.core.bounds import PositiveFloat, PositiveInt
+from medfed.federation.image_moments import ASKED, has_constants
 from medfed.federation.message import Message, digest, n_bytes
 from medfed.federation.method import NEVER, ONCE
 from medfed.functional.weights import check_same_entries, first_non_finite
 
 KINDS = ("share", "train", "validate", "end")
 VALIDATION_KINDS = ("validate", "end")  # of a site that only validates
-FACTS = frozenset({"round", "last"})  # the only facts that a request may hold
+FACTS = frozenset({"round", "last"})  # the only facts that a request may hold; one to share also `moments`
 DIGEST = re.compile("[0-9a-f]{64}")
 MAX_BYTES_DOWN = 2 << 30  # of statistics in one request
 
@@ -106,7 +107,8 @@ class Guard:
           the number of an agreed round.
         - The site has already replied to this kind of request in this round as often as agreed.
         - The round of the request is more than one round before the latest round in which the site trained.
-        - The request asks for shared statistics, but the method shares none in this round.
+        - The request asks for shared statistics, but the method shares none in this round; or for the moments of the
+          images, but the plan does not need them.
         - The weights do not fit the network, a tensor is not finite, or the statistics are larger than 2 GiB.
 
         Args:
@@ -119,7 +121,11 @@ class Guard:
             raise Refused(f"was asked to '{request.kind}', but agreed to {', '.join(self.kinds)} only")
         self._check_facts(request)
         number = request.facts["round"]
-        if request.kind == "share" and (self.shares == NEVER or (self.shares == ONCE and number > 1)):
+        if ASKED in request.facts:
+            if not has_constants(self.network) or number > 1:
+                raise Refused(f"was asked for the moments of its images in round {number}, but the agreed plan needs "
+                              "them only before round 1, and only if data.standardise is dataset")
+        elif request.kind == "share" and (self.shares == NEVER or (self.shares == ONCE and number > 1)):
             when = "never shares" if self.shares == NEVER else "shares before round 1 only"
             raise Refused(f"was asked to share in round {number}, but the agreed method {when}")
         latest = max((int(key.split()[1]) for key in self.n_replies if key.startswith("train ")), default=0)
@@ -174,7 +180,8 @@ class Guard:
     def _check_facts(self, request: Message) -> None:
         if not isinstance(request.facts, dict):
             raise Refused(f"was sent the values of a request as {type(request.facts).__name__}; expected a dictionary")
-        if unknown := sorted(set(request.facts) - FACTS):
+        known = FACTS | {ASKED} if request.kind == "share" else FACTS
+        if unknown := sorted(set(request.facts) - known):
             raise Refused(f"was sent a request with the unknown value '{unknown[0]}', but only the values "
                           f"{' and '.join(sorted(FACTS))} are allowed; use the same version of medfed as the hospital")
         number = request.facts.get("round")
@@ -192,7 +199,9 @@ class Guard:
             raise Refused("was sent a checksum of weights that does not have 64 hexadecimal characters")
         # The weights came with an earlier request and were checked then, or they are not needed.
         if not request.weights and (
-            request.weights_digest or (request.kind == "share" and not self.share_reads_network)
+            request.weights_digest
+            or ASKED in request.facts
+            or (request.kind == "share" and not self.share_reads_network)
         ):
             return
         expected = {

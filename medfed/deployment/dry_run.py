@@ -15,6 +15,7 @@ from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.deployment.agreement import Agreement
 from medfed.federation import ledger
+from medfed.federation.image_moments import has_constants, moments_request, pool
 from medfed.federation.local_round import Samples
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER
@@ -67,6 +68,10 @@ def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
     )
     method, state = site.method, start
     rows: list[Row] = []
+    if has_constants(state.weights):
+        moments = site.reply(moments_request())
+        state = replace(state, weights={**state.weights, **pool({site.name: moments})})
+        rows += ledger.message_rows(1, "up", {site.name: moments})
     if method.shares != NEVER:
         weights = state.weights if method.share_reads_network else {}
         shared = site.reply(Message("share", weights, {}, {"round": 1}))

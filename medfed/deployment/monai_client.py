@@ -21,6 +21,7 @@ from medfed.config.schema import load
 from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.experiments.setup import build_sites
+from medfed.federation.image_moments import has_constants
 from medfed.federation.message import Message
 from medfed.federation.privacy import Privacy
 from medfed.federation.site import Site
@@ -48,6 +49,9 @@ class MedfedClient(ClientAlgo):
     """
 
     def __init__(self, site: Site) -> None:
+        if has_constants(site.network.state_dict()):
+            raise UserError("data.standardise: dataset needs medfed's coordinator, which pools the sites' numbers; "
+                            "choose none, slice, volume or imagenet for another host")  # fmt: skip
         self._site = site
         self._update: Message | None = None
         self._round, self._aborted = 0, False

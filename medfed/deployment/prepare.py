@@ -54,7 +54,7 @@ def prepare_federation(args: argparse.Namespace) -> int:
     task = build_task(plan, dataset)
     task.check_metrics(config.source)
     plan.network.check_image_size(dataset.image_size)
-    plan.method.check(dataset.image_size, dataset.channels, dataset.standardise)
+    plan.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
     network = build_network(config.network, config.method, task, config.seed)
     if plan.federation.batch_norm == "local" or plan.method.local_keys(network):
         raise UserError(f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that there "

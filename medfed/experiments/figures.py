@@ -185,7 +185,8 @@ def _draw_attention(run: Results, rows: list[dict], images: Tensor) -> None:
     device = next(network.parameters()).device
     even = images.mean(dim=(0, 2, 3), keepdim=True).expand_as(images[:1])
     images = torch.cat([images, even])
-    scores = run.method.score_maps(network, run.source_sites[0].architecture, run.task.standardise(images.to(device)))
+    standardised = run.task.standardise(images.to(device), run.task.moments_of(images))
+    scores = run.method.score_maps(network, run.source_sites[0].architecture, standardised)
     if scores is not None:
         titles = [f"{row['site']}, is {row['label']}\npredicted {row['predicted']}" for row in rows]
         titles.append("a uniform image:\nno content")

@@ -215,7 +215,7 @@ def _check_fits(config: Config, dataset: Dataset) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # each run shows its own warnings
         config.network.check_image_size(dataset.image_size)
-        config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
+        config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
         network = config.network.build(task.channels, task.out_channels)
         wrapped = config.method.wrap_network(network, config.network)
         check_local_entries(config.method, config.federation, config.source, wrapped)

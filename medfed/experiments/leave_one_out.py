@@ -171,8 +171,9 @@ def build_tables(plan: ComparisonPlan) -> ComparisonTables:
 
 
 def _published_key(fold: Fold) -> CompletedRun:
-    """Return what decides whether a published row is of the same method and settings as this fold."""
-    return CompletedRun(fold.config.method_name, fold.row.changes, resolved(fold.config)["method"])
+    """Return the method and settings of a finished fold, with which published rows are compared, and its scores."""
+    unseen = fold.folder.read_json("summary.json")["unseen"]
+    return CompletedRun(fold.config.method_name, fold.row.changes, resolved(fold.config)["method"], unseen)
 
 
 def _costs(finished: list[Fold]) -> dict[str, Cost]:

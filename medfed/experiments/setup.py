@@ -31,6 +31,7 @@ from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 from medfed.functional.weights import batch_norm_entries
 from medfed.networks.base import NetworkSettings
+from medfed.networks.input_scale import prepend_input_scale
 from medfed.networks.tent import Tent
 from medfed.tasks.factory import task_of_dataset
 from medfed.tasks.task import MAX_CACHE_BYTES, Task
@@ -97,7 +98,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
     task.check_metrics(config.source)
     privacy_accounting.require_accountant(config.privacy)
     config.network.check_image_size(dataset.image_size)
-    config.method.check(dataset.image_size, dataset.channels, dataset.standardise)
+    config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
     device = prepare_device(config)
     if not config.deterministic and device.type == "cpu":
         raise UserError(f"{config.source}: deterministic: {ONLY_FOR_GPUS}")
@@ -223,7 +224,8 @@ def build_network(
     Args:
         settings: the settings of the network, such as the file of pretrained weights.
         method: the federated method.
-        task: decides the numbers of input and output channels.
+        task: decides the numbers of input and output channels, and whether the network standardises its input
+            (`data.standardise: dataset`).
         seed: the seed of the run, from which random first weights are drawn.
 
     Returns:
@@ -232,7 +234,10 @@ def build_network(
     with seeded_layers(seed, "initial weights"):
         network = settings.build(task.channels, task.out_channels)
         settings.load_pretrained(network)
-        return method.wrap_network(network, settings)
+        network = method.wrap_network(network, settings)
+        if task.standardised == "dataset":
+            prepend_input_scale(network, task.channels)
+        return network
 
 
 def check_local_entries(method: Method, settings: Federation, source: str, network: nn.Module) -> None:

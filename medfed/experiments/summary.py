@@ -101,8 +101,8 @@ def describe_images(task: Task, dataset: Dataset, first: Case) -> dict[str, obje
     Returns:
         JSON values by name: `channels` (number of image channels), `structures` and `classes` (names),
         `intensity_range` (the two stored intensities that become 0 and 1 for the network; None if percentiles of each
-        volume become 0 and 1, as for MRI), `standardised` (whether the network receives standardised images), and
-        `pictures` (whether the images are 2-D image files such as PNG).
+        volume become 0 and 1, as for MRI), `standardised` (the setting `data.standardise`: how images are
+        standardised), and `pictures` (whether the images are 2-D image files such as PNG).
     """
     intensity_range = dataset.intensity_range
     return {

@@ -78,7 +78,7 @@ def weights_of_nearest_site(
     any_site = next(iter(sites.values()))
     network.load_state_dict({**weights, **any_site})
     device = next(network.parameters()).device
-    batches = (task.standardise(image.to(device)) for image in images)
+    batches = (task.standardise(image.to(device), task.moments_of(image)) for image in images)
     path, mean, variance = first_norm_input(network.eval(), batches)
     distance = {
         site: gaussian_distance(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -38,7 +38,8 @@ class DeviceSamples:
             indices: indices from 0 to len(self) - 1. The samples of the batch have the order of the indices.
         """
         chosen = to_device(torch.as_tensor(indices), self.all.image.device)
-        return self.all.transform(lambda part: part[chosen], self.all.label[chosen])
+        moments = None if self.all.moments is None else self.all.moments[chosen]
+        return replace(self.all.transform(lambda part: part[chosen], self.all.label[chosen]), moments=moments)
 
 
 def max_device_bytes(device: torch.device) -> int:
@@ -68,5 +69,7 @@ def on_device(samples: Samples, device: torch.device, max_bytes: int) -> Samples
         return samples
     parts = [part.to(device) for part in batches(samples, COPY_BATCH_SIZE)]
     views = {name: torch.cat([part.views[name] for part in parts]) for name in first.views}
-    whole = Batch(torch.cat([part.image for part in parts]), torch.cat([part.label for part in parts]), views)
+    moments = None if first.moments is None else torch.cat([part.moments for part in parts])
+    labels = torch.cat([part.label for part in parts])
+    whole = Batch(torch.cat([part.image for part in parts]), labels, views, moments)
     return DeviceSamples(whole, samples.n_patients)

@@ -25,6 +25,7 @@ class Output:
         image: images (B, C, H, W) in [0, 1], as they were in the batch, before standardising.
         label: labels of the images: class indices (B,) int64, or masks (B, S, H, W) of S structures.
         logits: the output of the network: (B, K) for K classes, or (B, S, H, W) for masks of S structures.
+        moments: the moments of the images' volumes, as in the batch (`Batch.moments`).
         features: outputs of the submodules whose features were requested, by the name of the submodule.
     """
 
@@ -32,6 +33,7 @@ class Output:
     label: Tensor
     logits: Tensor
     features: dict[str, Tensor] = field(default_factory=dict)
+    moments: Tensor | None = None
 
 
 class Samples(Protocol):
@@ -63,13 +65,12 @@ class Task(Protocol):
             label: class indices (B,) int64, or masks (B, S, H, W) of 0 and 1.
         """
 
-    def standardise(self, image: Tensor) -> Tensor:
-        """Return images in the form that the network receives.
-
-        They are standardised, or unchanged if `data.standardise` is false.
+    def standardise(self, image: Tensor, moments: Tensor | None = None) -> Tensor:
+        """Return images in the form that the network receives, as `data.standardise` says.
 
         Args:
             image: (B, C, H, W), in [0, 1].
+            moments: the moments of the images' volumes, from their batch (`Batch.moments`).
 
         Returns:
             (B, C, H, W).
@@ -249,7 +250,7 @@ class LocalRound:
             With `training.precision: bf16`, the network computes in bfloat16 where PyTorch's autocast allows it; logits
             and features are float32 again, so that losses and statistics are computed in float32.
         """
-        image = self.task.standardise(batch.image)
+        image = self.task.standardise(batch.image, batch.moments)
         uses_bf16 = self.settings.precision == "bf16"
         with (
             capture_features(self.network, taps) as features,
@@ -261,7 +262,7 @@ class LocalRound:
                 buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
                 logits = functional_call(self.network, {**buffers, **fast_weights}, (image,), strict=True)
         logits = logits.float() if uses_bf16 else logits
-        return Output(batch.image, batch.label, logits, dict(features))
+        return Output(batch.image, batch.label, logits, dict(features), batch.moments)
 
 
 def batches(samples: Samples, size: int, order: Tensor | None = None) -> Iterator[Batch]:
@@ -293,7 +294,7 @@ def mean_loss(network: nn.Module, task: Task, samples: Samples, size: int = 16) 
     network.eval()
     for batch in batches(samples, size):
         batch = batch.to(device)
-        logits = network(task.standardise(batch.image))
+        logits = network(task.standardise(batch.image, batch.moments))
         total += len(batch.image) * float(task.loss(logits, batch.label))
     network.train(was_training)
     return torch.tensor([total / len(samples)])

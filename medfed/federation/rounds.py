@@ -34,6 +34,7 @@ from medfed.core.seeds import stream
 from medfed.federation import update_checks
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Exchange, Replies, Row, is_validated
+from medfed.federation.image_moments import agree_on_constants, constants_of, has_constants
 from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, ONCE, Method
 from medfed.federation.selection import VALIDATION_SITE
@@ -96,6 +97,8 @@ def federate(
     sites = [site for site in engine.sites() if state.took_part.get(site) != EXCLUDED]
     state = replace(state, plan=Plan(tuple(sites), settings.rounds, training or Training()))
     exchange.assume_sent(state)
+    if state.round == 0 and has_constants(state.weights):
+        state = agree_on_constants(exchange, state, sites)
     if state.round == 0 and method.shares == ONCE:
         state, sharing = share(method, exchange, state, sites, seed)
         state = _exclude(state, set(sites) - set(sharing))
@@ -243,7 +246,7 @@ def aggregate(
     (memory, weights), used = exchange.apply(server_step, updates)
     _check_finite(state, used, {**weights, **memory})
     took_part = {**state.took_part, **dict.fromkeys(used, updates.round)}
-    weights = {**state.weights, **weights}
+    weights = {**state.weights, **weights, **constants_of(state.weights)}  # no round changes how images are scaled
     return replace(state, round=updates.round, weights=weights, memory=memory, took_part=took_part), used
 
 

@@ -17,6 +17,7 @@ from medfed.core.batch import Batch
 from medfed.core.seeds import seeded_layers, stream
 from medfed.federation.device_samples import max_device_bytes, on_device
 from medfed.federation.engine import OnStep
+from medfed.federation.image_moments import ASKED, moments_reply
 from medfed.federation.local_round import Architecture, LocalRound, Samples, SiteData, Task
 from medfed.federation.message import WEIGHTS_NEEDED, Message, digest, pack
 from medfed.federation.method import NEVER, Method
@@ -100,6 +101,7 @@ class Site:
             A message of the same kind as the request:
 
             * "share": the statistics that the method computes from the site's images (`Method.share`), and no weights.
+              If the request has the fact `moments`, the moments of the images instead (`moments_reply`).
             * "train": the weights after local training, the tensors that the method sends with them
               (`Method.on_round_end`), and three facts: `examples` (number of training images), `steps` (number of
               training steps) and `loss` (mean over the steps). Further facts are the numbers that the method reports
@@ -158,6 +160,8 @@ class Site:
         return {**weights, **self.local_entries()}
 
     def _share(self, request: Message) -> Message:
+        if ASKED in request.facts:
+            return moments_reply(self.training)
         if self.method.shares == NEVER:
             return Message("share")
         if self.method.share_reads_network:

@@ -168,6 +168,34 @@ def add_submodule(network: nn.Module, layer: nn.Module, name: str) -> None:
     network.add_module(name, layer)
 
 
+def prepend_layer(network: nn.Module, layer: nn.Module, name: str) -> None:
+    """Add a layer to a network that changes the network's input before the first of its own layers.
+
+    Several such layers run in the order in which they were added.
+
+    Args:
+        network: changed in place. The layer's entries are added to its state dict, and no entry is renamed. A copy of
+            the network has a copy of the layer.
+        layer: maps the network's input to a tensor of the same shape.
+        name: name for the layer in the network, which must not be the name of an existing attribute.
+
+    Raises:
+        ValueError: if the network already has an attribute `name`, or the network is an `nn.Sequential`.
+    """
+    add_submodule(network, layer, name)
+    network.register_forward_pre_hook(_LayerPreHook(layer))
+
+
+class _LayerPreHook:
+    """A forward pre-hook that applies a layer; the layer is an attribute, so copying the network copies it, too."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self.layer = layer
+
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        return (self.layer(inputs[0]),)
+
+
 def input_output_widths(layer: nn.Module) -> tuple[int, int]:
     """Return the numbers of input and output features of a linear layer, or of channels of a 2-D convolution.
 

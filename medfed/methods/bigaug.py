@@ -106,7 +106,8 @@ class BigAug(BigAugRanges, Method):
         samples = [transforms({key: entry[i] for key, entry in entries.items()}) for i in range(len(on_cpu.image))]
         changed = {key: _stacked([sample[key] for sample in samples], entry) for key, entry in entries.items()}
         changed_views = {name: changed[_view(name)] for name in views}
-        return Batch(changed[IMAGE_KEY], changed.get(LABEL, on_cpu.label), changed_views).to(batch.image.device)
+        label = changed.get(LABEL, on_cpu.label)
+        return Batch(changed[IMAGE_KEY], label, changed_views, on_cpu.moments).to(batch.image.device)
 
 
 def _view(name: str) -> str:

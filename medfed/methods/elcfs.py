@@ -17,9 +17,10 @@ saves a forward pass; the vectors of the boundary loss are compared across the b
 positive pair, both as in the code; the inner step is of first order, as the author of the code confirms. `preset:
 paper` has none of these exceptions. Two departures have no setting: restyled images are clipped to [0, 1], and the
 exchanged window is a square of side alpha * min(H, W), where the paper has a rectangle of alpha * H by alpha * W (on
-square images they are equal). Images are standardised after the exchange (`data.standardise`); the paper does not say
-which comes first. Not reproduced from the code: sites that start from different weights, and site weights that are
-rounded to two decimals (for five sites their sum exceeds 1).
+square images they are equal). Images are standardised after the exchange; the paper does not say which comes first.
+`data.standardise: slice` then removes the exchanged brightness and contrast of a slice, and keeps the rest; `volume`
+and `dataset` keep the whole exchange. Not reproduced from the code: sites that start from different weights, and site
+weights that are rounded to two decimals (for five sites their sum exceeds 1).
 
 Readings, where the paper is silent. The widths of the boundary (1 pixel) and of the ring (5 pixels) are those of the
 code. The boundary losses of several structures are added, as in the code. Eq. 7 is a loss of one image; a batch has the
@@ -122,7 +123,7 @@ class ELCFS(Method):
     between the paper's tasks, so it has to be set. "released" is the authors' public code: only the mean brightness is
     exchanged, and completely (`alpha: 0`, `ratio: one`), one decoder level enters the boundary loss, and one eighth of
     the images is shared. The code trains on fundus images with `gamma: 0.1`. Some settings of the public code belong to
-    other blocks of a config: `data.standardise: false` (otherwise an exchanged mean has no effect), `training.augment:
+    other blocks of a config: `data.standardise: none` (with slice, an exchanged mean has no effect), `training.augment:
     false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.
     """
 
@@ -194,8 +195,8 @@ class ELCFS(Method):
         if self.alpha > 0 and window_half_width(shape, self.alpha) == 0:
             warnings.warn(
                 f"{site.name}: for method.alpha {self.alpha} and {min(shape)} pixels a side, the window has only the "
-                f"mean brightness, which standardising removes; set method.alpha to {3.5 / min(shape):.3g} for the "
-                "paper's window of 7 x 7",
+                f"mean brightness, which data.standardise: slice removes; set method.alpha to {3.5 / min(shape):.3g} "
+                "for the paper's window of 7 x 7",
                 stacklevel=2,
             )
         n = len(site.samples)
@@ -327,7 +328,9 @@ class ELCFS(Method):
             donors = torch.randint(len(banks), (self.views, n), generator=local.rng)
         spectrum = low_frequency_spectrum(batch.image, self.alpha)  # eq. 1; the same for all views
         images = [self._restyle(batch.image, spectrum, banks, row.tolist(), local.rng) for row in donors]
-        return Batch(torch.cat(images), batch.label.repeat(len(images), *[1] * (batch.label.dim() - 1)))
+        label = batch.label.repeat(len(images), *[1] * (batch.label.dim() - 1))
+        moments = None if batch.moments is None else batch.moments.repeat(len(images), 1, 1)
+        return Batch(torch.cat(images), label, moments=moments)
 
     def _restyle(
         self,

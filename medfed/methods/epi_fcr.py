@@ -216,7 +216,7 @@ class EpiFCR(Method):
         Returns:
             The weighted sum of the terms, a scalar.
         """
-        batch, total = Batch(output.image, output.label), super().regulariser(local, output)
+        batch, total = Batch(output.image, output.label, moments=output.moments), super().regulariser(local, output)
         if self._exchanges:
             self._train_own(local, batch)
         received = select_prefix(local.message.tensors, DOMAIN)
@@ -277,7 +277,7 @@ class EpiFCR(Method):
         memory, names = local.memory, _trained(local.network)
         own = select_prefix(memory, DOMAIN)
         own |= {name: own[name].detach().requires_grad_() for name in names}
-        logits = functional_call(local.network, own, (local.task.standardise(batch.image),))
+        logits = functional_call(local.network, own, (local.task.standardise(batch.image, batch.moments),))
         loss = local.task.loss(logits, batch.label)  # eq. 2
         gradients = torch.autograd.grad(loss, [own[name] for name in names], allow_unused=True)
         used = {name: gradient for name, gradient in zip(names, gradients, strict=True) if gradient is not None}
@@ -300,7 +300,7 @@ def _features(local: LocalRound, batch: Batch, entries: Mapping[str, Tensor] | N
         features = local.forward(batch, (place,), local.parameters()).features[place]
     else:
         with capture_features(local.network, (place,)) as captured:
-            functional_call(local.network, dict(entries), (local.task.standardise(batch.image),))
+            functional_call(local.network, dict(entries), (local.task.standardise(batch.image, batch.moments),))
         features = captured[place]
     return features.flatten(1) if local.architecture.embedding else features
 

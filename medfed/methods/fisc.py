@@ -418,7 +418,7 @@ class FISC(Method):
         loss = local.task.loss(output.logits, batch.label)
         if VIEW not in batch.views:
             return loss, output
-        second = local.forward(Batch(batch.views[VIEW], batch.label), (place,), local.parameters())
+        second = local.forward(replace(batch, image=batch.views[VIEW]), (place,), local.parameters())
         if self.restyled_loss:
             loss = loss + local.task.loss(second.logits, batch.label)  # Table 11, v3
         regularisation = self.regularisation

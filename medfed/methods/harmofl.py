@@ -58,8 +58,8 @@ class HarmoFL(Method):
     with the optimiser of the site. It needs two forward and two backward passes; only the pass at w updates BatchNorm's
     running statistics. Without normalisation and with perturbation 0, the method is FedAvg.
 
-    The normalisation needs non-negative images, so `data.standardise` must be false: the phase of the mean is kept, and
-    a standardised image could change its sign. Standardising afterwards would remove the common mean again.
+    The normalisation needs non-negative images, so `data.standardise` must be none: the phase of the mean is kept, and
+    a standardised image could change its sign.
 
     Args:
         normalise: whether amplitudes are normalised. false leaves the images as they are and shares nothing.
@@ -108,8 +108,8 @@ class HarmoFL(Method):
             return
         if standardised:
             raise UserError(
-                "data.standardise: is true, but HarmoFL exchanges amplitudes of non-negative images in the network; "
-                "set data.standardise to false, or set method.normalise to false"
+                "data.standardise: expected none, because HarmoFL exchanges amplitudes of non-negative images in the "
+                "network; set data.standardise to none, or set method.normalise to false"
             )
         if 2 * self.half_width + 1 > image_size:
             raise UserError(

@@ -120,6 +120,7 @@ class JiGen(Method):
             return super().regulariser(local, output)
         image, order = draw_puzzles(output.image, SIDE, self.n_orders, self.ordered, self.grey, local.rng)
         place = local.architecture.embedding or local.architecture.encoder_stages[-1]
-        features = local.forward(Batch(image, output.label), (place,), local.parameters()).features[place]
+        puzzles = Batch(image, output.label, moments=output.moments)
+        features = local.forward(puzzles, (place,), local.parameters()).features[place]
         embedding = features.flatten(1) if local.architecture.embedding else features.mean(dim=(2, 3))
         return self.weight * F.cross_entropy(local.network.get_submodule(NAME)(embedding), order)  # eq. 1

@@ -219,7 +219,7 @@ class StableFDG(Method):
             return {}
         device, styles = next(network.parameters()).device, []
         for batch in batches(site.samples, MAX_BATCH):
-            image = site.task.standardise(batch.image.to(device))
+            image = site.task.standardise(batch.image.to(device), batch.moments)
             with torch.no_grad():
                 features = features_at(network, site.architecture.encoder_stages[0], image)
                 styles.append(feature_mean_std(features))  # eq. 1

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from medfed.functional.fourier import low_frequency_spectrum, mix_amplitude
-from medfed.functional.hooks import add_submodule
+from medfed.functional.hooks import prepend_layer
 
 NAME = "amplitude"  # the layer's name in the network, and so in its state dict
 
@@ -100,16 +100,4 @@ def prepend_normaliser(network: nn.Module, half_width: int) -> None:
         ValueError: if the network has an amplitude normaliser already.
     """
     channels = next(p.shape[1] for p in network.parameters() if p.ndim == 4)  # of the first convolution
-    normaliser = AmplitudeNormaliser(channels, half_width)
-    add_submodule(network, normaliser, NAME)
-    network.register_forward_pre_hook(_LayerPreHook(normaliser))
-
-
-class _LayerPreHook:
-    """A forward pre-hook that applies a layer; the layer is an attribute, so copying the network copies it, too."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        self.layer = layer
-
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
-        return (self.layer(inputs[0]),)
+    prepend_layer(network, AmplitudeNormaliser(channels, half_width), NAME)

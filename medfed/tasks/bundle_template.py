@@ -12,6 +12,10 @@ from typing import Any
 from torch import nn
 
 Json = dict[str, Any]
+Constants = tuple[tuple[float, ...], tuple[float, ...]]  # means and standard deviations, one number per channel each
+
+COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for values in [0, 1]
+GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 
 RGB = {"0": "red", "1": "green", "2": "blue"}
 INTERPOLATE, NARROW = "torch.nn.functional.interpolate", "torch.narrow"  # functions that a bundle's Lambdad may call
@@ -79,6 +83,39 @@ class BundleTemplate(ABC):
         Returns:
             Dictionary from the name of a placeholder to its text.
         """
+
+
+def colour_scale(channels: int) -> Constants:
+    """Return the mean and the standard deviation by which `data.standardise: imagenet` scales each image channel.
+
+    Args:
+        channels: 3 returns the values of ImageNet for red, green and blue; any other number returns the values for
+            grey.
+
+    Returns:
+        The means and the standard deviations. Each is a tuple with one number per channel, for intensities in [0, 1].
+    """
+    return (COLOUR_MEAN, COLOUR_STD) if channels == 3 else (GREY_MEAN * channels, GREY_STD * channels)
+
+
+def scale_channels(constants: Constants) -> Json:
+    """Return the config entry of the MONAI transform that standardises each channel by fixed numbers.
+
+    Args:
+        constants: the means and the standard deviations, one number per channel each.
+    """
+    mean, std = constants
+    return step("NormalizeIntensityd", subtrahend=list(mean), divisor=list(std), channel_wise=True)
+
+
+def describe_constants(constants: Constants) -> str:
+    """Return the words of the model card for standardising by fixed numbers, such as "minus 0.5, divided by 0.2".
+
+    Args:
+        constants: the means and the standard deviations, one number per channel each.
+    """
+    mean, std = (", ".join(f"{number:.7g}" for number in numbers) for numbers in constants)
+    return f"minus {mean}, divided by {std} (fixed numbers)"
 
 
 def step(class_: str, keys: str | list[str] = "image", **arguments: Any) -> Json:

@@ -8,40 +8,29 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from medfed.datasets.base import Standardise
 from medfed.tasks.bundle_template import (
     INTERPOLATE,
     PREDICTIONS,
     RGB,
     BundleTemplate,
+    Constants,
     Json,
     capitalise,
+    describe_constants,
     file_kinds,
     read_2d,
+    scale_channels,
     step,
 )
 
 MAX_BATCH = 64  # largest number of images in a batch for prediction
-COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for values in [0, 1]
-GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 CLASSIFICATION_TEMPLATE = "camelyon17_classification"
 MAX_NAMED_CLASSES = 3  # if there are more, the name of the bundle's folder contains only their number
 BATCH_NOTE = (
     "\n- Its batch normalisation uses the statistics of the batch: the prediction for an image depends on the other "
     f"images of its batch of {MAX_BATCH}, which are taken in the order of their names."
 )
-
-
-def colour_scale(channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the mean and the standard deviation by which classification standardises each image channel.
-
-    Args:
-        channels: 3 returns the values of ImageNet for red, green and blue; any other number returns the values for
-            grey.
-
-    Returns:
-        The means and the standard deviations. Each is a tuple with one number per channel, for intensities in [0, 1].
-    """
-    return (COLOUR_MEAN, COLOUR_STD) if channels == 3 else (GREY_MEAN, GREY_STD)
 
 
 @dataclass(frozen=True)
@@ -52,13 +41,16 @@ class ClassBundle(BundleTemplate):
         classes: names of the classes, in the order of the logits.
         channels: number of image channels, 1 or 3.
         image_size: side length in pixels of the images that the network receives.
-        standardised: whether intensities are scaled with a fixed mean and standard deviation (`colour_scale`).
+        standardised: the setting `data.standardise` of the run.
+        constants: the means and the standard deviations by which every image is standardised, one number per channel
+            each; None if the image's own are used, or none.
     """
 
     classes: tuple[str, ...]
     channels: int
     image_size: int
-    standardised: bool
+    standardised: Standardise
+    constants: Constants | None
 
     folder = CLASSIFICATION_TEMPLATE
     packages = ("pytorch-ignite", "pillow")
@@ -122,15 +114,14 @@ class ClassBundle(BundleTemplate):
         Returns:
             Dictionary from the name of a placeholder to its text.
         """
-        mean, std = colour_scale(self.channels)
-        numbers = f"minus {', '.join(map(str, mean))}, divided by {', '.join(map(str, std))} (fixed numbers)"
+        own = "" if self.standardised == "none" else "; every channel is scaled to zero mean and unit variance"
         norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
         uses_batch_statistics = any(not norm.track_running_stats for norm in norms)
         return {
             "classes": ", ".join(self.classes),
             "columns": ", ".join(f"`{name}`" for name in self.classes),
             "predictions": PREDICTIONS,
-            "standardised": f"; {numbers}" if self.standardised else "",
+            "standardised": f"; {describe_constants(self.constants)}" if self.constants else own,
             "kind": file_kinds(self.channels),
             "together": BATCH_NOTE if uses_batch_statistics else "",
         }
@@ -151,10 +142,10 @@ class ClassBundle(BundleTemplate):
             step("AsDiscreted", rounding="torchrounding"),
             step("ScaleIntensityRanged", a_min=0.0, a_max=255.0, b_min=0.0, b_max=1.0, clip=True),
         ]
-        if self.standardised:
-            mean, std = colour_scale(self.channels)
-            steps.append(step("NormalizeIntensityd", subtrahend=list(mean), divisor=list(std), channel_wise=True))
-        return steps
+        if self.constants:
+            return [*steps, scale_channels(self.constants)]
+        # The volume of a 2-D image is the image, so "slice" and "volume" are the same for an image without changes.
+        return steps if self.standardised == "none" else [*steps, step("NormalizeIntensityd", channel_wise=True)]
 
 
 def _postprocessing() -> list[Json]:

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream_seed
-from medfed.datasets.base import Dataset
+from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case
 from medfed.datasets.checking import MAX_HASHED_CASES
 from medfed.tasks.augmentation import draw_affine, warp
-from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle, colour_scale
+from medfed.tasks.bundle_template import Constants
+from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle
 from medfed.tasks.class_scoring import CLASS_METRICS, ClassScoring, case_row
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult, Rows
@@ -48,12 +49,14 @@ class ImageSamples:
         read: reads the image of a case, (C, H, W, 1) in [0, 255].
         size: side length S in pixels; images are resized to it (bilinear, with anti-aliasing).
         max_cache_bytes: largest number of bytes of images that are kept in memory.
+        moments_of: computes the moments of the images of a batch, as `Task.moments_of`; None computes none.
     """
 
     cases: tuple[Case, ...]
     read: Read
     size: int
     max_cache_bytes: int = MAX_CACHE_BYTES
+    moments_of: Callable[[Tensor], Tensor | None] | None = None
     _cache: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
@@ -79,8 +82,9 @@ class ImageSamples:
         Returns:
             Images (B, C, S, S) float32 in [0, 1], where S is `size`, and class numbers (B,) int64.
         """
-        pixels = torch.stack([self._image(index) for index in indices])
-        return Batch(pixels.float() / 255, torch.tensor([self.cases[index].label for index in indices]))
+        image = torch.stack([self._image(index) for index in indices]).float() / 255
+        labels = torch.tensor([self.cases[index].label for index in indices])
+        return Batch(image, labels, moments=self.moments_of(image) if self.moments_of else None)
 
     def preload(self) -> Iterator[None]:
         """Read images into memory until `max_cache_bytes` is reached, so that damaged files are found before training.
@@ -121,16 +125,17 @@ class Classification(Task):
         channels: number of image channels, 1 or 3.
         image_size: side length S in pixels of the images that the network receives.
         evaluation: the settings under `evaluation` in the config; those about masks have no effect.
-        standardised: true scales colours with ImageNet's mean and standard deviation, (x - mean) / std; false gives the
-            network intensities in [0, 1]. The numbers are fixed because an image's own mean is its stain, the style
-            that sites exchange.
+        standardised: the setting `data.standardise`. The numbers of the default "imagenet" are fixed, because an
+            image's own mean is its stain, the style that sites exchange.
+        constants: see `Task`.
     """
 
     classes: tuple[str, ...]
     channels: int
     image_size: int
     evaluation: Evaluation = Evaluation()
-    standardised: bool = True
+    standardised: Standardise = "imagenet"
+    constants: Constants | None = None
 
     name = "classification"
     metric_kind = "class_metrics"
@@ -138,6 +143,7 @@ class Classification(Task):
     own_metrics = CLASS_METRICS
     uses_sigmoid = False
     uses_decoder = False
+    uses_volumes = False
 
     @property
     def out_channels(self) -> int:
@@ -151,24 +157,7 @@ class Classification(Task):
             cases: cases with a `label`. A case is one image of a patient.
             read: function that reads the image of a case as (C, H, W, 1) in [0, 255].
         """
-        return ImageSamples(tuple(cases), read, self.image_size)
-
-    def standardise(self, image: Tensor) -> Tensor:
-        """Subtract a fixed mean from each image channel and divide by a fixed standard deviation.
-
-        For three channels, the means and standard deviations are those of ImageNet. Otherwise the mean is 0.449 and the
-        standard deviation is 0.226.
-
-        Args:
-            image: (B, C, H, W) in [0, 1].
-
-        Returns:
-            (B, C, H, W); the same values as `image` if `standardised` is False.
-        """
-        if not self.standardised:
-            return image
-        mean, std = colour_scale(self.channels)
-        return (image - image.new_tensor(mean)[:, None, None]) / image.new_tensor(std)[:, None, None]
+        return ImageSamples(tuple(cases), read, self.image_size, moments_of=self.moments_of)
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Apply a random rotation, scaling and left-right flip to each image of a batch.
@@ -234,8 +223,9 @@ class Classification(Task):
         probabilities = torch.zeros(len(samples), self.out_channels, dtype=torch.float64)
         order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))
         for chosen in even_parts(order):
-            image = samples.batch(chosen.tolist()).image
-            probabilities[chosen] = network(self.standardise(image.to(device))).double().softmax(dim=1).cpu()
+            batch = samples.batch(chosen.tolist())
+            image = self.standardise(batch.image.to(device), batch.moments)
+            probabilities[chosen] = network(image).double().softmax(dim=1).cpu()
         return probabilities
 
     def load(
@@ -357,7 +347,7 @@ class Classification(Task):
         Args:
             input_is_2d: ignored, because classified images are always 2-D image files.
         """
-        return ClassBundle(self.classes, self.channels, self.image_size, self.standardised)
+        return ClassBundle(self.classes, self.channels, self.image_size, self.standardised, self.fixed_constants)
 
 
 def _reader(dataset: Dataset, notice: Notice) -> Read:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -37,6 +37,9 @@ class Evaluation:
             ELCFS). The weights of these rounds are kept, and scored at the unseen site after training. This is a look
             at the target: the scores must not choose a round, a setting or a method. They are written to
             `unseen_rounds.json` and a figure, and used for nothing else. 0 scores the result of the run only.
+        also_on: "prepared" also computes Dice and the Hausdorff distances of masks on the grid that the network
+            receives, whose slices have `data.image_size` pixels a side, as many papers do. Every table and figure shows
+            them in additional columns. "none" scores on the grid of the image file only. For segmentation only.
         metrics: metrics in addition to those of the task. Each is the name of a file of `medfed/metrics`, or a dotted
             name (`mypackage.mymetric`). Every table and figure shows them.
     """
@@ -47,6 +50,7 @@ class Evaluation:
     tent_learning_rate: PositiveFloat = 1e-3
     boundary_distance: bool = False
     unseen_every: NonNegativeInt = 0
+    also_on: Literal["none", "prepared"] = "none"
     metrics: Annotated[tuple[str, ...], Field(json_schema_extra={"uniqueItems": True})] = ()
 
     def __post_init__(self) -> None:

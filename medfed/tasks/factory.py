@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from medfed.core.errors import UserError
-from medfed.datasets.base import Dataset
+from medfed.datasets.base import Dataset, Standardise
 from medfed.metrics.metric import Metric, metric_from_description
 from medfed.tasks.classification import Classification
 from medfed.tasks.evaluation import Evaluation
@@ -38,11 +38,14 @@ def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evalu
 
     Args:
         images: the entry "images" of the run's `summary.json`. It contains the number of channels, the classes or
-            structures, the intensity range, and whether images are standardised.
+            structures, the intensity range, and how images are standardised.
         image_size: side length in pixels of the images that the network receives.
         evaluation: the settings under `evaluation` in the config.
     """
     channels, standardised = images["channels"], images["standardised"]
+    if isinstance(standardised, bool):  # of a run of an older version
+        word: Standardise = "imagenet" if images.get("classes") else "slice"
+        standardised = word if standardised else "none"
     if images.get("classes"):  # runs of older versions have no entry "classes"
         return Classification(tuple(images["classes"]), channels, image_size, evaluation, standardised)
     scale = images["intensity_range"] and tuple(images["intensity_range"])

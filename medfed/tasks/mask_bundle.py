@@ -7,15 +7,19 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from medfed.datasets.base import Standardise
 from medfed.tasks.bundle_template import (
     INTERPOLATE,
     NARROW,
     BundleTemplate,
+    Constants,
     Json,
     capitalise,
     channel_names,
+    describe_constants,
     file_kinds,
     read_2d,
+    scale_channels,
     step,
 )
 
@@ -37,7 +41,9 @@ class MaskBundle(BundleTemplate):
         image_size: side length in pixels of the slices that the network receives.
         intensity_range: stored intensities (low, high) that are mapped to 0 and 1. None maps the percentiles 0.5 and
             99.5 of each volume.
-        standardised: whether each slice is scaled to zero mean and unit variance.
+        standardised: the setting `data.standardise` of the run.
+        constants: the means and the standard deviations by which every image is standardised, one number per channel
+            each; None if those of the slice or volume are used, or none.
         threshold: a voxel belongs to a structure if its probability is above this value, in (0, 1).
         largest_component: whether only the largest connected component of each structure is kept.
         input_is_2d: whether the images are 2-D image files (PNG) instead of NIfTI volumes.
@@ -47,7 +53,8 @@ class MaskBundle(BundleTemplate):
     channels: int
     image_size: int
     intensity_range: tuple[float, float] | None
-    standardised: bool
+    standardised: Standardise
+    constants: Constants | None
     threshold: float
     largest_component: bool
     input_is_2d: bool
@@ -117,16 +124,23 @@ class MaskBundle(BundleTemplate):
         Returns:
             Dictionary from the name of a placeholder to its text.
         """
-        unit = "channel" if self.input_is_2d else "slice"
         return {
             "structures": ", ".join(self.structures),
             "intensity": self._intensity(),
-            "standardised": f"; every {unit} is scaled to zero mean and unit variance" if self.standardised else "",
+            "standardised": self._standardised(),
             "threshold": f"{self.threshold:g}",
             "largest": "; only the largest connected component of each structure" if self.largest_component else "",
             "masks": self._masks(),
             "kind": file_kinds(self.channels) if self.input_is_2d else VOLUME_KINDS,
         }
+
+    def _standardised(self) -> str:
+        if self.constants:
+            return f"; {describe_constants(self.constants)}"
+        if self.standardised == "none":
+            return ""
+        volume_unit = "slice" if self.standardised == "slice" else "channel of the volume"
+        return f"; every {'channel' if self.input_is_2d else volume_unit} is scaled to zero mean and unit variance"
 
     def _unit(self) -> str:
         if self.intensity_range is None:
@@ -154,7 +168,7 @@ class MaskBundle(BundleTemplate):
         data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": shape, **output}
 
     def _preprocessing(self) -> list[Json]:
-        """Return MONAI transforms equal to reading, `Segmentation.preprocessing` and `Segmentation.standardise`."""
+        """Return MONAI transforms equal to reading, `Segmentation.preprocessing` and `Task.standardise`."""
         low, high = PERCENTILES
         output_range: Json = {"b_min": 0.0, "b_max": 1.0, "clip": True}
         if self.intensity_range is None:
@@ -164,9 +178,11 @@ class MaskBundle(BundleTemplate):
             scale = step("ScaleIntensityRanged", a_min=a_min, a_max=a_max, **output_range)
         read = read_2d(self.channels) if self.input_is_2d else _read_volume()
         steps = [*read, scale, *self._resize()]
-        if not self.standardised:
+        if self.constants:
+            return [*steps, scale_channels(self.constants)]
+        if self.standardised == "none":
             return steps
-        if self.input_is_2d:  # there is one slice, so its channels can be standardised directly
+        if self.input_is_2d or self.standardised == "volume":  # an image is a volume of one slice
             return [*steps, step("NormalizeIntensityd", channel_wise=True)]
         if self.channels == 1:
             return [*steps, *_standardise_slices("image")]

@@ -48,7 +48,8 @@ class Scoring(ABC):
 
     Args:
         metrics: all metrics of the run, in the order of the columns in files. The first is the task's main metric.
-        chosen: names of the metrics listed in the config key `evaluation.metrics`; every table and figure shows them.
+        chosen: names of the metrics listed in the config key `evaluation.metrics`, and of those that
+            `evaluation.also_on` adds; every table and figure shows them.
     """
 
     metrics: tuple[Metric, ...]

@@ -22,17 +22,20 @@ from monai.transforms import (
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
-from medfed.datasets.base import Dataset
+from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case, Volume
 from medfed.functional.hooks import capture_features
 from medfed.losses.dice import soft_dice_loss
 from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
+from medfed.metrics.metric import Metric
 from medfed.metrics.ratio import ratio_row, vertical_ratio
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.boundary_distance import N_LEVELS, boundary_distance
+from medfed.tasks.bundle_template import Constants
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.mask_bundle import AXES, MAX_SLICES, PERCENTILES, MaskBundle
 from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
+from medfed.tasks.prepared_grid import PREPARED_METRICS, prepared_scores
 from medfed.tasks.results import EvaluationResult, PackedMask
 from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Notice, Task
 from medfed.transforms.resize_slices import ResizeSlicesd
@@ -78,11 +81,14 @@ class Slices:
         images: (N, C, S, S) float32 in [0, 1].
         labels: (N, K, S, S) uint8 of 0 and 1, one channel per structure.
         patient: (N,) int64, the index of the volume that each slice belongs to.
+        moments: (N, 2, C) float32, mean and standard deviation of each channel over the volume of each slice; None
+            if the task does not need them (`Task.moments_of`).
     """
 
     images: Tensor
     labels: Tensor
     patient: Tensor
+    moments: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of slices."""
@@ -104,7 +110,8 @@ class Slices:
             structures.
         """
         chosen = torch.as_tensor(indices)
-        return Batch(self.images[chosen], self.labels[chosen])
+        moments = None if self.moments is None else self.moments[chosen]
+        return Batch(self.images[chosen], self.labels[chosen], moments=moments)
 
 
 @dataclass(frozen=True)
@@ -118,9 +125,10 @@ class Segmentation(Task):
         intensity_range: stored intensities (low, high) that are mapped to 0 and 1; None maps the percentiles 0.5 and
             99.5 of each volume.
         evaluation: the settings under `evaluation` in the config.
-        standardised: true scales each slice and channel to zero mean and unit variance (the paper of ELCFS); false
-            gives the network intensities in [0, 1] (the published code of ELCFS). Standardising removes the mean
-            brightness, and so the effect of an exchange of only the mean (alpha = 0).
+        standardised: the setting `data.standardise`. "slice" removes the brightness and contrast of each slice, and so
+            most of what a method changed there; "none", as in the published code of ELCFS, "volume" and "dataset" keep
+            such a change.
+        constants: see `Task`.
     """
 
     structures: tuple[str, ...]
@@ -128,7 +136,8 @@ class Segmentation(Task):
     image_size: int
     intensity_range: tuple[float, float] | None = None
     evaluation: Evaluation = Evaluation()
-    standardised: bool = True
+    standardised: Standardise = "slice"
+    constants: Constants | None = None
 
     name = "segmentation"
     metric_kind = "mask_metrics"
@@ -136,11 +145,17 @@ class Segmentation(Task):
     own_metrics = MASK_METRICS
     uses_sigmoid = True
     uses_decoder = True
+    uses_volumes = True
 
     @property
     def out_channels(self) -> int:
         """Number of logits that the network returns per pixel: one for each structure."""
         return len(self.structures)
+
+    @property
+    def further_metrics(self) -> tuple[Metric, ...]:
+        """Dice and distances on the grid of the prepared slices, if `evaluation.also_on` is "prepared"."""
+        return PREPARED_METRICS if self.evaluation.also_on == "prepared" else ()
 
     @property
     def measures_boundary_distance(self) -> bool:
@@ -183,35 +198,26 @@ class Segmentation(Task):
             0 and 1, and the index of each slice's volume (N,). S is `image_size`.
         """
         prepare_image = self.preprocessing()
-        prepare_mask = Compose([Orientationd("mask", axcodes="RAS", labels=AXES)])
-        size = (self.image_size, self.image_size)
         images, labels = SliceBuffer(), SliceBuffer()
         patient: list[Tensor] = []
+        moments: list[Tensor] = []
         for volume in volumes:
             image = prepare_image({"image": volume.image})["image"].as_tensor().movedim(-1, 0)
-            mask = prepare_mask({"mask": volume.mask})["mask"].as_tensor().movedim(-1, 0)
             n_volumes_left = max(0, n_volumes - len(patient) - 1)
             images.append(image, n_volumes_left)
-            labels.append(F.interpolate(mask, size, mode="nearest-exact"), n_volumes_left)
+            labels.append(self._prepare_mask(volume), n_volumes_left)
             patient.append(torch.full((len(image),), len(patient)))
+            if (of_volume := self.moments_of(image)) is not None:
+                moments.append(of_volume)
             del volume  # the loop would keep it until the next volume is read
-        return Slices(images.content(), labels.content(), torch.cat(patient))
+        all_moments = torch.cat(moments) if moments else None
+        return Slices(images.content(), labels.content(), torch.cat(patient), all_moments)
 
-    def standardise(self, image: Tensor) -> Tensor:
-        """Scale each channel of each image to zero mean and unit variance, as MONAI's NormalizeIntensity does.
-
-        Args:
-            image: (B, C, H, W) in [0, 1].
-
-        Returns:
-            (B, C, H, W). A constant channel becomes 0. If the setting `standardised` is False, the values are
-            unchanged.
-        """
-        if not self.standardised:
-            return image
-        centred = image - image.mean(dim=(-2, -1), keepdim=True)
-        spread = image.std(dim=(-2, -1), keepdim=True, unbiased=False)
-        return centred / torch.where(spread == 0, 1.0, spread)
+    def _prepare_mask(self, volume: Volume) -> Tensor:
+        """Return the mask of a volume on the grid of its prepared slices, (D, K, S, S) for K structures."""
+        oriented = Orientationd("mask", axcodes="RAS", labels=AXES)({"mask": volume.mask})["mask"]
+        size = (self.image_size, self.image_size)
+        return F.interpolate(oriented.as_tensor().movedim(-1, 0), size, mode="nearest-exact")
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
         """Apply a random rotation, scaling and flip to each image of a batch, and the same transform to its mask.
@@ -273,7 +279,8 @@ class Segmentation(Task):
         for start in range(0, len(samples), MAX_SLICES):
             part = slice(start, start + MAX_SLICES)
             with capture_features(network, measured_levels) as features:
-                logits = network(self.standardise(samples.images[part].to(device)))
+                moments = None if samples.moments is None else samples.moments[part]
+                logits = network(self.standardise(samples.images[part].to(device), moments))
             if measured_levels:
                 levels = [features[name] for name in measured_levels]
                 distances += boundary_distance(levels, samples.labels[part].to(device)).cpu()
@@ -298,17 +305,18 @@ class Segmentation(Task):
             preprocessing: the transforms that prepared the volume, as `preprocessing` returns them. Their inverse
                 brings the probabilities back to the voxel grid of the file.
         """
-        steps = [
-            Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True),
-            AsDiscreted("pred", threshold=self.evaluation.threshold),
-        ]
+        invert = Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True)
+        return Compose([invert, *self._masks_from_probabilities()])
+
+    def _masks_from_probabilities(self) -> list[MapTransform]:
+        """Return the MONAI transforms that apply the threshold and keep the largest components, on any grid."""
+        steps: list[MapTransform] = [AsDiscreted("pred", threshold=self.evaluation.threshold)]
         if self.evaluation.largest_component:
             # All channels are listed, because MONAI otherwise treats channel 0 as the background.
             channels = list(range(self.out_channels))
             steps.append(KeepLargestConnectedComponentd("pred", channels, is_onehot=True, independent=True))
-        return Compose(steps)
+        return steps
 
-    @torch.no_grad()
     def predict(self, network: nn.Module, volume: Volume) -> Tensor:
         """Predict the masks of one volume.
 
@@ -319,18 +327,31 @@ class Segmentation(Task):
         Returns:
             (K, H, W, D) uint8 of 0 and 1, one channel for each of K structures, on the voxel grid of the file.
         """
+        return self._file_masks(*self._probabilities(network, volume))
+
+    def _file_masks(self, item: dict[str, MetaTensor], preprocessing: Compose) -> Tensor:
+        """Return the predicted masks (K, H, W, D) uint8 on the voxel grid of the file."""
+        return self.postprocessing(preprocessing)(item)["pred"].as_tensor().to(torch.uint8)
+
+    @torch.no_grad()
+    def _probabilities(self, network: nn.Module, volume: Volume) -> tuple[dict[str, MetaTensor], Compose]:
+        """Return the probabilities (K, S, S, D) of K structures on the prepared slices, as the entry "pred".
+
+        The entry "image" holds the prepared image. The second value is the transforms that prepared it.
+        """
         network.eval()
         device = next(network.parameters()).device
         preprocessing = self.preprocessing()
         item = preprocessing({"image": volume.image})
         image = item["image"]
-        slices = self.standardise(image.as_tensor().movedim(-1, 0)).movedim(0, -1)
+        slices = image.as_tensor().movedim(-1, 0)
+        slices = self.standardise(slices, self.moments_of(slices)).movedim(0, -1)
         inferer = SliceInferer(
             roi_size=(self.image_size, self.image_size), spatial_dim=2, sw_batch_size=MAX_SLICES, progress=False
         )
         probabilities = inferer(slices[None].to(device), network)[0].sigmoid().cpu()
         item["pred"] = MetaTensor(probabilities, meta=image.meta, applied_operations=image.applied_operations)
-        return self.postprocessing(preprocessing)(item)["pred"].as_tensor().to(torch.uint8)
+        return item, preprocessing
 
     def load(
         self,
@@ -418,12 +439,19 @@ class Segmentation(Task):
     ) -> None:
         """Read, predict and score one test volume, and add its rows and masks to the result."""
         volume = _load(dataset, case, notice)
-        predicted, reference = self.predict(network, volume), volume.mask.as_tensor()
-        metrics = [metric for metric in self.scoring.metrics if isinstance(metric, MaskMetric)]
+        item, preprocessing = self._probabilities(network, volume)
+        prepared: list[tuple[Tensor, Tensor]] = []  # prediction and reference of each structure
+        if self.further_metrics:
+            masks = Compose(self._masks_from_probabilities())({"pred": item["pred"].clone()})["pred"].as_tensor()
+            prepared = list(zip(masks, self._prepare_mask(volume).movedim(0, -1), strict=True))
+        predicted, reference = self._file_masks(item, preprocessing), volume.mask.as_tensor()
+        further = {metric.name for metric in self.further_metrics}
+        metrics = [m for m in self.scoring.metrics if isinstance(m, MaskMetric) and m.name not in further]
         for index, structure in enumerate(self.structures):
             scores = compute_mask_metrics(metrics, predicted[index], reference[index], volume.spacing_mm)
             names = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
-            result.rows.append({**names, **scores})
+            on_prepared = prepared_scores(*prepared[index], scores) if prepared else {}
+            result.rows.append({**names, **scores, **on_prepared})
         if dataset.ratio_structures:
             inner, outer = map(self.structures.index, dataset.ratio_structures)
             ratios = [vertical_ratio(masks[inner], masks[outer]) for masks in (reference, predicted)]
@@ -463,7 +491,7 @@ class Segmentation(Task):
         """
         return MaskBundle(
             self.structures, self.channels, self.image_size, self.intensity_range, self.standardised,
-            self.evaluation.threshold, self.evaluation.largest_component, input_is_2d,
+            self.fixed_constants, self.evaluation.threshold, self.evaluation.largest_component, input_is_2d,
         )  # fmt: skip
 
 

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
-from medfed.datasets.base import Dataset
+from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case
+from medfed.functional.standardisation import image_moments, standardise_by, standardise_slices
 from medfed.metrics.metric import Metric, check_declarations
-from medfed.tasks.bundle_template import BundleTemplate
+from medfed.tasks.bundle_template import BundleTemplate, Constants, colour_scale
 from medfed.tasks.evaluation import Evaluation, chosen_metrics
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.scoring import Scoring
@@ -32,13 +33,19 @@ class Task(ABC):
         channels: number of channels of the images that the network receives.
         image_size: side length in pixels of the images that the network receives.
         evaluation: the settings under `evaluation` in the config.
-        standardised: whether `standardise` changes the images.
+        standardised: the setting `data.standardise`: from which pixels the mean and standard deviation are computed by
+            which images are standardised. See `Dataset`.
+        constants: with `standardised` "dataset", the means and the standard deviations of all sites' training images,
+            one number per channel each. None, which every federation has, leaves images in [0, 1], because the
+            network has the constants in its first layer (`medfed.networks.input_scale`). An exported model has a
+            network without this layer.
     """
 
     channels: int
     image_size: int
     evaluation: Evaluation
-    standardised: bool
+    standardised: Standardise
+    constants: Constants | None
 
     name: ClassVar[str]
     metric_kind: ClassVar[str]  # kind of its metrics in the registry
@@ -46,12 +53,14 @@ class Task(ABC):
     own_metrics: ClassVar[tuple[Metric, ...]]  # metrics that every run of the task computes
     uses_sigmoid: ClassVar[bool]  # whether each logit is an independent structure instead of one of several classes
     uses_decoder: ClassVar[bool]  # whether its networks have a decoder
+    uses_volumes: ClassVar[bool]  # whether a case is a volume of slices, instead of one image
 
     @property
     def scoring(self) -> Scoring:
         """The object that computes and describes the results of this task.
 
-        Its metrics are those that every run of the task computes, then those of the config key `evaluation.metrics`.
+        Its metrics are those that every run of the task computes, then those of the config key `evaluation.metrics`,
+        then those of `evaluation.also_on`.
 
         Raises:
             UserError: if a metric of the config does not exist, or does not belong to this task.
@@ -61,9 +70,15 @@ class Task(ABC):
             check_declarations(chosen, ())
             own_classes = {type(metric) for metric in self.own_metrics}
             additional = tuple(metric for metric in chosen if type(metric) not in own_classes)
-            return self.scoring_class((*self.own_metrics, *additional), tuple(metric.name for metric in chosen))
+            names = tuple(metric.name for metric in (*chosen, *self.further_metrics))
+            return self.scoring_class((*self.own_metrics, *additional, *self.further_metrics), names)
         except ValueError as error:
             raise UserError(f"evaluation.metrics: {error}") from error
+
+    @property
+    def further_metrics(self) -> tuple[Metric, ...]:
+        """The metrics that the setting `evaluation.also_on` adds; none unless a subclass overrides this property."""
+        return ()
 
     def check_metrics(self, source: str) -> None:
         """Check before training that all metrics under `evaluation.metrics` exist and belong to this task.
@@ -95,16 +110,61 @@ class Task(ABC):
     def out_channels(self) -> int:
         """Number of logits that the network returns: per image for classification, per pixel for segmentation."""
 
-    @abstractmethod
-    def standardise(self, image: Tensor) -> Tensor:
-        """Convert images in [0, 1] to the scale that the network expects.
+    def standardise(self, image: Tensor, moments: Tensor | None = None) -> Tensor:
+        """Convert images in [0, 1] to the scale that the network expects, as `data.standardise` says.
+
+        The mean of each channel is subtracted, and the channel is divided by its standard deviation. A constant channel
+        becomes 0. The two numbers are
+
+        * those of each image for "slice", as in MONAI's NormalizeIntensity;
+        * `moments` for "volume";
+        * fixed numbers for "imagenet": ImageNet's for three channels, else 0.449 and 0.226.
+
+        For "none" and "dataset", the values are unchanged; with "dataset", the first layer of the network standardises
+        the images. A task with `constants` standardises "dataset" by them.
 
         Args:
             image: (B, C, H, W) in [0, 1].
+            moments: (B, 2, C), as `Batch.moments` or `moments_of` contain them; needed for "volume" and not used
+                otherwise.
 
         Returns:
-            (B, C, H, W). If the setting `standardised` is False, the values are unchanged.
+            (B, C, H, W).
+
+        Raises:
+            ValueError: if "volume" has no moments.
         """
+        if self.standardised == "slice":
+            return standardise_slices(image)
+        if self.standardised == "volume":
+            if moments is None:
+                raise ValueError("data.standardise: volume needs the moments of the images' volumes; pass "
+                                 "batch.moments, or task.moments_of(image) for all slices of one volume")  # fmt: skip
+            return standardise_by(image, moments)
+        constants = self.fixed_constants
+        return image if constants is None else standardise_by(image, image.new_tensor(constants)[None])
+
+    @property
+    def fixed_constants(self) -> Constants | None:
+        """The means and the standard deviations by which every image is standardised, one number per channel each.
+
+        None if the numbers depend on the image, or the task does not standardise images.
+        """
+        return colour_scale(self.channels) if self.standardised == "imagenet" else self.constants
+
+    def moments_of(self, image: Tensor) -> Tensor | None:
+        """Compute the moments by which `data.standardise: volume` scales images; None for the other words.
+
+        Args:
+            image: (B, C, H, W) in [0, 1], before any augmentation or restyling. For segmentation, all slices of one
+                volume; for classification, any images.
+
+        Returns:
+            (B, 2, C), mean and standard deviation of each channel over the volume of each image.
+        """
+        if self.standardised != "volume":
+            return None
+        return image_moments(image, as_one_volume=self.uses_volumes)
 
     @abstractmethod
     def augment(self, batch: Batch, rng: Any) -> Batch:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -54,4 +55,4 @@ class RestyledView:
         originals = self.samples.batch(indices)
         pairs = zip(indices, originals.image, strict=True)
         view = torch.stack([self._restyled.versions(index, [0], image)[0] for index, image in pairs])
-        return Batch(originals.image, originals.label, {**originals.views, self.name: view})
+        return replace(originals, views={**originals.views, self.name: view})

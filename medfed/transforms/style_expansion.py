@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -103,7 +104,7 @@ class StyleExpansion:
         images = {number: originals.image[numbers.index(number)] for number in slots_of}
         versions = {number: self.versions(number, slots_of[number], image) for number, image in images.items()}
         batch = [versions[number][slot] for number, slot in zip(numbers, slots, strict=True)]
-        return Batch(torch.stack(batch), originals.label, originals.views)
+        return replace(originals, image=torch.stack(batch))
 
     def versions(self, number: int, slots: Sequence[int], image: Tensor) -> dict[int, Tensor]:
         """Return one original image in some of its K styles. Images that the store contains are not computed again.

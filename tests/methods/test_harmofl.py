@@ -25,9 +25,9 @@ FEW = {"min_patients": 1}
 def raw_toy(any_toy):
     """A toy federation whose network receives images in [0, 1] without standardising."""
     if any_toy.architecture.decoder_levels:
-        any_toy.task = Segmentation(("disc",), 1, 32, (0.0, 1.0), standardised=False)
+        any_toy.task = Segmentation(("disc",), 1, 32, (0.0, 1.0), standardised="none")
     else:
-        any_toy.task = Classification(("small", "large"), 3, 32, standardised=False)
+        any_toy.task = Classification(("small", "large"), 3, 32, standardised="none")
     return any_toy
 
 
@@ -133,7 +133,7 @@ def test_sites_with_few_patients_share_nothing_and_images_stay_unchanged(raw_toy
 
 
 def test_standardised_images_are_rejected_before_anything_is_read(tiny_config):
-    with pytest.raises(UserError, match="data.standardise: is true, .*set data.standardise to false"):
+    with pytest.raises(UserError, match="data.standardise: expected none, .*set data.standardise to none"):
         build_experiment(load(tiny_config, ["method.name=harmofl"]), None, True)
     for method in (HarmoFL(), Stack((FedAvg(), HarmoFL()))):
         method.check(64, 3, False)

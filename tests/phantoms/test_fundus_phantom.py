@@ -243,10 +243,10 @@ def test_a_folder_with_other_files_is_not_changed(tmp_path):
 
 def test_a_phantom_is_generated_next_to_a_missing_folder_and_read(tmp_path):
     wanted = Fundus(
-        root=str(tmp_path / "fundus"), image_size=64, sites=("RIM-ONE-r3",), standardise=False, if_missing="phantom"
+        root=str(tmp_path / "fundus"), image_size=64, sites=("RIM-ONE-r3",), standardise="none", if_missing="phantom"
     )
     phantom = wanted.phantom()
-    assert (phantom.root, phantom.image_size, phantom.standardise) == (str(tmp_path / "fundus_phantom"), 64, False)
+    assert (phantom.root, phantom.image_size, phantom.standardise) == (str(tmp_path / "fundus_phantom"), 64, "none")
     seen = []
     data = replace(phantom, images_per_site=2, size=32).ensure_available(
         lambda items: (seen.append(item) or item for item in items)

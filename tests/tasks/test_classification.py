@@ -61,7 +61,7 @@ def test_colours_are_standardised_by_fixed_numbers():
     standardised = TASK.standardise(torch.full((1, 3, 2, 2), 0.5))
     by_hand = torch.tensor([(0.5 - 0.485) / 0.229, (0.5 - 0.456) / 0.224, (0.5 - 0.406) / 0.225])
     assert torch.allclose(standardised[0, :, 0, 0], by_hand)
-    assert torch.equal(Classification(("a", "b"), 3, 8, standardised=False).standardise(standardised), standardised)
+    assert torch.equal(Classification(("a", "b"), 3, 8, standardised="none").standardise(standardised), standardised)
 
 
 def test_images_are_flipped_from_left_to_right_and_never_upside_down():
@@ -89,7 +89,7 @@ class Bright(nn.Module):
 
 
 def test_the_validation_score_is_the_accuracy():
-    task = Classification(("no", "yes"), 3, 8, standardised=False)
+    task = Classification(("no", "yes"), 3, 8, standardised="none")
     # Grey levels 0 to 50; images 1, 3 and 5 have class 1; 0.15 is grey level 38: images 0, 2 and 5 are correct.
     samples = task.prepare(cases(), Reader())
     assert task.validate(Bright(), samples) == {"score": 0.5}

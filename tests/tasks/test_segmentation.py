@@ -59,7 +59,7 @@ def disc(height: int, width: int) -> Volume:
 @pytest.mark.parametrize(("height", "width"), [(97, 131), (640, 410), (64, 64), (23, 30)])
 def test_image_and_mask_stay_aligned_when_both_are_resized_and_when_the_mask_is_predicted(height, width):
     """Masks are rough at their outline; aligned corners instead of centres would move them by up to half a pixel."""
-    task, case = Segmentation(("disc",), 1, 64, (0.0, 255.0), standardised=False), disc(height, width)
+    task, case = Segmentation(("disc",), 1, 64, (0.0, 255.0), standardised="none"), disc(height, width)
     slices, predicted = task.prepare([case]), task.predict(Threshold(), case)
     expected = centre(case.mask[0, ..., 0].as_tensor())
     for resized, tolerance in ((slices.images[0, 0], 0.05), (slices.labels[0, 0], 0.25), (predicted[0, ..., 0], 0.25)):
@@ -160,4 +160,4 @@ def test_a_threshold_outside_its_range_is_refused():
 
 def test_without_standardisation_the_images_are_unchanged():
     image = torch.rand(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(Segmentation(("a",), 1, 4, standardised=False).standardise(image), image)
+    assert torch.equal(Segmentation(("a",), 1, 4, standardised="none").standardise(image), image)

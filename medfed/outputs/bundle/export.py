@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from torch import Tensor
 from medfed.config.schema import Config, load
 from medfed.core import registry
 from medfed.core.errors import UserError
+from medfed.federation.image_moments import constants_of
 from medfed.federation.method import Method
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.write import NetworkWrapper, write_bundle
@@ -55,9 +56,12 @@ def export(run: Path, out: Path | None = None) -> Path:
     images = summary["images"]
     task = task_of_images(images, config.data.image_size, config.evaluation)
     input_is_2d = images["pictures"]
-    weights, wrap = select_inference_weights(
-        config.method, config.network, task, folder.load_model()
-    )
+    weights = folder.load_model()
+    if constants := constants_of(weights):  # of `data.standardise: dataset`; the bundle's transforms apply them
+        mean, std = (tuple(entry.tolist()) for entry in constants.values())
+        task = replace(task, constants=(mean, std))  # type: ignore[type-var]
+        weights = {name: entry for name, entry in weights.items() if name not in constants}
+    weights, wrap = select_inference_weights(config.method, config.network, task, weights)
     return write_bundle(
         out or run / "bundle" / task.bundle(input_is_2d).name,
         network=config.network,

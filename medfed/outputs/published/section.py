@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from medfed.config import strict_yaml
@@ -48,11 +49,13 @@ class CompletedRun:
         name: name of the method in the config.
         changes: dotted keys (such as `method.k`) of the settings in which the run differs from the comparison's config.
         settings: all values of the config's `method` block.
+        unseen_scores: the entry "unseen" of the run's `summary.json`; empty if the run has none.
     """
 
     name: str
     changes: tuple[str, ...]
     settings: Mapping[str, Any]
+    unseen_scores: Mapping[str, Any] = field(default_factory=dict)
 
     def matches(self, row: PublishedRow) -> bool:
         """Return whether a published row has the method and settings of this run.
@@ -161,14 +164,16 @@ def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[Comp
     return rows
 
 
-def footnotes(table: PublishedTable, block: PublishedBlock) -> tuple[str, ...]:
-    """Return the footnotes of one block of a published table: wrong averages, and the long names of its columns.
+def footnotes(table: PublishedTable, block: PublishedBlock, runs: Iterable[CompletedRun] = ()) -> tuple[str, ...]:
+    """Return the footnotes of one block of a published table.
 
-    An average is wrong if the paper printed it, but it is not the mean of the row's values.
+    They are the wrong averages, the long names of its columns, and the scores of this comparison in the same
+    definition. An average is wrong if the paper printed it, but it is not the mean of the row's values.
 
     Args:
         table: the published table that contains the block.
         block: the part of the table for one dataset and one metric.
+        runs: the runs of the comparison.
     """
     printed = {row.method: row.printed for row in block.rows}
     notes = [
@@ -178,7 +183,26 @@ def footnotes(table: PublishedTable, block: PublishedBlock) -> tuple[str, ...]:
     ]
     if block.legend:
         notes.append(", ".join(f"{short}: {name}" for short, name in block.legend.items()))
-    return tuple(notes)
+    return (*notes, *_scores_here(block, list(runs)))
+
+
+def _scores_here(block: PublishedBlock, runs: Sequence[CompletedRun]) -> Iterator[str]:
+    """Yield this comparison's means at the unseen sites in the definition of the block, one text for each method."""
+    if not block.measured_as or not runs:
+        return
+    means: dict[str, dict[str, list[float]]] = {}
+    for run in runs:
+        of_method = means.setdefault(", ".join((run.name, *run.changes)), {})
+        for site, of_site in run.unseen_scores.get("sites", {}).items():
+            mean = of_site.get(block.structure, {}).get(block.measured_as, {}).get("mean")
+            if mean is not None:
+                of_method.setdefault(site, []).append(mean)
+    for method, of_method in means.items():
+        if of_method:
+            listed = ", ".join(f"{site} {fmean(values):.2f}" for site, values in sorted(of_method.items()))
+            yield f"{method} in this comparison, `{block.measured_as}`: {listed}"
+    if not any(means.values()):
+        yield f"evaluation.also_on: prepared adds this comparison's {block.metric} in the same definition"
 
 
 def to_published_markdown(data: Mapping[str, Any], kind: str, runs: Sequence[CompletedRun]) -> str:
@@ -200,7 +224,7 @@ def to_published_markdown(data: Mapping[str, Any], kind: str, runs: Sequence[Com
             head, *rows = block_rows(table, block, runs)
             ruled = [head, ["---", "---", *["---:"] * (len(head) - 2)], *rows]
             parts += [f"#### {block_title(block)}", "\n".join(f"| {' | '.join(line)} |" for line in ruled)]
-            parts += filter(None, [_listed(footnotes(table, block))])
+            parts += filter(None, [_listed(footnotes(table, block, runs))])
     return "\n\n".join(parts)[1:] + "\n" if tables else ""
 
 

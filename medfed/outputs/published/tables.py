@@ -69,6 +69,9 @@ class PublishedBlock:
         rows: one row for each method.
         part: "validation" or "test" if two sites are left out; otherwise "".
         legend: long names of the columns; may be empty.
+        structure: the structure whose scores the block contains, if `measured_as` is set; otherwise "".
+        measured_as: the column of `cases.csv` that has the definition of this block's metric, if its name does not
+            tell; "" otherwise. The scores of a comparison in this column are shown below the block.
     """
 
     title: str
@@ -81,6 +84,8 @@ class PublishedBlock:
     rows: tuple[PublishedRow, ...]
     part: str = ""
     legend: dict[str, str] = field(default_factory=dict)
+    structure: str = ""
+    measured_as: str = ""
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:

@@ -76,6 +76,8 @@ _FACTS = {
         "mean distance of boundary from background features",
         "How clearly the network separates outlines from the background in the site's validation images on average.",
     ),
+    "pixels": EntryDescription("number of pixels per channel", "How many training images the site has."),
+    "moments": EntryDescription("request for the moments of the images", "Nothing about patients."),
     "round": EntryDescription("number of the round", "Nothing about patients."),
     "last": EntryDescription("number of the site's last accepted round", "Nothing about patients."),
     "weights_digest": EntryDescription("checksum of the weights that a request needs", "Nothing about patients."),
@@ -127,6 +129,11 @@ _RECEIVED = {  # (method, name of what comes to a site): (its name when a site s
     ("harmofl", "amplitude"): ("amplitude", "mean over all sites"),
     **{("stable_fdg", name): (name, "of other sites") for name in ("mean", "std", "mean_spread", "std_spread")},
 }
+_IMAGE_MOMENTS = EntryDescription(  # of `data.standardise: dataset`, whatever the method
+    "mean and variance of each image channel",
+    "Brightness and contrast of all training images together, which can show the equipment. If there is one image, "
+    "those of that image.",
+)
 _PROTOTYPES = EntryDescription(
     "prototypes: mean features of a class",
     "The features of a typical image of a class; if a class has one image, the features of that image.",
@@ -156,7 +163,7 @@ def describe_entry(key: LedgerKey, methods: list[str]) -> EntryDescription:
         return EntryDescription(f"{_TENSORS[method, name].title}, {source}", _TENSORS[method, name].reveals)
     if method == "fpl" and name.startswith(("prototype/", "clusters/")):
         return _PROTOTYPES
-    return _TENSORS.get((method, name), UNKNOWN)
+    return _IMAGE_MOMENTS if key.name == "image_moments" else _TENSORS.get((method, name), UNKNOWN)
 
 
 def _method_and_name(name: str, methods: list[str]) -> tuple[str, str]:

@@ -255,7 +255,7 @@ def test_the_template_of_2d_images_equals_the_configs_of_a_fundus_run():
 
 def test_masks_of_a_wide_image_have_its_orientation_and_the_card_describes_2d_images(tmp_path):
     """The network's output is the brightness, so the mask shows the pattern of the image: an F in the upper left."""
-    task = Segmentation(("disc", "cup"), 3, SIDE, (0.0, 255.0), standardised=False)
+    task = Segmentation(("disc", "cup"), 3, SIDE, (0.0, 255.0), standardised="none")
     pattern = np.zeros((40, 100), dtype=np.uint8)
     pattern[5:35, 10:20] = pattern[5:12, 10:45] = pattern[18:24, 10:32] = 255
     (tmp_path / "in").mkdir()

@@ -1,0 +1,118 @@
+"""The constants of `data.standardise: dataset`: mean and standard deviation per channel over all sites that train.
+
+Before round 1, the coordinator asks each site that trains for the mean and the variance of each channel over all pixels
+of its training images (a "share" request with the fact `moments`). The pooled constants become entries of the network
+(`medfed.networks.input_scale`), so they are sent, saved and restored with the weights, and no round changes them. The
+unseen site and the validation site are not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from medfed.federation.exchange import Exchange
+from medfed.federation.local_round import Samples, batches
+from medfed.federation.message import Message, State
+from medfed.functional.standardisation import INPUT_MEAN, INPUT_STD, positive_std
+from medfed.functional.style import PixelMoments
+
+ASKED = "moments"  # fact of a "share" request: 1 asks for the moments of the images, not for the method's statistics
+MOMENTS = "image_moments"  # the tensor in the reply: (2, C) float64, the means and the variances
+PIXELS = "pixels"  # the fact in the reply: number of pixels per channel, over all training images
+MAX_BATCH = 64  # images in memory at the same time
+
+
+def has_constants(entries: Mapping[str, Tensor]) -> bool:
+    """Return whether a network standardises its input by constants that the sites agree on before round 1.
+
+    Args:
+        entries: the state dict of the network.
+    """
+    return INPUT_MEAN in entries
+
+
+def moments_request() -> Message:
+    """Return the request, before round 1, for the moments of a site's training images."""
+    return Message("share", facts={"round": 1, "last": 0, ASKED: 1})
+
+
+def moments_reply(samples: Samples) -> Message:
+    """Return a site's reply to `moments_request`: the moments of all its training images, without augmentation.
+
+    Args:
+        samples: the site's training samples, at least one.
+
+    Returns:
+        A message of kind "share". Its tensor `image_moments`, (2, C) float64 for C channels, has the mean and the
+        variance of each channel over all pixels of all images, for intensities in [0, 1]. Its fact `pixels` is the
+        number of pixels per channel.
+    """
+    parts = [PixelMoments.from_features(batch.image) for batch in batches(samples, MAX_BATCH)]
+    total = _merged(parts)
+    return Message("share", tensors={MOMENTS: torch.stack([total.mean, total.deviations / total.count])},
+                   facts={PIXELS: total.count})  # fmt: skip
+
+
+def pool(replies: Mapping[str, Message]) -> dict[str, Tensor]:
+    """Compute the constants of all images from the moments of the sites. Each pixel of each site has the same weight.
+
+    Args:
+        replies: dictionary from the name of a site to its reply, at least one. The sites are merged in the order of
+            their names, so that the result does not depend on the order of the replies.
+
+    Returns:
+        The network's entries `input_scale.mean` and `input_scale.std`, (C,) float32 each. If noise makes a variance
+        negative, or all pixels of a channel are equal, its standard deviation is 1.
+
+    Raises:
+        ValueError: if a number of pixels is not a whole number above 0.
+        KeyError: if a reply lacks its moments or its number of pixels.
+    """
+    parts = []
+    for site in sorted(replies):
+        mean, variance = replies[site].tensors[MOMENTS].double()
+        n_pixels = replies[site].facts[PIXELS]
+        if type(n_pixels) is not int or n_pixels < 1:
+            raise ValueError(f"{site}: reports {n_pixels!r} pixels, but a whole number above 0 is expected")
+        parts.append(PixelMoments(n_pixels, mean, variance * n_pixels))
+    total = _merged(parts)
+    return {INPUT_MEAN: total.mean.float(), INPUT_STD: positive_std(total.deviations / total.count).float()}
+
+
+def agree_on_constants(exchange: Exchange, state: State, sites: Sequence[str]) -> State:
+    """Ask the sites that train for the moments of their images, and write the pooled constants into the network.
+
+    Args:
+        exchange: sends the requests and checks the replies.
+        state: the coordinator's state before round 1, of a network with constants; it is not changed.
+        sites: the names of the sites that train.
+
+    Returns:
+        A new state, whose weights contain the constants. A site whose reply was rejected still trains.
+
+    Raises:
+        UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies
+            than the setting `federation.quorum` are accepted.
+    """
+    constants, _ = exchange.apply(pool, exchange.ask(dict.fromkeys(sites, moments_request()), state))
+    return replace(state, weights={**state.weights, **constants})
+
+
+def constants_of(entries: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the entries of a network that standardise its input; empty if it has none.
+
+    Args:
+        entries: the state dict of the network.
+    """
+    return {name: entries[name] for name in (INPUT_MEAN, INPUT_STD) if name in entries}
+
+
+def _merged(parts: Sequence[PixelMoments]) -> PixelMoments:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total.merge(part)
+    return total

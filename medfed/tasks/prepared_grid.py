@@ -1,0 +1,80 @@
+"""Metrics of masks on the prepared grid, the pixels that the network receives, for `evaluation.also_on: prepared`.
+
+Papers often score the resized images. The same prediction has another distance in pixels there than in the file: a
+fundus photograph of 800 x 800 pixels that is resized to 384 x 384 has about half. Each metric has the definition of the
+metric from which it is derived; only the grid differs. Distances are in pixels of the prepared slices, and for a volume
+in voxels, with the distance 1 between two slices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from medfed.metrics.dice import Dice
+from medfed.metrics.hd import HausdorffDistance
+from medfed.metrics.hd95 import HausdorffDistance95
+from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
+from medfed.metrics.mask_metric import ABSENT, MaskMetric, MaskPair, compute_mask_metrics
+
+UNIT = "voxels, network's grid"
+
+
+class PreparedDice(Dice):
+    """Dice coefficient on the prepared grid."""
+
+    name, label = "dice_prepared", "Dice on the network's grid"
+
+
+class _PreparedDistance(MaskMetric):
+    """A distance on the prepared grid; a missed structure has the diagonal of the prepared image."""
+
+    unit, in_voxels, note = UNIT, "", ""
+
+    def value_of_failure(self, masks: MaskPair) -> float:
+        """Return the length of the image's diagonal in voxels of the prepared grid."""
+        return masks.diagonal(in_voxels=True)
+
+
+class PreparedHausdorffDistance(_PreparedDistance, HausdorffDistance):
+    """Hausdorff distance on the prepared grid."""
+
+    name = "hd_prepared"
+
+
+class PreparedHausdorffDistance95(_PreparedDistance, HausdorffDistance95):
+    """HD95, as MONAI defines it, on the prepared grid."""
+
+    name = "hd95_prepared"
+
+
+class PreparedPooledHausdorffDistance95(_PreparedDistance, PooledHausdorffDistance95):
+    """95th percentile of the surface distances of both directions together, on the prepared grid.
+
+    ELCFS's released code calls this value Hausdorff distance.
+    """
+
+    name, unit = "hd95_pooled_prepared", f"{UNIT}, pooled"
+
+
+PREPARED_METRICS: tuple[MaskMetric, ...] = (
+    PreparedDice(), PreparedHausdorffDistance(), PreparedHausdorffDistance95(), PreparedPooledHausdorffDistance95(),
+)  # fmt: skip
+
+
+def prepared_scores(prediction: Tensor, reference: Tensor, scores: Mapping[str, object]) -> dict[str, object]:
+    """Compute the metrics of one structure on the prepared grid.
+
+    Args:
+        prediction: the predicted mask, (S, S, D) of 0 and 1.
+        reference: the true mask on the same grid.
+        scores: the scores of the structure on the grid of the file, as `compute_mask_metrics` returns them.
+
+    Returns:
+        One entry per metric of `PREPARED_METRICS`. All values are None if both masks are empty on the prepared grid or
+        on the grid of the file; a structure may be smaller than a pixel of the prepared grid.
+    """
+    row = compute_mask_metrics(PREPARED_METRICS, prediction, reference, None)
+    is_absent = ABSENT in (row["status"], scores["status"])
+    return {metric.name: None if is_absent else row[metric.name] for metric in PREPARED_METRICS}

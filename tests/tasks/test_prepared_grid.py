@@ -1,0 +1,111 @@
+"""`evaluation.also_on: prepared`: scores on the network's grid, beside those on the grid of the file."""
+
+import pytest
+import torch
+from monai.data import MetaTensor
+from torch import nn
+
+from medfed.datasets.base import Volume
+from medfed.datasets.case import Case
+from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
+from medfed.metrics.mask_metric import compute_mask_metrics
+from medfed.outputs.published.section import CompletedRun, footnotes
+from medfed.outputs.published.tables import load_table
+from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.factory import scoring_of
+from medfed.tasks.prepared_grid import PREPARED_METRICS
+from medfed.tasks.scoring import COMPARISON
+from medfed.tasks.segmentation import Segmentation
+
+NAMES = [metric.name for metric in PREPARED_METRICS]
+PREPARED = Evaluation(also_on="prepared")
+
+
+class Thresholded(nn.Module):
+    """A network whose logits are the image minus 0.5, so that it predicts what is bright."""
+
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, image):
+        return image - 0.5
+
+
+class OneCase:
+    """A dataset with one volume in memory."""
+
+    ratio_structures = None
+
+    def __init__(self, image, mask):
+        self.volume = Volume(MetaTensor(image), MetaTensor(mask), None, [])
+
+    def load(self, case):
+        return self.volume
+
+
+def rows_of(image, mask, evaluation=PREPARED, side=32):
+    task = Segmentation(("disc",), 1, side, (0.0, 1.0), evaluation, standardised="none")
+    result = task.evaluate(Thresholded(), OneCase(image, mask), [Case("A", "x", None)], "unseen",
+                           lambda case, notices: None, lambda n: None)  # fmt: skip
+    return result.rows
+
+
+def square(first, last, side=64):
+    image = torch.zeros(1, side, side, 1)
+    image[:, first:last, first:last] = 1
+    return image
+
+
+def test_a_distance_on_a_grid_of_half_the_size_is_half():
+    """The prediction is the square from 16 to 48, the reference from 8 to 56: a margin of 8 pixels, and of 4.
+
+    In the file, the interpolation of the probabilities rounds the corners of the prediction off.
+    """
+    (row,) = rows_of(square(16, 48), square(8, 56))
+    assert row["hd_prepared"] == pytest.approx(4 * 2**0.5)
+    assert row["hd_px"] == pytest.approx(8 * 2**0.5, rel=0.07)
+    assert row["dice_prepared"] == 2 * 16**2 / (16**2 + 24**2) == pytest.approx(row["dice"], rel=0.01)
+    prediction, reference = square(8, 24, 32), square(4, 28, 32)
+    by_hand = compute_mask_metrics([PooledHausdorffDistance95()], prediction[0], reference[0], None)
+    assert row["hd95_pooled_prepared"] == by_hand["hd95_pooled_vx"]
+
+
+def test_a_missed_structure_has_the_diagonal_of_the_prepared_image():
+    (row,) = rows_of(torch.zeros(1, 64, 64, 1), square(8, 56))
+    assert row["status"] == "missed" and row["dice_prepared"] == 0
+    assert {row[name] for name in NAMES[1:]} == {32 * 2**0.5}
+
+
+def test_without_the_setting_nothing_is_added():
+    (row,) = rows_of(square(16, 48), square(8, 56), Evaluation())
+    assert not set(NAMES) & set(row)
+    assert Segmentation(("disc",), 1, 32).scoring.chosen == ()
+
+
+def test_files_and_tables_show_the_columns(tmp_path):
+    rows, scoring = rows_of(square(16, 48), square(8, 56)), Segmentation(("disc",), 1, 32, evaluation=PREPARED).scoring
+    scoring.write_cases(tmp_path / "cases.csv", rows)
+    assert scoring.read_cases(tmp_path / "cases.csv")[0]["hd_prepared"] == pytest.approx(4 * 2**0.5, abs=1e-6)
+    summary = scoring.summarise(rows, 0)
+    assert summary["unseen"]["mean"]["disc"]["dice_prepared"]["mean"] == rows[0]["dice_prepared"]
+    assert set(NAMES) <= {column.key for column in scoring_of(summary).columns_in(COMPARISON)}
+
+
+def test_a_comparison_can_show_the_pooled_hd95():
+    task = Segmentation(("disc",), 1, 32, evaluation=Evaluation(metrics=("hd95_pooled",)))
+    assert "hd95_pooled_vx" in [column.key for column in task.scoring.columns_in(COMPARISON)]
+    default = Segmentation(("disc",), 1, 32).scoring
+    assert "hd95_pooled_vx" not in [column.key for column in default.columns_in(COMPARISON)]
+
+
+def test_the_published_hausdorff_distance_has_our_number_in_its_definition_below_it():
+    def run(site, mean):
+        return CompletedRun("elcfs", (), {}, {"sites": {site: {"disc": {"hd95_pooled_prepared": {"mean": mean}}}}})
+
+    table = load_table("elcfs_table_1")
+    notes = footnotes(table, table.block("Disc HD"), [run("B", 10.0), run("B", 13.0), run("A", 7.0)])
+    assert notes[-1] == "elcfs in this comparison, `hd95_pooled_prepared`: A 7.00, B 11.50"
+    assert not any("this comparison" in note for note in footnotes(table, table.block("Disc Dice"), [run("A", 1.0)]))
+    missing = footnotes(table, table.block("Cup HD"), [run("A", 7.0)])[-1]
+    assert missing == "evaluation.also_on: prepared adds this comparison's HD in the same definition"
