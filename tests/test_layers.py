@@ -19,9 +19,10 @@ LAYERS = [  # a package imports from itself and from the layers above it in this
     {"experiments", "style_codec"},
     {"auditing", "benchmarks", "deployment"},
     {"api", "testing"},
+    {"reproduction"},
 ]
 PROGRAMS = {"__main__", "audit", "benchmark", "codec", "coordinator", "data", "evaluate", "export", "keys", "report",
-            "site", "train"}  # fmt: skip
+            "reproduce", "site", "train"}  # fmt: skip
 WALLS = [  # (package, package that it may not import although that is in a lower layer)
     ("engines", "networks"),
     ("engines", "metrics"),

@@ -9,6 +9,7 @@ import select
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,8 @@ from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, first_line
 
 PROGRAMS = (
-    "train", "evaluate", "export", "report", "audit", "keys", "coordinator", "site", "data", "codec", "benchmark",
+    "train", "evaluate", "reproduce", "export", "report", "audit", "keys", "coordinator", "site", "data", "codec",
+    "benchmark",
 )  # fmt: skip
 INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals
 _ADVICE = {
@@ -134,7 +136,7 @@ def run_program(name: str, work: Callable[[], int]) -> int:
     """
     keep_freed_memory()
     try:
-        with _signals_raise(), arguments_are_flags():
+        with _signals_raise(), arguments_are_flags(), _notices_are_lines():
             code = work()
             _flush()
             return code
@@ -167,6 +169,28 @@ def _end(name: str, sentences: Iterable[str], code: int) -> int:
             print(f"{name}: {' '.join(sentence.split())}", file=sys.stderr)
     _drop_dead_streams()
     return code
+
+
+@contextmanager
+def _notices_are_lines() -> Iterator[None]:
+    """Print each warning of medfed as one line on stderr, once; other warnings keep Python's format."""
+    shown: set[str] = set()
+
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = str(message)
+        if category is not UserWarning or "medfed" not in Path(filename).parts:
+            before(message, category, filename, lineno, file, line)
+        elif text not in shown:
+            shown.add(text)
+            print(f"note: {text}", file=sys.stderr)
+
+    before = warnings.showwarning
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +119,42 @@ def split(text: str, separator: str) -> list[str]:
     return parts
 
 
-def apply(document: dict[str, Any], overrides: Iterable[Override]) -> None:
+@dataclass(frozen=True)
+class DroppedValues:
+    """The values of the block `method` that an override of the preset removed from a config.
+
+    Args:
+        override: the override, such as `method.preset=released`.
+        values: the removed values by key, such as `{"gamma": 0.1}`.
+    """
+
+    override: Override
+    values: Mapping[str, object]
+
+    def notice(self, source: str, method: Mapping[str, object]) -> str:
+        """Return a sentence with the removed values and how to keep them; "" if no value has changed.
+
+        Args:
+            source: name of the config file.
+            method: the block `method` of the new config with all its values.
+        """
+        changed = {key: value for key, value in self.values.items() if key in method and method[key] != value}
+        if not changed:
+            return ""
+        drops = ", ".join(f"{key}: {_yaml(value)} (now {_yaml(method[key])})" for key, value in changed.items())
+        written = f"{self.override.flag} {self.override.text}".strip()
+        pairs = [f"{key}={_yaml(value)}" for key, value in changed.items()]
+        if self.override.flag == "--set":
+            how = "add " + " ".join(_quoted(f"--set method.{pair}") for pair in pairs)
+        elif self.override.flag:
+            how = "set " + ", ".join(f"method.{pair}" for pair in pairs) + " too"
+        else:  # a method of a comparison, such as `elcfs:preset=released`
+            how = f"add ,{','.join(pairs)} to its settings"
+        values = "this value" if len(changed) == 1 else "these values"
+        return f"{written}: the new preset replaces {values} of {source or 'the config'}: {drops}; to keep, {how}"
+
+
+def apply(document: dict[str, Any], overrides: Iterable[Override]) -> list[DroppedValues]:
     """Replace values of a config document by the values of the overrides, in place.
 
     A block is a group of keys under one name, such as `method:` in the YAML file. An override that changes the `name`
@@ -130,18 +167,25 @@ def apply(document: dict[str, Any], overrides: Iterable[Override]) -> None:
         document: the config as nested dictionaries. It is changed.
         overrides: the new values.
 
+    Returns:
+        The values that a changed preset removed. Values that a changed `name` removed are not among them, because they
+        belong to another class.
+
     Raises:
         UserError: if a part of a dotted key, other than the last one, names a value that is not a block.
     """
-    order = list(_RESET)
+    order, dropped = list(_RESET), []
     for override in sorted(overrides, key=lambda entry: _place(entry, order)):
         block = _block(document, override)
         last = override.path[-1]
         before = block.get(last, DEFAULT_PRESET if last == "preset" else None)
         if override.path in _RESET and before != override.value:
-            for name in [name for name in block if name not in _RESET[override.path]]:
-                del block[name]
+            values = {name: block.pop(name) for name in list(block) if name not in _RESET[override.path]}
+            values.pop("preset", None)
+            if last == "preset" and values:
+                dropped.append(DroppedValues(override, values))
         block[last] = override.value
+    return dropped
 
 
 def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
@@ -174,6 +218,17 @@ def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
         if is_below or is_unknown or is_reset or (is_named and (is_above or mistake.is_conflict)):
             return f"{override.flag} {override.text}".strip()
     return ""
+
+
+def _yaml(value: object) -> str:
+    """Return a value in one line of YAML, such as `[0.9, 0.999]`."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _quoted(text: str) -> str:
+    """Return `--set key=value` with quotes around its second part if a shell would split or change it."""
+    flag, _, pair = text.partition(" ")
+    return f"{flag} {shlex.quote(pair)}"
 
 
 def _place(override: Override, order: Sequence[tuple[str, ...]]) -> int:

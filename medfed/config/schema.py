@@ -9,6 +9,7 @@ the written keys.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from medfed.networks.base import NetworkSettings
 from medfed.tasks.evaluation import Evaluation
 
 ONLY_FOR_GPUS = "false is for GPUs, but this run uses the CPU, whose results are always the same; leave it out"
+_ABSENT = object()
 NAMED = {Dataset: "datasets", NetworkSettings: "networks", Method: "methods"}  # classes that a block chooses by name
 
 
@@ -55,6 +57,8 @@ class Config:
             that are written in the config replace those of the preset.
         source: path of the file from which the config was read, for error messages. Configs from different files with
             the same values are equal.
+        notices: sentences about values of the file that are not used, because an override changed the preset. Each run
+            with this config records them.
     """
 
     data: Dataset
@@ -70,6 +74,7 @@ class Config:
     cache: Cache = Cache()
     preset: str = field(default=DEFAULT_PRESET, metadata={"derived": True})
     source: str = field(default="", compare=False, metadata={"derived": True})
+    notices: tuple[str, ...] = field(default=(), compare=False, metadata={"derived": True})
 
     def __post_init__(self) -> None:
         """Check every value, and that the blocks fit together.
@@ -129,7 +134,8 @@ def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
 
     Some overrides reset a block, which is a group of keys such as `method:`. If an override changes the `name` of a
     block, or the `preset` of the method (the name of a group of default settings), the other keys of this block are
-    reset to their defaults.
+    reset to their defaults. If a changed preset replaces values of the text, a warning lists them and says how to keep
+    them.
 
     Args:
         text: YAML.
@@ -148,7 +154,7 @@ def changed(config: Config, changes: Mapping[str, object], more: Sequence[Overri
 
     Some changes reset a block, which is a group of keys such as `method:`. If a change sets another `name` of a block,
     or another `preset` of the method (the name of a group of default settings), the other keys of this block are reset
-    to their defaults.
+    to their defaults. If this changes values that differ from the old preset, a warning lists them.
 
     Args:
         config: the config to start from; it stays unchanged.
@@ -160,7 +166,10 @@ def changed(config: Config, changes: Mapping[str, object], more: Sequence[Overri
         UserError: if the new config has mistakes. The message has one sentence for each mistake.
     """
     overrides = [*(Override.of(key, value) for key, value in changes.items()), *more]
-    return _assemble(resolved(config), config.source, overrides)
+    document = resolved(config)
+    implied = _preset_values(type(config.method), document["method"]["preset"])
+    document["method"] = {key: value for key, value in document["method"].items() if implied.get(key, _ABSENT) != value}
+    return _assemble(document, config.source, overrides, config.notices)
 
 
 def resolved(config: Config) -> dict[str, Any]:
@@ -261,15 +270,31 @@ def _completed(document: Mapping[str, Any]) -> Mapping[str, Any]:
         return document
 
 
-def _assemble(document: dict[str, Any], source: str, overrides: list[Override]) -> Config:
-    """Build a config from a document and the overrides; UserErrors with a sentence for each mistake."""
+def _preset_values(method: type[Method], preset: str) -> dict[str, Any]:
+    """Return the values that a method's settings have with a preset if a config writes none of them."""
+    defaults = {entry.name: entry.default for entry in bounds.written_fields(method)}
+    return validation.to_plain({**defaults, **method.presets.get(preset, {})}, _label)
+
+
+def _assemble(
+    document: dict[str, Any], source: str, overrides: list[Override], notices: tuple[str, ...] = ()
+) -> Config:
+    """Build a config from a document and the overrides; UserErrors with a sentence for each mistake.
+
+    A warning names the values that a changed preset replaces. It is added to the notices of the config.
+    """
     document = copy.deepcopy(document)
-    apply(document, overrides)
+    dropped = apply(document, overrides)
     config, mistakes = validation.build(Config, document, (), _choose)
     if mistakes:
         places = [origin(mistake, overrides) or source for mistake in mistakes]
         raise UserErrors(f"{place}: {validation.with_key(mistake)}" for place, mistake in zip(places, mistakes))
-    return replace(config, source=source, preset=document["method"].get("preset", DEFAULT_PRESET))
+    preset = document["method"].get("preset", DEFAULT_PRESET)
+    method = to_block(config.method)
+    new = [notice for values in dropped if (notice := values.notice(source, method))]
+    for notice in new:
+        warnings.warn(notice, stacklevel=2)
+    return replace(config, source=source, preset=preset, notices=(*notices, *new))
 
 
 def _choose(cls: type, block: Mapping[str, Any], path: validation.Path) -> validation.Choice:

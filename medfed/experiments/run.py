@@ -121,6 +121,7 @@ def run(
         return folder.read_json("summary.json")
     config.cache.check_outside(folder.path, config.source)
     with deterministic(config.training.threads), record_notices(folder, quiet) as run_notices:
+        run_notices += [notice for notice in config.notices if notice not in run_notices]
         experiment = build_experiment(config, folder.path / "sites", quiet, jobs)
         state = load_resume_state(folder, experiment.start)
         with name_folder_of_full_disk(folder):

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +207,7 @@ def _do_in_worker(
 ) -> None:
     """Let a worker process do a run. If the process has ended, another one is started."""
     header = {"row": asdict(fold.row), "config": to_yaml(fold.config), "source": fold.config.source,
-              "folder": str(fold.folder.path.resolve()), "jobs": jobs}  # fmt: skip
+              "notices": fold.config.notices, "folder": str(fold.folder.path.resolve()), "jobs": jobs}  # fmt: skip
     process.on_step = lambda name, n_done, n_total: progress.advance(fold, n_done / n_total)
     try:
         for reply in process.ask(header, stopped=stopped):
@@ -224,9 +224,9 @@ def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
     From then on, everything that the process prints is appended to the file `run.log` in the run's folder.
 
     Args:
-        header: the request, with five entries: `row` (a `ComparisonRow` as a dict), `config` (the config as YAML text),
-            `source` (the name of the config in error messages), `folder` (the path of the run's folder) and `jobs` (how
-            many sites of the run work at the same time).
+        header: the request, with six entries: `row` (a `ComparisonRow` as a dict), `config` (the config as YAML text),
+            `source` (the name of the config in error messages), `notices` (the notices of the config), `folder` (the
+            path of the run's folder) and `jobs` (how many sites of the run work at the same time).
         on_training: function that is called after each training of a site with (number of trainings done, number of
             trainings of the run).
 
@@ -243,7 +243,7 @@ def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
             os.dup2(log.fileno(), stream.fileno())  # also for the processes that the run starts
     row = ComparisonRow(header["row"]["method"], tuple(header["row"]["varied"]))
     try:
-        config = load_text(header["config"], header["source"])
+        config = replace(load_text(header["config"], header["source"]), notices=tuple(header["notices"]))
         do_run(row, config, folder, header["jobs"], quiet=False, on_training=on_training)
     except RunFolderLockedError:
         return LOCKED

@@ -1,14 +1,24 @@
 """The configs that ship: they load, and say what their comments say."""
 
+import re
+import shlex
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 import yaml
 
-from medfed.config.schema import load, load_text, to_yaml
+from medfed import api, evaluate, train
+from medfed.config.schema import load, load_text, resolved, to_yaml
+from medfed.experiments.grid import Grid
 from medfed.functional.fourier import window_half_width
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+PROGRAMS = {"train": train, "evaluate": evaluate}
+
+
+class _Resolved(Exception):
+    """Raised instead of training."""
 
 
 @pytest.mark.parametrize("path", sorted(CONFIGS.glob("*.yaml")), ids=lambda path: path.stem)
@@ -94,3 +104,53 @@ def test_the_camelyon_and_fisc_configs_have_the_papers_splits():
     assert (camelyon.data.validation_ratio, camelyon.federation.unseen_ratio) == (0.2, 0.2)
     assert (fisc.data.validation_ratio, fisc.data.test_ratio, fisc.federation.selection) == (0.1, 0.1, "last")
     assert not fisc.federation.validation_site and not fisc.method.normalise
+
+
+HEADER = {path: list(takewhile(lambda line: line.startswith("#"), path.read_text().splitlines()))
+          for path in sorted(CONFIGS.glob("*.yaml"))}  # fmt: skip
+VALUE = re.compile(r"#   ([a-z_]+\.[a-z_.]+) = (.+?)(?:: |$)")  # a line of the header that gives the value of a key
+COMMAND = re.compile(r"python -m medfed\.(train|evaluate) ([^`]+)")
+
+
+@pytest.mark.parametrize("path", HEADER, ids=lambda path: path.stem)
+def test_the_header_of_a_config_gives_the_values_that_it_has(path):
+    document = resolved(load(path))
+    for line in HEADER[path]:
+        if found := VALUE.match(line):
+            block, key = found[1].split(".")
+            assert document[block][key] == yaml.safe_load(found[2]), line
+
+
+def test_a_paper_config_lists_its_departures():
+    papers = [path for path in HEADER if "Departures from the paper:" in "\n".join(HEADER[path])]
+    assert {"prostate_paper", "fundus_paper", "camelyon17_paper"} <= {path.stem for path in papers}
+    for path in papers:
+        start = next(n for n, line in enumerate(HEADER[path]) if line.startswith("# Departures from the paper:"))
+        listed = takewhile(lambda line: line.startswith("#   "), HEADER[path][start + 1 :])
+        wrong = [line for line in listed if not re.match(r"#    +|#   no setting: |#   [a-z_]+\.[a-z_.]+ = ", line)]
+        assert not wrong, wrong
+
+
+def test_every_command_in_the_header_of_a_config_resolves(monkeypatch):
+    """The program's own parser reads the command, and the config of every row is built; nothing is trained."""
+    rows: set[tuple[str, str]] = set()
+
+    def run(config, *arguments, **more):
+        raise _Resolved
+
+    def compare(config, methods, out, varied, **more):
+        for method in methods:
+            if (config.source, method.label) not in rows and method.label not in ("all", "METHOD"):
+                Grid(config).config_of(method, "", config.seed)
+                rows.add((config.source, method.label))
+        raise _Resolved
+
+    monkeypatch.chdir(CONFIGS.parent)
+    monkeypatch.setattr(api, "run", run)
+    monkeypatch.setattr(api, "compare", compare)
+    commands = [found for lines in HEADER.values() for line in lines for found in COMMAND.findall(line)]
+    assert len(commands) > len(HEADER)
+    for program, arguments in commands:
+        words = shlex.split(arguments)
+        with pytest.raises(_Resolved):
+            pytest.fail(f"exit code {PROGRAMS[program].main(words)}: {arguments}")

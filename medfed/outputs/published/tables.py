@@ -2,8 +2,8 @@
 
 Each table is one YAML file in `medfed/outputs/published`. Numbers of different papers must not be ranked together,
 because networks, data splits, numbers of rounds, and who ran the baselines differ. For example, the accuracy of CCST on
-PACS is 86.52 in its own paper, 79.00 in StableFDG's and 78.28 in FISC's. FISC's Table 6 is not included, because only
-two of its wrong averages are known.
+PACS is 86.52 in its own paper, 79.00 in StableFDG's and 78.28 in FISC's. `medfed.reproduction` names the commands that
+produce such a table.
 """
 
 from __future__ import annotations

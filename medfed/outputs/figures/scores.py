@@ -1,0 +1,81 @@
+"""Scores of a comparison as a figure: bars for each site, or lines over the values of a varied setting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from medfed.outputs.figures.figure import LINES, new_figure, save_png, style_axes
+from medfed.outputs.tables.comparison import Block, Cell, Table
+
+LEGEND_COLUMNS = 3
+BAR_SPACE = 0.8  # of the distance between two groups
+
+
+def save_score_bars(table: Table, block: Block, path: str | Path, title: str) -> None:
+    """Write a PNG file with a group of bars for each site and one for the average; one bar for each method.
+
+    Error bars show the standard deviation over seeds, if there are several.
+
+    Args:
+        table: the comparison table.
+        block: the structure and metric to draw.
+        path: the PNG file to write.
+        title: the title of the figure.
+    """
+    groups = [*table.sites, "average"]
+    series = [(line.method, (*line.cells, line.average)) for line in block.lines]
+    _save(groups, series, block, path, title, bars=True)
+
+
+def save_score_lines(table: Table, block: Block, path: str | Path, title: str) -> None:
+    """Write a PNG file with one line for each method and site over the values of the varied setting.
+
+    A method without the setting is one point, drawn as a horizontal line. Error bars show the standard deviation over
+    seeds, if there are several.
+
+    Args:
+        table: the comparison table, whose rows are labelled `METHOD, KEY=VALUE`.
+        block: the structure and metric to draw.
+        path: the PNG file to write.
+        title: the title of the figure.
+    """
+    values = list(dict.fromkeys(line.method.partition(", ")[2] for line in block.lines if ", " in line.method))
+    methods = list(dict.fromkeys(line.method.partition(", ")[0] for line in block.lines))
+    cells = {line.method: line.cells for line in block.lines}
+    series = []
+    for place, site in enumerate(table.sites):
+        for method in methods:
+            own = [cells.get(f"{method}, {value}", cells.get(method)) for value in values]
+            series.append((f"{method}, {site}", tuple(row[place] if row else None for row in own)))
+    ticks = [value.rpartition("=")[2] for value in values]
+    key = values[0].rpartition("=")[0] if values else ""
+    _save(ticks, series, block, path, title, bars=False, key=key)
+
+
+def _save(
+    ticks: Sequence[str], series: Sequence[tuple[str, Sequence[Cell | None]]], block: Block, path: str | Path,
+    title: str, bars: bool, key: str = "",
+) -> None:  # fmt: skip
+    figure = new_figure(max(6.0, 1.2 * len(ticks)), 4.2)
+    axes = figure.subplots()
+    width = BAR_SPACE / max(len(series), 1)
+    for index, (name, cells) in enumerate(series):
+        colour, dash = LINES[index % len(LINES)]
+        points = [(place, cell.mean, cell.sd or 0.0) for place, cell in enumerate(cells) if cell]
+        x, y, errors = ([point[column] for point in points] for column in range(3))
+        yerr = errors if any(errors) else None
+        if bars:
+            offset = (index + 0.5) * width - BAR_SPACE / 2
+            axes.bar([place + offset for place in x], y, width * 0.9, yerr=yerr, color=colour, label=name)
+        else:
+            axes.errorbar(x, y, yerr=yerr, color=colour, linestyle=dash, marker="o", markersize=4, label=name)
+    lows = [cell.mean for _, cells in series for cell in cells if cell]
+    if bars and lows:
+        axes.set_ylim(bottom=max(0.0, min(lows) - 0.25 * (max(lows) - min(lows)) - 1))
+    axes.set_xticks(range(len(ticks)), ticks)
+    axes.set_ylabel(f"{block.name} ({block.unit})" if block.unit else block.name)
+    axes.set_xlabel(key)
+    style_axes(axes)
+    figure.legend(loc="outside lower center", ncols=min(LEGEND_COLUMNS, max(len(series), 1)), fontsize=9)
+    save_png(figure, path, title)

@@ -1,0 +1,74 @@
+"""List the tables and figures of four papers, and run one: our scores beside the paper's."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from medfed.cli.program import add_jobs_flag, run_program
+from medfed.core.errors import UserError
+from medfed.reproduction.commands import commands_of, read_folders
+from medfed.reproduction.entries import PAPERS, load_paper
+from medfed.reproduction.listing import describe_entry, describe_paper, list_papers
+
+EXAMPLES = "examples: reproduce; reproduce elcfs; reproduce elcfs table_2 --dry-run; reproduce elcfs table_2 --small"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the program `medfed reproduce`: list the tables and figures of the papers, or run one.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 on success, 1 if some runs failed or were left out because another process has locked them, 2
+        after an error that the user can correct.
+    """
+    parser = argparse.ArgumentParser(prog="python -m medfed.reproduce", description=__doc__, epilog=EXAMPLES)
+    parser.add_argument("paper", nargs="?", help=f"one of {', '.join(PAPERS)}; without it, all are listed")
+    parser.add_argument("entry", nargs="?", help="a table or figure to run, for example table_2; without it, those of "
+                                                 "the paper are described")  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="print data, commands and the paper's numbers only")
+    parser.add_argument("--small", action="store_true",
+                        help="few, small images and few rounds: minutes on two cores; uses phantoms unless --data is "
+                             "given")  # fmt: skip
+    parser.add_argument("--data", action="append", default=[], metavar="[NAME=]FOLDER",
+                        help="folder of a dataset, for example pacs=FOLDER; repeat the flag for several")
+    parser.add_argument("--only", nargs="+", metavar="PART", help="run these parts of the entry only")
+    parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds instead of the entry's")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of all runs")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results (default: runs/PAPER-ENTRY)")
+    parser.add_argument("--resume", action="store_true", help="continue the runs in that folder")
+    parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
+    add_jobs_flag(parser, "runs")
+    args = parser.parse_args(argv)
+    return run_program("medfed.reproduce", lambda: _reproduce(args))
+
+
+def _reproduce(args: argparse.Namespace) -> int:
+    if args.paper is None or args.entry is None:
+        print(list_papers() if args.paper is None else describe_paper(args.paper))
+        return 0
+    paper = load_paper(args.paper)
+    entry = paper.entry(args.entry)
+    commands = commands_of(entry, args.small, read_folders(entry, args.data, args.small), args.set, args.seeds)
+    names = [command.part.name for command in commands]
+    if wrong := [name for name in args.only or [] if name not in names]:
+        raise UserError(f"--only {wrong[0]}: no such part; expected one of {', '.join(names) or 'none'}")
+    commands = [command for command in commands if not args.only or command.part.name in args.only]
+    if args.dry_run:
+        print(describe_entry(args.paper, entry, commands, numbers=True))
+        return 0
+    if not commands:
+        raise UserError(f"{args.paper} {entry.name} cannot be run{' small' * args.small}: {entry.missing}")
+    from medfed.reproduction.running import run_entry  # imports torch, which the lists do not need
+
+    out = args.out or Path("runs") / f"{args.paper}-{entry.name}{'-small' * args.small}"
+    n_unfinished = run_entry(paper, entry, commands, out, small=args.small, resume=args.resume, jobs=args.jobs,
+                             progress=not args.quiet)  # fmt: skip
+    return 1 if n_unfinished else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""The comparison that a part of an entry stands for: its command, its config and its methods."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medfed.core.errors import UserError
+from medfed.reproduction.entries import Entry, Part, load_source
+
+if TYPE_CHECKING:  # the list of all tables and figures needs no torch
+    from medfed.config.overrides import Override
+    from medfed.config.schema import Config
+    from medfed.experiments.method_choice import MethodChoice
+
+SHELL_SAFE = re.compile(r"[\w./:=,+-]+")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One call of `medfed.evaluate`, as a text that a user can type, and as objects for `medfed.api.compare`.
+
+    Args:
+        part: the part of the entry that the call makes.
+        config: name of the config.
+        set: changes of the config, as texts KEY=VALUE.
+        methods: methods in the notation of `--methods`.
+        vary: varied settings, as texts KEY=V1,V2,...
+        sites: names of the unseen sites; empty takes all.
+        pairs: pairs UNSEEN/VALIDATION; empty leaves one site out.
+        seeds: number of seeds.
+        stand_in: what the images are, if they are not those of the paper's dataset; "" otherwise.
+    """
+
+    part: Part
+    config: str
+    set: tuple[str, ...]
+    methods: tuple[str, ...]
+    vary: tuple[str, ...]
+    sites: tuple[str, ...]
+    pairs: tuple[str, ...]
+    seeds: int
+    stand_in: str = ""
+
+    @property
+    def leaves_two_out(self) -> bool:
+        """Whether each run also has a validation site."""
+        return bool(self.pairs)
+
+    def arguments(self, out: Path | None = None) -> list[str]:
+        """Return the arguments of `python -m medfed.evaluate`.
+
+        Args:
+            out: folder of the results; None leaves `--out` away.
+        """
+        words = [self.config, "--leave-two-sites-out" if self.pairs else "--leave-one-site-out"]
+        for flag, values in (("pairs", self.pairs), ("methods", self.methods), ("sites", self.sites)):
+            words += [f"--{flag}", *values] if values else []
+        words += [word for setting in self.vary for word in ("--vary", setting)]
+        words += ["--seeds", str(self.seeds)] if self.seeds > 1 else []
+        words += [word for change in self.set for word in ("--set", change)]
+        return [*words, "--out", str(out)] if out else words
+
+    def to_text(self, out: Path | None = None) -> str:
+        """Return the command as a user types it.
+
+        Args:
+            out: folder of the results; None leaves `--out` away.
+        """
+        words = (word if SHELL_SAFE.fullmatch(word) else shlex.quote(word) for word in self.arguments(out))
+        return " ".join(("python -m medfed.evaluate", *words))
+
+    def load(self) -> Config:
+        """Return the base config of the comparison.
+
+        Raises:
+            UserError: if a change does not fit the config.
+        """
+        from medfed.api import find_config
+        from medfed.config.schema import load
+
+        return load(find_config(self.config), self.set)
+
+    def choices(self) -> list[MethodChoice]:
+        """Return the methods as the comparison takes them."""
+        from medfed.experiments.method_choice import MethodChoice
+
+        return [MethodChoice.parse(method) for method in self.methods]
+
+    def varied(self) -> list[list[Override]]:
+        """Return the values of each varied setting as the comparison takes them."""
+        from medfed.config.overrides import Override
+
+        return [Override.parse_each(text, "--vary") for text in self.vary]
+
+
+def commands_of(
+    entry: Entry, small: bool = False, folders: Mapping[str, str] = {}, more: Sequence[str] = (),
+    seeds: int | None = None,
+) -> list[Command]:
+    """Return the comparisons of a table or figure.
+
+    Args:
+        entry: the table or figure.
+        small: whether to use few, small images: of the phantoms, or of the folders that are given.
+        folders: the folder of each dataset, by its name in `data.yaml`. Other datasets are in the folder that the
+            config names.
+        more: further changes of the config, as texts KEY=VALUE; they come last.
+        seeds: number of seeds; None takes that of the entry (1 for a small run).
+    """
+    parts = [part for part in entry.parts if part.small.run or not small or part.data in folders]
+    return [_command(part, small, folders.get(part.data), more, seeds) for part in parts]
+
+
+def read_folders(entry: Entry, texts: Sequence[str], small: bool) -> dict[str, str]:
+    """Return the folders of datasets that a user gave as NAME=FOLDER, or as FOLDER if there is one dataset only.
+
+    Args:
+        entry: the table or figure.
+        texts: what the user wrote.
+        small: whether the run is small. Then, FOLDER alone stands for the first dataset.
+
+    Raises:
+        UserError: if a folder is missing, or if the dataset is unknown or not clear.
+    """
+    names = list(dict.fromkeys(part.data for part in entry.parts))
+    folders = {}
+    for text in texts:
+        name, equals, folder = text.partition("=")
+        if not equals:
+            name, folder = names[0] if names else "", text
+            if len(names) > 1 and not small:
+                raise UserError(f"--data {text}: {entry.heading} needs several datasets; write --data {name}={text}")
+        if name not in names:
+            raise UserError(f"--data {text}: {entry.heading} needs no dataset '{name}'; it needs {', '.join(names)}")
+        if not Path(folder).is_dir():
+            raise UserError(f"--data {text}: no such folder; expected the images of {load_source(name).title}")
+        folders[name] = folder
+    return folders
+
+
+def _command(part: Part, small: bool, folder: str | None, more: Sequence[str], seeds: int | None) -> Command:
+    """Return the comparison of one part."""
+    source, change = load_source(part.data), part.small
+    root = (f"data.root={folder}",) if folder else ()
+    if not small:
+        return Command(part, part.config, (*part.set, *root, *more), part.methods, part.vary, part.sites, part.pairs,
+                       seeds or part.seeds)  # fmt: skip
+    stand_in = source.stand_in if not folder else ""
+    images = root or source.phantom
+    chosen = {
+        name: value if (value := getattr(change, name)) is not None else getattr(part, name)
+        for name in ("methods", "vary", "sites", "pairs")
+    }
+    if stand_in:  # its sites have other names
+        chosen |= {"sites": source.phantom_sites, "pairs": ()}
+    own = (text for text in part.set if not text.startswith("network."))  # a small run has its own network
+    return Command(part, part.config, (*own, *images, *source.small, *change.set, *more), **chosen, seeds=seeds or 1,
+                   stand_in=stand_in)  # fmt: skip

@@ -1,0 +1,87 @@
+"""The list of all tables and figures of the papers, as text for the terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from medfed.reproduction.commands import Command, commands_of
+from medfed.reproduction.entries import PAPERS, Entry, load_paper, load_source
+
+WIDTH = 116
+STATES = {
+    "runs": "the command makes it",
+    "partly": "the command makes a part of it",
+    "cannot": "it cannot be made",
+}
+
+
+def list_papers() -> str:
+    """Return one line for each table and figure of each paper: name, state, datasets, title."""
+    parts = []
+    for name in PAPERS:
+        paper = load_paper(name)
+        rows = [(entry.name, entry.state, ", ".join(_datasets(entry)) or "-") for entry in paper.entries]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = _wrapped(f"{name}: {paper.citation}", "")
+        for entry, row in zip(paper.entries, rows):
+            start = "  ".join(f"{text:<{width}}" for text, width in zip(row, widths))
+            lines += textwrap.wrap(entry.title, WIDTH, initial_indent=f"  {start}  ",
+                                   subsequent_indent=" " * (len(start) + 4))  # fmt: skip
+        parts.append("\n".join(lines))
+    states = ", ".join(f"{state}: {meaning}" for state, meaning in STATES.items())
+    parts += [f"States: {states}.",
+              "`python -m medfed.reproduce PAPER` prints the data, commands and differences of each table and figure.\n"
+              "`python -m medfed.reproduce PAPER ENTRY` runs one; with --small in minutes, on few, small images."]
+    return "\n\n".join(parts)
+
+
+def describe_paper(name: str) -> str:
+    """Return a description of all tables and figures of a paper.
+
+    Args:
+        name: one of `PAPERS`.
+
+    Raises:
+        UserError: if there is no such paper.
+    """
+    paper = load_paper(name)
+    entries = (describe_entry(name, entry, commands_of(entry)) for entry in paper.entries)
+    return "\n\n".join([f"{paper.title}: {paper.citation}", *_wrapped(f"Read: {paper.read}", ""), *entries])
+
+
+def describe_entry(name: str, entry: Entry, commands: Sequence[Command], numbers: bool = False) -> str:
+    """Return what a table or figure needs, its commands, and how it differs from the paper.
+
+    Args:
+        name: name of the paper.
+        entry: the table or figure.
+        commands: its comparisons, from `commands_of`.
+        numbers: whether to print the paper's numbers.
+    """
+    lines = [f"{name} {entry.name}: {entry.title} [{entry.state}]"]
+    for dataset in _datasets(entry):
+        source = load_source(dataset)
+        lines += _wrapped(f"data {dataset}: {source.title}. {source.where}", "  ")
+    for command in commands:
+        lines += [f"  {command.part.name}: {command.to_text()}"]
+    has_numbers = any(result.table for part in entry.parts for result in part.results)
+    if entry.parts:
+        readable = "in the paper's text, and printed beside ours" if has_numbers else "not legible in the paper's text"
+        lines.append(f"  numbers: {readable}")
+    lines += [line for text in entry.departs for line in _wrapped(f"departs: {text}", "  ")]
+    lines += _wrapped(f"not made: {entry.missing}", "  ") if entry.missing else []
+    if numbers:
+        from medfed.reproduction.results import published_text  # imports torch, which the lists do not need
+
+        lines += [f"\n{text}" for part in entry.parts if (text := published_text(part))]
+    return "\n".join(lines)
+
+
+def _datasets(entry: Entry) -> list[str]:
+    return list(dict.fromkeys(part.data for part in entry.parts))
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False,
+                         break_on_hyphens=False)  # fmt: skip

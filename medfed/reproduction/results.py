@@ -1,0 +1,112 @@
+"""Our scores beside the numbers that the paper printed, as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from medfed.api import Comparison
+from medfed.outputs.published.section import block_title as published_title
+from medfed.outputs.published.section import footnotes
+from medfed.outputs.published.tables import PublishedBlock, PublishedTable, load_table
+from medfed.outputs.tables.cost import NOTE, cost_rows
+from medfed.outputs.tables.table import align_columns, block_title
+from medfed.reproduction.commands import Command
+from medfed.reproduction.entries import Part, Result, load_source
+from medfed.reproduction.rows import Rows, Scores, our_rows, paired_rows, paper_rows
+from medfed.reproduction.trivial import Trivial, baseline_score, trivial_scores
+
+CHECKED = ("dice", "accuracy")  # metrics in which FedAvg must be above the trivial predictor
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The finished comparison of one part of an entry.
+
+    Args:
+        command: the comparison that was run.
+        comparison: its tables and runs.
+    """
+
+    command: Command
+    comparison: Comparison
+
+    @cached_property
+    def trivial(self) -> dict[str, Trivial]:
+        """The score of the best trivial predictor for each structure."""
+        return trivial_scores(self.comparison)
+
+    def no_result(self, structure: str) -> str:
+        """Return why the scores of a structure are no result; "" if FedAvg is above the trivial predictor.
+
+        Args:
+            structure: name of the structure; "all" for classification.
+        """
+        for metric in CHECKED:
+            score = baseline_score(self.comparison, structure, metric)
+            if score is not None and score <= (trivial := self.trivial[structure]).score:
+                return (f"no result: FedAvg reaches {score:.2f} % {metric}, and a trivial predictor "
+                        f"({trivial.name}) {trivial.score:.2f} %; train longer or on more images")  # fmt: skip
+        return ""
+
+    def to_text(self) -> str:
+        """Return the scores of the part, each beside the paper's number, and the files with more."""
+        parts = [result_text(self, result) for result in self.command.part.results]
+        if self.command.part.costs:
+            parts.append(f"cost, ours\n{_aligned(cost_rows(self.comparison.tables.costs))}\n  note: {NOTE}")
+        files = [run.folder / "figures" / name for run in self.comparison.runs for name in self.command.part.figures]
+        if drawn := [str(path) for path in files if path.is_file()]:
+            parts.append("figures\n" + "\n".join(f"  {path}" for path in drawn))
+        parts += [f"failed: {name}: {why}" for name, why in self.comparison.failed.items()]
+        return "\n\n".join(parts)
+
+
+def published_text(part: Part) -> str:
+    """Return the paper's numbers for all results of a part; "" if none can be read.
+
+    Args:
+        part: the part of an entry.
+    """
+    return "\n\n".join(_paper_alone(*_published(result)) for result in part.results if result.table)
+
+
+def result_text(outcome: Outcome, result: Result) -> str:
+    """Return one block of scores: ours, beside the paper's where its columns are the same sites or settings.
+
+    Args:
+        outcome: the finished comparison.
+        result: which scores to show.
+    """
+    table, block = _published(result) if result.table else (None, None)
+    on_validation = block is not None and block.part == "validation"
+    scores = Scores.of(outcome.comparison.tables, result.structure, result.metric, on_validation)
+    reason = outcome.no_result(result.structure)
+    columns = result.columns or load_source(outcome.command.part.data).columns
+    same_columns = block is not None and all(name in columns for name in block.columns)
+    if scores and table and block and same_columns and not reason and not outcome.command.stand_in:
+        return f"{published_title(block)}\n{_aligned(paired_rows(block, scores, columns), 2)}{_footnotes(table, block)}"
+    if scores is None:
+        parts = [f"{result.structure} {result.metric}: these runs have no such score"]
+    else:
+        title = block_title(scores.parts[0][1])
+        parts = [f"{title}: {reason}" if reason else f"{title}\n{_aligned(our_rows(scores))}"]
+    return "\n\n".join([*parts, *([_paper_alone(table, block)] if table and block else [])])
+
+
+def _published(result: Result) -> tuple[PublishedTable, PublishedBlock]:
+    table = load_table(result.table)
+    return table, table.block(result.block)
+
+
+def _paper_alone(table: PublishedTable, block: PublishedBlock) -> str:
+    """Return the paper's numbers of a block with its notes."""
+    return f"{published_title(block)}, as printed\n{_aligned(paper_rows(block))}{_footnotes(table, block)}"
+
+
+def _aligned(rows: Rows, n_left: int = 1) -> str:
+    return align_columns([[(text, "") for text in row] for row in rows], False, n_left)
+
+
+def _footnotes(table: PublishedTable, block: PublishedBlock) -> str:
+    """Return the notes of a published block, one line each."""
+    return "".join(f"\n  {note}" for note in footnotes(table, block))

@@ -1,0 +1,166 @@
+"""The rows of a result: the paper's numbers, and ours in the same columns."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from medfed.config.overrides import split
+from medfed.experiments.leave_one_out import ComparisonTables
+from medfed.outputs.published.tables import PublishedBlock
+from medfed.outputs.tables.comparison import Block, Cell, Table
+
+MISSING = "-"
+Rows = list[list[str]]
+_VARIED = re.compile(r"[\w.]+=.*")  # a column that is a varied value KEY=VALUE
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Our scores of one structure and metric, at the unseen sites and the validation sites.
+
+    Args:
+        parts: each table that has the scores, with the block of the scores; the table to look at first comes first.
+    """
+
+    parts: tuple[tuple[Table, Block], ...]
+
+    @classmethod
+    def of(cls, tables: ComparisonTables, structure: str, metric: str, on_validation: bool) -> Scores | None:
+        """Return the scores of a comparison; None if it has none of this structure and metric.
+
+        Args:
+            tables: the tables of the comparison.
+            structure: name of the structure; "all" for classification.
+            metric: column of the tables, such as "dice".
+            on_validation: whether the scores of the validation sites come first.
+        """
+        both = [tables.unseen, *([tables.validation] if tables.validation else [])]
+        parts = tuple(
+            (table, block)
+            for table in (reversed(both) if on_validation else both)
+            for block in table.blocks
+            if (block.structure, block.metric) == (structure, metric)
+        )
+        return cls(parts) if parts else None
+
+    @property
+    def decimals(self) -> int:
+        """Number of decimals to print."""
+        return self.parts[0][1].decimals
+
+    def labels(self) -> list[str]:
+        """Return the methods of the comparison, without varied settings."""
+        return list(dict.fromkeys(line.method.partition(", ")[0] for line in self.parts[0][1].lines))
+
+    def cell(self, label: str, column: str) -> Cell | None:
+        """Return the score of a method.
+
+        Args:
+            label: the method.
+            column: name of a site; a varied value KEY=VALUE, for the average over the sites with this value; or
+                "average", for the average over the sites.
+        """
+        varied, averaged = _VARIED.fullmatch(column) is not None, column == "average"
+        name = f"{label}, {column}" if varied else label
+        for table, block in self.parts:
+            for line in block.lines:
+                if line.method == name and (varied or averaged or column in table.sites):
+                    return line.average if varied or averaged else line.cells[table.sites.index(column)]
+        return None
+
+
+def paper_rows(block: PublishedBlock) -> Rows:
+    """Return the paper's numbers: a header row, then one row for each method.
+
+    Args:
+        block: the part of a published table for one dataset and one metric.
+    """
+    averaged = _is_averaged(block)
+    rows = [["paper", *block.columns, *["average"] * averaged]]
+    for row in block.rows:
+        average = MISSING if row.average is None else f"{row.average:.2f}"
+        rows.append([row.printed, *(f"{value:.2f}" for value in row.values), *[average] * averaged])
+    return rows
+
+
+def our_rows(scores: Scores) -> Rows:
+    """Return all our scores: a header row, then one row for each method and varied value.
+
+    Args:
+        scores: our scores of one structure and metric.
+    """
+    table, block = scores.parts[0]
+    cells = {line.method: (*line.cells, line.average) for line in block.lines}
+    lines = [[method, *(_text(cell, block.decimals) for cell in row)] for method, row in cells.items()]
+    return [["ours", *table.sites, "average"], *lines]
+
+
+def paired_rows(block: PublishedBlock, scores: Scores, columns: Mapping[str, str]) -> Rows:
+    """Return two rows for each method, the paper's numbers and ours below them, and our further methods at the end.
+
+    Our average is shown only if each column has a number.
+
+    Args:
+        block: the paper's numbers.
+        scores: our scores.
+        columns: the site or the varied value KEY=VALUE of ours for each column of the paper.
+    """
+    averaged, shown = _is_averaged(block), set()
+    rows = [["", "", *block.columns, *["average"] * averaged]]
+    for row, (name, *values) in zip(block.rows, paper_rows(block)[1:], strict=True):
+        rows.append([name, "paper", *values])
+        if (label := match(row.method, scores.labels())) is not None:
+            shown.add(label)
+            rows.append(["", "ours", *_our_values(block, scores, columns, label)])
+    further = [label for label in scores.labels() if label not in shown]
+    return rows + [[label, "ours", *_our_values(block, scores, columns, label)] for label in further]
+
+
+def match(published: str, labels: Sequence[str]) -> str | None:
+    """Return the label of our row that stands for a published row.
+
+    It has the same methods and all settings of the published row. If there are several, it is the one with the fewest
+    further settings.
+
+    Args:
+        published: method and settings of the published row, such as "ccst:style=overall,k=3".
+        labels: the labels of our rows in the same notation.
+
+    Returns:
+        The label; None if there is none.
+    """
+    wanted = [_settings(text) for text in split(published, "+")]
+    found: list[tuple[int, str]] = []
+    for label in labels:
+        own = [_settings(text) for text in split(label, "+")]
+        names = [name for name, _ in own] == [name for name, _ in wanted]
+        if names and all(few <= many for (_, few), (_, many) in zip(wanted, own)):
+            found.append((sum(len(settings) for _, settings in own), label))
+    return min(found)[1] if found else None
+
+
+def _settings(text: str) -> tuple[str, frozenset[str]]:
+    """Return the name and the settings of a method, such as ("ccst", {"k=3"})."""
+    name, _, written = text.partition(":")
+    return name, frozenset(filter(None, split(written, ",")))
+
+
+def _is_averaged(block: PublishedBlock) -> bool:
+    return any(row.average is not None for row in block.rows)
+
+
+def _our_values(block: PublishedBlock, scores: Scores, columns: Mapping[str, str], label: str) -> list[str]:
+    """Return our numbers of one method in the columns of the paper."""
+    cells = [scores.cell(label, columns[name]) for name in block.columns]
+    known = [cell.mean for cell in cells if cell]
+    average = f"{sum(known) / len(known):.{scores.decimals}f}" if known and len(known) == len(cells) else MISSING
+    return [*(_text(cell, scores.decimals) for cell in cells), *[average] * _is_averaged(block)]
+
+
+def _text(cell: Cell | None, decimals: int) -> str:
+    """Return mean and standard deviation as text."""
+    if cell is None:
+        return MISSING
+    return f"{cell.mean:.{decimals}f}" + (f" ± {cell.sd:.{decimals}f}" if cell.sd is not None else "")

@@ -1,0 +1,121 @@
+"""Run a table or figure of a paper: its comparisons, then our scores beside the paper's, and a figure of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from medfed import api
+from medfed.core.files import write_atomically
+from medfed.outputs.figures.scores import save_score_bars, save_score_lines
+from medfed.outputs.tables.comparison import PHANTOM
+from medfed.reproduction.commands import Command
+from medfed.reproduction.entries import Entry, Paper
+from medfed.reproduction.results import Outcome
+
+SMALL = "SMALL RUN: few, small images and few rounds, to see that everything works; it says nothing about the paper"
+RESULT = "result.txt"
+
+
+def run_entry(
+    paper: Paper, entry: Entry, commands: Sequence[Command], out: Path, *, small: bool = False, resume: bool = False,
+    jobs: int | None = None, progress: bool = False, show: Callable[[str], None] = print,
+) -> int:
+    """Run the comparisons of a table or figure, and write and show the scores beside those of the paper.
+
+    Each comparison has a folder in `out` with the tables of `medfed.evaluate`. The text is in `result.txt`.
+
+    Args:
+        paper: the paper.
+        entry: the table or figure.
+        commands: its comparisons, from `commands_of`.
+        out: folder of all results.
+        small: whether the comparisons are small; every output then says so.
+        resume: whether to continue the comparisons in `out`.
+        jobs: how many runs work at the same time; None lets medfed decide.
+        progress: whether to draw progress bars on stderr.
+        show: function that prints a text.
+
+    Returns:
+        The number of runs that failed or were locked by another process.
+
+    Raises:
+        UserError: if the config, the data or the folder do not allow a comparison.
+    """
+    texts, n_unfinished = [heading(paper, entry, small)], 0
+    show(texts[0])
+    for command in commands:
+        folder = folder_of(command, out, small)
+        comparison = api.compare(
+            command.load(), command.choices(), folder, leave_two_out=command.leaves_two_out,
+            pairs=[(pair.partition("/")[0], pair.partition("/")[2]) for pair in command.pairs] or None,
+            seeds=command.seeds, sites=list(command.sites) or None, varied=command.varied(),
+            resume=resume and folder.exists(), jobs=jobs, progress=progress,
+        )
+        n_unfinished += len(comparison.failed) + comparison.n_locked
+        outcome = Outcome(command, comparison)
+        text = "\n\n".join(filter(None, [part_heading(command, folder), _data(outcome), outcome.to_text(),
+                                         *_draw(paper, entry, outcome, folder, small)]))  # fmt: skip
+        show(f"\n{text}")
+        texts.append(text)
+    departs = [*(f"departs from the paper: {text}" for text in entry.departs),
+               *([f"not made: {entry.missing}"] if entry.missing else [])]  # fmt: skip
+    texts += ["\n".join(departs)] if departs else []
+    show("".join(f"\n{text}" for text in departs) + f"\nAll files are in {out}; this text is {out / RESULT}.")
+    write_atomically(out / RESULT, "\n\n".join(texts) + "\n")
+    return n_unfinished
+
+
+def heading(paper: Paper, entry: Entry, small: bool) -> str:
+    """Return the lines above a result: the paper, the table or figure, and whether the run is small.
+
+    Args:
+        paper: the paper.
+        entry: the table or figure.
+        small: whether the run is small.
+    """
+    lines = [f"{paper.title}, {entry.heading}: {entry.title}", *[SMALL] * small]
+    return "\n".join(lines)
+
+
+def part_heading(command: Command, folder: Path) -> str:
+    """Return the name and the command of one comparison.
+
+    Args:
+        command: the comparison.
+        folder: its folder.
+    """
+    lines = [f"{command.part.name}: {command.to_text(folder)}"]
+    lines += [f"The images are {command.stand_in}."] if command.stand_in else []
+    return "\n".join(lines)
+
+
+def folder_of(command: Command, out: Path, small: bool) -> Path:
+    """Return the folder of one comparison; the name of a small one ends with "-small".
+
+    Args:
+        command: the comparison.
+        out: folder of the whole result.
+        small: whether the comparison is small.
+    """
+    return out / (command.part.name + "-small" * small)
+
+
+def _data(outcome: Outcome) -> str:
+    """Return the line that marks results on a phantom."""
+    return PHANTOM if outcome.comparison.tables.unseen.data == "phantom" else ""
+
+
+def _draw(paper: Paper, entry: Entry, outcome: Outcome, folder: Path, small: bool) -> list[str]:
+    """Draw the scores of a part as the entry asks, and return a line for each figure."""
+    part, table = outcome.command.part, outcome.comparison.tables.unseen
+    save = {"none": None, "bars": save_score_bars, "lines": save_score_lines}[part.chart]
+    lines = []
+    for result in part.results if save else ():
+        blocks = [b for b in table.blocks if (b.structure, b.metric) == (result.structure, result.metric)]
+        if save and blocks and not outcome.no_result(result.structure):
+            path = folder / f"{entry.name}-{result.structure}-{result.metric}.png"
+            marks = [*["SMALL RUN"] * small, *["PHANTOM"] * (table.data == "phantom")]
+            save(table, blocks[0], path, ", ".join([f"{paper.title}, {entry.heading}", *marks]))
+            lines.append(f"figure: {path}")
+    return lines

@@ -1,0 +1,64 @@
+"""A changed preset starts the block `method` again; the values of the file that this replaces are named."""
+
+import warnings
+
+import pytest
+
+import medfed
+from medfed import train
+from medfed.config.schema import changed, load_text
+from medfed.experiments.grid import Grid
+from medfed.experiments.method_choice import MethodChoice
+
+TEXT = """
+data: {name: prostate, root: data/prostate}
+network: {name: unet}
+method: {name: elcfs, preset: paper, gamma: 0.1, temperature: 0.05}
+"""
+GAMMA = "gamma: 0.1 (now 0.5)"  # 0.5 is the value of the class; the presets paper and released do not set it
+
+
+@pytest.fixture
+def base():
+    return load_text(TEXT, "a.yaml")
+
+
+def test_a_changed_preset_names_the_values_of_the_file_that_it_replaces_and_how_to_keep_them():
+    with pytest.warns(UserWarning, match="the new preset replaces") as caught:
+        config = load_text(TEXT, "a.yaml", ["method.preset=released"])
+    assert config.method.gamma == 0.5 and config.notices == tuple(str(warning.message) for warning in caught)
+    assert len(caught) == 1 and config.notices[0].startswith("--set method.preset=released: ")
+    assert f"of a.yaml: {GAMMA}; to keep, add --set method.gamma=0.1" in config.notices[0]
+    assert "temperature" not in config.notices[0], "the same value as without the key"
+
+
+def test_a_value_that_is_kept_is_not_named(base):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        config = load_text(TEXT, "a.yaml", ["method.preset=released", "method.gamma=0.1"])
+        assert config.method.gamma == 0.1 and not config.notices
+        assert not load_text(TEXT, "a.yaml", ["method.preset=paper"]).notices, "the preset of the file"
+        assert not changed(base, {"method.name": "ccst"}).notices, "values of another method"
+        assert not changed(load_text(TEXT.replace("gamma: 0.1, ", ""), "a"), {"method.preset": "released"}).notices
+
+
+@pytest.mark.filterwarnings("ignore:.*the new preset replaces.*")
+def test_a_method_of_a_comparison_and_python_name_them_too(base):
+    of_row = Grid(base).config_of(MethodChoice.parse("elcfs:preset=released"), "", 1).notices
+    assert len(of_row) == 1 and GAMMA in of_row[0] and "elcfs:preset=released: " in of_row[0]
+    assert of_row[0].endswith("to keep, add ,gamma=0.1 to its settings")
+    assert not Grid(base).config_of(MethodChoice.parse("elcfs:preset=released,gamma=0.1"), "", 1).notices
+    in_python = medfed.load_config(base, method={"preset": "released"})
+    assert len(in_python.notices) == 1 and in_python.notices[0].endswith("to keep, set method.gamma=0.1 too")
+    assert changed(in_python, {"seed": 2}).notices == in_python.notices
+
+
+def test_a_run_prints_the_notice_once_and_records_it(tiny_config, tmp_path, capsys):
+    text = tiny_config.read_text().replace("name: elcfs,", "name: elcfs, gamma: 0.25,")
+    tiny_config.write_text(text)
+    short = ["--set", "federation.rounds=1", "--set", "data.sites=[HK, UCL]", "--set", "method.exchange=false"]
+    arguments = [str(tiny_config), "--out", str(tmp_path / "run"), "--device", "cpu", "--set", "method.preset=paper"]
+    assert train.main([*arguments, *short]) == 0
+    assert capsys.readouterr().err.count("gamma: 0.25 (now 0.5)") == 1
+    recorded = [notice for notice in medfed.load_run(tmp_path / "run").notices if "gamma: 0.25" in notice]
+    assert len(recorded) == 1 and "--set method.gamma=0.25" in recorded[0]

@@ -1,0 +1,135 @@
+"""Every table and figure that can be made resolves to configs, and the command that is printed is the one that runs."""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+
+import pytest
+
+from medfed import api, evaluate, reproduce
+from medfed.config.schema import changed
+from medfed.core.errors import UserError
+from medfed.experiments.grid import Grid
+from medfed.outputs.published.tables import load_table
+from medfed.reproduction import entries
+from medfed.reproduction.commands import Command, commands_of, read_folders
+from medfed.reproduction.entries import PAPERS, Entry, Part, load_paper, load_source
+from medfed.reproduction.rows import match
+
+
+@cache
+def grid_of(config: str, changes: tuple[str, ...]) -> Grid:
+    return Grid(command_of(config, changes).load())
+
+
+@cache
+def resolve_row(config: str, method: str) -> bool:
+    """Build the config of one row of a comparison with the config as it comes with medfed."""
+    (choice,) = command_of(config, (), (method,)).choices()
+    return bool(grid_of(config, ()).config_of(choice, "", 1))
+
+
+@cache
+def resolve_varied(config: str, changes: tuple[str, ...], vary: str) -> bool:
+    base = grid_of(config, changes).base
+    (values,) = command_of(config, changes, vary=(vary,)).varied()
+    return all(changed(base, {}, [value]) for value in values)
+
+
+def command_of(config, changes, methods=(), vary=()) -> Command:
+    return Command(load_paper("elcfs").entry("table_2").parts[0], config, changes, methods, vary, (), (), 1)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_comparison_of_a_paper_resolves_to_configs(paper):
+    for entry in load_paper(paper).entries:
+        for command in commands_of(entry) + commands_of(entry, small=True):
+            assert grid_of(command.config, command.set)
+            assert all(resolve_row(command.config, method) for method in command.methods)
+            assert all(resolve_varied(command.config, command.set, vary) for vary in command.vary)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_column_of_a_published_table_is_a_site_and_every_row_a_method_of_the_command(paper):
+    for entry in load_paper(paper).entries:
+        for part in entry.parts:
+            for result in filter(lambda result: result.table, part.results):
+                block = load_table(result.table).block(result.block)
+                known = result.columns or load_source(part.data).columns
+                assert set(block.columns) <= set(known) or block.columns[0] == "l1", (entry.name, block.title)
+                absent = {row.printed for row in block.rows if match(row.method, list(part.methods)) is None}
+                assert absent <= {"COPA-R18", "EoA"}, (entry.name, block.title, absent)
+
+
+def test_what_is_printed_is_what_runs(monkeypatch):
+    """The printed command, parsed by medfed.evaluate, calls the comparison that the entry calls."""
+
+    class Called(Exception):
+        pass
+
+    def compare(config, methods, out, **arguments):
+        raise Called(config, methods, arguments)
+
+    monkeypatch.setattr(api, "compare", compare)
+    for paper, name, small in (("fisc", "table_7", False), ("elcfs", "figure_6b", True)):
+        (command,) = commands_of(load_paper(paper).entry(name), small)
+        words = shlex.split(command.to_text())
+        assert words[:3] == ["python", "-m", "medfed.evaluate"]
+        with pytest.raises(Called) as called:
+            evaluate.main(words[3:])
+        config, methods, arguments = called.value.args
+        assert config == command.load() and methods == command.choices()
+        assert arguments["varied"] == command.varied() and arguments["leave_two_out"] == command.leaves_two_out
+        assert ["/".join(pair) for pair in arguments["pairs"] or []] == list(command.pairs)
+        assert (arguments["sites"] or []) == list(command.sites) and arguments["seeds"] == command.seeds
+
+
+def test_small_runs_use_a_phantom_or_the_folder_that_is_given(tmp_path):
+    entry = load_paper("ccst").entry("table_1")
+    (phantom,) = commands_of(entry, small=True)
+    assert "data.name=camelyon17_phantom" in phantom.set and "Camelyon17" in phantom.stand_in and phantom.seeds == 1
+    folders = read_folders(entry, [str(tmp_path)], small=True)
+    (real,) = commands_of(entry, small=True, folders=folders)
+    assert f"data.root={tmp_path}" in real.set and not real.stand_in and "data.name=camelyon17_phantom" not in real.set
+    assert len(commands_of(entry, small=True, folders=folders | {"officehome": "b"})) == 2
+    with pytest.raises(UserError, match="needs several datasets; write --data pacs="):
+        read_folders(entry, [str(tmp_path)], small=False)
+    with pytest.raises(UserError, match="no such folder; expected the images of PACS"):
+        read_folders(entry, ["pacs=nowhere"], small=False)
+    with pytest.raises(UserError, match="needs no dataset 'vlcs'; it needs pacs, officehome"):
+        read_folders(entry, [f"vlcs={tmp_path}"], small=False)
+
+
+def test_an_entry_needs_fedavg_and_something_to_run_or_a_reason():
+    with pytest.raises(ValueError, match="methods: expected fedavg among them, got elcfs"):
+        Part("a", "pacs", "pacs_ccst", ("elcfs",))
+    with pytest.raises(ValueError, match="table_1: neither parts nor missing"):
+        Entry("table_1", "a table")
+    part = Part("a", "pacs", "pacs_ccst", ("fedavg",))
+    states = [Entry("t", "", (part,)).state, Entry("t", "", (part,), "more").state, Entry("t", "", (), "why").state]
+    assert states == ["runs", "partly", "cannot"]
+
+
+def test_a_mistake_in_a_file_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(entries, "FOLDER", tmp_path)
+    (tmp_path / "elcfs.yaml").write_text("{title: a, citation: b, read: c, entries: [{name: Table 1, title: d}]}")
+    with pytest.raises(UserError) as error:
+        load_paper.__wrapped__("elcfs")
+    assert "elcfs.yaml: entries[0].name: " in str(error.value) and len(str(error.value).splitlines()) == 1
+
+
+def test_the_list_names_every_table_and_figure_and_a_wrong_name_gets_the_nearest(capsys):
+    assert reproduce.main([]) == 0
+    output = capsys.readouterr().out
+    assert all(f"\n  {entry.name} " in output for paper in PAPERS for entry in load_paper(paper).entries)
+    assert max(map(len, output.splitlines())) <= 120
+    assert reproduce.main(["fisc"]) == 0 and "--pairs art_painting/photo" in capsys.readouterr().out
+    assert reproduce.main(["elcfs", "table_2", "--dry-run", "--small"]) == 0
+    output = capsys.readouterr().out
+    assert "data.name=prostate_phantom" in output and "87.39" in output, "the paper's average of ELCFS"
+    assert reproduce.main(["elcf"]) == 2 and "Did you mean 'elcfs'?" in capsys.readouterr().err
+    assert reproduce.main(["elcfs", "Table 9"]) == 2 and "no such table or figure" in capsys.readouterr().err
+    assert reproduce.main(["fisc", "table_3"]) == 2 and "no reader for IWildCam" in capsys.readouterr().err
+    assert reproduce.main(["ccst", "table_1", "--only", "vlcs"]) == 2
+    assert "expected one of pacs, officehome" in capsys.readouterr().err

@@ -1,0 +1,127 @@
+"""Our scores stand beside the right numbers of the paper; a comparison below a trivial predictor has no result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from medfed import reproduce
+from medfed.outputs.figures.scores import save_score_bars, save_score_lines
+from medfed.outputs.tables.comparison import Block, Cell, Line, Table
+from medfed.reproduction.commands import commands_of
+from medfed.reproduction.entries import Result, load_paper
+from medfed.reproduction.results import Outcome, result_text
+from medfed.reproduction.rows import match
+from medfed.reproduction.trivial import Trivial, trivial_accuracy, trivial_dice
+
+SITES = ("art_painting", "cartoon", "photo", "sketch")
+
+
+def table_of(rows: dict[str, tuple], sites=SITES) -> Table:
+    """A table of accuracies; None stands for a run that was not done."""
+    lines = []
+    for method, values in rows.items():
+        cells = tuple(None if value is None else Cell(value, None, 1) for value in values)
+        average = None if None in values else Cell(sum(values) / len(values), None, 1)
+        lines.append(Line(method, cells, average, None, None, None, 0, 10))
+    block = Block("all", "accuracy", "accuracy", "%", True, tuple(lines))
+    return Table("real", "last", (1,), sites, "fedavg", (), (block,), ())
+
+
+def outcome_of(table: Table, trivial: float, paper: str, entry: str) -> Outcome:
+    tables = SimpleNamespace(unseen=table, validation=None, costs={})
+    command = commands_of(load_paper(paper).entry(entry))[0]
+    outcome = Outcome(command, SimpleNamespace(tables=tables, runs=[], failed={}))
+    outcome.__dict__["trivial"] = {"all": Trivial(trivial, "the most frequent class of each unseen site")}
+    return outcome
+
+
+def test_our_scores_stand_below_the_papers_in_its_order_of_sites():
+    """CCST's Table 1 has the columns P, A, C, S; ours are in alphabetical order."""
+    table = table_of({"fedavg": (50.0, 60.0, 70.0, 40.0), "ccst:style=overall,k=3": (51.0, None, 71.0, 41.0)})
+    text = result_text(outcome_of(table, 30.0, "ccst", "table_1"), Result("accuracy", "all", "ccst_table_1", "PACS"))
+    rows = [line.split() for line in text.splitlines()]
+    assert ["ours", "70.00", "50.00", "60.00", "40.00", "55.00"] in rows, "P, A, C, S and their mean"
+    assert ["ours", "71.00", "51.00", "-", "41.00", "-"] in rows, "no average without C"
+    assert ["FedAvg", "paper", "95.51", "82.23", "78.20", "73.56", "82.37"] in rows
+
+
+def test_a_comparison_whose_fedavg_is_not_above_the_trivial_predictor_has_no_result():
+    result = Result("accuracy", "all", "ccst_table_1", "PACS")
+    table = table_of({"fedavg": (50.0, 60.0, 70.0, 40.0), "ccst": (99.0, 99.0, 99.0, 99.0)})
+    text = result_text(outcome_of(table, 55.0, "ccst", "table_1"), result)
+    assert "no result: FedAvg reaches 55.00 % accuracy" in text and "99.00" not in text
+    assert "95.51" in text, "the paper's numbers"
+    assert "no result" not in result_text(outcome_of(table, 54.9, "ccst", "table_1"), result)
+
+
+def test_scores_of_a_stand_in_are_not_put_into_the_papers_columns():
+    table = table_of({"fedavg": (60.0, 70.0)}, ("hospital_4", "hospital_5"))
+    outcome = outcome_of(table, 50.0, "ccst", "table_1")
+    outcome = Outcome(replace(outcome.command, stand_in="a phantom"), outcome.comparison)
+    outcome.__dict__["trivial"] = {"all": Trivial(50.0, "")}
+    ours, paper = result_text(outcome, Result("accuracy", "all", "ccst_table_1", "PACS")).split("\n\n")
+    assert "hospital_4" in ours and "65.00" in ours and "as printed" in paper and "ours" not in paper
+
+
+def test_a_varied_value_can_be_a_column_of_the_paper():
+    """FISC's Table 7 has one column for each number of clients."""
+    rows = {f"{method}, federation.clients={n}": (value + n,) for method, value in (("fedavg", 10), ("fisc", 20))
+            for n in (5, 10, 50)}  # fmt: skip
+    entry = load_paper("fisc").entry("table_7")
+    text = result_text(outcome_of(table_of(rows, ("art_painting",)), 1.0, "fisc", "table_7"), entry.parts[0].results[0])
+    assert ["ours", "25.00", "30.00", "70.00", "-", "-", "-"] in [line.split() for line in text.splitlines()]
+
+
+@pytest.mark.parametrize(("published", "labels", "expected"), [
+    ("elcfs", ["fedavg", "elcfs:alpha=0.07"], "elcfs:alpha=0.07"),
+    ("stable_fdg", ["stable_fdg:style=false", "stable_fdg"], "stable_fdg"),
+    ("ccst:style=overall,k=3", ["ccst", "ccst:k=3,style=overall,codec=small"], "ccst:k=3,style=overall,codec=small"),
+    ("ccst:k=3", ["ccst:k=1"], None),
+    ("ccst", ["ccst+elcfs"], None),
+])  # fmt: skip
+def test_a_published_row_is_matched_by_method_and_settings(published, labels, expected):
+    assert match(published, labels) == expected
+
+
+def test_the_trivial_class_is_the_most_frequent_one_of_each_unseen_site():
+    """3 of 4 and 1 of 2: the mean is 62.5 %."""
+    assert trivial_accuracy([["a", "a", "a", "b"], ["a", "b"]]).score == 62.5
+
+
+def test_the_best_trivial_mask_is_found_by_dice():
+    """All masks are the same: the mean mask is right. Masks of all pixels: so is the mask of all pixels."""
+    square = np.zeros((1, 4, 4, 2), dtype=np.uint8)
+    square[:, 1:3, 1:3] = 1
+    best = trivial_dice({"a": [square], "b": [square], "c": [square]}, ["organ"], ["a", "b"])["organ"]
+    assert best.score == 100 and best.name == "the mean mask of the source sites"
+    left, right = np.zeros_like(square), np.zeros_like(square)
+    left[:, :, :2], right[:, :, 2:] = 1, 1  # the mean mask of the other site is wrong everywhere
+    best = trivial_dice({"a": [left], "b": [right]}, ["organ"], ["a"])["organ"]
+    assert best.name == "every pixel is foreground" and best.score == pytest.approx(100 * 2 / 3)  # 2 * 16 / (16 + 32)
+
+
+def test_figures_of_scores_are_drawn(tmp_path):
+    table = table_of({"fedavg": (50.0, 60.0, 70.0, 40.0), "ccst": (51.0, None, 71.0, 41.0)})
+    save_score_bars(table, table.blocks[0], tmp_path / "bars.png", "bars")
+    rows = {"fedavg": (50.0,), "elcfs, method.ratio=0.0": (51.0,), "elcfs, method.ratio=1.0": (52.0,)}
+    varied = table_of(rows, ("a",))
+    save_score_lines(varied, varied.blocks[0], tmp_path / "lines.png", "lines")
+    assert all((tmp_path / name).stat().st_size > 1000 for name in ("bars.png", "lines.png"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("paper", "entry"), [
+    ("elcfs", "table_2"), ("ccst", "table_1"), ("stable_fdg", "table_4"), ("fisc", "table_11"),
+])  # fmt: skip
+def test_a_small_entry_of_each_paper_runs(paper, entry, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert reproduce.main([paper, entry, "--small", "--set", "federation.rounds=2", "--quiet"]) == 0
+    output = capsys.readouterr().out
+    assert "SMALL RUN" in output and "SYNTHETIC PHANTOM DATA" in output and "paper" in output
+    out = tmp_path / "runs" / f"{paper}-{entry}-small"
+    assert (out / "result.txt").read_text().count("SMALL RUN") == 1
+    assert all(folder.name.endswith("-small") for folder in out.iterdir() if folder.is_dir())
