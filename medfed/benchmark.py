@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
+from medfed.benchmarks.elcfs_round import elcfs_table, time_elcfs
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.expansion import expansion_table, time_expansion
 from medfed.benchmarks.federated_round import round_table, time_round
@@ -23,10 +24,11 @@ from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.cli.program import run_program
 from medfed.core.files import write_atomically
 
-MEASURES: tuple[tuple[str, Callable[[], dict[str, Any]], Callable[[dict[str, Any]], str]], ...] = (
+MEASURES: tuple[tuple[str, Callable[..., dict[str, Any]], Callable[[dict[str, Any]], str]], ...] = (
     ("exchange", time_exchange, exchange_table),
     ("round", time_round, round_table),
     ("larger_round", partial(time_round, size=128, repeats=3), round_table),
+    ("elcfs", time_elcfs, elcfs_table),
     ("jobs", time_jobs, jobs_table),
     ("images", time_images, images_table),
     ("styles", time_styles, styles_table),
@@ -48,6 +50,12 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 on success, 2 after an error that the user can correct.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.benchmark", description=__doc__)
+    names = [name for name, *_ in MEASURES]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names,
+                        help=f"measure only these: {', '.join(names)}")  # fmt: skip
+    parser.add_argument("--jobs", type=_at_least_two, metavar="N",
+                        help="number of processes of the measurement 'jobs', at least 2; the others use one process. "
+                             "Default: as many as cores and memory allow, at least 2")  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for benchmark.json, the raw numbers")
     parser.add_argument("--quiet", action="store_true", help="print nothing; for use with --out")
     args = parser.parse_args(argv)
@@ -59,12 +67,21 @@ def _measure(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
     results = {}
     for name, measure, table in MEASURES:
-        results[name] = measure()
+        if name not in args.only:
+            continue
+        results[name] = measure(jobs=args.jobs) if name == "jobs" else measure()
         if not args.quiet:
             print(table(results[name]), end="\n\n", flush=True)
     if args.out is not None:
         write_atomically(args.out / "benchmark.json", json.dumps(results, indent=2) + "\n")
     return 0
+
+
+def _at_least_two(text: str) -> int:
+    """Return the number of processes on the command line; one process is always measured as well."""
+    if not text.isdigit() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 2, got {text}")
+    return int(text)
 
 
 if __name__ == "__main__":

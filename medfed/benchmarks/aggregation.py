@@ -9,45 +9,53 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medfed.benchmarks.memory import measure_in_new_process, peak_bytes, print_result
+from medfed.core.machine import resident_memory_bytes
+from medfed.core.malloc import keep_freed_memory
 from medfed.functional.weights import average
 from medfed.networks.densenet import DenseNetwork
 
 
-def time_aggregation(n_sites: int = 50, repeats: int = 3) -> dict[str, float]:
-    """Time the weighted average of the weights of DenseNet121 (8 million entries) over many sites.
+def time_aggregation(n_sites: int = 50, repeats: int = 5) -> dict[str, float]:
+    """Time the weighted average of the weights of DenseNet121 (7 million numbers) over many sites.
 
-    The peer is a loop in NumPy over the entries of the state dict that adds the sites' arrays in float64, as `average`
-    does. Both are timed in turn, by the processor time of this process.
+    The peer is a loop in NumPy that adds the sites' arrays, times their fractions, to a sum in float64, as `average`
+    does. The limit is the time to read all weights once. All three are measured in turn, by the processor time of this
+    process.
 
     Args:
         n_sites: number of sites.
-        repeats: how often each of the two is timed.
+        repeats: how often each of the three is timed.
 
     Returns:
-        `n_sites`; `replies_mb`, the size of the weights of all sites in MB (10^6 bytes); `medfed_s` and `numpy_s`, the
-        median times in seconds; `times_faster`, the ratio of the second time to the first; and `max_difference`, the
-        largest difference between the two averages.
+        `n_sites`; `replies_mb`, the size of the weights of all sites in MB (10^6 bytes); `medfed_s`, `numpy_s` and
+        `reading_s`, the median times in seconds; `times_faster`, `numpy_s` divided by `medfed_s`; `limit`, `numpy_s`
+        divided by `reading_s`; `max_difference`, the largest difference between the two averages; and `peak_models`,
+        the memory that `average` needs in addition to the sites' weights, in multiples of the size of the model.
     """
-    network = DenseNetwork().build(3, 2)
-    rng = torch.Generator().manual_seed(0)
-    replies = [_noisy(network.state_dict(), rng) for _ in range(n_sites)]
-    fractions = torch.rand(n_sites, generator=rng, dtype=torch.float64)
-    fractions /= fractions.sum()
-    times: dict[str, list[float]] = {"medfed": [], "numpy": []}
+    replies, fractions = _replies(n_sites)
+    work = {
+        "medfed": lambda: average(replies, fractions),
+        "numpy": lambda: numpy_average(replies, fractions.tolist()),
+        "reading": lambda: [float(entry.sum()) for reply in replies for entry in reply.values()],
+    }
+    times: dict[str, list[float]] = {name: [] for name in work}
     for _ in range(repeats):
-        start = time.process_time()
-        ours = average(replies, fractions)
-        middle = time.process_time()
-        theirs = numpy_average(replies, fractions.tolist())
-        times["medfed"].append(middle - start)
-        times["numpy"].append(time.process_time() - middle)
-    difference = max(float((ours[name].double() - torch.from_numpy(theirs[name])).abs().max()) for name in theirs)
-    medfed_s, numpy_s = statistics.median(times["medfed"]), statistics.median(times["numpy"])
-    n_bytes = sum(entry.numel() * entry.element_size() for entry in replies[0].values())
+        for name, run in work.items():
+            start = time.process_time()
+            run()
+            times[name].append(time.process_time() - start)
+    ours, theirs = average(replies, fractions), numpy_average(replies, fractions.tolist())
+    medians = {f"{name}_s": statistics.median(seconds) for name, seconds in times.items()}
     return {
-        "n_sites": n_sites, "replies_mb": n_sites * n_bytes / 1e6, "medfed_s": medfed_s, "numpy_s": numpy_s,
-        "times_faster": numpy_s / medfed_s, "max_difference": difference,
-    }  # fmt: skip
+        "n_sites": n_sites,
+        "replies_mb": n_sites * _n_bytes(replies[0]) / 1e6,
+        **medians,
+        "times_faster": medians["numpy_s"] / medians["medfed_s"],
+        "limit": medians["numpy_s"] / medians["reading_s"],
+        "max_difference": max(float((ours[n].double() - torch.from_numpy(theirs[n])).abs().max()) for n in theirs),
+        **measure_in_new_process(__name__, f"measure_peak({n_sites})"),
+    }
 
 
 def numpy_average(replies: list[dict[str, Tensor]], fractions: list[float]) -> dict[str, np.ndarray]:
@@ -63,9 +71,37 @@ def numpy_average(replies: list[dict[str, Tensor]], fractions: list[float]) -> d
     means: dict[str, np.ndarray] = {}
     for name, entry in replies[0].items():
         if entry.is_floating_point():
-            arrays = [fraction * reply[name].numpy().astype(np.float64) for fraction, reply in zip(fractions, replies)]
-            means[name] = np.sum(arrays, axis=0)
+            means[name] = np.zeros(entry.shape)
+            for reply, fraction in zip(replies, fractions, strict=True):
+                means[name] += fraction * reply[name].numpy().astype(np.float64)
     return means
+
+
+def measure_peak(n_sites: int) -> None:
+    """Average the weights of many sites and print the additional memory of this process at its peak, as JSON.
+
+    Args:
+        n_sites: number of sites.
+    """
+    keep_freed_memory()  # as every program of medfed does
+    replies, fractions = _replies(n_sites)
+    start_bytes = resident_memory_bytes() or peak_bytes()
+    average(replies, fractions)
+    print_result({"peak_models": (peak_bytes() - start_bytes) / _n_bytes(replies[0])})
+
+
+def _replies(n_sites: int) -> tuple[list[dict[str, Tensor]], Tensor]:
+    """Return different weights of DenseNet121 for each site, and the weight of each site in the average."""
+    network = DenseNetwork().build(3, 2)
+    rng = torch.Generator().manual_seed(0)
+    replies = [_noisy(network.state_dict(), rng) for _ in range(n_sites)]
+    fractions = torch.rand(n_sites, generator=rng, dtype=torch.float64)
+    return replies, fractions / fractions.sum()
+
+
+def _n_bytes(weights: dict[str, Tensor]) -> int:
+    """Return the size of a state dict in bytes."""
+    return sum(entry.nbytes for entry in weights.values())
 
 
 def _noisy(entries: dict[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
@@ -84,6 +120,8 @@ def aggregation_table(result: dict[str, float]) -> str:
     """
     return (
         f"average of the weights of DenseNet121 over {result['n_sites']} sites ({result['replies_mb']:.0f} MB)\n"
-        f"medfed {result['medfed_s']:.2f} s, NumPy {result['numpy_s']:.2f} s: {result['times_faster']:.1f} times "
-        f"faster, largest difference {result['max_difference']:.1e}"
+        f"  medfed {result['medfed_s']:.2f} s, NumPy {result['numpy_s']:.2f} s: {result['times_faster']:.2f} times "
+        f"faster; limit {result['limit']:.2f}, because reading the weights takes {result['reading_s']:.2f} s\n"
+        f"  memory besides the sites' weights: {result['peak_models']:.2f} models; largest difference "
+        f"{result['max_difference']:.1e}"
     )

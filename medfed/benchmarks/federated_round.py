@@ -48,7 +48,7 @@ def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: in
         `federated_over_bare`, `federated_s` divided by `bare_s`.
     """
     task = Segmentation(("organ",), 1, size, (0.0, 1.0))
-    data = {f"site_{index}": _noise_samples(index, n_images, size) for index in range(n_sites)}
+    data = {f"site_{index}": noise_slices(index, n_images, size) for index in range(n_sites)}
     with seeded_layers(0, "initial weights"):
         network = NETWORK.build(1, 1)
     start = State.of(network)
@@ -100,8 +100,14 @@ def _train_federated(
         run.save_round(finished_round, best_round=1)
 
 
-def _noise_samples(index: int, n_images: int, size: int) -> Slices:
-    """Return random images with random masks of one structure."""
+def noise_slices(index: int, n_images: int, size: int) -> Slices:
+    """Return random images with random masks of one structure, as the training data of a site.
+
+    Args:
+        index: number of the site, which seeds the random numbers.
+        n_images: number of images. Each image is of another patient.
+        size: height and width of the images in pixels.
+    """
     rng = stream(0, "noise", index)
     images = torch.rand(n_images, 1, size, size, generator=rng)
     labels = (torch.rand(n_images, 1, size, size, generator=rng) > 0.5).to(torch.uint8)

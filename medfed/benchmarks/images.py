@@ -6,10 +6,6 @@ preparation of one small image.
 
 from __future__ import annotations
 
-import json
-import resource
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -21,6 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from medfed.benchmarks.memory import measure_in_new_process, peak_bytes, print_result
 from medfed.benchmarks.timing import time_alternating
 from medfed.core.malloc import keep_freed_memory
 from medfed.datasets.case import Case
@@ -63,7 +60,7 @@ def time_images(sets: Sequence[Set] = SETS, repeats: int = 3) -> dict[str, Any]:
             ms = time_alternating(
                 {"ours": partial(_ours, timed, shape[0], size), "pillow": partial(_pillow, timed, size)}, repeats
             )
-            memory = _peak_in_new_process(Path(folder), shape, n_images, size)
+            memory = measure_in_new_process(__name__, f"measure_peak({folder!r}, {shape}, {n_images}, {size})")
         rows.append({
             "name": name, **{f"{key}_ms": value / len(timed) for key, value in ms.items()},
             "times_pillow": ms["ours"] / ms["pillow"], **memory,
@@ -120,12 +117,6 @@ def _pillow(cases: list[Case], size: int) -> Iterator[Tensor]:
         yield torch.from_numpy(np.array(mask.resize((size, size), Image.Resampling.NEAREST)))
 
 
-def _peak_in_new_process(folder: Path, shape: tuple[int, int, int], n_images: int, size: int) -> dict[str, float]:
-    command = f"from medfed.benchmarks import images; images.measure_peak({str(folder)!r}, {shape}, {n_images}, {size})"
-    output = subprocess.run([sys.executable, "-c", command], check=True, capture_output=True, text=True).stdout
-    return json.loads(output)
-
-
 def measure_peak(folder: str, shape: tuple[int, int, int], n_images: int, size: int) -> None:
     """Prepare images and print the peak memory of this process above its start, in MiB, as JSON.
 
@@ -138,21 +129,8 @@ def measure_peak(folder: str, shape: tuple[int, int, int], n_images: int, size: 
     keep_freed_memory()  # as every program of medfed does
     with tempfile.TemporaryDirectory() as small:
         _prepare(_write(Path(small), (shape[0], 40, 40), 1), shape[0], 16)
-    start_bytes = _peak_bytes()
+    start_bytes = peak_bytes()
     cases = [Case("site", str(index), Path(folder, "image.png"), Path(folder, "mask.png")) for index in range(n_images)]
     slices = _prepare(cases, shape[0], size)
     prepared_bytes = slices.images.nbytes + slices.labels.nbytes
-    print(json.dumps({"prepared_mib": prepared_bytes / MIB, "peak_mib": (_peak_bytes() - start_bytes) / MIB}))
-
-
-def _peak_bytes() -> int:
-    """Return the largest memory that this process has occupied so far.
-
-    On Linux, a new process inherits the value of `getrusage` from the process that started it, so the value of its own
-    memory is read from /proc.
-    """
-    status = Path("/proc/self/status")
-    if status.is_file():
-        return 1024 * int(status.read_text().partition("VmHWM:")[2].split()[0])
-    unit = 1 if sys.platform == "darwin" else 1024
-    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print_result({"prepared_mib": prepared_bytes / MIB, "peak_mib": (peak_bytes() - start_bytes) / MIB})

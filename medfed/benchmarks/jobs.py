@@ -34,10 +34,13 @@ federation: {{unseen_site: UCL, rounds: 1}}
 """  # network, images and batches of configs/prostate.yaml
 
 
-def time_jobs(cases: int = 8, size: int = 80, repeats: int = 3, n_runs: int = 4) -> dict[str, float | int]:
+def time_jobs(
+    jobs: int | None = None, cases: int = 8, size: int = 80, repeats: int = 3, n_runs: int = 4
+) -> dict[str, float | int]:
     """Time one round of five sites and a comparison of several runs, in one process and in several processes.
 
     Args:
+        jobs: the number of processes, at least 2. None takes what the cores and the memory allow, but at least 2.
         cases: number of synthetic patients of each site.
         size: height and width of the images in pixels, at least 32.
         repeats: how often a round is timed. An additional first round, in which the processes start, is not timed.
@@ -47,14 +50,13 @@ def time_jobs(cases: int = 8, size: int = 80, repeats: int = 3, n_runs: int = 4)
     Returns:
         A dict with these entries:
 
-        - `jobs`: the number of processes, which is what the cores and the memory allow, but at least 2;
-        - `size`, `n_runs` and `repeats`: the arguments;
+        - `jobs`, `size`, `n_runs` and `repeats`: the arguments; `jobs` is the number of processes, never None;
         - `round_1_s` and `round_s`: the median seconds of a round in one process and in `jobs` processes;
         - `round_times_faster`: `round_1_s` divided by `round_s`; `round_limit`: the largest possible value of this
           ratio, for the way in which the sites are divided among the processes;
         - `runs_1_s`, `runs_s`, `runs_times_faster` and `runs_limit`: the same four numbers for the comparison.
     """
-    jobs = max(2, max_processes(threads=1))
+    jobs = jobs or max(2, max_processes(threads=1))
     with tempfile.TemporaryDirectory() as folder, deterministic(threads=1):
         text = CONFIG.format(root=Path(folder) / "data", cases=cases, matrix=max(40, size), size=size)
         config = load_text(text, "benchmark.yaml")

@@ -26,7 +26,9 @@ REPLY, ERROR, STEP, WARNING, READY = b"a", b"e", b"s", b"n", b"r"  # the first b
 POLL_S = 0.2  # how often to check whether to stop
 SEND_TIMEOUT_S = 60  # for a process that does not read a request
 EXIT_TIMEOUT_S = 5  # for a process that has closed its connection to exit
-WORKER_START_S = 5.0  # CPU time that a worker needs to import PyTorch, MONAI and medfed
+# CPU time that a worker needs to import PyTorch, MONAI and medfed: 7 to 10 s were measured on two busy cores, for one
+# worker and for each of two. An idle machine needs less, but workers that start too early make a short run slower.
+WORKER_START_S = 8.0
 MIN_GAIN = 3  # workers must save this many times the time that they need to start
 OWN_PROGRAM = "__main__."  # begins the name of a class that only the program that the user started can import
 

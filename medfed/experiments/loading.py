@@ -23,14 +23,16 @@ class SiteImages:
         dataset: the dataset, which reads the cases.
         task: the task, which prepares the images for the network.
         bar: progress bar, advanced by one for each case.
-        max_cache_bytes: how many bytes of the images of one site or client may stay in memory.
+        n_cases: number of cases that all calls of `samples` read together. All calls together keep at most 4 GiB of
+            images (MAX_CACHE_BYTES) in memory, divided among the calls in proportion to their numbers of cases. Masks
+            and images with masks are always kept. None means that `samples` is called only once.
         notices: how many images have each notice, by (site, notice).
     """
 
     dataset: Dataset
     task: Task
     bar: tqdm
-    max_cache_bytes: int = MAX_CACHE_BYTES
+    n_cases: int | None = None
     notices: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def samples(self, cases: Sequence[Case]) -> Any:
@@ -47,7 +49,8 @@ class SiteImages:
         """
         if not cases:
             return None
-        return self.task.load(self.dataset, cases, self._notice, self.bar.update, self.max_cache_bytes)
+        max_cache_bytes = MAX_CACHE_BYTES * len(cases) // (self.n_cases or len(cases))
+        return self.task.load(self.dataset, cases, self._notice, self.bar.update, max_cache_bytes)
 
     def check_files(self, cases: Sequence[Case]) -> None:
         """Read the cases that will be tested after the training, to find damaged files before the training starts.

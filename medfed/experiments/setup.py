@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from medfed.networks.base import NetworkSettings
 from medfed.networks.input_scale import prepend_input_scale
 from medfed.networks.tent import Tent
 from medfed.tasks.factory import task_of_dataset
-from medfed.tasks.task import MAX_CACHE_BYTES, Task
+from medfed.tasks.task import Task
 
 OTHER_NETWORK = {  # by whether the network segments: what it does, what the data hold, a network for such data
     True: ("segments images", "images to classify", "densenet"),
@@ -154,7 +154,7 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
     validation_site: ValidationSite | None = None
     sites: list[Site] = []
     with tqdm(disable=True) as bar:
-        images = SiteImages(dataset, task, bar, int(share * MAX_CACHE_BYTES))
+        images = SiteImages(dataset, task, bar, _n_cases(patients_of.get(name, splits.get(name)) for name in names))
         for name in names:
             if name == config.federation.validation_site:
                 validation_site = build.validation_site(name, splits[name], images)
@@ -170,14 +170,19 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
 
 
 def _patients_of(splits: Mapping[str, Split], clients: Mapping[str, Split]) -> tuple[Mapping[str, Split], float]:
-    """Return the patients of each site or client that trains, and its share of what one site may cache.
+    """Return the patients of each site or client that trains, and its share of what one site may store on the disk.
 
-    All clients together cache no more than the sites would, so the share of a client is at most 1.
+    All clients together store no more than the sites would, so the share of a client is at most 1.
     """
     training = {site: patients for site, patients in splits.items() if patients.train}
     patients_of = clients or training
     n_sites = len(training)
     return patients_of, n_sites / max(len(patients_of), n_sites)
+
+
+def _n_cases(patients: Iterable[Split | None]) -> int:
+    """Return the number of training and validation cases of some sites or clients; None counts as 0."""
+    return sum(len(split.train) + len(split.validation) for split in patients if split)
 
 
 def prepare_device(config: Config) -> torch.device:
@@ -353,9 +358,9 @@ def _read_sites(
     patients_of, share = _patients_of(splits, clients)
     with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
               disable=quiet, dynamic_ncols=True, leave=False) as bar:
-        images = SiteImages(dataset, build.task, bar, int(share * MAX_CACHE_BYTES))
-        sites = [build.site(name, patients, images, share) for name, patients in patients_of.items()]
         name = build.config.federation.validation_site
+        images = SiteImages(dataset, build.task, bar, _n_cases([*patients_of.values(), splits.get(name)]))
+        sites = [build.site(name, patients, images, share) for name, patients in patients_of.items()]
         validation_site = build.validation_site(name, splits[name], images) if name else None
         for patients in splits.values():
             images.check_files(patients.test)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 Weights = Mapping[str, Tensor]
-CHUNK_SIZE = 1 << 16  # elements of an entry that are summed at a time
+MAX_CONVERTED = 1 << 20  # elements that are converted to float64 at a time, which bounds the memory
 
 
 def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
@@ -42,45 +42,28 @@ def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
         )
     for other in weights[1:]:
         check_same_entries(weights[0], other)
-    first = weights[0]
-    averages: dict[str, Tensor] = {}
-    for names in _groups(first):
-        total = _weighted_sum([[w[name].reshape(-1) for name in names] for w in weights], fractions.tolist())
-        parts = total.split([first[name].numel() for name in names])
-        averages |= {name: part.view(first[name].shape).to(first[name].dtype) for name, part in zip(names, parts)}
-    return {
-        name: averages[name] if name in averages else torch.stack([w[name] for w in weights]).amax(dim=0)
-        for name in first
-    }
+    factors = fractions.tolist()
+    return {name: _average_entry([entries[name] for entries in weights], factors) for name in weights[0]}
 
 
-def _groups(entries: Weights) -> list[list[str]]:
-    """Divide the floating-point entries among groups of at most `CHUNK_SIZE` elements, or of one larger entry."""
-    groups: list[list[str]] = []
-    size = CHUNK_SIZE
-    for name, entry in entries.items():
-        if not entry.is_floating_point():
-            continue
-        if size + entry.numel() > CHUNK_SIZE:
-            groups.append([])
-            size = 0
-        groups[-1].append(name)
-        size += entry.numel()
-    return groups
+def _average_entry(entries: list[Tensor], fractions: list[float]) -> Tensor:
+    """Return the weighted average of one entry of several state dicts; the largest value for integers."""
+    if not entries[0].is_floating_point():
+        return torch.stack(entries).amax(dim=0)
+    total = torch.zeros(entries[0].shape, dtype=torch.float64)
+    if total.numel() <= MAX_CONVERTED:
+        _add_weighted(total, entries, fractions)
+    else:
+        parts = (entry.reshape(-1).split(MAX_CONVERTED) for entry in entries)
+        for part, *values in zip(total.view(-1).split(MAX_CONVERTED), *parts, strict=True):
+            _add_weighted(part, values, fractions)
+    return total.to(entries[0].dtype)
 
 
-def _weighted_sum(flat: list[list[Tensor]], fractions: list[float]) -> Tensor:
-    """Return the weighted sum (n,) in float64 of vectors, each given as the list of its parts.
-
-    The elements are summed in chunks that stay in the processor's cache, each in the order of the vectors.
-    """
-    total = torch.zeros(sum(len(part) for part in flat[0]), dtype=torch.float64)
-    for start in range(0, len(total), CHUNK_SIZE):
-        chunk = slice(start, start + CHUNK_SIZE)
-        for parts, fraction in zip(flat, fractions, strict=True):
-            vector = parts[0][chunk] if len(parts) == 1 else torch.cat(parts)
-            total[chunk].add_(vector.to(torch.float64), alpha=fraction)
-    return total
+def _add_weighted(total: Tensor, values: list[Tensor], fractions: list[float]) -> None:
+    """Add tensors times their fractions to a float64 tensor, in place; PyTorch converts each tensor to float64."""
+    for value, fraction in zip(values, fractions, strict=True):
+        total.add_(value, alpha=fraction)
 
 
 def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]) -> Tensor:
@@ -96,7 +79,7 @@ def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]
     """
     total = start.to(torch.float64, copy=True)
     for change, scale in zip(changes, scales, strict=True):
-        total.add_(change.to(torch.float64), alpha=scale)
+        total.add_(change, alpha=scale)
     return total.to(start.dtype)
 
 

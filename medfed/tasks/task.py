@@ -19,7 +19,7 @@ from medfed.tasks.evaluation import Evaluation, chosen_metrics
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.scoring import Scoring
 
-MAX_CACHE_BYTES = 2 * 2**30  # largest memory for a site's images; the others are read from disk each time they are used
+MAX_CACHE_BYTES = 4 * 2**30  # for the images that one process keeps in memory; the others are read for each use
 Notice = Callable[[Case, Sequence[str]], None]  # called for each case that was read, with its notices
 Advance = Callable[[int], object]  # called with the number of cases that were processed, for a progress bar
 

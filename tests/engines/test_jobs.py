@@ -95,9 +95,9 @@ def test_workers_start_when_the_time_that_they_save_is_worth_it(tiny_phantom, tm
     simulation = build_experiment(config, tmp_path / "short", quiet=True, jobs=None)
     simulation.engine.reading_s = 0.0
     request = dict.fromkeys(["BMC", "HK", "RUNMC"], Message("train", facts={"round": 1}))
-    # Five trainings are left, of which two workers save half the time; starting them takes 5 s.
-    assert simulation.engine._n_workers_worth_it(5.0, request, n_left=2) == 1
-    assert simulation.engine._n_workers_worth_it(7.0, request, n_left=2) == 2
+    # Five trainings are left, of which two workers save half the time; starting them takes 8 s.
+    assert simulation.engine._n_workers_worth_it(9.0, request, n_left=2) == 1
+    assert simulation.engine._n_workers_worth_it(10.0, request, n_left=2) == 2
     monkeypatch.setattr(worker_process, "WORKER_START_S", -1e6)
     assert rounds(config, tmp_path / "long", None, n=2)[0] == expected
     record = [".without_memory.json", ".without_memory.json.lock"]

@@ -4,8 +4,9 @@ import pytest
 from forked_workers import fork_workers
 
 from medfed import benchmark
-from medfed.benchmarks import images
+from medfed.benchmarks import aggregation, images
 from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
+from medfed.benchmarks.elcfs_round import Case, elcfs_table, time_elcfs
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.expansion import expansion_table, time_expansion
 from medfed.benchmarks.federated_round import round_table, time_round
@@ -14,6 +15,8 @@ from medfed.benchmarks.messages import count_bytes, messages_table
 from medfed.benchmarks.methods import METHODS, methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
 from medfed.benchmarks.styles import styles_table, time_styles
+from medfed.methods.elcfs import ELCFS
+from medfed.networks.unet import UNet
 
 
 def test_the_three_forms_of_the_exchange_agree_and_ratios_are_of_the_times():
@@ -28,6 +31,16 @@ def test_a_round_is_timed_against_the_bare_loops():
     result = time_round(size=32, n_sites=2, n_images=8, repeats=1)
     assert result["federated_over_bare"] == result["federated_s"] / result["bare_s"] > 0
     assert "the federation adds" in round_table(result)
+
+
+def test_the_parts_of_a_round_of_elcfs_add_up_to_the_round():
+    case = Case(32, UNet(features=(4, 4, 4, 8, 8, 4)), 2, 4, ELCFS(alpha=0.1, ring_width=1))
+    result = time_elcfs([case], repeats=1)
+    (row,) = result["rows"]
+    assert row["over_limit"] == pytest.approx(row["elcfs_ms"] / row["fedavg_ms"] / (8 / 3))
+    assert sum(row["parts_s"].values()) == pytest.approx(row["round_s"])
+    assert all(seconds > 0 for seconds in row["parts_s"].values())  # every part was found in the profile
+    assert "exchange amplitudes" in elcfs_table(result)
 
 
 @pytest.mark.slow
@@ -49,6 +62,16 @@ def test_the_program_prints_the_tables_and_saves_the_numbers(tmp_path, monkeypat
     output = capsys.readouterr().out
     assert "frequency exchange" in output and "one round of FedAvg" in output
     assert set(json.loads((tmp_path / "out" / "benchmark.json").read_text())) == {"exchange", "round"}
+
+
+def test_only_the_named_measurements_run_and_the_processes_are_those_of_the_row_of_jobs(monkeypatch, capsys):
+    calls = []
+    fakes = [("round", lambda: calls.append("round"), str), ("jobs", lambda jobs: calls.append(jobs), str)]
+    monkeypatch.setattr(benchmark, "MEASURES", fakes)
+    assert benchmark.main(["--only", "jobs", "--jobs", "3", "--quiet"]) == 0 and calls == [3]
+    with pytest.raises(SystemExit):
+        benchmark.main(["--jobs", "1"])
+    assert "at least 2, got 1" in capsys.readouterr().err
 
 
 def test_a_site_gets_the_model_once_a_round_and_not_at_all_for_the_statistics_of_images():
@@ -89,14 +112,15 @@ def test_the_timed_distances_equal_those_of_monai():
 
 
 def test_preparing_images_is_compared_with_pillow_and_with_the_size_of_the_result(monkeypatch):
-    monkeypatch.setattr(images, "_peak_in_new_process", lambda *_: {"prepared_mib": 2.0, "peak_mib": 3.0})
+    monkeypatch.setattr(images, "measure_in_new_process", lambda *_: {"prepared_mib": 2.0, "peak_mib": 3.0})
     result = images.time_images([("few", (3, 60, 40), 3, 16)], repeats=1)
     (row,) = result["rows"]
     assert row["times_prepared"] == 1.5 and abs(row["times_pillow"] - row["ours_ms"] / row["pillow_ms"]) < 1e-9
     assert "few" in images.images_table(result)
 
 
-def test_the_timed_averages_agree():
+def test_the_timed_averages_agree(monkeypatch):
+    monkeypatch.setattr(aggregation, "measure_in_new_process", lambda *_: {"peak_models": 1.0})
     result = time_aggregation(n_sites=2, repeats=1)
     assert result["max_difference"] < 1e-6 and result["times_faster"] == result["numpy_s"] / result["medfed_s"]
     assert result["replies_mb"] == pytest.approx(2 * 28.1, abs=1) and "2 sites" in aggregation_table(result)

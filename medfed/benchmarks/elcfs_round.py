@@ -1,0 +1,205 @@
+"""Time of a training step of ELCFS relative to FedAvg, and where the time of a round of ELCFS goes.
+
+With one restyled copy of each image, a step of ELCFS needs at least 8/3 of the time of a step of FedAvg. FedAvg needs
+one forward pass and one backward pass, which takes as long as two forward passes: 3 in total. ELCFS needs two forward
+passes, the gradient of the inner step (as long as two), and a backward pass through both (four): 8 in total.
+"""
+
+from __future__ import annotations
+
+import cProfile
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medfed.benchmarks.federated_round import noise_slices
+from medfed.core.determinism import deterministic
+from medfed.core.seeds import seeded_layers
+from medfed.engines.in_process import InProcess
+from medfed.federation.message import Message, State
+from medfed.federation.method import Method
+from medfed.federation.rounds import federate
+from medfed.federation.settings import Federation, Training
+from medfed.federation.site import Site
+from medfed.methods.elcfs import ELCFS
+from medfed.methods.fedavg import FedAvg
+from medfed.networks.base import NetworkSettings
+from medfed.networks.elcfs_unet import ElcfsUNet
+from medfed.networks.unet import UNet
+from medfed.outputs.run_folder import RunFolder
+from medfed.tasks.segmentation import Segmentation
+
+MIN_RATIO = 8 / 3
+N_SITES = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """Size of the computation, as in a config.
+
+    Args:
+        size: height and width of the images in pixels.
+        network: settings of the network.
+        batch_size: number of images in a training step.
+        n_images: number of training images of each site.
+        elcfs: settings of ELCFS.
+    """
+
+    size: int
+    network: NetworkSettings
+    batch_size: int
+    n_images: int
+    elcfs: ELCFS
+
+
+CASES = (  # as in configs/prostate.yaml and configs/prostate_paper.yaml, there with one restyled copy of each image
+    Case(80, UNet(features=(16, 16, 32, 64, 128, 16)), 4, 40, ELCFS(alpha=0.04, ring_width=2)),
+    Case(384, ElcfsUNet(), 5, 5, ELCFS(alpha=0.01)),
+)
+Function = tuple[str, str, str]  # end of the file, name of the function, end of the file that calls it; "" is any
+PARTS: dict[str, tuple[Function, ...]] = {  # no function is called inside another one of this table
+    "read batches": (("tasks/segmentation.py", "batch", "federation/site.py"),),
+    "augment": (("tasks/segmentation.py", "augment", "federation/site.py"),),
+    "exchange amplitudes": (("functional/fourier.py", "", "methods/elcfs.py"),),
+    "forward, inner step, losses": (("methods/elcfs.py", "loss", "federation/site.py"),),
+    "backward": (("torch/_tensor.py", "backward", "federation/site.py"),),
+    "optimiser": (
+        ("torch/optim/optimizer.py", "", "federation/site.py"), ("torch/_compile.py", "", "federation/site.py"),
+        ("torch/optim/adam.py", "", "federation/site.py"),
+    ),
+    "validate": (("federation/site.py", "_validate", "federation/site.py"),),
+    "messages": (
+        ("federation/message.py", "to_bytes", ""), ("federation/message.py", "from_bytes", ""),
+        ("federation/ledger.py", "message_rows", ""), ("federation/reply_checks.py", "validate_replies", ""),
+    ),
+    "aggregate": (("federation/rounds.py", "aggregate", "federation/rounds.py"),),
+    "save": (("outputs/run_folder.py", "save_round", ""),),
+}  # fmt: skip
+INSIDE = {"forward, inner step, losses": "exchange amplitudes"}  # the second part is a part of the first one
+
+
+def time_elcfs(cases: Sequence[Case] = CASES, repeats: int = 3) -> dict[str, Any]:
+    """Time training steps of FedAvg and ELCFS in turn, and profile one round of ELCFS, with one thread.
+
+    The images are random noise. All times are processor times, so that other programs disturb the results less.
+
+    Args:
+        cases: the sizes of the computation.
+        repeats: how often the training of a site is timed with each method, after one training that is not counted.
+
+    Returns:
+        A dict with `repeats` and `rows`, a list with one dict for each case:
+
+        - `size` and `batch_size`: as in the case;
+        - `fedavg_ms` and `elcfs_ms`: the median time of a training step in milliseconds;
+        - `over_fedavg`: `elcfs_ms` divided by `fedavg_ms`; `over_limit`: this ratio divided by 8/3;
+        - `round_s`: the time of a round of two sites with validation, in seconds, with the profiler's own overhead;
+        - `parts_s`: dictionary from the name of a part of the round to its seconds. "other" is the rest.
+    """
+    with deterministic(threads=1):
+        return {"repeats": repeats, "rows": [_measure(case, repeats) for case in cases]}
+
+
+def _measure(case: Case, repeats: int) -> dict[str, Any]:
+    step_ms = _time_steps(case, {"fedavg": FedAvg(), "elcfs": case.elcfs}, repeats)
+    ratio = step_ms["elcfs"] / step_ms["fedavg"]
+    parts = _profile_round(case)
+    return {
+        "size": case.size, "batch_size": case.batch_size, "fedavg_ms": step_ms["fedavg"], "elcfs_ms": step_ms["elcfs"],
+        "over_fedavg": ratio, "over_limit": ratio / MIN_RATIO, "round_s": sum(parts.values()), "parts_s": parts,
+    }  # fmt: skip
+
+
+def _time_steps(case: Case, methods: Mapping[str, Method], repeats: int) -> dict[str, float]:
+    """Return the median time of a training step with each method, in milliseconds."""
+    requests: dict[str, tuple[Site, Message]] = {}
+    for name, method in methods.items():
+        sites, start = _build(case, method)
+        one_site = Federation(rounds=1, clients_per_round=1)  # trains, which warms up; both sites share
+        state = next(federate(method, InProcess(sites), start, one_site, 0, sites[0].settings)).state
+        requests[name] = sites[0], Message("train", start.weights, method.broadcast(state, "site_0"), {"round": 2})
+    times: dict[str, list[float]] = {name: [] for name in methods}
+    for _ in range(repeats):
+        for name, (site, request) in requests.items():
+            began = time.process_time()
+            n_steps = site.reply(request).facts["steps"]
+            times[name].append(1e3 * (time.process_time() - began) / n_steps)
+    return {name: statistics.median(step_ms) for name, step_ms in times.items()}
+
+
+def _profile_round(case: Case) -> dict[str, float]:
+    """Return the seconds of each part of the second round of ELCFS; the first round warms up."""
+    sites, start = _build(case, case.elcfs)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunFolder(Path(folder))
+        engine = InProcess(sites, run.path / "sites")
+        rounds = federate(case.elcfs, engine, start, Federation(rounds=2), 0, sites[0].settings)
+        run.save_round(next(rounds), best_round=1)
+        profile = cProfile.Profile(time.process_time, builtins=False)
+        profile.enable()
+        run.save_round(next(rounds), best_round=1)
+        profile.disable()
+    profile.create_stats()
+    parts = {name: sum(_seconds(profile, *function) for function in functions) for name, functions in PARTS.items()}
+    for outer, inner in INSIDE.items():
+        parts[outer] -= parts[inner]
+    total = sum(own for _, _, own, _, _ in profile.stats.values())
+    return {**parts, "other": total - sum(parts.values())}
+
+
+def _seconds(profile: cProfile.Profile, file: str, name: str, caller_file: str) -> float:
+    """Return the total time of the calls of some functions in seconds: all calls, or those from one file."""
+    seconds = 0.0
+    for (path, _, function), (_, _, _, all_calls, callers) in profile.stats.items():
+        if path.endswith(file) and name in (function, ""):
+            calls = [total for (caller, _, _), (_, _, _, total) in callers.items() if caller.endswith(caller_file)]
+            seconds += sum(calls) if caller_file else all_calls
+    return seconds
+
+
+def _build(case: Case, method: Method) -> tuple[list[Site], State]:
+    """Return two sites with images of noise, and the state before the first round."""
+    task = Segmentation(("organ",), 1, case.size, (0.0, 1.0))
+    with seeded_layers(0, "initial weights"):
+        network = method.wrap_network(case.network.build(1, 1), case.network)
+    n_validation = max(1, case.n_images // 5)
+    sites = [
+        Site(f"site_{index}", noise_slices(index, case.n_images, case.size),
+             noise_slices(N_SITES + index, n_validation, case.size), task, method, network, case.network,
+             Training(batch_size=case.batch_size), frozenset(), local_epochs=1, seed=0)
+        for index in range(N_SITES)
+    ]  # fmt: skip
+    return sites, State.of(network)
+
+
+def elcfs_table(result: dict[str, Any]) -> str:
+    """Format the times of ELCFS as a text table for the terminal.
+
+    Args:
+        result: the result of `time_elcfs`.
+
+    Returns:
+        Several lines of text, without a line break at the end.
+    """
+    rows = result["rows"]
+    steps = [
+        f"  {row['size']:>4} px, batches of {row['batch_size']:<12}{row['fedavg_ms']:>10.1f}{row['elcfs_ms']:>10.1f}"
+        f"{row['over_fedavg']:>10.2f}x{row['over_limit']:>9.2f}x"
+        for row in rows
+    ]
+    cells = {
+        name: [f"{row['parts_s'][name]:>10.3f}{row['parts_s'][name] / row['round_s']:>8.1%}" for row in rows]
+        for name in rows[0]["parts_s"]
+    }
+    return "\n".join([
+        f"a training step of ELCFS and FedAvg, one thread, processor time, median of {result['repeats']}",
+        f"  {'':<32}{'FedAvg ms':>10}{'ELCFS ms':>10}{'ratio':>11}{'/ (8/3)':>10}",
+        *steps,
+        "where the time of a round of ELCFS goes: two sites with validation, processor time in seconds and its share",
+        f"  {'part':<32}" + "".join(f"{row['size']:>7} px{'':>8}" for row in rows),
+        *(f"  {name:<32}" + "".join(shares) for name, shares in cells.items()),
+    ])  # fmt: skip
