@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from medfed.datasets.card import Card
-from medfed.datasets.folder_classes import FolderClasses
+from medfed.datasets.class_folders import _ClassFolders
 
 
 @dataclass(frozen=True)
-class OfficeHome(FolderClasses):
+class OfficeHome(_ClassFolders):
     """Office-Home: 65 classes of objects in four domains, which are the sites. No image shows a patient.
 
-    The fields are explained at `FolderClasses` and `Dataset`.
+    `python -m medfed.keys officehome` explains the fields.
     """
 
     generality: ClassVar[int] = 0

@@ -10,16 +10,16 @@ from typing import ClassVar
 from medfed.core.errors import UserError
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
-from medfed.datasets.folder_classes import FolderClasses
+from medfed.datasets.class_folders import _ClassFolders
 
 LISTS = {"train": "train", "validation": "crossval"}  # part of the split: its word in the name of the list
 
 
 @dataclass(frozen=True)
-class PACS(FolderClasses):
+class PACS(_ClassFolders):
     """PACS: seven classes of objects in four domains, which are the sites. No image shows a patient.
 
-    The fields that are not explained here are explained at `FolderClasses` and `Dataset`.
+    `python -m medfed.keys pacs` explains the fields that are not explained here.
 
     Args:
         lists: folder with the lists in which the authors of PACS divide each domain into 90 % for training and 10 % for

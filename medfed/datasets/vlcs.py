@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from medfed.datasets.card import Card
-from medfed.datasets.folder_classes import FolderClasses
+from medfed.datasets.class_folders import _ClassFolders
 
 
 @dataclass(frozen=True)
-class VLCS(FolderClasses):
+class VLCS(_ClassFolders):
     """VLCS: five classes of objects in four collections of photographs, which are the sites. No image shows a patient.
 
-    The fields are explained at `FolderClasses` and `Dataset`.
+    `python -m medfed.keys vlcs` explains the fields.
     """
 
     generality: ClassVar[int] = 0

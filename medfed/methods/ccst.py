@@ -14,8 +14,8 @@ equally, preset "released"). Single styles are those that the sites sent (the co
 Training and validation images are split before the expansion (the code styles first, so that styled copies of training
 images are in its validation set; the paper does not say). The batch statistics of the code's DenseNet are a setting of
 the network (`network.norm`). Departures from the paper: the codec that comes with medfed is not the paper's, which is a
-VGG-19 and a decoder (`codec`). Blank images are left out of a style. Images are redrawn at their own size. They are
-computed when they are first needed instead of before training; the result is the same, rounded to float16.
+VGG-19 and a decoder (`codec`). Blank images are left out of a style. Images are redrawn at their own size. Styled
+images are computed when they are first needed instead of before training; the result is the same, rounded to float16.
 """
 
 from __future__ import annotations

@@ -131,6 +131,8 @@ class Part:
         for methods in (self.methods, self.small.methods):
             if methods is not None and BASELINE not in methods:
                 raise ValueError(f"methods: expected {BASELINE} among them, got {', '.join(methods)}")
+            if spaced := [method for method in methods or () if ", " in method]:  # separates the varied settings
+                raise ValueError(f"methods: '{spaced[0]}' has a space after a comma; leave it out")
 
 
 @dataclass(frozen=True)

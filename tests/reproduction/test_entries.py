@@ -17,6 +17,8 @@ from medfed.reproduction.commands import Command, commands_of, read_folders
 from medfed.reproduction.entries import PAPERS, Entry, Part, load_paper, load_source
 from medfed.reproduction.rows import match
 
+published = cache(load_table)
+
 
 @cache
 def grid_of(config: str, changes: tuple[str, ...]) -> Grid:
@@ -55,7 +57,7 @@ def test_every_column_of_a_published_table_is_a_site_and_every_row_a_method_of_t
     for entry in load_paper(paper).entries:
         for part in entry.parts:
             for result in filter(lambda result: result.table, part.results):
-                block = load_table(result.table).block(result.block)
+                block = published(result.table).block(result.block)
                 known = result.columns or load_source(part.data).columns
                 assert set(block.columns) <= set(known) or block.columns[0] == "l1", (entry.name, block.title)
                 absent = {row.printed for row in block.rows if match(row.method, list(part.methods)) is None}
@@ -104,6 +106,8 @@ def test_small_runs_use_a_phantom_or_the_folder_that_is_given(tmp_path):
 def test_an_entry_needs_fedavg_and_something_to_run_or_a_reason():
     with pytest.raises(ValueError, match="methods: expected fedavg among them, got elcfs"):
         Part("a", "pacs", "pacs_ccst", ("elcfs",))
+    with pytest.raises(ValueError, match="has a space after a comma"):
+        Part("a", "pacs", "pacs_ccst", ("fedavg", "dsu:stages=[1, 2]"))
     with pytest.raises(ValueError, match="table_1: neither parts nor missing"):
         Entry("table_1", "a table")
     part = Part("a", "pacs", "pacs_ccst", ("fedavg",))

@@ -29,6 +29,7 @@ FOLDERS = {  # the same for `folder_classes`, by the last folder of `data.root` 
     "officehome": "OfficeHome",
     "vlcs": "VLCS",
     "digitsdg": "Digits-DG",
+    "domainnet": "DomainNet",
     "iwildcam": "IWildCam",
 }
 WARNING = (
