@@ -144,6 +144,11 @@ class HarmoFL(Method):
         """Whether `share` reads the network's weights: False, because a site shares only amplitudes of its images."""
         return False
 
+    @property
+    def non_negative(self) -> frozenset[str]:
+        """Names of tensors in replies that have no negative numbers: the site's mean amplitudes."""
+        return frozenset({WINDOW})
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the low-frequency amplitudes of the Fourier transform, averaged over the site's training images.
 
