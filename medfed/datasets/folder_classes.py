@@ -13,8 +13,8 @@ from medfed.datasets.class_folders import _ClassFolders
 class FolderClasses(_ClassFolders):
     """Your own images for classification, found as `ROOT/SITE/CLASS/NAME.png`, the layout of PACS.
 
-    Every site has a folder for every class; the folder may be empty. The command `python -m medfed.keys folder_classes`
-    explains the fields.
+    Every site has a folder for every class; the folder may be empty. `python -m medfed.keys folder_classes` explains
+    the fields.
     """
 
     generality: ClassVar[int] = 1

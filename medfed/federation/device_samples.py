@@ -69,7 +69,7 @@ def on_device(samples: Samples, device: torch.device, max_bytes: int) -> Samples
         return samples
     parts = [part.to(device) for part in batches(samples, COPY_BATCH_SIZE)]
     views = {name: torch.cat([part.views[name] for part in parts]) for name in first.views}
-    moments = None if first.moments is None else torch.cat([part.moments for part in parts])
+    moments = None if first.moments is None else torch.cat([part.moments for part in parts if part.moments is not None])
     labels = torch.cat([part.label for part in parts])
     whole = Batch(torch.cat([part.image for part in parts]), labels, views, moments)
     return DeviceSamples(whole, samples.n_patients)

@@ -148,8 +148,8 @@ def _command(part: Part, small: bool, folder: str | None, more: Sequence[str], s
     source, change = load_source(part.data), part.small
     root = (f"data.root={folder}",) if folder else ()
     if not small:
-        return Command(part, part.config, (*part.set, *root, *more), part.methods, part.vary, part.sites, part.pairs,
-                       seeds or part.seeds)  # fmt: skip
+        changes = _last_of_each_key((*part.set, *root, *more))
+        return Command(part, part.config, changes, part.methods, part.vary, part.sites, part.pairs, seeds or part.seeds)
     stand_in = source.stand_in if not folder else ""
     images = root or source.phantom
     chosen = {
@@ -159,5 +159,10 @@ def _command(part: Part, small: bool, folder: str | None, more: Sequence[str], s
     if stand_in:  # its sites have other names
         chosen |= {"sites": source.phantom_sites, "pairs": ()}
     own = (text for text in part.set if not text.startswith("network."))  # a small run has its own network
-    return Command(part, part.config, (*own, *images, *source.small, *change.set, *more), **chosen, seeds=seeds or 1,
-                   stand_in=stand_in)  # fmt: skip
+    changes = _last_of_each_key((*own, *images, *source.small, *change.set, *more))
+    return Command(part, part.config, changes, **chosen, seeds=seeds or 1, stand_in=stand_in)
+
+
+def _last_of_each_key(changes: Sequence[str]) -> tuple[str, ...]:
+    """Return the changes KEY=VALUE without those that a later one replaces."""
+    return tuple({change.partition("=")[0]: change for change in changes}.values())

@@ -215,7 +215,7 @@ class Segmentation(Task):
 
     def _prepare_mask(self, volume: Volume) -> Tensor:
         """Return the mask of a volume on the grid of its prepared slices, (D, K, S, S) for K structures."""
-        oriented = Orientationd("mask", axcodes="RAS", labels=AXES)({"mask": volume.mask})["mask"]
+        oriented = Compose([Orientationd("mask", axcodes="RAS", labels=AXES)])({"mask": volume.mask})["mask"]
         size = (self.image_size, self.image_size)
         return F.interpolate(oriented.as_tensor().movedim(-1, 0), size, mode="nearest-exact")
 

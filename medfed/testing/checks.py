@@ -526,7 +526,8 @@ def _check_finite(rounds: Sequence[Round], situation: str) -> None:
 
 def _first_sample(samples: Any) -> Any:
     """Return samples of the same class that hold the first image only."""
-    return type(samples)(*(part[:1] if isinstance(part, torch.Tensor) else 1 for part in vars(samples).values()))
+    parts = vars(samples).values()  # tensors with one row per image; None; the number of patients
+    return type(samples)(*(1 if isinstance(part, int) else part if part is None else part[:1] for part in parts))
 
 
 def _digest(done: Round) -> str:

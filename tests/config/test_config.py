@@ -136,7 +136,7 @@ BAD_VALUES = {
     "unknown key in evaluation": (
         "evaluation: {treshold: 0.5}",
         "a.yaml: evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, largest_component, "
-        "tent, tent_learning_rate, boundary_distance, metrics",
+        "tent, tent_learning_rate, boundary_distance, unseen_every, also_on, metrics",
     ),
     "text for a whole number": (
         'federation: {rounds: "3"}',
@@ -353,7 +353,7 @@ def test_names_of_any_script_are_fine():
 
 
 @pytest.mark.parametrize("override, wrong", [
-    ("method.ratio=1.5", "ratio: must be one of uniform, one or lie in [0, 1], got 1.5"),
+    ("method.ratio=1.5", "ratio: must be one of uniform, one or lie in [0, 1] or be a list of 2 numbers, got 1.5"),
     ("method.alpha=0.5", "alpha: must lie in [0, 0.5), got 0.5"),
     ("method.alpha=-0.01", "alpha: must lie in [0, 0.5), got -0.01"),
     ("method.gamma=-1", "gamma: must be at least 0, got -1"),

@@ -27,7 +27,7 @@ class Scaled(ToySegmentation):
     """The toy federation whose network standardises its input by the constants of all sites."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(n_images=4)
         self.task = replace(self.task, standardised="dataset")
 
     def network(self, method, seed=0):
@@ -37,7 +37,7 @@ class Scaled(ToySegmentation):
 
 
 def rounds_of(toy, method, n=2, engine=None, state=None, privacy=None):
-    engine = engine or toy.engine(method)
+    engine = engine or toy.engine(method, sites=("north", "south"))
     for site in engine.local_sites if privacy else ():
         site.privacy = privacy
     return list(federate(method, engine, state or toy.start(method), Federation(rounds=n), 0))
@@ -45,7 +45,7 @@ def rounds_of(toy, method, n=2, engine=None, state=None, privacy=None):
 
 def test_constants_are_those_of_all_pixels_of_all_training_images_and_stay_the_same():
     toy, method = Scaled(), FedAvg()
-    engine = toy.engine(method)
+    engine = toy.engine(method, sites=("north", "south"))
     pixels = np.concatenate([site.training.images.double().numpy().ravel() for site in engine.local_sites])
     for done in rounds_of(toy, method, engine=engine):
         assert float(done.state.weights[INPUT_MEAN]) == pytest.approx(pixels.mean(), rel=1e-6)
@@ -71,7 +71,7 @@ def test_the_network_trains_on_images_that_are_standardised_by_the_constants():
     """The result is the same as with the task's own constants and a network without the layer."""
     toy, method = Scaled(), FedAvg()
     last = rounds_of(toy, method)[-1].state.weights
-    plain = ToySegmentation()
+    plain = ToySegmentation(n_images=4)
     constants = tuple((float(entry),) for entry in constants_of(last).values())
     plain.task = replace(plain.task, standardised="dataset", constants=constants)
     expected = rounds_of(plain, method)[-1].state.weights
@@ -80,7 +80,7 @@ def test_the_network_trains_on_images_that_are_standardised_by_the_constants():
 
 def test_the_moments_are_in_the_ledger_once_and_the_dry_run_shows_them():
     toy, method = Scaled(), ELCFS(alpha=0.1, min_patients=1)
-    engine = toy.engine(method)
+    engine = toy.engine(method, sites=("north", "south"))
     rows = [row for done in rounds_of(toy, method, engine=engine) for row in done.ledger if row["kind"] == "share"]
     up = [(row["site"], row["name"], row["round"]) for row in rows if row["direction"] == "up"]
     sites = sorted(site.name for site in engine.local_sites)
@@ -95,7 +95,7 @@ def test_the_moments_are_in_the_ledger_once_and_the_dry_run_shows_them():
 def test_resuming_gives_the_same_weights():
     toy, method = Scaled(), FedAvg()
     whole = rounds_of(toy, method)
-    engine = toy.engine(method)
+    engine = toy.engine(method, sites=("north", "south"))
     (first,) = rounds_of(toy, method, 1, engine)
     resumed = rounds_of(toy, method, 2, engine, first.state)
     assert digest(resumed[-1].state.to_bytes()) == digest(whole[-1].state.to_bytes())

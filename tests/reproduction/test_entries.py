@@ -95,6 +95,8 @@ def test_small_runs_use_a_phantom_or_the_folder_that_is_given(tmp_path):
     (real,) = commands_of(entry, small=True, folders=folders)
     assert f"data.root={tmp_path}" in real.set and not real.stand_in and "data.name=camelyon17_phantom" not in real.set
     assert len(commands_of(entry, small=True, folders=folders | {"officehome": "b"})) == 2
+    (short,) = commands_of(entry, small=True, more=["federation.rounds=1"])
+    assert [text for text in short.set if text.startswith("federation.rounds")] == ["federation.rounds=1"]
     with pytest.raises(UserError, match="needs several datasets; write --data pacs="):
         read_folders(entry, [str(tmp_path)], small=False)
     with pytest.raises(UserError, match="no such folder; expected the images of PACS"):
