@@ -32,6 +32,13 @@ def phantoms_are_made_once(monkeypatch):
     )
 
 
+@pytest.fixture(autouse=True)
+def figures_are_drawn_if_asked(request, monkeypatch):
+    """A figure takes longer than the training; tests that look at it have the mark `figures`."""
+    if "figures" not in request.keywords:
+        monkeypatch.setattr("medfed.style_codec.commands._draw_figure", lambda *_: None)
+
+
 @pytest.fixture
 def pictures(tmp_path):
     """Three pictures of other sizes, one grey."""
@@ -47,6 +54,7 @@ def train(out, *flags):
     return codec.main(["train", *TINY, "--out", str(out), *map(str, flags)])
 
 
+@pytest.mark.figures
 def test_a_resumed_training_gives_the_same_bits(tmp_path, pictures, monkeypatch):
     """Stopped at step 3 of 5, two steps after the warm-up; saved at 2 only, so that step 3 is made again."""
     flags = ("--content", pictures, "--warm-up", 1, "--save-every", 2, "--seed", 4)
@@ -163,6 +171,7 @@ def test_textures_are_named_by_seed_and_number():
         random_texture(0, 0, 7)
 
 
+@pytest.mark.figures
 def test_show_draws_a_figure_and_prints_the_error_of_each_image(tmp_path, pictures, capsys):
     assert train(tmp_path / "codec", "--steps", 1) == 0
     images = sorted(map(str, pictures.iterdir()))

@@ -77,13 +77,20 @@ def texts_are_plain(figure: Figure) -> Iterator[None]:
         figure: the figure; it is changed in place. The texts that it has before the block stay without formulas after
             the block.
     """
-    import matplotlib
+    from matplotlib import rcParams
     from matplotlib.text import Text
 
+    for axes in figure.axes:
+        if not axes.axison:
+            axes.set(xticks=[], yticks=[])  # not drawn, and `findobj` would create them, which takes long
     for text in figure.findobj(Text):
         text.set_parse_math(False)
-    with matplotlib.rc_context({"text.parse_math": False}):  # for the tick labels that matplotlib creates later
+    before = rcParams["text.parse_math"]
+    rcParams["text.parse_math"] = False  # for the tick labels that matplotlib creates later
+    try:
         yield
+    finally:
+        rcParams["text.parse_math"] = before
 
 
 def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
