@@ -178,7 +178,8 @@ class Run:
     def task(self) -> Task:
         """Return the task of this run: segmentation or classification, with the names of its structures or classes.
 
-        `run.task.standardise(image)` prepares images (B, C, H, W) in [0, 1] for the network.
+        `run.task.standardise(image, run.task.moments_of(image))` prepares images (B, C, H, W) in [0, 1], which are the
+        slices of one volume, for the network.
         """
         config = self.config
         with damaged_file(self.folder / "summary.json"):

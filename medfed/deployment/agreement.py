@@ -18,7 +18,7 @@ from torch import Tensor
 
 from medfed.core import bounds
 from medfed.core.bounds import PositiveFloat, PositiveInt
-from medfed.federation.image_moments import ASKED, has_constants
+from medfed.federation.image_moments import ASKED, MOMENTS, has_constants
 from medfed.federation.message import Message, digest, n_bytes
 from medfed.federation.method import NEVER, ONCE
 from medfed.functional.weights import check_same_entries, first_non_finite
@@ -68,6 +68,11 @@ class Agreement:
                 `*` stands for any text.
         """
         return any(fnmatchcase(name, pattern) for pattern in self.sends)
+
+
+def _counter(request: Message) -> str:
+    """Return the key under which replies to a request are counted: the moments of the images have one of their own."""
+    return f"{MOMENTS if ASKED in request.facts else request.kind} {request.facts['round']}"
 
 
 @dataclass
@@ -132,7 +137,7 @@ class Guard:
         if number < latest - 1:
             raise Refused(f"was asked to {request.kind} in round {number}, but has already trained in round "
                           f"{latest}, and a coordinator repeats at most the round before the latest")
-        n_replies = self.n_replies[f"{request.kind} {number}"]
+        n_replies = self.n_replies[_counter(request)]
         if n_replies >= self.agreement.replies_per_round:
             raise Refused(f"was asked to {request.kind} in round {number} more than {n_replies} times")
         self._check_weights(request)
@@ -166,7 +171,7 @@ class Guard:
             # Requests of earlier rounds are refused, so that their digests are no longer needed.
             self.sent = {earlier: keys for earlier, keys in self.sent.items() if int(earlier) >= number - 1}
             self.sent.setdefault(str(number), []).append(key)
-        self.n_replies[f"{request.kind} {number}"] += 1
+        self.n_replies[_counter(request)] += 1
 
     def _count_bytes(self, number: int, size: int) -> None:
         limit = self.agreement.megabytes_per_round * 1e6

@@ -80,6 +80,11 @@ def _sites(
                 f"{file}: federation.{key}: no site '{name}' in {dataset.root}. "
                 f"{registry.suggestion(name, names)}"
             )
+    if federation.unseen_ratio < 1 and not federation.unseen_site:
+        raise UserError(
+            f"{file}: federation.unseen_ratio: is {federation.unseen_ratio}, which has no effect without "
+            "federation.unseen_site; name a site, or leave federation.unseen_ratio out"
+        )
     source = [name for name in names if name not in special_sites.values()]
     if not source:
         named = [(key, name) for key, name in reversed(special_sites.items()) if name]

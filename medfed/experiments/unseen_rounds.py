@@ -32,7 +32,8 @@ def check_unseen_every(config: Config, sites: Sequence[Site]) -> None:
         sites: the sites that train.
 
     Raises:
-        UserError: if there is no unseen site, or if entries of the network stay at the sites.
+        UserError: if there is no unseen site, if the number is larger than the number of rounds, or if entries of the
+            network stay at the sites.
     """
     if not (every := config.evaluation.unseen_every):
         return
@@ -40,6 +41,11 @@ def check_unseen_every(config: Config, sites: Sequence[Site]) -> None:
         raise UserError(
             f"{config.source}: evaluation.unseen_every: is {every}, but federation.unseen_site is empty; name a site, "
             "or set evaluation.unseen_every to 0"
+        )
+    if every > config.federation.rounds:
+        raise UserError(
+            f"{config.source}: evaluation.unseen_every: is {every}, but the run has {config.federation.rounds} rounds, "
+            "so no round would be scored; choose at most that number"
         )
     if any(site.local_keys for site in sites):
         raise UserError(

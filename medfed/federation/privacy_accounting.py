@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from medfed.core.errors import UserError
+from medfed.federation.image_moments import MOMENTS
 from medfed.federation.privacy import Privacy
 
 EXTRA = (
@@ -57,7 +58,9 @@ def count_releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) 
     for row in ledger:
         if row["direction"] == "up" and row["dtype"] != "fact":
             group = "weights" if row["name"] in network else "statistics"
-            rows[row["site"], group, row["kind"], row["round"], row["name"]] += 1
+            # The moments of `data.standardise: dataset` are a message of their own, besides the method's statistics.
+            kind = MOMENTS if row["name"] == MOMENTS else row["kind"]
+            rows[row["site"], group, kind, row["round"], row["name"]] += 1
     messages: dict[tuple, int] = {}
     for (*message, _), n in rows.items():
         messages[tuple(message)] = max(n, messages.get(tuple(message), 0))
@@ -128,5 +131,6 @@ def format_budget(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str
     return {"epsilon": worst if math.isfinite(worst) else "none", "delta": privacy.delta,
             "of": "all data of one site: the weights and statistics that it sent in all rounds, counted in the "
                   "coordinator's ledger; a reply that was lost on the way is not in that ledger, but adds to epsilon",
-            "not_covered": "numbers of images and steps, mean losses, validation scores, whole numbers such as "
-                           "BatchNorm's counters, and the names and shapes of the statistics"}  # fmt: skip
+            "not_covered": "numbers of images, pixels and steps, mean losses, validation scores, numbers that a method "
+                           "reports about a round, whole numbers such as BatchNorm's counters, and the names and "
+                           "shapes of the statistics"}  # fmt: skip

@@ -80,7 +80,7 @@ def triplet_loss(
     anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float, normalise: bool = True,
     reduction: Literal["mean", "none"] = "mean",
 ) -> Tensor:  # fmt: skip
-    """Return the triplet margin loss of vectors, which are scaled to length 1 before.
+    """Return the triplet margin loss of vectors, which are scaled to length 1 first unless `normalise` is False.
 
         max(0, |a - p| - |a - n| + margin) for each row
 

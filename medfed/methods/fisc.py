@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from medfed.core import bounds
 from medfed.core.batch import Batch
-from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, Ratio
+from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData, batches
 from medfed.federation.message import Message, State
@@ -91,7 +91,7 @@ class FISC(Method):
         contrast: weight of the triplet loss, at least 0. 0.75 in the authors' code. 0 switches it off.
         regularisation: weight of the mean squared embeddings, at least 0. null uses 0.2 for classification (the
             authors' code, for PACS) and 0 for masks. 0 switches it off.
-        margin: margin of the triplet loss, at least 0. 0.3 in the authors' code. The paper's value is missing in our
+        margin: margin of the triplet loss, above 0. 0.3 in the authors' code. The paper's value is missing in our
             copy of its text.
         normalise: whether the embeddings have length 1 in the triplet loss, as in the authors' code. The paper does not
             mention it. The regulariser always uses the embeddings as they are.
@@ -143,7 +143,7 @@ class FISC(Method):
 
     contrast: NonNegativeFloat = 0.75
     regularisation: NonNegativeFloat | None = None
-    margin: NonNegativeFloat = 0.3
+    margin: PositiveFloat = 0.3
     normalise: bool = True
     restyled_loss: bool = False
     positives: Literal["restyled", "augmented"] = "restyled"
@@ -392,7 +392,7 @@ class FISC(Method):
         if not self._augments or not self._needs_view:
             return batch
         copy = local.task.augment(Batch(batch.image, batch.label), local.rng)
-        return Batch(batch.image, batch.label, {**batch.views, VIEW: copy.image})
+        return replace(batch, views={**batch.views, VIEW: copy.image})
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
         """Return the task's loss, plus two terms that compare each image with its copy in the interpolation style.

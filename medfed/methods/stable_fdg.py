@@ -84,7 +84,7 @@ class StableFDG(Method):
         attention: whether the attention layer is used. false is an ablation of the paper's Table 3; required for masks.
         similarity: similarity of queries and keys in the attention: "inner" is their inner product, as in eq. 8;
             "cosine" scales them to length 1 first, as in the authors' code. With "cosine", no position gets more than
-            7.4 times the attention of another one.
+            7.4 times the attention of another one. No effect if `query_of` is "none".
         query_of: which image's query the attention uses in training. "both": the mean of the queries of the image and
             of another image of its class (eq. 8). "own": the image's own query only (self-attention); "partner": the
             other image's query only (cross-attention, eq. 6); both are ablations of the paper's Table 15. "none": no
@@ -92,8 +92,9 @@ class StableFDG(Method):
             `medfed.networks.highlighter`). Predictions use the image's own query.
         second_sample: what happens if an image has no other image of its class in the batch. true draws a random image
             of this class from the site's training images, only for its query (appendix G: "additional samples are
-            extracted"); the drawn image passes through the network in evaluation mode and is not trained on. false uses
-            the image itself. No effect if `query_of` is "own" or "none".
+            extracted"); the drawn image passes through the network in evaluation mode, and its label is not used. A
+            copy that was added to the batch is no other image. false uses the image itself or its copy. No effect if
+            `query_of` is "own" or "none".
         level: factor by which the style of an added image is moved away from the batch's mean style (alpha in the
             paper), at least 0. 0 leaves the styles as they are. 3 in the paper.
         oversampling: number of images that are added to a batch to balance its classes, as a fraction of the batch's
@@ -306,12 +307,13 @@ class StableFDG(Method):
         indices = torch.cat([torch.arange(len(labels)), added])  # of the batch, then of the added images
         with ExitStack() as stack:
             if self.attention:
-                partners, second = self._partners(local, labels[indices])
+                partners, second = self._partners(local, labels, indices)
                 stack.enter_context(getattr(local.network, NAME).use_partners(partners, second))  # eq. 8
             stack.enter_context(replace_output(local.network, changes, first=True))
             output = local.forward(batch)
         indices = indices.to(local.device)
-        output = replace(output, image=batch.image[indices], label=batch.label[indices])
+        moments = None if output.moments is None else output.moments[indices]
+        output = replace(output, image=batch.image[indices], label=batch.label[indices], moments=moments)
         return local.task.loss(output.logits, output.label), output
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
@@ -353,24 +355,27 @@ class StableFDG(Method):
         """True if images without a partner in the batch get one from the site's training images."""
         return self.attention and self.second_sample and self.query_of in ("both", "partner")
 
-    def _partners(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _partners(self, local: LocalRound, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor | None]:
         """Draw the partner of each image for the attention.
 
         Args:
             local: the round.
-            labels: (B,) int64, the classes of the images and of the added images, on the CPU.
+            labels: (B,) int64, the classes of the images of the batch, on the CPU.
+            indices: (N,) int64, the images of the batch and the copies that are added to it, as indices into the batch.
 
         Returns:
-            Indices of the partners, (B,) int64 on the site's device, and the last feature maps of the second samples,
-            (A, C, H, W), or None. An index from B on names a second sample.
+            Indices of the partners, (N,) int64 on the site's device, and the last feature maps of the second samples,
+            (A, C, H, W), or None. An index from N on names a second sample.
         """
-        n, partners = len(labels), draw_same_class(labels, local.rng)
-        without = (partners == torch.arange(n)).nonzero()[:, 0]
+        of_all = labels[indices]
+        n, partners = len(of_all), draw_same_class(of_all, local.rng)
+        is_alone = (labels[:, None] == labels).sum(dim=1) == 1  # a copy of an image is no other image
+        without = is_alone[indices].nonzero()[:, 0]
         if not self._draws_second_samples or not len(without):
             return partners.to(local.device), None
         of_class = local.memory[CLASSES]
         drawn = []
-        for label in labels[without]:
+        for label in of_all[without]:
             members = (of_class == label).nonzero()[:, 0]
             drawn.append(int(members[torch.randint(len(members), (), generator=local.rng)]))
         batch, place = local.training.batch(drawn).to(local.device), local.architecture.last_features

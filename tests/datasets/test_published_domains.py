@@ -104,6 +104,8 @@ def test_a_share_of_the_unseen_site_is_tested_and_the_other_sites_are_whole(pacs
 
     everything = [case.patient for case in data.cases("sketch")]
     assert assigned(1.0) == everything
+    with pytest.raises(UserError, match="x.yaml: federation.unseen_ratio: is 0.25, which has no effect without"):
+        assign_patients(data, Federation(unseen_ratio=0.25), 0, "x.yaml")
     quarter, half = assigned(0.25), assigned(0.5)
     assert (len(quarter), len(half), len(assigned(0.01))) == (4, 8, 1)
     assert set(quarter) < set(half) and half == sorted(half) and half != assigned(0.5, seed=1)

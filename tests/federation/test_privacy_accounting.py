@@ -46,6 +46,8 @@ def test_messages_are_counted_once_however_many_tensors_they_hold():
             row("b", "train", "1", "w", direction="down")]  # fmt: skip
     assert count_releases(rows, ["w", "b"]) == {"a": Releases(2, 1)}
     assert count_releases([*rows, rows[4]], ["w", "b"]) == {"a": Releases(3, 1)}, "a repeated message counts twice"
+    moments = row("a", "share", "1", "image_moments")
+    assert count_releases([*rows, moments], ["w", "b"]) == {"a": Releases(2, 2)}, "a message of their own"
 
 
 def test_noise_without_the_accountant_is_refused_before_training(monkeypatch):

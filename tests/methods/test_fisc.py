@@ -324,7 +324,10 @@ def test_v4_shares_nothing_and_its_copies_are_augmented_images(classes_toy):
     assert method.shares == "never" and not method.files
     method.check(32, 3)  # opens no codec
     batch, local = classes_toy.samples("north").batch(range(6)), local_round(classes_toy, method)
-    view = method.augment(local, batch).views[VIEW]
+    batch = replace(batch, moments=torch.rand(6, 2, 3))
+    augmented = method.augment(local, batch)
+    view = augmented.views[VIEW]
+    assert torch.equal(augmented.moments, batch.moments)
     expected = classes_toy.task.augment(batch, stream(0, "x")).image
     assert torch.equal(view, expected) and not torch.equal(view, batch.image)
 

@@ -279,7 +279,7 @@ def test_a_single_image_of_a_class_gets_a_partner_from_the_sites_images():
     method, local, _ = second_sample_round(second_sample=True)
     everything = local.training.batch(range(len(local.training)))
     assert torch.equal(local.memory["classes"], everything.label)
-    partners, second = method._partners(local, torch.tensor([0, 0, 1]))
+    partners, second = method._partners(local, torch.tensor([0, 0, 1]), torch.arange(3))
     assert partners.tolist() == [1, 0, 3] and second.shape[0] == 1
     local.network.eval()
     with torch.no_grad():
@@ -287,6 +287,24 @@ def test_a_single_image_of_a_class_gets_a_partner_from_the_sites_images():
         members = type(everything)(everything.image[everything.label == 1], everything.label[everything.label == 1])
         features = local.forward(members, (place,)).features[place]
     assert (second - features).abs().flatten(1).amax(dim=1).min() < 1e-5, "the features of an image of class 1"
+
+
+def test_a_copy_that_was_added_to_the_batch_is_no_other_image_of_the_class():
+    method, local, _ = second_sample_round(second_sample=True)
+    partners, second = method._partners(local, torch.tensor([0, 0, 1]), torch.tensor([0, 1, 2, 2]))
+    assert partners.tolist() == [1, 0, 4, 5] and second.shape[0] == 2
+
+
+def test_the_moments_of_the_added_images_are_those_of_their_originals():
+    toy = ToyClassification()
+    method = StableFDG(attention=False, oversampling=1.0, probability=1.0, **SMALL)
+    local = local_round(toy, method)
+    batch = toy.samples("north").batch(range(4))
+    moments = torch.rand(4, 2, 3, generator=stream(0, "moments")) + 0.5
+    _, output = method.loss(local, replace(batch, moments=moments))
+    assert len(output.image) == len(output.moments) == 8
+    copies = [int((batch.image == image).flatten(1).all(dim=1).nonzero()[0]) for image in output.image]
+    assert torch.equal(output.moments, moments[copies])
 
 
 def test_second_samples_change_the_attention_but_no_statistics():

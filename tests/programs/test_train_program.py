@@ -90,8 +90,10 @@ def test_the_unseen_site_is_scored_in_kept_rounds_after_training_and_chooses_not
 
 @pytest.mark.parametrize(("settings", "message"), [
     (["federation.unseen_site="], "evaluation.unseen_every: is 3, but federation.unseen_site is empty; name a site"),
-    (["federation.batch_norm=local", "network.norm=batch"], "is 3, but entries of the network stay at the sites"),
-], ids=["no unseen site", "local entries"])  # fmt: skip
+    (["federation.batch_norm=local", "network.norm=batch", "federation.rounds=3"],
+     "is 3, but entries of the network stay at the sites"),
+    ([], "evaluation.unseen_every: is 3, but the run has 2 rounds, so no round would be scored"),
+], ids=["no unseen site", "local entries", "too few rounds"])  # fmt: skip
 def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_an_error_before_training(
     finished, tmp_path, capsys, settings, message
 ):

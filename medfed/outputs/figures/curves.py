@@ -100,7 +100,7 @@ def save_unseen_curves(history: History, scores: History, path: str | Path, data
 
     This is Figure 7 (a) of ELCFS for one method: the boundary distance at the sites that train and at the unseen site.
     A second panel shows the scores. The figure looks at the target, and its title says that it must not choose a round,
-    a setting or a method.
+    a setting or a method. Without any value, no file is written.
 
     Args:
         history: the rows of `history.csv`, one dict per round, with the values of the sites that train.
@@ -117,6 +117,8 @@ def save_unseen_curves(history: History, scores: History, path: str | Path, data
             curves.append(Curve(f"{site}, unseen, after training", points, VERMILION, dash))
         panels.append(CurvePanel(MEASURES[column], tuple(curve for curve in curves if curve.points)))
     shown = [panel for panel in panels if not panel.is_empty]
+    if not shown:
+        return
     title = f"The unseen site by round, measured after training:\nmust not choose anything ({data_label})"
     save_png(curve_figure(shown, with_legend=True), path, title)
 

@@ -68,6 +68,11 @@ _FACTS = {
         "mean validation score",
         "How well the network performs on the site's validation images on average.",
     ),
+    "triplets": EntryDescription("number of triplets of the triplet loss", "Roughly how many images the site has."),
+    "live_triplets": EntryDescription(
+        "number of triplets with a loss above 0",
+        "How well the network separates the classes of the site's images on average.",
+    ),
     "dice": EntryDescription(
         "mean validation Dice",
         "How well the network performs on the site's validation images on average.",
