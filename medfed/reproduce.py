@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medfed.cli.program import add_jobs_flag, run_program
 from medfed.core.errors import UserError
-from medfed.reproduction.commands import commands_of, read_folders
+from medfed.reproduction.commands import choose_parts, commands_of, read_folders
 from medfed.reproduction.entries import PAPERS, load_paper
 from medfed.reproduction.listing import describe_entry, describe_paper, list_papers
 
@@ -47,17 +47,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _reproduce(args: argparse.Namespace) -> int:
-    if args.paper is None or args.entry is None:
+    if args.seeds is not None and args.seeds < 1:
+        raise UserError(f"--seeds {args.seeds}: expected a whole number of at least 1")
+    if args.entry is None:
+        for flag in ("data", "only", "seeds", "set", "out"):
+            if getattr(args, flag):
+                raise UserError(f"--{flag}: name a table or figure, for example {args.paper or 'elcfs'} table_2")
         print(list_papers() if args.paper is None else describe_paper(args.paper))
         return 0
     paper = load_paper(args.paper)
     entry = paper.entry(args.entry)
     commands = commands_of(entry, args.small, read_folders(entry, args.data, args.small), args.set, args.seeds)
-    names = [command.part.name for command in commands]
-    if wrong := [name for name in args.only or [] if name not in names]:
-        raise UserError(f"--only {wrong[0]}: no such part; expected one of {', '.join(names) or 'none'}")
-    commands = [command for command in commands if not args.only or command.part.name in args.only]
+    commands = choose_parts(entry, commands, args.only or [], args.small)
     if args.dry_run:
+        for command in commands:
+            command.load()  # a setting that the run would refuse is refused here, too
         print(describe_entry(args.paper, entry, commands, numbers=True))
         return 0
     if not commands:

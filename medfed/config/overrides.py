@@ -144,14 +144,15 @@ class DroppedValues:
         drops = ", ".join(f"{key}: {_yaml(value)} (now {_yaml(method[key])})" for key, value in changed.items())
         written = f"{self.override.flag} {self.override.text}".strip()
         pairs = [f"{key}={_yaml(value)}" for key, value in changed.items()]
+        add = "add " if len(changed) == 1 else "add its setting: "
         if self.override.flag == "--set":
-            how = "add " + " ".join(_quoted(f"--set method.{pair}") for pair in pairs)
+            how = add + " or ".join(_quoted(f"--set method.{pair}") for pair in pairs)
         elif self.override.flag:
-            how = "set " + ", ".join(f"method.{pair}" for pair in pairs) + " too"
+            how = "set " + " or ".join(f"method.{pair}" for pair in pairs) + " too"
         else:  # a method of a comparison, such as `elcfs:preset=released`
-            how = f"add ,{','.join(pairs)} to its settings"
-        values = "this value" if len(changed) == 1 else "these values"
-        return f"{written}: the new preset replaces {values} of {source or 'the config'}: {drops}; to keep, {how}"
+            how = "add " + " or ".join(f",{pair}" for pair in pairs) + " to its settings"
+        values, keep = ("this value", "keep") if len(changed) == 1 else ("these values", "keep one of them")
+        return f"{written}: the new preset replaces {values} of {source or 'the config'}: {drops}; to {keep}, {how}"
 
 
 def apply(document: dict[str, Any], overrides: Iterable[Override]) -> list[DroppedValues]:
@@ -169,18 +170,20 @@ def apply(document: dict[str, Any], overrides: Iterable[Override]) -> list[Dropp
 
     Returns:
         The values that a changed preset removed. Values that a changed `name` removed are not among them, because they
-        belong to another class.
+        belong to another class; neither are those that another override sets.
 
     Raises:
         UserError: if a part of a dotted key, other than the last one, names a value that is not a block.
     """
-    order, dropped = list(_RESET), []
+    order, dropped, overrides = list(_RESET), [], list(overrides)
+    written = {entry.path for entry in overrides}
     for override in sorted(overrides, key=lambda entry: _place(entry, order)):
         block = _block(document, override)
         last = override.path[-1]
         before = block.get(last, DEFAULT_PRESET if last == "preset" else None)
         if override.path in _RESET and before != override.value:
             values = {name: block.pop(name) for name in list(block) if name not in _RESET[override.path]}
+            values = {key: value for key, value in values.items() if (override.path[0], key) not in written}
             values.pop("preset", None)
             if last == "preset" and values:
                 dropped.append(DroppedValues(override, values))

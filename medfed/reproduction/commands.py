@@ -106,13 +106,14 @@ def commands_of(
 
     Args:
         entry: the table or figure.
-        small: whether to use few, small images: of the phantoms, or of the folders that are given.
+        small: whether to use few, small images: of the phantoms, or of the folders that are given. With folders, only
+            the parts of their datasets are among the comparisons.
         folders: the folder of each dataset, by its name in `data.yaml`. Other datasets are in the folder that the
             config names.
         more: further changes of the config, as texts KEY=VALUE; they come last.
         seeds: number of seeds; None takes that of the entry (1 for a small run).
     """
-    parts = [part for part in entry.parts if part.small.run or not small or part.data in folders]
+    parts = [part for part in entry.parts if not small or (part.data in folders if folders else part.small.run)]
     return [_command(part, small, folders.get(part.data), more, seeds) for part in parts]
 
 
@@ -132,15 +133,42 @@ def read_folders(entry: Entry, texts: Sequence[str], small: bool) -> dict[str, s
     for text in texts:
         name, equals, folder = text.partition("=")
         if not equals:
-            name, folder = names[0] if names else "", text
+            name, folder = next(iter(names), ""), text
             if len(names) > 1 and not small:
                 raise UserError(f"--data {text}: {entry.heading} needs several datasets; write --data {name}={text}")
+        if not names:
+            raise UserError(f"--data {text}: {entry.heading} needs no images; leave --data out")
         if name not in names:
             raise UserError(f"--data {text}: {entry.heading} needs no dataset '{name}'; it needs {', '.join(names)}")
         if not Path(folder).is_dir():
-            raise UserError(f"--data {text}: no such folder; expected the images of {load_source(name).title}")
+            images, _, usual = load_source(name).title.rpartition(", in ")
+            raise UserError(f"--data {text}: this folder does not exist; expected a folder with {images}; correct the "
+                            f"path, or leave --data out to use {'a phantom' if small else usual}")  # fmt: skip
         folders[name] = folder
     return folders
+
+
+def choose_parts(entry: Entry, commands: Sequence[Command], names: Sequence[str], small: bool) -> list[Command]:
+    """Return the comparisons of the parts that a user chose.
+
+    Args:
+        entry: the table or figure.
+        commands: its comparisons, from `commands_of`.
+        names: names of parts; empty takes all comparisons.
+        small: whether the run is small.
+
+    Raises:
+        UserError: if a name is not that of one of the comparisons.
+    """
+    known = {command.part.name: command for command in commands}
+    for name in names:
+        if not entry.parts:
+            raise UserError(f"--only {name}: {entry.heading} has no parts; leave --only out")
+        if name not in known:
+            left_out = small and name in [part.name for part in entry.parts]
+            why = "--small leaves this part out" if left_out else "no such part"
+            raise UserError(f"--only {name}: {why}; expected one of {', '.join(known)}")
+    return [command for name, command in known.items() if name in (names or known)]
 
 
 def _command(part: Part, small: bool, folder: str | None, more: Sequence[str], seeds: int | None) -> Command:

@@ -76,7 +76,7 @@ class Small:
     """What `--small` changes in a part of an entry. None keeps the value of the part.
 
     Args:
-        run: whether `--small` runs the part; false leaves it out.
+        run: whether `--small` runs the part without `--data`. With `--data`, the parts of the given datasets are run.
         set: further changes of the config, as texts KEY=VALUE, after those of the dataset.
         methods, vary, sites, pairs: these replace the part's values.
     """
@@ -109,6 +109,7 @@ class Part:
             setting).
         figures: names of figures in the run folders that correspond to the paper's figure.
         costs: whether to show times and bytes.
+        cost_table: name of the published table with the paper's times and bytes; "" if there is none.
         small: what `--small` changes.
     """
 
@@ -125,6 +126,7 @@ class Part:
     chart: Literal["none", "bars", "lines"] = "none"
     figures: Texts = ()
     costs: bool = False
+    cost_table: str = ""
     small: Small = Small()
 
     def __post_init__(self) -> None:

@@ -47,7 +47,8 @@ def describe_paper(name: str) -> str:
     """
     paper = load_paper(name)
     entries = (describe_entry(name, entry, commands_of(entry)) for entry in paper.entries)
-    return "\n\n".join([f"{paper.title}: {paper.citation}", *_wrapped(f"Read: {paper.read}", ""), *entries])
+    head = ["\n".join(_wrapped(text, "")) for text in (f"{paper.title}: {paper.citation}", f"Read: {paper.read}")]
+    return "\n\n".join([*head, *entries])
 
 
 def describe_entry(name: str, entry: Entry, commands: Sequence[Command], numbers: bool = False) -> str:
@@ -65,10 +66,8 @@ def describe_entry(name: str, entry: Entry, commands: Sequence[Command], numbers
         lines += _wrapped(f"data {dataset}: {source.title}. {source.where}", "  ")
     for command in commands:
         lines += [f"  {command.part.name}: {command.to_text()}"]
-    has_numbers = any(result.table for part in entry.parts for result in part.results)
     if entry.parts:
-        readable = "in the paper's text, and printed beside ours" if has_numbers else "not legible in the paper's text"
-        lines.append(f"  numbers: {readable}")
+        lines.append(f"  numbers: {_readable(entry)}")
     lines += [line for text in entry.departs for line in _wrapped(f"departs: {text}", "  ")]
     lines += _wrapped(f"not made: {entry.missing}", "  ") if entry.missing else []
     if numbers:
@@ -76,6 +75,14 @@ def describe_entry(name: str, entry: Entry, commands: Sequence[Command], numbers
 
         lines += [f"\n{text}" for part in entry.parts if (text := published_text(part))]
     return "\n".join(lines)
+
+
+def _readable(entry: Entry) -> str:
+    """Return whether the paper's numbers can be read."""
+    if any(part.cost_table or result.table for part in entry.parts for result in part.results):
+        return "in the paper's text, and printed beside ours"
+    has_scores = any(part.results for part in entry.parts)
+    return "not legible in the paper's text" if has_scores else "none; compare the figures"
 
 
 def _datasets(entry: Entry) -> list[str]:

@@ -54,9 +54,12 @@ class Outcome:
         parts = [result_text(self, result) for result in self.command.part.results]
         if self.command.part.costs:
             parts.append(f"cost, ours\n{_aligned(cost_rows(self.comparison.tables.costs))}\n  note: {NOTE}")
+            parts += _published_costs(self.command.part)
         files = [run.folder / "figures" / name for run in self.comparison.runs for name in self.command.part.figures]
-        if drawn := [str(path) for path in files if path.is_file()]:
+        if drawn := [path for path in files if path.is_file()]:
             parts.append("figures\n" + "\n".join(f"  {path}" for path in drawn))
+        absent = [name for name in self.command.part.figures if name not in {path.name for path in drawn}]
+        parts += [f"figures: no run has written {name}" for name in absent]
         parts += [f"failed: {name}: {why}" for name, why in self.comparison.failed.items()]
         return "\n\n".join(parts)
 
@@ -67,7 +70,8 @@ def published_text(part: Part) -> str:
     Args:
         part: the part of an entry.
     """
-    return "\n\n".join(_paper_alone(*_published(result)) for result in part.results if result.table)
+    scores = [_paper_alone(*_published(result)) for result in part.results if result.table]
+    return "\n\n".join([*scores, *_published_costs(part)])
 
 
 def result_text(outcome: Outcome, result: Result) -> str:
@@ -91,6 +95,12 @@ def result_text(outcome: Outcome, result: Result) -> str:
         title = block_title(scores.parts[0][1])
         parts = [f"{title}: {reason}" if reason else f"{title}\n{_aligned(our_rows(scores))}"]
     return "\n\n".join([*parts, *([_paper_alone(table, block)] if table and block else [])])
+
+
+def _published_costs(part: Part) -> list[str]:
+    """Return the paper's times and bytes, one text for each block; empty if it has none."""
+    table = load_table(part.cost_table) if part.cost_table else None
+    return [_paper_alone(table, block) for block in table.blocks if block.unit != "%"] if table else []
 
 
 def _published(result: Result) -> tuple[PublishedTable, PublishedBlock]:

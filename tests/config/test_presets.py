@@ -32,11 +32,19 @@ def test_a_changed_preset_names_the_values_of_the_file_that_it_replaces_and_how_
     assert "temperature" not in config.notices[0], "the same value as without the key"
 
 
+def test_each_of_several_replaced_values_has_its_own_setting():
+    with pytest.warns(UserWarning, match="the new preset replaces these values") as caught:
+        load_text(TEXT.replace("gamma: 0.1", "gamma: 0.1, meta_step: 0.1"), "a.yaml", ["method.preset=released"])
+    expected = "; to keep one of them, add its setting: --set method.gamma=0.1 or --set method.meta_step=0.1"
+    assert str(caught[0].message).endswith(expected)
+
+
 def test_a_value_that_is_kept_is_not_named(base):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         config = load_text(TEXT, "a.yaml", ["method.preset=released", "method.gamma=0.1"])
         assert config.method.gamma == 0.1 and not config.notices
+        assert not load_text(TEXT, "a.yaml", ["method.preset=released", "method.gamma=0.2"]).notices, "the user's own"
         assert not load_text(TEXT, "a.yaml", ["method.preset=paper"]).notices, "the preset of the file"
         assert not changed(base, {"method.name": "ccst"}).notices, "values of another method"
         assert not changed(load_text(TEXT.replace("gamma: 0.1, ", ""), "a"), {"method.preset": "released"}).notices

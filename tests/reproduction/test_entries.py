@@ -46,7 +46,9 @@ def command_of(config, changes, methods=(), vary=()) -> Command:
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_comparison_of_a_paper_resolves_to_configs(paper):
     for entry in load_paper(paper).entries:
-        for command in commands_of(entry) + commands_of(entry, small=True):
+        given = commands_of(entry, small=True, folders={part.data: "images" for part in entry.parts})
+        assert len(given) == len(entry.parts)
+        for command in commands_of(entry) + commands_of(entry, small=True) + given:
             assert grid_of(command.config, command.set)
             assert all(resolve_row(command.config, method) for method in command.methods)
             assert all(resolve_varied(command.config, command.set, vary) for vary in command.vary)
@@ -95,11 +97,13 @@ def test_small_runs_use_a_phantom_or_the_folder_that_is_given(tmp_path):
     (real,) = commands_of(entry, small=True, folders=folders)
     assert f"data.root={tmp_path}" in real.set and not real.stand_in and "data.name=camelyon17_phantom" not in real.set
     assert len(commands_of(entry, small=True, folders=folders | {"officehome": "b"})) == 2
+    (second,) = commands_of(entry, small=True, folders={"officehome": "b"})
+    assert second.part.data == "officehome" and "method.codec=small" in second.set and second.methods == real.methods
     (short,) = commands_of(entry, small=True, more=["federation.rounds=1"])
     assert [text for text in short.set if text.startswith("federation.rounds")] == ["federation.rounds=1"]
     with pytest.raises(UserError, match="needs several datasets; write --data pacs="):
         read_folders(entry, [str(tmp_path)], small=False)
-    with pytest.raises(UserError, match="no such folder; expected the images of PACS"):
+    with pytest.raises(UserError, match="this folder does not exist; expected a folder with PACS.* to use data/pacs"):
         read_folders(entry, ["pacs=nowhere"], small=False)
     with pytest.raises(UserError, match="needs no dataset 'vlcs'; it needs pacs, officehome"):
         read_folders(entry, [f"vlcs={tmp_path}"], small=False)
@@ -130,7 +134,7 @@ def test_the_list_names_every_table_and_figure_and_a_wrong_name_gets_the_nearest
     output = capsys.readouterr().out
     assert all(f"\n  {entry.name} " in output for paper in PAPERS for entry in load_paper(paper).entries)
     assert max(map(len, output.splitlines())) <= 120
-    assert reproduce.main(["fisc"]) == 0 and "--pairs art_painting/photo" in capsys.readouterr().out
+    assert reproduce.main(["fisc"]) == 0 and "--pairs photo/art_painting" in capsys.readouterr().out
     assert reproduce.main(["elcfs", "table_2", "--dry-run", "--small"]) == 0
     output = capsys.readouterr().out
     assert "data.name=prostate_phantom" in output and "87.39" in output, "the paper's average of ELCFS"
@@ -139,3 +143,24 @@ def test_the_list_names_every_table_and_figure_and_a_wrong_name_gets_the_nearest
     assert reproduce.main(["fisc", "table_3"]) == 2 and "no reader for IWildCam" in capsys.readouterr().err
     assert reproduce.main(["ccst", "table_1", "--only", "vlcs"]) == 2
     assert "expected one of pacs, officehome" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    ("elcfs figure_1 --data /", "--data /: Figure 1 needs no images; leave --data out"),
+    ("elcfs figure_1 --only a", "--only a: Figure 1 has no parts; leave --only out"),
+    ("elcfs figure_4 --small --only prostate", "--only prostate: --small leaves this part out; expected one of fundus"),
+    ("elcfs table_2 --seeds 0", "--seeds 0: expected a whole number of at least 1"),
+    ("ccst --data /", "--data: name a table or figure, for example ccst table_2"),
+    ("elcfs table_2 --dry-run --set foo=1", "foo"),
+])  # fmt: skip
+def test_a_flag_that_does_not_fit_is_one_sentence(words, message, capsys):
+    assert reproduce.main(words.split()) == 2
+    output = capsys.readouterr()
+    assert message in output.err and not output.out
+
+
+def test_the_papers_numbers_are_described_and_its_costs_are_printed(capsys):
+    assert reproduce.main(["elcfs", "figure_4", "--dry-run"]) == 0
+    assert "numbers: none; compare the figures" in capsys.readouterr().out
+    assert reproduce.main(["stable_fdg", "table_6", "--dry-run"]) == 0
+    assert "22.44" in capsys.readouterr().out, "seconds of a round of FedDG"

@@ -72,8 +72,18 @@ def test_a_varied_value_can_be_a_column_of_the_paper():
     rows = {f"{method}, federation.clients={n}": (value + n,) for method, value in (("fedavg", 10), ("fisc", 20))
             for n in (5, 10, 50)}  # fmt: skip
     entry = load_paper("fisc").entry("table_7")
-    text = result_text(outcome_of(table_of(rows, ("art_painting",)), 1.0, "fisc", "table_7"), entry.parts[0].results[0])
+    text = result_text(outcome_of(table_of(rows, ("photo",)), 1.0, "fisc", "table_7"), entry.parts[0].results[0])
     assert ["ours", "25.00", "30.00", "70.00", "-", "-", "-"] in [line.split() for line in text.splitlines()]
+
+
+def test_a_figure_that_no_run_has_written_is_reported(tmp_path):
+    command = commands_of(load_paper("elcfs").entry("figure_4"))[0]
+    runs = [SimpleNamespace(folder=tmp_path / name) for name in "ab"]
+    outcome = Outcome(command, SimpleNamespace(runs=runs, failed={}))
+    assert outcome.to_text() == "figures: no run has written same_cases.png"
+    (tmp_path / "b" / "figures").mkdir(parents=True)
+    (tmp_path / "b" / "figures" / "same_cases.png").touch()
+    assert outcome.to_text() == f"figures\n  {tmp_path / 'b' / 'figures' / 'same_cases.png'}"
 
 
 @pytest.mark.parametrize(("published", "labels", "expected"), [

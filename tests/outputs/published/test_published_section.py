@@ -80,7 +80,8 @@ def test_a_row_is_marked_if_its_settings_were_run_without_other_changes():
     assert marked(*table, ran("ccst:k=1", **one), ran("ccst", **three)) == both
     assert marked(*table, ran("ccst:alpha=0.5", **three | {"alpha": 0.5})) == set()
     assert marked(*table, ran("ccst", ("federation.participating=2",), **three)) == set()
-    assert marked(*table, ran("fedavg")) == set()
+    assert marked(*table, ran("fedavg")) == {"fedavg"}
+    assert marked("ccst_table_2", "With Tent", ran("fedavg")) == set()
 
 
 def test_settings_of_a_published_row_are_compared_by_value():
