@@ -79,9 +79,9 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         """
         if cls.published_counts:
             sites = file_names.subfolders(root)
-            found = [set(file_names.subfolders(sites[site])) for site in cls.published_counts if site in sites]
-            is_whole = len(found) == len(cls.published_counts) and all(classes == found[0] for classes in found)
-            return cls(root=str(root)) if is_whole and len(found[0]) == cls.published_n_classes else None
+            classes = [set(file_names.subfolders(sites[site])) for site in cls.published_counts if site in sites]
+            is_whole = len(classes) == len(cls.published_counts) and all(names == classes[0] for names in classes)
+            return cls(root=str(root)) if is_whole and len(classes[0]) == cls.published_n_classes else None
         inside = [path for site in file_names.subfolders(root).values() for path in sorted(site.iterdir())]
         inside = [path for path in inside if path.name[0] != "."]
         names = {path.name.lower() for path in inside}

@@ -109,11 +109,13 @@ def _data(outcome: Outcome) -> str:
 def _draw(paper: Paper, entry: Entry, outcome: Outcome, folder: Path, small: bool) -> list[str]:
     """Draw the scores of a part as the entry asks, and return a line for each figure."""
     part, table = outcome.command.part, outcome.comparison.tables.unseen
-    save = {"none": None, "bars": save_score_bars, "lines": save_score_lines}[part.chart]
+    if part.chart == "none":
+        return []
+    save = {"bars": save_score_bars, "lines": save_score_lines}[part.chart]
     lines = []
-    for result in part.results if save else ():
+    for result in part.results:
         blocks = [b for b in table.blocks if (b.structure, b.metric) == (result.structure, result.metric)]
-        if save and blocks and not outcome.no_result(result.structure):
+        if blocks and not outcome.no_result(result.structure):
             path = folder / f"{entry.name}-{result.structure}-{result.metric}.png"
             marks = [*["SMALL RUN"] * small, *["PHANTOM"] * (table.data == "phantom")]
             save(table, blocks[0], path, ", ".join([f"{paper.title}, {entry.heading}", *marks]))
