@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # pytest-xdist starts as many processes as there are cores
 
+import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import nibabel as nib
+import numpy as np
 import pytest
 from run_figures import drawn_figures
 
@@ -63,12 +66,29 @@ def tiny_phantom(tmp_path_factory) -> Path:
     return root
 
 
-def tiny_yaml(root: Path) -> str:
+@pytest.fixture(scope="session")
+def small_phantom(tmp_path_factory, tiny_phantom) -> Path:
+    """Three sites of the tiny phantom, BMC, HK and UCL: four patients each, six slices a patient, which is a third."""
+    root = tmp_path_factory.mktemp("small") / "prostate_phantom"
+    for site in ("BMC", "HK", "UCL"):
+        shutil.copytree(tiny_phantom / site, root / site)
+    for path in root.glob("*/*"):
+        image = nib.load(path)
+        nib.save(nib.Nifti1Image(np.asarray(image.dataobj)[..., 4:10], image.affine), path)
+    shutil.copy(tiny_phantom / "PHANTOM.json", root)
+    return root
+
+
+UNET = "{name: unet, features: [4, 4, 4, 8, 8, 4]}"
+SMALL_UNET = "{name: medfed.testing.small_unet.SmallUNet}"  # a third of the time of a training step
+
+
+def tiny_yaml(root: Path, network: str = UNET) -> str:
     """A config that trains in a second or two on three sites of the tiny phantom."""
     return f"""
 seed: 3
 data: {{name: prostate, root: {root}, image_size: 32, sites: [BMC, HK, UCL], validation_ratio: 0.2}}
-network: {{name: unet, features: [4, 4, 4, 8, 8, 4]}}
+network: {network}
 method: {{name: elcfs, alpha: 0.1, min_patients: 1}}
 training: {{batch_size: 16, learning_rate: 0.01}}
 federation: {{unseen_site: UCL, rounds: 2}}
@@ -79,6 +99,19 @@ federation: {{unseen_site: UCL, rounds: 2}}
 def tiny_config(tmp_path, tiny_phantom) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(tiny_yaml(tiny_phantom))
+    return path
+
+
+def small_yaml(root: Path) -> str:
+    """The tiny config with a smaller network, for tests that export no bundle and do not look at the U-Net."""
+    return tiny_yaml(root, SMALL_UNET)
+
+
+@pytest.fixture
+def small_config(tmp_path, small_phantom) -> Path:
+    """A config that trains in a fraction of a second: few slices, and a small network."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(small_yaml(small_phantom))
     return path
 
 
