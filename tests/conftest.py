@@ -37,6 +37,14 @@ def _draw_figures(request) -> Iterator[None]:
 
 
 @pytest.fixture
+def unpainted_figures(monkeypatch) -> None:
+    """Figures have their size, axes and labels, but no pixel is painted, which takes most of the time of a figure."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    monkeypatch.setattr(FigureCanvasAgg, "draw", lambda canvas: None)
+
+
+@pytest.fixture
 def toy() -> ToySegmentation:
     return ToySegmentation()
 

@@ -55,9 +55,16 @@ def known_names(kind: str) -> dict[str, str]:
     Raises:
         UserError: if a file in the folders of this kind is not valid Python.
     """
-    trees = {path.stem: _parse(path) for path in sorted(_files(kind), key=lambda path: path.stem)}
+    files = sorted(_files(kind), key=lambda path: path.stem)
+    return dict(_names_in(KINDS[kind][2], tuple((path, path.stat().st_mtime_ns) for path in files)))
+
+
+@cache
+def _names_in(base: str, files: tuple[tuple[Path, int], ...]) -> dict[str, str]:
+    """Return the names that the files, each with its time of change, define. A run asks for them about forty times."""
+    trees = {path.stem: _parse_version(path, changed_ns) for path, changed_ns in files}
     classes = {name: [node for node in tree.body if isinstance(node, ast.ClassDef)] for name, tree in trees.items()}
-    family = _family([node for nodes in classes.values() for node in nodes], KINDS[kind][2])
+    family = _family([node for nodes in classes.values() for node in nodes], base)
     public = {name: [c for c in nodes if c.name in family and c.name[0] != "_"] for name, nodes in classes.items()}
     return {name: _first_line(tree) for name, tree in trees.items() if public[name]}
 
@@ -224,7 +231,7 @@ def _parse(path: Path) -> ast.Module:
 
 @cache
 def _parse_version(path: Path, changed_ns: int) -> ast.Module:
-    """Parse a file's outline once per version: loading a config asks for the known names about twenty times."""
+    """Parse a file's outline once per version."""
     try:
         return ast.parse(_outline(path.read_text(encoding="utf-8")))
     except SyntaxError as error:

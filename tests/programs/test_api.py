@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from conftest import tiny_yaml
+from conftest import SMALL_UNET, UNET, small_yaml
 
 import medfed
 from medfed import api, train
@@ -25,9 +25,9 @@ from medfed.methods import FedAvg, FedProx
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory, tiny_phantom):
+def config(tmp_path_factory, small_phantom):
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
-    path.write_text(tiny_yaml(tiny_phantom))
+    path.write_text(small_yaml(small_phantom))
     return medfed.load_config(path)
 
 
@@ -37,9 +37,9 @@ def run(config, tmp_path_factory):
     return medfed.run(config, tmp_path_factory.mktemp("runs") / "run")
 
 
-def test_changes_by_dotted_key_and_by_block_are_those_of_the_command_line(tmp_path, tiny_phantom):
+def test_changes_by_dotted_key_and_by_block_are_those_of_the_command_line(tmp_path, small_phantom):
     path = tmp_path / "tiny.yaml"
-    path.write_text(tiny_yaml(tiny_phantom))
+    path.write_text(small_yaml(small_phantom))
     expected = load(path, ["federation.rounds=5", "method.name=fedprox", "method.mu=0.5", "seed=4"])
     by_key = {"federation.rounds": 5, "method.name": "fedprox", "method.mu": 0.5}
     assert medfed.load_config(path, by_key, seed=4) == expected
@@ -48,10 +48,10 @@ def test_changes_by_dotted_key_and_by_block_are_those_of_the_command_line(tmp_pa
     assert medfed.load_config(load(path), {"seed": np.int64(4)}).seed == 4
 
 
-def test_a_config_is_a_path_a_name_a_dictionary_or_a_config(tiny_phantom):
-    document = strict_yaml.parse(tiny_yaml(tiny_phantom), "tiny")
-    from_dictionary = medfed.load_config({**document, "data": {**document["data"], "root": Path(tiny_phantom)}})
-    assert from_dictionary.data.root == str(tiny_phantom) and medfed.load_config(from_dictionary) is from_dictionary
+def test_a_config_is_a_path_a_name_a_dictionary_or_a_config(small_phantom):
+    document = strict_yaml.parse(small_yaml(small_phantom), "tiny")
+    from_dictionary = medfed.load_config({**document, "data": {**document["data"], "root": Path(small_phantom)}})
+    assert from_dictionary.data.root == str(small_phantom) and medfed.load_config(from_dictionary) is from_dictionary
     assert medfed.load_config("prostate") == load(Path(medfed.__file__).parent.parent / "configs" / "prostate.yaml")
 
 
@@ -115,6 +115,7 @@ def test_a_folder_without_a_finished_run_is_refused(tmp_path):
 
 def test_a_comparison_has_rows_runs_and_the_table_of_the_program(config):
     """In a temporary folder, which lives as long as one of the runs does."""
+    config = medfed.load_config(config, {"federation.rounds": 1})
     comparison = medfed.leave_one_site_out(
         config, ["fedavg", {"name": "fedprox", "mu": 0.5}], sites=["UCL"], vary={"federation.participating": [1]}
     )
@@ -262,6 +263,7 @@ def test_a_damaged_run_is_a_user_error_with_the_file(run, tmp_path, name, conten
 
 
 def test_two_sites_are_left_out_by_pairs(config, tmp_path):
+    config = medfed.load_config(config, {"federation.rounds": 1})
     comparison = medfed.leave_two_sites_out(config, ["fedavg"], pairs=[("UCL", "HK")], out=tmp_path / "two")
     assert [(run.config.federation.unseen_site, run.config.federation.validation_site) for run in comparison.runs] == [
         ("UCL", "HK")
@@ -269,7 +271,10 @@ def test_two_sites_are_left_out_by_pairs(config, tmp_path):
     assert "VALIDATION SITES" in str(comparison)
 
 
-def test_a_bundle_is_exported_from_a_run_or_a_folder(run, tmp_path):
+def test_a_bundle_is_exported_from_a_run_or_a_folder(small_phantom, tmp_path):
+    """Of a network that MONAI has, as the bundle of another one is made with TorchScript."""
+    (tmp_path / "unet.yaml").write_text(small_yaml(small_phantom).replace(SMALL_UNET, UNET))
+    run = medfed.run(medfed.load_config(tmp_path / "unet.yaml", {"federation.rounds": 1}), tmp_path / "run")
     assert medfed.export(run) == run.folder / "bundle" / "prostate_segmentation"
     out = medfed.export(str(run.folder), tmp_path / "mine_segmentation")
     assert out == tmp_path / "mine_segmentation" and (out / "configs" / "metadata.json").is_file()

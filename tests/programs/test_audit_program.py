@@ -6,7 +6,7 @@ import re
 from contextlib import redirect_stdout
 
 import pytest
-from conftest import tiny_yaml
+from conftest import small_yaml
 
 from medfed.audit import main
 from medfed.auditing.audit import audit
@@ -18,12 +18,12 @@ FEW = ["--images", "1", "--gallery", "6", "--quiet"]
 
 
 @pytest.fixture(scope="module")
-def audited(tiny_phantom, tmp_path_factory):
+def audited(small_phantom, tmp_path_factory):
     """Runs the program; what it wrote, and what it said."""
 
     def run(*more: str):
         out = tmp_path_factory.mktemp("audit")
-        (out / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
+        (out / "tiny.yaml").write_text(small_yaml(small_phantom))
         with redirect_stdout(io.StringIO()) as output:
             assert main([str(out / "tiny.yaml"), "--out", str(out), *FEW, *more]) == 0
         return json.loads((out / "audit.json").read_text()), (out / "audit.html").read_text(), output.getvalue()
@@ -74,8 +74,8 @@ def test_another_site_and_another_seed_give_other_numbers(first, audited):
     assert (other["site"], other["seed"]) == ("HK", 4) and other["reconstruction"] != first[0]["reconstruction"]
 
 
-def test_an_audit_trains_nothing_and_does_not_change_the_start_weights(tiny_config):
-    config = load(tiny_config)
+def test_an_audit_trains_nothing_and_does_not_change_the_start_weights(small_config):
+    config = load(small_config)
     simulation = build_experiment(config, None, quiet=True)
     before = {name: entry.clone() for name, entry in simulation.start.weights.items()}
     audit(config, simulation, n_images=1, n_gallery=2)
@@ -90,6 +90,6 @@ def test_an_audit_trains_nothing_and_does_not_change_the_start_weights(tiny_conf
     (["--set", "method.name=fedavg"], "shares no statistics of images"),
     (["--set", "method.min_patients=9"], "at BMC 'elcfs' shares no statistics of images"),
 ])  # fmt: skip
-def test_a_mistake_is_one_sentence(tiny_config, tmp_path, capsys, more, sentence):
-    assert main([str(tiny_config), "--out", str(tmp_path / "out"), "--quiet", *more]) == 2
+def test_a_mistake_is_one_sentence(small_config, tmp_path, capsys, more, sentence):
+    assert main([str(small_config), "--out", str(tmp_path / "out"), "--quiet", *more]) == 2
     assert sentence in capsys.readouterr().err

@@ -14,7 +14,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
-from conftest import tiny_yaml
+from conftest import SMALL_UNET, UNET, small_yaml
 from PIL import Image
 
 from medfed import data, evaluate, train
@@ -95,32 +95,17 @@ def spoil(path: Path, voxels=lambda array: array, affine=lambda matrix: matrix) 
     nib.save(nib.Nifti1Image(voxels(np.asarray(image.dataobj)), affine(image.affine)), path)
 
 
-@pytest.fixture(scope="module")
-def three_sites(tmp_path_factory, tiny_phantom) -> Path:
-    """Three sites of the tiny phantom: four patients each, six slices a patient."""
-    root = tmp_path_factory.mktemp("three_sites")
-    for site in ("BMC", "HK", "UCL"):
-        shutil.copytree(tiny_phantom / site, root / site)
-    for path in root.glob("*/*"):
-        spoil(path, lambda array: array[..., 4:10])
-    return root
-
-
 @pytest.fixture
-def user(tmp_path, three_sites, capsys, monkeypatch) -> User:
-    """The three sites, to be spoilt."""
-    monkeypatch.setattr(
-        "medfed.experiments.run.draw_all", lambda *drawn: None
-    )  # the pictures of a run take longer than these runs
-    shutil.copytree(three_sites, tmp_path / "data")
-    (tmp_path / "tiny.yaml").write_text(tiny_yaml(tmp_path / "data"))
+def user(tmp_path, small_phantom, capsys) -> User:
+    """Three sites of four patients each, six slices a patient, to be spoilt."""
+    shutil.copytree(small_phantom, tmp_path / "data", ignore=shutil.ignore_patterns("PHANTOM.json"))
+    (tmp_path / "tiny.yaml").write_text(small_yaml(tmp_path / "data"))
     return User(tmp_path, capsys)
 
 
 @pytest.fixture
-def eyes(tmp_path, capsys, monkeypatch) -> User:
+def eyes(tmp_path, capsys) -> User:
     """Three sites of three colour pictures each, cup (0) in disc (128) on white (255)."""
-    monkeypatch.setattr("medfed.experiments.run.draw_all", lambda *drawn: None)
     rng = np.random.default_rng(0)
     label = np.full((40, 40), 255, np.uint8)
     label[8:30, 8:30], label[14:24, 14:24] = 128, 0
@@ -134,7 +119,7 @@ def eyes(tmp_path, capsys, monkeypatch) -> User:
     (tmp_path / "tiny.yaml").write_text(f"""
 data: {{name: folder, root: {tmp_path / "data"}, image_size: 32, image_channels: 3, structure_names: [disc, cup],
   mask_values: {{disc: [0, 128], cup: [0]}}, background_value: 255}}
-network: {{name: unet, features: [4, 4, 4, 8, 8, 4]}}
+network: {SMALL_UNET}
 method: {{name: fedavg}}
 federation: {{unseen_site: west, rounds: 1}}
 """)
@@ -273,7 +258,7 @@ def test_one_image_and_batch_norm(user):
         user.image("BMC", index).unlink(), user.mask("BMC", index).unlink()
     for path in (user.image(), user.mask()):
         spoil(path, lambda array: array[..., 3:4])
-    user.replace("name: unet", "name: unet, norm: batch")
+    user.replace(SMALL_UNET, UNET.replace("name: unet", "name: unet, norm: batch"))
     user.replace("image_size: 32", "image_size: 16")
     user.refused_before_training("data.image_size is 16", "multiple of 16 that is at least 32")
     user.replace("image_size: 16", "image_size: 32")
@@ -485,12 +470,11 @@ class FullDisk:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, three_sites) -> tuple[bytes, FullDisk]:
+def undisturbed(tmp_path_factory, small_phantom) -> tuple[bytes, FullDisk]:
     """The model of a run on an empty disk, and that disk."""
     place = tmp_path_factory.mktemp("undisturbed")
-    (place / "tiny.yaml").write_text(tiny_yaml(three_sites))
+    (place / "tiny.yaml").write_text(small_yaml(small_phantom))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("medfed.experiments.run.draw_all", lambda *drawn: None)
         disk = FullDisk(patch, place / "run")
         assert train.main([str(place / "tiny.yaml"), "--out", str(place / "run"), "--quiet", "--device", "cpu"]) == 0
     return (place / "run" / "model.safetensors").read_bytes(), disk
@@ -516,7 +500,6 @@ def test_a_second_run_in_a_locked_folder_is_refused_but_a_dead_process_holds_no_
     with RunFolder(user.out).locked():
         user.refused(user.train(), f"run: process {os.getpid()} is running here; wait for it", "--out")
     monkeypatch.undo()
-    monkeypatch.setattr("medfed.experiments.run.draw_all", lambda *drawn: None)
     (user.out / "run.lock").write_text("process 1\n")  # of a process that was killed: the text stays, the lock went
     user.goes_on()
 
@@ -544,9 +527,9 @@ def test_a_changed_config_is_shown_and_continues_only_if_accepted(user, undistur
 def test_another_network_is_refused_even_if_accepted(user):
     user.goes_on()
     before = {path.name: path.read_bytes() for path in user.out.iterdir() if path.is_file() and path.name != "run.lock"}
-    other = ("--resume", "--accept-config-change", "--set", "network.features=[8, 8, 8, 8, 8, 8]")
+    other = ("--resume", "--accept-config-change", "--set", "network.features=[8, 8, 8]")
     user.refused(
-        user.train(*other), "network.features: [4, 4, 4, 8, 8, 4] -> [8, 8, 8, 8, 8, 8]",
+        user.train(*other), "network.features: [4, 4, 8] -> [8, 8, 8]",
         "would mix the results of two configs", "undo the change", "--out")
     assert all((user.out / name).read_bytes() == content for name, content in before.items())
 

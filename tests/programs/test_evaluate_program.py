@@ -12,9 +12,9 @@ def compare(config, out, *more: str) -> int:
     return evaluate.main([str(config), *always, *more])
 
 
-def test_every_site_is_left_out_once_for_every_method(tiny_config, tmp_path, capsys):
+def test_every_site_is_left_out_once_for_every_method(small_config, tmp_path, capsys):
     out = tmp_path / "comparison"
-    assert compare(tiny_config, out, "--methods", "fedavg", "elcfs", "--sites", "UCL", "HK", "--seeds", "2") == 0
+    assert compare(small_config, out, "--methods", "fedavg", "elcfs", "--sites", "UCL", "HK", "--seeds", "2") == 0
     output = capsys.readouterr().out
     assert all(word in output for word in ("fedavg", "elcfs", "UCL", "HK", "PHANTOM"))
     folders = sorted(p.parent.relative_to(out).as_posix() for p in out.rglob("summary.json"))
@@ -30,33 +30,33 @@ def test_every_site_is_left_out_once_for_every_method(tiny_config, tmp_path, cap
     assert float(costs["fedavg"]["train_s"]) > 0
 
 
-def test_all_selects_the_methods_that_work_on_the_task_and_explains_the_others(tiny_config):
-    config = load(tiny_config)
+def test_all_selects_the_methods_that_work_on_the_task_and_explains_the_others(small_config):
+    config = load(small_config)
     methods, refused = Grid(config).compatible_methods(config.data)
     assert methods[0] == "fedavg" and {"elcfs", "ccst", "fisc"} <= set(methods) and "stack" not in [*methods, *refused]
     assert "predicts masks" in refused["stable_fdg"] and "stable_fdg" not in methods
 
 
-def test_resuming_runs_only_missing_folds_and_gives_the_same_table(tiny_config, tmp_path, capsys):
+def test_resuming_runs_only_missing_folds_and_gives_the_same_table(small_config, tmp_path, capsys):
     out = tmp_path / "comparison"
-    assert compare(tiny_config, out, "--methods", "fedavg", "--sites", "UCL") == 0
+    assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL") == 0
     first = RunFolder(out / "fedavg" / "unseen_UCL" / "seed_3")
     before = (first.path / "summary.json").stat().st_mtime_ns
-    assert compare(tiny_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
+    assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
     assert (first.path / "summary.json").stat().st_mtime_ns == before
     table = (out / "table.json").read_bytes()
-    assert compare(tiny_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
+    assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
     assert (out / "table.json").read_bytes() == table
     capsys.readouterr()
 
 
-def test_two_sites_are_left_out_and_both_reported(tiny_config, tmp_path, capsys):
+def test_two_sites_are_left_out_and_both_reported(small_config, tmp_path, capsys):
     """BMC, HK, UCL: unseen BMC is validated on HK, HK on UCL and UCL on BMC."""
     out = tmp_path / "comparison"
     rule = ("--set", "federation.selection=validation_site", "--methods", "fedavg")
     short = ("--quiet", "--device", "cpu", "--set", "federation.rounds=1")
     arguments = ("--leave-two-sites-out", "--out", str(out), *short)
-    assert evaluate.main([str(tiny_config), *arguments, *rule]) == 0
+    assert evaluate.main([str(small_config), *arguments, *rule]) == 0
     output = capsys.readouterr().out
     assert output.index("UNSEEN SITES") < output.index("VALIDATION SITES") and "rule 'validation_site'" in output
     folders = {path.parent.parent.name for path in out.rglob("summary.json")}
@@ -76,9 +76,9 @@ def test_two_sites_are_left_out_and_both_reported(tiny_config, tmp_path, capsys)
     assert markdown.index("## Unseen sites") < markdown.index("## Validation sites")
 
 
-def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored(tiny_config, tmp_path, capsys):
+def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored(small_config, tmp_path, capsys):
     out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg", "elcfs")
-    assert compare(tiny_config, out, *vary, "--sites", "UCL") == 0
+    assert compare(small_config, out, *vary, "--sites", "UCL") == 0
     output = capsys.readouterr().out
     assert "p against fedavg" in output and "against fedavg with the same varied settings" in output
     trained = {}
@@ -108,19 +108,19 @@ def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored
     before = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
     assert "## As published" in markdown and "ELCFS, Table 2" in markdown and "SYNTHETIC" in markdown
     assert "also run here" not in markdown, "all have a varied setting that no paper's row names"
-    assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 0
+    assert compare(small_config, out, *vary, "--sites", "UCL", "--resume") == 0
     assert {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")} == before
     assert capsys.readouterr().out == output
     assert report.main([str(out), "--quiet"]) == 0
     assert "elcfs, federation.participating=2" in (out / "report.html").read_text()
 
 
-def test_a_fold_that_another_process_has_locked_is_skipped(tiny_config, tmp_path, capsys):
+def test_a_fold_that_another_process_has_locked_is_skipped(small_config, tmp_path, capsys):
     out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg")
     with RunFolder(out / "fedavg--federation.participating=1" / "unseen_UCL" / "seed_3").locked():
-        assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 1
+        assert compare(small_config, out, *vary, "--sites", "UCL", "--resume") == 1
     assert "1 of 2 runs are locked by another process" in capsys.readouterr().out
-    assert compare(tiny_config, out, *vary, "--sites", "UCL", "--resume") == 0
+    assert compare(small_config, out, *vary, "--sites", "UCL", "--resume") == 0
     assert capsys.readouterr().out.count("fedavg, federation.participating=1") > 1
 
 
@@ -129,25 +129,25 @@ def refused(capsys, code: int, *words: str) -> None:
     assert code == 2 and len(output) == 1 and all(word in output[0] for word in words), output
 
 
-def test_a_row_that_cannot_train_is_refused_before_the_first_run(tiny_config, tmp_path, capsys):
+def test_a_row_that_cannot_train_is_refused_before_the_first_run(small_config, tmp_path, capsys):
     out = tmp_path / "comparison"
-    code = compare(tiny_config, out, "--methods", "fedavg", "harmofl")
+    code = compare(small_config, out, "--methods", "fedavg", "harmofl")
     refused(capsys, code, "harmofl", "data.standardise", "method.normalise", "Nothing was trained")
     assert not out.exists()
-    code = compare(tiny_config, out, "--methods", "fedavg", "--vary", "data.image_size=32,24")
-    refused(capsys, code, "fedavg, data.image_size=24", "data.image_size")
+    code = compare(small_config, out, "--methods", "fedavg", "--vary", "data.image_size=32,34")
+    refused(capsys, code, "fedavg, data.image_size=34", "data.image_size")
     assert not out.exists()
 
 
-def test_mistakes_are_one_line(tiny_config, tmp_path, capsys):
-    assert evaluate.main([str(tiny_config)]) == 2
+def test_mistakes_are_one_line(small_config, tmp_path, capsys):
+    assert evaluate.main([str(small_config)]) == 2
     assert "--leave-one-site-out" in capsys.readouterr().err
-    refused(capsys, compare(tiny_config, tmp_path / "a", "--methods", "elcf"), "elcf", "elcfs")
-    refused(capsys, compare(tiny_config, tmp_path / "b", "--sites", "Mars"), "Mars", "UCL")
-    refused(capsys, compare(tiny_config, tmp_path / "c", "--seeds", "0"), "--seeds 0")
+    refused(capsys, compare(small_config, tmp_path / "a", "--methods", "elcf"), "elcf", "elcfs")
+    refused(capsys, compare(small_config, tmp_path / "b", "--sites", "Mars"), "Mars", "UCL")
+    refused(capsys, compare(small_config, tmp_path / "c", "--seeds", "0"), "--seeds 0")
     many = ("--vary", "federation.participating=1,3")
-    refused(capsys, compare(tiny_config, tmp_path / "e", *many), "3 sites are to train", "at most 2")
+    refused(capsys, compare(small_config, tmp_path / "e", *many), "3 sites are to train", "at most 2")
     assert not (tmp_path / "e").exists()
-    refused(capsys, compare(tiny_config, tmp_path / "f", "--pairs", "UCL/HK"), "use --pairs only if two sites")
-    refused(capsys, evaluate.main([str(tiny_config), "--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]",
+    refused(capsys, compare(small_config, tmp_path / "f", "--pairs", "UCL/HK"), "use --pairs only if two sites")
+    refused(capsys, evaluate.main([str(small_config), "--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]",
                                    "--out", str(tmp_path / "d"), "--quiet"]), "at least three", "BMC, UCL")

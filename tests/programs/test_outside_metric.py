@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import tiny_yaml
+from conftest import small_yaml, tiny_yaml
 from made_runs import class_rows, made_run
 from PIL import Image
 
@@ -86,7 +86,9 @@ def rows(path):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.figures
-def test_an_outside_metric_is_in_every_table_figure_and_page(tmp_path, tiny_phantom, lab, capsys, monkeypatch):
+def test_an_outside_metric_is_in_every_table_figure_and_page(
+    tmp_path, small_phantom, lab, capsys, monkeypatch, unpainted_figures
+):
     labels = []
     save_png = boxes.save_png
 
@@ -96,7 +98,7 @@ def test_an_outside_metric_is_in_every_table_figure_and_page(tmp_path, tiny_phan
 
     monkeypatch.setattr(boxes, "save_png", save_and_note_labels)
     config = tmp_path / "c.yaml"
-    text = tiny_yaml(tiny_phantom).replace("elcfs, alpha: 0.1, min_patients: 1", "fedavg")
+    text = tiny_yaml(small_phantom).replace("elcfs, alpha: 0.1, min_patients: 1", "fedavg")
     config.write_text(text.replace("rounds: 2", "rounds: 1") + "evaluation: {metrics: [lab.volume_error]}\n")
     out = tmp_path / "out"
     flags = ["--leave-one-site-out", "--sites", "UCL", "--methods", "fedavg", "fedprox", "--quiet", "--out", str(out)]
@@ -176,9 +178,9 @@ def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
         ("dice, dice", "'dice' comes twice"),
     ],
 )
-def test_a_wrong_metric_is_refused_before_training(tmp_path, tiny_phantom, lab, capsys, metric, words):
+def test_a_wrong_metric_is_refused_before_training(tmp_path, small_phantom, lab, capsys, metric, words):
     config = tmp_path / "c.yaml"
-    config.write_text(tiny_yaml(tiny_phantom) + f"evaluation: {{metrics: [{metric}]}}\n")
+    config.write_text(small_yaml(small_phantom) + f"evaluation: {{metrics: [{metric}]}}\n")
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet"]) == 2
     output = capsys.readouterr().err
     assert words in output and "c.yaml" in output and len(output.strip().splitlines()) == 1
@@ -215,14 +217,14 @@ def test_an_infinite_value_of_a_class_metric_counts_as_unknown():
     assert compute_class_metric(metric, np.full((2, 2), 0.5), np.array([0, 1])) is None
 
 
-def test_a_chosen_metric_of_medfed_is_shown_in_comparisons(tmp_path, tiny_phantom):
+def test_a_chosen_metric_of_medfed_is_shown_in_comparisons(tmp_path, small_phantom):
     """ASSD is in every file of cases, but in no comparison unless the config asks for it."""
     from medfed.config.schema import load
     from medfed.tasks.factory import task_of_dataset
     from medfed.tasks.scoring import COMPARISON
 
     config = tmp_path / "c.yaml"
-    config.write_text(tiny_yaml(tiny_phantom) + "evaluation: {metrics: [assd]}\n")
+    config.write_text(small_yaml(small_phantom) + "evaluation: {metrics: [assd]}\n")
     result = load(config)
     scoring = task_of_dataset(result.data, result.evaluation).scoring
     assert [metric.name for metric in scoring.metrics_in(COMPARISON)] == ["dice", "hd95", "hd", "assd"]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import tiny_yaml
+from conftest import small_yaml
 
 from medfed import site as program
 from medfed.config.schema import load
@@ -22,10 +22,10 @@ from medfed.federation.settings import Cache
 
 
 @pytest.fixture
-def hospital(tmp_path, tiny_phantom):
+def hospital(tmp_path, small_phantom):
     """A hospital's folder as it gets it; `hospital(sends="windows")` writes down what it agrees to."""
-    shutil.copytree(tiny_phantom / "HK", tmp_path / "data" / "HK")
-    whole = tiny_yaml(tiny_phantom).replace(str(tiny_phantom), "data").replace("sites: [BMC, HK, UCL], ", "")
+    shutil.copytree(small_phantom / "HK", tmp_path / "data" / "HK")
+    whole = small_yaml(small_phantom).replace(str(small_phantom), "data").replace("sites: [BMC, HK, UCL], ", "")
     (tmp_path / "plan.yaml").write_text(whole.replace("unseen_site: UCL, ", ""))
 
     def write(sends: str = "", **changes: str) -> Path:
@@ -60,11 +60,11 @@ def shown(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
     return {(row[0], row[1]): tuple(row[2:]) for row in rows if row[1] != "weights"}
 
 
-def test_a_dry_run_shows_what_the_ledger_of_a_run_then_has(hospital, tiny_phantom, tmp_path, capsys, joined):
+def test_a_dry_run_shows_what_the_ledger_of_a_run_then_has(hospital, small_phantom, tmp_path, capsys, joined):
     """Names, shapes, types and bytes of round 1, HK beside BMC; facts are as long as their numbers are."""
     assert run(hospital("windows"), "--dry-run") == 0
     text = capsys.readouterr().out
-    (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
+    (tmp_path / "tiny.yaml").write_text(small_yaml(small_phantom))
     config = load(tmp_path / "tiny.yaml")
     simulation = build_experiment(config, None, quiet=True)
     first = next(federate(config.method, simulation.engine, simulation.start, config.federation, config.seed))
@@ -103,12 +103,12 @@ def test_a_hospital_that_only_validates_sends_scores_and_agrees_to_no_statistic(
     assert " images do not leave):" in text and "This site only validates" in text and joined == ["HK"]
 
 
-def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(tiny_phantom, tmp_path, with_validation_site):
+def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(small_phantom, tmp_path, with_validation_site):
     from medfed.deployment.agreement import Agreement, Refused
     from medfed.deployment.guarded_site import GuardedSite, build_local_site
     from medfed.federation.message import Message
 
-    (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK"))
+    (tmp_path / "tiny.yaml").write_text(small_yaml(small_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK"))
     simulation = build_experiment(load(tmp_path / "tiny.yaml"), None, quiet=True)
     request = Message("validate", simulation.start.weights, {}, {"round": 1})
     expected = simulation.engine.validation_site.reply(request)
@@ -168,8 +168,8 @@ def test_a_pattern_is_an_agreement_too(hospital, joined, sends):
 
 
 def test_more_than_the_agreed_megabytes_is_refused(hospital, capsys, joined):
-    assert run(hospital("windows", megabytes_per_round="0.01"), "--yes") == 2
-    assert "agrees.megabytes_per_round: is 0.01, but a round would send " in capsys.readouterr().err and not joined
+    assert run(hospital("windows", megabytes_per_round="0.001"), "--yes") == 2
+    assert "agrees.megabytes_per_round: is 0.001, but a round would send " in capsys.readouterr().err and not joined
 
 
 def test_a_missing_plan_is_told_and_no_other_hospitals_file_proposed(hospital, tmp_path, capsys, joined):
@@ -318,12 +318,12 @@ def test_what_a_hospital_wrote_down_goes_to_its_own_folders(with_kit, tmp_path):
     assert Path(job["directory"]) == Path.cwd()
 
 
-def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, tiny_phantom):
+def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, small_phantom):
     """Two rounds of a guarded site: its ledger file has the rows that the coordinator's has for this site."""
     from medfed.deployment.agreement import Agreement
     from medfed.deployment.guarded_site import LEDGER, GuardedSite
 
-    (tmp_path / "tiny.yaml").write_text(tiny_yaml(tiny_phantom))
+    (tmp_path / "tiny.yaml").write_text(small_yaml(small_phantom))
     config = load(tmp_path / "tiny.yaml")
     simulation = build_experiment(config, None, quiet=True)
     (bmc, hk), guarded = simulation.sites, None

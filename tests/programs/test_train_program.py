@@ -5,8 +5,7 @@ import shutil
 import pytest
 import safetensors.torch
 import torch
-from conftest import tiny_yaml
-from run_figures import drawn_figures
+from conftest import small_yaml
 
 from medfed import train
 from medfed.experiments import figures
@@ -25,13 +24,12 @@ def run(config, out, *more: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, tiny_phantom):
-    """One finished run that the tests below only look at."""
+def finished(tmp_path_factory, small_phantom):
+    """One finished run without figures that the tests below only look at."""
     folder = tmp_path_factory.mktemp("runs")
     path = folder / "tiny.yaml"
-    path.write_text(tiny_yaml(tiny_phantom))
-    with drawn_figures():
-        assert run(path, folder / "run") == 0
+    path.write_text(small_yaml(small_phantom))
+    assert run(path, folder / "run") == 0
     return path, folder / "run"
 
 
@@ -40,15 +38,19 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_a_run_writes_every_file_and_figure(finished):
-    _, out = finished
+@pytest.mark.figures
+def test_a_run_writes_every_file_and_figure(small_config, tmp_path):
+    out = tmp_path / "run"
+    assert run(small_config, out) == 0
     assert all((out / name).stat().st_size for name in FILES)
     assert {p.name for p in (out / "figures").iterdir()} == set(PICTURES)
     assert RunFolder(out).rounds() == [1, 2]
 
 
 @pytest.mark.figures
-def test_without_scikit_learn_no_map_is_drawn_and_a_notice_names_the_extra(finished, tmp_path, monkeypatch):
+def test_without_scikit_learn_no_map_is_drawn_and_a_notice_names_the_extra(
+    finished, tmp_path, monkeypatch, unpainted_figures
+):
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
     for method, n in (("elcfs", 1), ("fedavg", 0)):
         out = tmp_path / method
@@ -203,10 +205,10 @@ def test_a_run_continues_after_an_accepted_change_with_a_notice(finished, tmp_pa
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
 
 
-def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, tiny_phantom, capsys):
+def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, small_phantom, capsys):
     path, _ = finished
     root = tmp_path / "copy"
-    shutil.copytree(tiny_phantom, root)
+    shutil.copytree(small_phantom, root)
     always = (path, tmp_path / "run", "--set", f"data.root={root}")
     assert run(*always, "--set", "federation.rounds=1") == 0
     (root / "HK" / "Case39.nii.gz").unlink()
@@ -234,10 +236,10 @@ def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, cap
     refused(capsys, run(*again), "codec.safetensors: changed since the run", "--out")
 
 
-def test_a_run_on_a_phantom_cannot_continue_on_real_images(finished, tmp_path, tiny_phantom, capsys):
+def test_a_run_on_a_phantom_cannot_continue_on_real_images(finished, tmp_path, small_phantom, capsys):
     path, _ = finished
     root = tmp_path / "copy"
-    shutil.copytree(tiny_phantom, root)
+    shutil.copytree(small_phantom, root)
     always = (path, tmp_path / "run", "--set", f"data.root={root}")
     assert run(*always, "--set", "federation.rounds=1") == 0
     (root / "PHANTOM.json").unlink()
@@ -268,7 +270,7 @@ def test_a_figure_that_fails_does_not_lose_the_scores(finished, tmp_path, monkey
     ("change", "words"),
     [
         ("federation.unseen_site=UCLA", ("UCLA", "UCL")),
-        ("data.image_size=36", ("data.image_size is 36", "multiple of 16")),
+        ("data.image_size=34", ("data.image_size is 34", "multiple of 4")),
         ("data.root=nowhere", ("data.root", "nowhere", "python -m medfed.data card prostate")),
         ("data.sites=[UCL]", ("UCL", "no other site is left to train on")),
         ("training.learnig_rate=1", ("learnig_rate", "learning_rate")),
