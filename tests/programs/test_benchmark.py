@@ -97,7 +97,7 @@ def test_the_expansion_is_timed_against_its_minimum():
 
 
 def test_every_method_is_timed_on_the_same_round_as_fedavg():
-    result = time_methods(depth=10, size=40, n_images=8, repeats=1, batch_size=4, width=4)
+    result = time_methods(depth=10, size=40, n_images=4, repeats=1, batch_size=4, width=4)
     assert set(result["train_s"]) == set(METHODS) and result["over_fedavg"]["fedavg"] == 1
     assert result["share_s"]["fedavg"] == 0 < result["share_s"]["fisc"]
     assert "style only" in methods_table(result)

@@ -27,7 +27,7 @@ PICTURES = {"training_curves.png", "reliability.png", "roc.png", "examples.png",
 @pytest.fixture(scope="module")
 def patches(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "camelyon17_phantom"
-    make_histology_phantom(root, patches_per_site=18, patients_per_site=3)
+    make_histology_phantom(root, patches_per_site=12, patients_per_site=3)
     return root
 
 
@@ -47,7 +47,7 @@ federation: {{unseen_site: hospital_5, rounds: 2}}
 
 
 @pytest.mark.figures
-def test_a_run_writes_scores_figures_and_the_error_of_its_codec(config, tmp_path, capsys):
+def test_a_run_writes_scores_figures_and_the_error_of_its_codec(config, tmp_path, capsys, unpainted_figures):
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet"]) == 0
     output = capsys.readouterr().out
     assert "SYNTHETIC PHANTOM DATA" in output and "hospital_5 (UNSEEN)" in output and "AUROC" in output

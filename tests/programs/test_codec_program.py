@@ -144,7 +144,7 @@ def test_the_losses_fall(monkeypatch):
     """From random weights: the small codec starts so well that there is little to see."""
     monkeypatch.setattr("medfed.style_codec.training.init_identity", lambda encoder, decoder: None)
     pool = one_pool(16, 4)
-    training = CodecTraining(Recipe("small", steps=60, batch_size=4, size=16, learning_rate=3e-3), pool, pool)
+    training = CodecTraining(Recipe("small", steps=60, batch_size=2, size=16, learning_rate=3e-3), pool, pool)
     totals = [sum(training.train_step().values()) for _ in range(60)]
     assert sum(totals[-15:]) < 0.8 * sum(totals[:15])
 

@@ -108,7 +108,8 @@ def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(small_pha
     from medfed.deployment.guarded_site import GuardedSite, build_local_site
     from medfed.federation.message import Message
 
-    (tmp_path / "tiny.yaml").write_text(small_yaml(small_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK"))
+    text = small_yaml(small_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK")
+    (tmp_path / "tiny.yaml").write_text(text)
     simulation = build_experiment(load(tmp_path / "tiny.yaml"), None, quiet=True)
     request = Message("validate", simulation.start.weights, {}, {"round": 1})
     expected = simulation.engine.validation_site.reply(request)

@@ -73,6 +73,7 @@ def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) 
 def _matplotlib_svg(figure: Figure) -> str:
     """Return what matplotlib writes, without backgrounds and clip paths; texts as text in the page's font."""
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     figure.patch.set_visible(False)
     for axes in figure.axes:
@@ -83,7 +84,7 @@ def _matplotlib_svg(figure: Figure) -> str:
     settings = matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "medfed"})
     with settings, texts_are_plain(figure), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # the browser has a font for it
-        figure.savefig(text, format="svg", metadata={"Date": None})
+        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None})  # `savefig` would draw twice
     return text.getvalue()
 
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -36,10 +37,7 @@ def render_page(template: str, style: str, script: str = "", folders: Sequence[P
             contains `<!--`.
         jinja2.UndefinedError: if the template uses a variable that is not in `content`.
     """
-    environment = Environment(
-        loader=FileSystemLoader([TEMPLATES, *folders]), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=_replace_invalid_characters,
-    )  # fmt: skip
+    environment = _environment(TEMPLATES, *folders)
     policy = f"default-src 'none'; img-src data:; style-src {_hash_source(style)}"
     policy += f"; script-src {_hash_source(script)}" if script else ""
     return environment.get_template(template).render(
@@ -62,6 +60,15 @@ def trusted_text(text: str, element: str) -> Markup:
         raise ValueError(f"the {element} contains '</{element}' or '<!--', which can change how a browser reads the "
                          "rest of the page; remove these characters")
     return Markup(text)
+
+
+@cache
+def _environment(*folders: Path) -> Environment:
+    """Return the settings of Jinja for templates in these folders; it keeps each template that it has compiled."""
+    return Environment(
+        loader=FileSystemLoader(folders), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True, keep_trailing_newline=True, finalize=_replace_invalid_characters,
+    )  # fmt: skip
 
 
 def _replace_invalid_characters(value: object) -> object:
