@@ -17,6 +17,7 @@ from medfed.datasets.base import Dataset
 from medfed.datasets.splits import Split
 from medfed.experiments.loading import SiteImages
 from medfed.experiments.setup import Experiment
+from medfed.federation.image_moments import has_constants, moments_request, pool
 from medfed.federation.local_round import Samples
 from medfed.outputs.environment import versions
 from medfed.tasks.task import Task
@@ -34,8 +35,9 @@ def audit(
 ) -> tuple[dict, list[reconstruction.Reconstruction]]:
     """Attack the statistics that a site would share, and measure how much they reveal about the site's images.
 
-    Shared statistics are the tensors that the federated method lets a site send before the first round, such as a mean
-    or amplitudes of frequencies. The network's weights are not attacked.
+    Shared statistics are the tensors that a site sends before the first round: those of the federated method, such as
+    styles or amplitudes of frequencies, and with `data.standardise: dataset` the moments of its images. The network's
+    weights are not attacked.
 
     Args:
         config: the config of the federation.
@@ -58,7 +60,10 @@ def audit(
     if name is not None and name not in names:
         raise UserError(f"--site {name}: this site does not take part in training. {suggestion(name, names)}")
     ordered.sort(key=lambda site: site.name != (name or names[0]))
-    sites = [SharedStatistics.from_site(site, experiment.start.weights) for site in ordered]
+    weights = experiment.start.weights
+    if has_constants(weights):
+        weights = {**weights, **pool({site.name: site.reply(moments_request()) for site in experiment.sites})}
+    sites = [SharedStatistics.from_site(site, weights) for site in ordered]
     own, others = sites[0], sites[1:]
     if not len(own.vectors(own.sent)):
         raise UserError(

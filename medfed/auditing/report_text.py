@@ -20,8 +20,9 @@ KIND_LABELS = {
 }
 REFERENCE = {"full": "positive control", "window": "", "fitted": "", "mean": "negative control"}
 METHOD_NOTES = (
-    "The shared statistics are the reply of the method's own code to the coordinator's request before the first round, "
-    "with the initial weights of the network.",
+    "The shared statistics are the site's own replies to the coordinator's requests before the first round, with the "
+    "initial weights of the network. With data.standardise: dataset, these include the moments of the images, and the "
+    "network has the constants that follow from the moments of all sites that train.",
     "Detail correlation: Pearson's correlation of the fine details of two images, inside the part that is not empty. "
     "The fine details are the image minus its Gaussian blur (3 pixels of 128). The images are first aligned by the "
     f"shift and the point reflection that make them most similar. The grid has at most {MAX_SIDE} x {MAX_SIDE} pixels; "
@@ -51,6 +52,7 @@ NOT_TRIED = (
     "attacks on the weights and gradients that are sent in every round, and on anything that is sent with them",
     "learned attacks: a network that is trained to reconstruct images from statistics, or a learned prior of images",
     "reconstruction of several images at once from one statistic of a whole site",
+    "statistics of a whole site, if other statistics have one row for each image: the attacks use these rows only",
     "stronger membership tests that use knowledge of the population or several rounds",
     "statistics of later rounds, if the method sends them again, and combinations of rounds",
     "removing the noise that a method adds to a statistic by requesting the statistic several times",
@@ -97,7 +99,8 @@ def describe_sent(result: Mapping[str, Any]) -> str:
     """
     sent = result["sent"]
     entries = ", ".join(f"{entry['name']} {tuple(entry['shape'])}" for entry in sent["entries"])
-    content = "one row for each image" if sent["row_for_each_image"] else "about the site as a whole"
+    kinds = {entry["row_for_each_image"]: None for entry in sent["entries"]}
+    content = " or ".join("one row for each image" if each else "about the site as a whole" for each in kinds)
     return f"before training {sent['bytes']} bytes would be sent, message header included, {content}: {entries}"
 
 

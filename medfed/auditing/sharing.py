@@ -1,6 +1,7 @@
 """The statistics that a site would send before training, and the same statistics of any other images.
 
-The audit calls the site's own reply to the coordinator's "share" request, so it measures exactly what would be sent.
+The audit calls the site's own replies to the coordinator's "share" requests, so it measures exactly what would be sent:
+the statistics of the method, and with `data.standardise: dataset` the moments of the images.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from torch.overrides import TorchFunctionMode
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream_seed
+from medfed.federation.image_moments import has_constants, moments_request
 from medfed.federation.local_round import Samples
 from medfed.federation.message import Message
-from medfed.federation.method import Tensors
+from medfed.federation.method import NEVER, Tensors
 from medfed.federation.site import Site
 
 
@@ -63,9 +65,10 @@ class SharedStatistics:
 
     Args:
         site: the audited site.
-        weights: initial weights of the network, which the coordinator sends with its request.
+        weights: initial weights of the network, which the coordinator sends with its request. With `data.standardise:
+            dataset` they contain the constants of all sites.
         sent: the tensors that the site would send, by name.
-        n_bytes: size in bytes of the whole message that contains the tensors.
+        n_bytes: size in bytes of all messages that contain the tensors.
         per_image_entries: names of the tensors that have one row for each image. The other tensors describe the site
             as a whole.
     """
@@ -84,11 +87,12 @@ class SharedStatistics:
 
         Args:
             site: the site to audit, with its training images.
-            weights: initial weights of the network, by name.
+            weights: initial weights of the network, by name. With `data.standardise: dataset` they contain the
+                constants of all sites (`medfed.federation.image_moments.pool`).
         """
-        reply = site.reply(_share_request(weights))
-        of_all = cls(site, weights, reply.tensors, len(reply.to_bytes()), frozenset())
-        of_one = of_all.statistics_of(site.training.batch([int(len(site.training) / 2)])) if reply.tensors else {}
+        replies = _replies(site, weights)
+        of_all = cls(site, weights, _merged(replies), sum(len(reply.to_bytes()) for reply in replies), frozenset())
+        of_one = of_all.statistics_of(site.training.batch([int(len(site.training) / 2)])) if of_all.sent else {}
         per_image_entries = {
             name
             for name, entry in of_one.items()
@@ -99,9 +103,9 @@ class SharedStatistics:
     def statistics_of(self, batch: Batch, *purpose: str | int) -> Tensors:
         """Compute the statistics that the site would send if the given images were its training images.
 
-        A method with the setting `min_patients` sends nothing for too few patients. So that a small batch still gives
-        statistics, the method receives the number of patients in the site's whole training set, and not the number in
-        the batch.
+        The settings `method.min_patients` and `data.min_patients` say that nothing is sent for too few patients. So
+        that a small batch still gives statistics, the site reports the number of patients in its whole training set,
+        and not the number in the batch.
 
         Args:
             batch: images (N, C, H, W) in [0, 1], not standardised, and their labels.
@@ -114,7 +118,7 @@ class SharedStatistics:
         images = ImageSet(batch.image, batch.label, self.site.training.n_patients, batch.moments)
         seed = stream_seed(self.site.seed, "audit", *purpose)
         site = replace(self.site, training=images, validation=None, seed=seed)
-        return site.reply(_share_request(self.weights)).tensors
+        return _merged(_replies(site, self.weights))
 
     def vectors(self, tensors: Tensors) -> Tensor:
         """Convert statistics to vectors: flatten the floating-point tensors and concatenate them in order of name.
@@ -214,9 +218,16 @@ def evenly_spaced(items: Sequence, n: int) -> list:
     return [items[(2 * k + 1) * len(items) // (2 * n)] for k in range(n)] if n < len(items) else list(items)
 
 
-def _share_request(weights: Tensors) -> Message:
-    """Return the coordinator's request for statistics before the first round."""
-    return Message("share", weights, {}, {"round": 1})
+def _replies(site: Site, weights: Tensors) -> list[Message]:
+    """Return the site's replies to all requests of the coordinator for statistics before the first round."""
+    requests = [moments_request()] if has_constants(weights) else []
+    requests += [Message("share", weights, {}, {"round": 1})] if site.method.shares != NEVER else []
+    return [site.reply(request) for request in requests]
+
+
+def _merged(replies: Sequence[Message]) -> Tensors:
+    """Return the tensors of several replies, which have different names, by name."""
+    return {name: entry for reply in replies for name, entry in reply.tensors.items()}
 
 
 def _has_one_row_per_image(of_one: torch.Size, of_all: torch.Size) -> bool:

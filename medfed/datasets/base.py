@@ -45,6 +45,9 @@ class Dataset:
             whole volume before any change (for 2-D images: of the image before any change). "dataset" uses those of the
             training images of all sites that train, which the sites share once. "imagenet" uses the fixed numbers of
             ImageNet, and is the default for classification.
+        min_patients: with `standardise: dataset`, a site with fewer training patients than this does not share the
+            moments of its images, because they would describe single patients. Such a site trains as usual. At least 1.
+            What a method shares has its own minimum, `method.min_patients`.
         if_missing: "error" stops if `root` does not exist; "phantom" creates and uses a synthetic phantom instead,
             and every result states that the data are synthetic.
         follow_symlinks: true also reads files outside `root`, if a symbolic link inside `root` points to them.
@@ -59,6 +62,7 @@ class Dataset:
     validation_ratio: RatioBelowOne = 0.1
     test_ratio: RatioBelowOne = 0.2
     standardise: Standardise = "slice"
+    min_patients: PositiveInt = 3
     if_missing: Literal["error", "phantom"] = "error"
     follow_symlinks: bool = False
     ignore_mask_geometry: bool = False

@@ -15,7 +15,7 @@ from medfed.core.errors import UserError, argument
 from medfed.datasets.base import Dataset
 from medfed.experiments.cohorts import participating_sites
 from medfed.experiments.method_choice import MethodChoice
-from medfed.experiments.setup import build_task, check_local_entries
+from medfed.experiments.setup import build_task, check_earlier_rounds
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import BASELINE, ComparisonRow
 
@@ -69,15 +69,17 @@ class Grid:
             that says why it does not work. Stacks of several methods are not tried.
 
         Raises:
-            UserError: if the network of the config is made for the other task, so that no method works.
+            UserError: if the settings that all methods share are wrong, so that not even FedAvg could train.
         """
-        build_task(self.base, dataset)
         refused: dict[str, str] = {}
+        site = next((name for name in dataset.site_names() if name != self.base.federation.validation_site), "")
         names = [BASELINE, *(name for name in registry.known_names("methods") if name not in (BASELINE, "stack"))]
         for name in names:
             try:
-                _check_fits(self.config_of(MethodChoice.parse(name), "", self.base.seed), dataset)
+                _check_fits(self.config_of(MethodChoice.parse(name), site, self.base.seed), dataset)
             except UserError as error:
+                if name == BASELINE:
+                    raise
                 refused[name] = str(error)
         return [name for name in names if name not in refused], refused
 
@@ -218,7 +220,7 @@ def _check_fits(config: Config, dataset: Dataset) -> None:
         config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
         network = config.network.build(task.channels, task.out_channels)
         wrapped = config.method.wrap_network(network, config.network)
-        check_local_entries(config.method, config.federation, config.source, wrapped)
+        check_earlier_rounds(config, wrapped)
 
 
 def check_varied(varied: Sequence[Sequence[Override]]) -> None:

@@ -26,7 +26,7 @@ from medfed.experiments.resume import (
 from medfed.experiments.setup import Experiment, build_experiment
 from medfed.experiments.summary import summarise
 from medfed.experiments.training import selected_state, train
-from medfed.experiments.unseen_rounds import check_unseen_every, score_unseen_rounds
+from medfed.experiments.unseen_rounds import score_unseen_rounds
 from medfed.federation import privacy_accounting
 from medfed.federation.message import State
 from medfed.federation.settings import Federation
@@ -127,7 +127,6 @@ def run(
         with name_folder_of_full_disk(folder):
             check_data(folder, experiment.dataset, experiment.splits, config.method.files)
             _check_selection(config.federation.selection, config.source, experiment.sites)
-            check_unseen_every(config, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, run_notices)
             last = train(config, experiment.engine, folder, state, quiet, on_training=on_training)

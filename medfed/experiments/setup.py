@@ -26,7 +26,6 @@ from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
 from medfed.federation.message import State
 from medfed.federation.method import Method
-from medfed.federation.settings import Federation
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 from medfed.functional.weights import batch_norm_entries
@@ -110,7 +109,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
     network = build_network(config.network, config.method, task, config.seed).to(device)
     if config.evaluation.tent:
         Tent(network)  # raises now, not after the last round, if the network has no BatchNorm
-    check_local_entries(config.method, config.federation, config.source, network)
+    check_earlier_rounds(config, network)
     began = time.perf_counter()
     sites, validation_site = _read_sites(SiteBuilder(config, task, network), dataset, splits, clients, quiet)
     reading_s = time.perf_counter() - began
@@ -245,26 +244,52 @@ def build_network(
         return network
 
 
-def check_local_entries(method: Method, settings: Federation, source: str, network: nn.Module) -> None:
-    """Check that the settings work for a method that keeps entries of the network at each site, such as BatchNorm.
-
-    With such a method, the weights of the last round must be the result of the run, because the entries that stay at
-    the sites are not saved for earlier rounds. For other methods, nothing is checked.
+def local_entries(config: Config, network: nn.Module) -> frozenset[str]:
+    """Return the names of the network's entries that stay at each site and are never sent, such as BatchNorm in FedBN.
 
     Args:
-        method: the federated method.
-        settings: the `federation` section of the config.
-        source: the path of the config file, for error messages.
+        config: the config of the run: its method, and the setting `federation.batch_norm`.
+        network: the network with the method's layers.
+    """
+    of_method = config.method.local_keys(network)
+    return of_method | batch_norm_entries(network) if config.federation.batch_norm == "local" else of_method
+
+
+def check_earlier_rounds(config: Config, network: nn.Module) -> None:
+    """Check the settings that use the weights of earlier rounds: `federation.selection`, `evaluation.unseen_every`.
+
+    If entries of the network stay at each site, such as BatchNorm in the method FedBN, those of earlier rounds are not
+    saved. Then the weights of the last round must be the result of the run, and `evaluation.unseen_every` must be 0.
+    With any method, `evaluation.unseen_every` needs an unseen site, and may be at most the number of rounds.
+
+    Args:
+        config: the config of the run.
         network: the network with the method's layers.
 
     Raises:
-        UserError: if `federation.selection` is not "last".
+        UserError: if `federation.selection` or `evaluation.unseen_every` does not fit.
     """
-    if method.local_keys(network) and settings.selection != "last":
-        name = registry.name_of("methods", type(method))
+    federation, source, every = config.federation, config.source, config.evaluation.unseen_every
+    if config.method.local_keys(network) and federation.selection != "last":
+        name = registry.name_of("methods", type(config.method))
         raise UserError(
             f"{source}: federation.selection: {name} keeps entries of the network at each site, and those of earlier "
-            f"rounds are not saved; expected last, got {settings.selection}"
+            f"rounds are not saved; expected last, got {federation.selection}"
+        )
+    if every and not federation.unseen_site:
+        raise UserError(
+            f"{source}: evaluation.unseen_every: is {every}, but federation.unseen_site is empty; name a site, or set "
+            "evaluation.unseen_every to 0"
+        )
+    if every > federation.rounds:
+        raise UserError(
+            f"{source}: evaluation.unseen_every: is {every}, but the run has {federation.rounds} rounds, so no round "
+            "would be scored; choose at most that number"
+        )
+    if every and local_entries(config, network):
+        raise UserError(
+            f"{source}: evaluation.unseen_every: is {every}, but entries of the network stay at the sites (BatchNorm), "
+            "and those of earlier rounds are not saved; set evaluation.unseen_every to 0"
         )
 
 
@@ -293,9 +318,6 @@ class SiteBuilder:
                 method computes: 1 for a site, at most 1 for a client.
         """
         config, federation = self.config, self.config.federation
-        local_keys = config.method.local_keys(self.network)
-        if federation.batch_norm == "local":
-            local_keys |= batch_norm_entries(self.network)
         return Site(
             name=name,
             training=images.samples(patients.train),
@@ -305,12 +327,13 @@ class SiteBuilder:
             network=self.network,
             architecture=config.network,
             settings=config.training,
-            local_keys=local_keys,
+            local_keys=local_entries(config, self.network),
             local_epochs=federation.local_epochs,
             seed=config.seed,
             rounds=federation.rounds,
             cache=replace(config.cache, max_gb=share * config.cache.max_gb),
             privacy=config.privacy,
+            min_patients=config.data.min_patients,
         )
 
     def validation_site(self, name: str, patients: Split, images: SiteImages) -> ValidationSite:

@@ -11,47 +11,12 @@ Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from medfed.config.schema import Config
-from medfed.core.errors import UserError
 from medfed.experiments.evaluation import unseen_samples
 from medfed.experiments.setup import Experiment
-from medfed.federation.site import Site
 from medfed.outputs.run_folder import UNSEEN_ROUNDS, RunFolder
 
 NOTE = ("Measured at the unseen site after training. These scores look at the target: they must not choose a round, a "
         "setting or a method, and medfed uses them for this file and its figure only.")  # fmt: skip
-
-
-def check_unseen_every(config: Config, sites: Sequence[Site]) -> None:
-    """Check that the weights of earlier rounds can be scored at an unseen site; if not asked for, check nothing.
-
-    Args:
-        config: the config of the run.
-        sites: the sites that train.
-
-    Raises:
-        UserError: if there is no unseen site, if the number is larger than the number of rounds, or if entries of the
-            network stay at the sites.
-    """
-    if not (every := config.evaluation.unseen_every):
-        return
-    if not config.federation.unseen_site:
-        raise UserError(
-            f"{config.source}: evaluation.unseen_every: is {every}, but federation.unseen_site is empty; name a site, "
-            "or set evaluation.unseen_every to 0"
-        )
-    if every > config.federation.rounds:
-        raise UserError(
-            f"{config.source}: evaluation.unseen_every: is {every}, but the run has {config.federation.rounds} rounds, "
-            "so no round would be scored; choose at most that number"
-        )
-    if any(site.local_keys for site in sites):
-        raise UserError(
-            f"{config.source}: evaluation.unseen_every: is {every}, but entries of the network stay at the sites "
-            "(BatchNorm), and those of earlier rounds are not saved; set evaluation.unseen_every to 0"
-        )
 
 
 def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -> None:

@@ -3,11 +3,13 @@
 Before round 1, the coordinator asks each site that trains for the mean and the variance of each channel over all pixels
 of its training images (a "share" request with the fact `moments`). The pooled constants become entries of the network
 (`medfed.networks.input_scale`), so they are sent, saved and restored with the weights, and no round changes them. The
-unseen site and the validation site are not asked.
+unseen site and the validation site are not asked. A site with fewer training patients than `data.min_patients` shares
+no moments, and its network has the constants of the other sites.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ from torch import Tensor
 from medfed.federation.exchange import Exchange
 from medfed.federation.local_round import Samples, batches
 from medfed.federation.message import Message, State
+from medfed.federation.method import has_too_few_patients
 from medfed.functional.standardisation import INPUT_MEAN, INPUT_STD, positive_std
 from medfed.functional.style import PixelMoments
 
@@ -40,17 +43,21 @@ def moments_request() -> Message:
     return Message("share", facts={"round": 1, "last": 0, ASKED: 1})
 
 
-def moments_reply(samples: Samples) -> Message:
+def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
     """Return a site's reply to `moments_request`: the moments of all its training images, without augmentation.
 
     Args:
+        site: name of the site, for the warning.
         samples: the site's training samples, at least one.
+        min_patients: smallest number of patients whose moments may leave the site (`data.min_patients`).
 
     Returns:
         A message of kind "share". Its tensor `image_moments`, (2, C) float64 for C channels, has the mean and the
         variance of each channel over all pixels of all images, for intensities in [0, 1]. Its fact `pixels` is the
-        number of pixels per channel.
+        number of pixels per channel. The message is empty, with a warning, if the site has too few patients.
     """
+    if has_too_few_patients(site, samples, min_patients, "image moments", "data.min_patients"):
+        return Message("share")
     parts = [PixelMoments.from_features(batch.image) for batch in batches(samples, MAX_BATCH)]
     total = _merged(parts)
     return Message("share", tensors={MOMENTS: torch.stack([total.mean, total.deviations / total.count])},
@@ -61,24 +68,28 @@ def pool(replies: Mapping[str, Message]) -> dict[str, Tensor]:
     """Compute the constants of all images from the moments of the sites. Each pixel of each site has the same weight.
 
     Args:
-        replies: dictionary from the name of a site to its reply, at least one. The sites are merged in the order of
-            their names, so that the result does not depend on the order of the replies.
+        replies: dictionary from the name of a site to its reply. The sites are merged in the order of their names, so
+            that the result does not depend on the order of the replies. Replies without tensors are left out, because
+            these sites have too few patients.
 
     Returns:
         The network's entries `input_scale.mean` and `input_scale.std`, (C,) float32 each. If noise makes a variance
-        negative, or all pixels of a channel are equal, its standard deviation is 1.
+        negative, or all pixels of a channel are equal, its standard deviation is 1. Empty if no site shared
+        its moments.
 
     Raises:
         ValueError: if a number of pixels is not a whole number above 0.
         KeyError: if a reply lacks its moments or its number of pixels.
     """
     parts = []
-    for site in sorted(replies):
+    for site in sorted(site for site, reply in replies.items() if reply.tensors):
         mean, variance = replies[site].tensors[MOMENTS].double()
         n_pixels = replies[site].facts[PIXELS]
         if type(n_pixels) is not int or n_pixels < 1:
             raise ValueError(f"{site}: reports {n_pixels!r} pixels, but a whole number above 0 is expected")
         parts.append(PixelMoments(n_pixels, mean, variance * n_pixels))
+    if not parts:
+        return {}
     total = _merged(parts)
     return {INPUT_MEAN: total.mean.float(), INPUT_STD: positive_std(total.deviations / total.count).float()}
 
@@ -92,13 +103,20 @@ def agree_on_constants(exchange: Exchange, state: State, sites: Sequence[str]) -
         sites: the names of the sites that train.
 
     Returns:
-        A new state, whose weights contain the constants. A site whose reply was rejected still trains.
+        A new state, whose weights contain the constants; they stay 0 and 1 if no site shares its moments. A site that
+        shares none, or whose reply was rejected, still trains.
 
     Raises:
         UserError: if a reply fails a check and the setting `federation.on_bad_update` is "stop", or if fewer replies
             than the setting `federation.quorum` are accepted.
     """
     constants, _ = exchange.apply(pool, exchange.ask(dict.fromkeys(sites, moments_request()), state))
+    if not constants:
+        warnings.warn(
+            "no site shared the moments of its images, so images are not standardised; decrease data.min_patients, or "
+            "choose another data.standardise",
+            stacklevel=2,
+        )
     return replace(state, weights={**state.weights, **constants})
 
 

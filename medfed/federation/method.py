@@ -442,7 +442,9 @@ class Method:
         return {}
 
 
-def has_too_few_patients(site: str, samples: Samples, min_patients: int, content: str) -> bool:
+def has_too_few_patients(
+    site: str, samples: Samples, min_patients: int, content: str, key: str = "method.min_patients"
+) -> bool:
     """Return True, with a warning, if a site has fewer training patients than `min_patients`; else return False.
 
     Statistics of very few patients could be traced back to one of these patients. Such a site therefore takes part in
@@ -453,12 +455,13 @@ def has_too_few_patients(site: str, samples: Samples, min_patients: int, content
         samples: the site's training samples.
         min_patients: smallest number of patients whose statistics may leave a site.
         content: what the site would share, as a plural or a mass noun for the warning, such as "frequency windows".
+        key: the setting from which `min_patients` comes, for the warning.
     """
     if samples.n_patients >= min_patients:
         return False
     warnings.warn(
-        f"{site}: has {samples.n_patients} training patients, fewer than method.min_patients ({min_patients}), so the "
-        f"site shares no {content}; it takes part in training as usual",
+        f"{site}: has {samples.n_patients} training patients, fewer than {key} ({min_patients}), so the site shares "
+        f"no {content}; it takes part in training as usual",
         stacklevel=3,
     )
     return True

@@ -50,6 +50,8 @@ class Site:
         rounds: number of rounds of the whole training, for learning rate schedules.
         cache: where images that the method computes are stored, and how many bytes they may take.
         privacy: clipping and noise of every reply, which are the `privacy` section of the config.
+        min_patients: with fewer training patients than this, the site does not share the moments of its images, which
+            is the setting `data.min_patients`.
         noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
         progress: function that is called after each training step, see `OnStep`; None calls nothing.
         memory: the tensors that the site keeps between rounds, by name: the optimiser's state ("optimizer/..."), its
@@ -70,6 +72,7 @@ class Site:
     rounds: int = 1
     cache: Cache = Cache()
     privacy: Privacy = Privacy()
+    min_patients: int = 3
     noise_key: bytes = b""
     progress: OnStep | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
@@ -84,7 +87,8 @@ class Site:
         """
         rounds = None if self.settings.schedule == "constant" else self.rounds
         local_keys = sorted(self.local_keys)
-        return repr((self.settings, self.method, self.local_epochs, rounds, self.seed, local_keys, self.privacy))
+        settings = (self.settings, self.method, self.local_epochs, rounds, self.seed, local_keys, self.privacy)
+        return repr((*settings, self.min_patients))
 
     def reply(self, request: Message) -> Message:
         """Return the site's reply to one request of the coordinator.
@@ -161,7 +165,7 @@ class Site:
 
     def _share(self, request: Message) -> Message:
         if ASKED in request.facts:
-            return moments_reply(self.training)
+            return moments_reply(self.name, self.training, self.min_patients)
         if self.method.shares == NEVER:
             return Message("share")
         if self.method.share_reads_network:

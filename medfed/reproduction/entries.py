@@ -72,6 +72,23 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Overall:
+    """A block of a published table with the mean of several averages, such as that of PACS and of Office-Home.
+
+    Args:
+        metric: column of the comparison tables.
+        table: name of the published table.
+        block: title of the block, which has one column.
+        structures: names of the structures. The mean is over the average of each of them in each part of the entry.
+    """
+
+    metric: str
+    table: str
+    block: str
+    structures: Texts = ("all",)
+
+
+@dataclass(frozen=True)
 class Small:
     """What `--small` changes in a part of an entry. None keeps the value of the part.
 
@@ -147,6 +164,7 @@ class Entry:
         parts: the comparisons that make it; empty if it cannot be made.
         missing: what cannot be made, and why; "" if everything can.
         departs: differences from the paper that the configs do not list.
+        overall: the blocks of means over all parts, which are shown after them.
     """
 
     name: Name
@@ -154,6 +172,7 @@ class Entry:
     parts: tuple[Part, ...] = ()
     missing: str = ""
     departs: Texts = ()
+    overall: tuple[Overall, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.parts and not self.missing:

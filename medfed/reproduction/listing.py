@@ -71,9 +71,10 @@ def describe_entry(name: str, entry: Entry, commands: Sequence[Command], numbers
     lines += [line for text in entry.departs for line in _wrapped(f"departs: {text}", "  ")]
     lines += _wrapped(f"not made: {entry.missing}", "  ") if entry.missing else []
     if numbers:
-        from medfed.reproduction.results import published_text  # imports torch, which the lists do not need
+        from medfed.reproduction.results import published_overall, published_text  # they import torch
 
         lines += [f"\n{text}" for part in entry.parts if (text := published_text(part))]
+        lines += [f"\n{published_overall(overall)}" for overall in entry.overall]
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +13,8 @@ from medfed.outputs.published.tables import PublishedBlock, PublishedTable, load
 from medfed.outputs.tables.cost import NOTE, cost_rows
 from medfed.outputs.tables.table import align_columns, block_title
 from medfed.reproduction.commands import Command
-from medfed.reproduction.entries import Part, Result, load_source
-from medfed.reproduction.rows import Rows, Scores, our_rows, paired_rows, paper_rows
+from medfed.reproduction.entries import Entry, Overall, Part, Result, load_source
+from medfed.reproduction.rows import Rows, Scores, mean_scores, our_rows, paired_rows, paper_rows
 from medfed.reproduction.trivial import Trivial, baseline_score, trivial_scores
 
 CHECKED = ("dice", "accuracy")  # metrics in which FedAvg must be above the trivial predictor
@@ -95,6 +96,42 @@ def result_text(outcome: Outcome, result: Result) -> str:
         title = block_title(scores.parts[0][1])
         parts = [f"{title}: {reason}" if reason else f"{title}\n{_aligned(our_rows(scores))}"]
     return "\n\n".join([*parts, *([_paper_alone(table, block)] if table and block else [])])
+
+
+def overall_text(entry: Entry, outcomes: Sequence[Outcome], overall: Overall) -> str:
+    """Return the mean of several averages: ours beside the paper's, or the paper's alone with the reason.
+
+    Args:
+        entry: the table or figure.
+        outcomes: its finished comparisons; some of its parts may be missing.
+        overall: the averages, and the block of the published table with their means.
+    """
+    table = load_table(overall.table)
+    block, alone = table.block(overall.block), published_overall(overall)
+    if absent := [part.name for part in entry.parts if part not in [outcome.command.part for outcome in outcomes]]:
+        return f"no mean of ours: {', '.join(absent)} was not run\n\n{alone}"
+    found = []
+    for outcome in outcomes:
+        sites = set(load_source(outcome.command.part.data).columns.values())
+        if not sites <= set(outcome.comparison.tables.unseen.sites):
+            return f"no mean of ours: {outcome.command.part.name} was not run at all sites of the paper\n\n{alone}"
+        for structure in overall.structures:
+            scores = Scores.of(outcome.comparison.tables, structure, overall.metric, False)
+            if scores is None or outcome.no_result(structure):
+                return f"no mean of ours: {outcome.command.part.name} has no result\n\n{alone}"
+            found.append(scores)
+    rows = paired_rows(block, mean_scores(found), dict.fromkeys(block.columns, "mean"))
+    return f"{published_title(block)}\n{_aligned(rows, 2)}{_footnotes(table, block)}"
+
+
+def published_overall(overall: Overall) -> str:
+    """Return the paper's numbers of a block of means.
+
+    Args:
+        overall: names the block of the published table.
+    """
+    table = load_table(overall.table)
+    return _paper_alone(table, table.block(overall.block))
 
 
 def _published_costs(part: Part) -> list[str]:

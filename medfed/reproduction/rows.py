@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from medfed.config.overrides import split
 from medfed.experiments.leave_one_out import ComparisonTables
 from medfed.outputs.published.tables import PublishedBlock
-from medfed.outputs.tables.comparison import Block, Cell, Table
+from medfed.outputs.tables.comparison import Block, Cell, Line, Table
 
 MISSING = "-"
 Rows = list[list[str]]
@@ -69,6 +69,25 @@ class Scores:
                 if line.method == name and (varied or averaged or column in table.sites):
                     return line.average if varied or averaged else line.cells[table.sites.index(column)]
         return None
+
+
+def mean_scores(parts: Sequence[Scores]) -> Scores:
+    """Return the mean of the averages of several scores as the only column, "mean", of a table.
+
+    Args:
+        parts: scores in the same metric, at least one, of different structures or datasets.
+
+    Returns:
+        One line for each method of the first scores. Its score is None if one of the averages is unknown.
+    """
+    table, block = parts[0].parts[0]
+    lines = []
+    for label in parts[0].labels():
+        cells = [scores.cell(label, "average") for scores in parts]
+        known = [cell for cell in cells if cell]
+        mean = Cell(sum(cell.mean for cell in known) / len(cells), None, known[0].n_seeds) if known else None
+        lines.append(Line(label, (mean if len(known) == len(cells) else None,), None, None, None, None, 0, 0))
+    return Scores(((replace(table, sites=("mean",)), replace(block, lines=tuple(lines))),))
 
 
 def paper_rows(block: PublishedBlock) -> Rows:

@@ -11,7 +11,7 @@ from medfed.outputs.figures.scores import save_score_bars, save_score_lines
 from medfed.outputs.tables.comparison import PHANTOM
 from medfed.reproduction.commands import Command
 from medfed.reproduction.entries import Entry, Paper
-from medfed.reproduction.results import Outcome
+from medfed.reproduction.results import Outcome, overall_text
 
 SMALL = "SMALL RUN: few, small images and few rounds, to see that everything works; it says nothing about the paper"
 RESULT = "result.txt"
@@ -42,7 +42,7 @@ def run_entry(
     Raises:
         UserError: if the config, the data or the folder do not allow a comparison.
     """
-    texts, n_unfinished = [heading(paper, entry, small)], 0
+    texts, n_unfinished, outcomes = [heading(paper, entry, small)], 0, list[Outcome]()
     show(texts[0])
     for command in commands:
         folder = folder_of(command, out, small)
@@ -53,11 +53,14 @@ def run_entry(
             resume=resume and folder.exists(), jobs=jobs, progress=progress,
         )
         n_unfinished += len(comparison.failed) + comparison.n_locked
-        outcome = Outcome(command, comparison)
+        outcomes.append(outcome := Outcome(command, comparison))
         text = "\n\n".join(filter(None, [part_heading(command, folder), _data(outcome), outcome.to_text(),
                                          *_draw(paper, entry, outcome, folder, small)]))  # fmt: skip
         show(f"\n{text}")
         texts.append(text)
+    for overall in entry.overall:
+        texts.append(overall_text(entry, outcomes, overall))
+        show(f"\n{texts[-1]}")
     departs = [*(f"departs from the paper: {text}" for text in entry.departs),
                *([f"not made: {entry.missing}"] if entry.missing else [])]  # fmt: skip
     texts += ["\n".join(departs)] if departs else []

@@ -8,6 +8,7 @@ from medfed.auditing.perturbations import degraded_copy, jpeg_compressed, pertur
 from medfed.auditing.reconstruction import WINDOWS, reconstruct_from_window
 from medfed.auditing.sharing import ForceGradients, SharedStatistics, evenly_spaced, images_by_patient
 from medfed.core.batch import Batch
+from medfed.federation.image_moments import moments_request
 from medfed.federation.message import Message
 from medfed.functional.fourier import low_frequency_window
 from medfed.methods.ccst import CCST
@@ -16,6 +17,7 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC
 from medfed.methods.harmofl import HarmoFL
 from medfed.methods.stable_fdg import StableFDG
+from medfed.networks.input_scale import prepend_input_scale
 
 METHODS = {
     "elcfs": ELCFS(alpha=0.1),
@@ -59,6 +61,24 @@ def test_min_patients_does_not_suppress_the_statistics_of_a_single_image(toy):
     assert len(shared.vectors(shared.statistics_of(shared.site.training.batch([3])))) == 1
     silent = shared_of(toy, ELCFS(alpha=0.1, min_patients=6))
     assert silent.sent == {} and len(silent.vectors(silent.sent)) == 0
+
+
+def test_the_moments_of_images_are_audited_beside_what_the_method_shares(toy):
+    """With `data.standardise: dataset`, a site of FedAvg sends the mean and the variance of its pixels."""
+    for method in (FedAvg(), METHODS["fisc"]):
+        site = toy.engine(method).local_sites[0]
+        prepend_input_scale(site.network, toy.channels)
+        shared = SharedStatistics.from_site(site, site.network.state_dict())
+        own = site.reply(moments_request())
+        assert torch.equal(shared.sent["image_moments"], own.tensors["image_moments"])
+        of_method = {"style/mean", "style/std", "n_clusters"} if method == METHODS["fisc"] else set()
+        assert shared.sent.keys() == {"image_moments"} | of_method
+        assert [entry["name"] for entry in shared.entries()] == sorted(shared.sent)
+        assert shared.n_bytes >= len(own.to_bytes())
+        assert shared.vectors(shared.sent).shape == ((1, 4) if of_method else (1, 2))
+        pixels = site.training.batch([3]).image
+        of_one = shared.statistics_of(site.training.batch([3]))["image_moments"]
+        torch.testing.assert_close(of_one[:, 0], torch.stack([pixels.mean(), pixels.var(correction=0)]).double())
 
 
 def test_a_method_that_shares_nothing_has_no_vectors(toy):

@@ -8,7 +8,7 @@ from medfed.config.overrides import Override
 from medfed.config.schema import load
 from medfed.core.errors import UserError, arguments_are_flags
 from medfed.experiments.cohorts import participating_sites
-from medfed.experiments.grid import Grid, check_varied, validation_sites
+from medfed.experiments.grid import Grid, check_rows, check_varied, validation_sites
 from medfed.experiments.method_choice import MethodChoice
 
 SITES = ["BMC", "HK", "UCL"]
@@ -107,6 +107,26 @@ def test_a_setting_given_twice_and_two_equal_rows_are_refused(config):
         folds(config, ["elcfs:gamma=0"], "method.gamma=0,1")
     with pytest.raises(UserError, match="'fedavg' and 'fedavg' would share a folder"):
         folds(config, ["fedavg", "fedavg"])
+
+
+def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_refused_before_any_run_starts(tiny_config):
+    """Each row is checked: two rounds are fewer than three, and FedBN keeps entries at the sites."""
+    config = load(tiny_config, ["evaluation.unseen_every=3", "federation.rounds=3", "network.norm=batch"])
+    check_rows(folds(config, ["fedavg", "elcfs"]))
+    with pytest.raises(UserError, match="fedavg, federation.rounds=2: .*evaluation.unseen_every: is 3, but the run has "
+                                        "2 rounds.* Nothing was trained"):
+        check_rows(folds(config, ["fedavg"], "federation.rounds=3,2"))
+    with pytest.raises(UserError, match="fedbn: .*is 3, but entries of the network stay at the sites"):
+        check_rows(folds(config, ["fedavg", "fedbn"]))
+
+
+def test_methods_all_leaves_out_what_cannot_be_scored_in_earlier_rounds(tiny_config):
+    config = load(tiny_config, ["evaluation.unseen_every=2", "network.norm=batch"])
+    names, refused = Grid(config).compatible_methods(config.data)
+    assert "fedavg" in names and "stay at the sites" in refused["fedbn"] and len(names) > 10
+    config = load(tiny_config, ["evaluation.unseen_every=3"])
+    with pytest.raises(UserError, match="is 3, but the run has 2 rounds"):  # no method could be compared
+        Grid(config).compatible_methods(config.data)
 
 
 def test_the_validation_site_does_not_train(config):

@@ -27,7 +27,7 @@ class Scaled(ToySegmentation):
     """The toy federation whose network standardises its input by the constants of all sites."""
 
     def __init__(self) -> None:
-        super().__init__(n_images=4)
+        super().__init__(n_images=6)
         self.task = replace(self.task, standardised="dataset")
 
     def network(self, method, seed=0):
@@ -71,7 +71,7 @@ def test_the_network_trains_on_images_that_are_standardised_by_the_constants():
     """The result is the same as with the task's own constants and a network without the layer."""
     toy, method = Scaled(), FedAvg()
     last = rounds_of(toy, method)[-1].state.weights
-    plain = ToySegmentation(n_images=4)
+    plain = ToySegmentation(n_images=6)
     constants = tuple((float(entry),) for entry in constants_of(last).values())
     plain.task = replace(plain.task, standardised="dataset", constants=constants)
     expected = rounds_of(plain, method)[-1].state.weights
@@ -90,6 +90,32 @@ def test_the_moments_are_in_the_ledger_once_and_the_dry_run_shows_them():
     assert [row["name"] for row in shown if row["kind"] == "share"] == [MOMENTS, "pixels", "windows"]
     with pytest.raises(UserError, match="agrees.sends: .* 'image_moments', which are not in the list"):
         check_agreement(shown, site, Agreement(sends=("windows",)), "HK.yaml")
+
+
+def test_a_site_with_too_few_patients_shares_no_moments_and_trains_with_the_constants_of_the_others():
+    """Three patients at each site, of which one site asks for four: the constants are those of the other site."""
+    toy, method = Scaled(), FedAvg()
+    engine = toy.engine(method, sites=("north", "south"))
+    few, other = engine.local_sites
+    few.min_patients = 4
+    with pytest.warns(UserWarning, match=f"{few.name}: has 3 training patients, fewer than data.min_patients .4., so "
+                                         "the site shares no image moments; it takes part in training as usual"):
+        rounds = rounds_of(toy, method, engine=engine)
+    pixels = other.training.images.double().numpy()
+    assert float(rounds[-1].state.weights[INPUT_MEAN]) == pytest.approx(pixels.mean(), rel=1e-6)
+    rows = [row for done in rounds for row in done.ledger if row["direction"] == "up"]
+    assert {row["site"] for row in rows if row["name"] == MOMENTS} == {other.name}
+    assert {row["site"] for row in rows if row["kind"] == "train"} == {few.name, other.name}
+
+
+def test_without_moments_of_any_site_images_are_not_standardised_and_a_warning_says_so():
+    toy, method = Scaled(), FedAvg()
+    engine = toy.engine(method, sites=("north", "south"))
+    for site in engine.local_sites:
+        site.min_patients = 4
+    with pytest.warns(UserWarning, match="no site shared the moments of its images.* decrease data.min_patients"):
+        last = rounds_of(toy, method, engine=engine)[-1].state.weights
+    assert last[INPUT_MEAN].tolist() == [0.0] and last[INPUT_STD].tolist() == [1.0]
 
 
 def test_resuming_gives_the_same_weights():

@@ -6,13 +6,17 @@ import re
 from contextlib import redirect_stdout
 
 import pytest
+import torch
 from conftest import small_yaml
 
 from medfed.audit import main
 from medfed.auditing.audit import audit
+from medfed.auditing.report_text import to_text
+from medfed.auditing.sharing import SharedStatistics
 from medfed.cli import program
 from medfed.config.schema import load
 from medfed.experiments.setup import build_experiment
+from medfed.functional.standardisation import INPUT_MEAN
 
 FEW = ["--images", "1", "--gallery", "6", "--quiet"]
 
@@ -82,6 +86,23 @@ def test_an_audit_trains_nothing_and_does_not_change_the_start_weights(small_con
     after = simulation.network.state_dict()
     assert all(bool((before[name] == simulation.start.weights[name]).all()) for name in before)
     assert all(bool((before[name] == after[name]).all()) for name in before)
+
+
+def test_the_audit_measures_the_network_with_the_constants_of_all_sites(tiny_config, monkeypatch):
+    """The constants follow from the moments of both sites that train; they are not the 0 and 1 of the start."""
+    changes = ["data.standardise=dataset", "method.name=fedavg", "data.validation_ratio=0"]
+    config = load(tiny_config, changes)
+    experiment = build_experiment(config, None, quiet=True)
+    seen, from_site = [], SharedStatistics.from_site
+    monkeypatch.setattr(SharedStatistics, "from_site",
+                        lambda site, weights: seen.append(weights) or from_site(site, weights))
+    result, images = audit(config, experiment, n_images=1, n_gallery=2)
+    assert [entry["name"] for entry in result["sent"]["entries"]] == ["image_moments"] and images
+    pixels = torch.cat([site.training.batch(range(len(site.training))).image.flatten() for site in experiment.sites])
+    assert [float(weights[INPUT_MEAN]) for weights in seen] == [pytest.approx(float(pixels.mean()), rel=1e-5)] * 2
+    assert result["one_left_out"] and result["site_identification"]["sites"] == 2
+    text = to_text(result)
+    assert "about the site as a whole: image_moments (2, 1)" in text
 
 
 @pytest.mark.parametrize("more, sentence", [

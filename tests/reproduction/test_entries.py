@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from functools import cache
 
@@ -10,8 +11,9 @@ import pytest
 from medfed import api, evaluate, reproduce
 from medfed.config.schema import changed
 from medfed.core.errors import UserError
+from medfed.core.registry import resolve
 from medfed.experiments.grid import Grid
-from medfed.outputs.published.tables import load_table
+from medfed.outputs.published.tables import load_table, table_names
 from medfed.reproduction import entries
 from medfed.reproduction.commands import Command, commands_of, read_folders
 from medfed.reproduction.entries import PAPERS, Entry, Part, load_paper, load_source
@@ -64,6 +66,54 @@ def test_every_column_of_a_published_table_is_a_site_and_every_row_a_method_of_t
                 assert set(block.columns) <= set(known) or block.columns[0] == "l1", (entry.name, block.title)
                 absent = {row.printed for row in block.rows if match(row.method, list(part.methods)) is None}
                 assert absent <= {"COPA-R18", "EoA"}, (entry.name, block.title, absent)
+
+
+def test_every_published_number_is_shown_beside_ours_or_its_table_cannot_be_made():
+    shown: set[tuple[str, str]] = set()
+    for entry in (entry for paper in PAPERS for entry in load_paper(paper).entries):
+        shown |= {(result.table, result.block) for part in entry.parts for result in part.results}
+        shown |= {(overall.table, overall.block) for overall in entry.overall}
+        costs = {part.cost_table for part in entry.parts if part.cost_table}
+        shown |= {(name, block.title) for name in costs for block in published(name).blocks if block.unit != "%"}
+        for overall in entry.overall:
+            block = published(overall.table).block(overall.block)
+            absent = [row.printed for row in block.rows if match(row.method, list(entry.parts[0].methods)) is None]
+            assert len(block.columns) == 1 and absent in ([], ["COPA-R18"])
+    missing = {(name, block.title) for name in table_names() for block in published(name).blocks} - shown
+    iwildcam = {("fisc_table_3", "Validation"), ("fisc_table_3", "Test")}
+    assert missing == iwildcam | {("stable_fdg_table_1", "Digits-DG")}
+
+
+def test_rows_of_other_papers_methods_have_the_settings_of_the_paper_that_compares_with_them():
+    """ELCFS among classifiers is the paper's preset; JiGen has weight 0.7 and 0.9 in CCST; CCST has its VGG codec."""
+    for name in ("table_1", "figure_4a", "figure_4b"):
+        for method in methods_of("ccst", name, "elcfs"):
+            assert (method.views, method.second_order) == (0, True)
+        for method in methods_of("ccst", name, "jigen"):
+            assert (method.weight, method.ordered) == (0.7, 0.9)
+    for name in ("table_1", "table_2", "table_6", "table_7"):
+        for method in methods_of("stable_fdg", name, "ccst"):
+            assert (method.codec, method.k, method.transfer_size) == ("data/weights/adain_vgg19", 3, 512)
+
+
+def methods_of(paper, entry, name):
+    """The method of this name in each row of an entry, also where it is one of several."""
+    rows = {(command.config, label) for command in commands_of(load_paper(paper).entry(entry))
+            for label in command.methods if name in re.split("[+:]", label)}  # fmt: skip
+    assert rows
+    for config, label in rows:
+        (choice,) = command_of(config, (), (label,)).choices()
+        method = grid_of(config, ()).config_of(choice, "", 1).method
+        found = [one for one in getattr(method, "methods", (method,)) if type(one) is resolve("methods", name)]
+        assert len(found) == 1
+        yield found[0]
+
+
+def test_the_tables_of_elcfs_train_on_all_source_images():
+    for name in ("table_1", "table_2", "figure_5", "figure_6b", "figure_7b", "figure_8"):
+        for command in commands_of(load_paper("elcfs").entry(name)):
+            data = command.load().data
+            assert (data.validation_ratio, data.test_ratio) == (0, 0), command.to_text()
 
 
 def test_what_is_printed_is_what_runs(monkeypatch):

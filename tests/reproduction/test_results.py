@@ -13,7 +13,7 @@ from medfed.outputs.figures.scores import save_score_bars, save_score_lines
 from medfed.outputs.tables.comparison import Block, Cell, Line, Table
 from medfed.reproduction.commands import commands_of
 from medfed.reproduction.entries import Result, load_paper
-from medfed.reproduction.results import Outcome, result_text
+from medfed.reproduction.results import Outcome, overall_text, result_text
 from medfed.reproduction.rows import match
 from medfed.reproduction.trivial import Trivial, trivial_accuracy, trivial_dice
 
@@ -31,9 +31,9 @@ def table_of(rows: dict[str, tuple], sites=SITES) -> Table:
     return Table("real", "last", (1,), sites, "fedavg", (), (block,), ())
 
 
-def outcome_of(table: Table, trivial: float, paper: str, entry: str) -> Outcome:
+def outcome_of(table: Table, trivial: float, paper: str, entry: str, part: int = 0) -> Outcome:
     tables = SimpleNamespace(unseen=table, validation=None, costs={})
-    command = commands_of(load_paper(paper).entry(entry))[0]
+    command = commands_of(load_paper(paper).entry(entry))[part]
     outcome = Outcome(command, SimpleNamespace(tables=tables, runs=[], failed={}))
     outcome.__dict__["trivial"] = {"all": Trivial(trivial, "the most frequent class of each unseen site")}
     return outcome
@@ -74,6 +74,38 @@ def test_a_varied_value_can_be_a_column_of_the_paper():
     entry = load_paper("fisc").entry("table_7")
     text = result_text(outcome_of(table_of(rows, ("photo",)), 1.0, "fisc", "table_7"), entry.parts[0].results[0])
     assert ["ours", "25.00", "30.00", "70.00", "-", "-", "-"] in [line.split() for line in text.splitlines()]
+
+
+def test_the_mean_of_two_datasets_stands_below_the_papers_mean():
+    """CCST's Table 1: the averages of PACS (55) and Office-Home (45) give 50; the paper has 72.18 for FedAvg."""
+    entry = load_paper("ccst").entry("table_1")
+    pacs = outcome_of(table_of({"fedavg": (50.0, 60.0, 70.0, 40.0), "rsc": (51.0, None, 71.0, 41.0)}), 30.0, "ccst",
+                      "table_1")  # fmt: skip
+    sites = ("Art", "Clipart", "Product", "Real World")
+    office = outcome_of(table_of({"fedavg": (30.0, 40.0, 50.0, 60.0), "rsc": (1.0, 2.0, 3.0, 4.0)}, sites), 5.0, "ccst",
+                        "table_1", 1)  # fmt: skip
+    rows = [line.split() for line in overall_text(entry, [pacs, office], entry.overall[0]).splitlines()]
+    place = rows.index(["FedAvg", "paper", "72.18"])
+    assert rows[place + 1] == ["ours", "50.00"]
+    assert rows[rows.index(["RSC", "paper", "72.40"]) + 1] == ["ours", "-"], "its average of PACS is unknown"
+    text = overall_text(entry, [pacs], entry.overall[0])
+    assert text.startswith("no mean of ours: officehome was not run") and "72.18" in text and "50.00" not in text
+    few = outcome_of(table_of({"fedavg": (30.0,)}, ("Art",)), 5.0, "ccst", "table_1", 1)
+    assert "officehome was not run at all sites" in overall_text(entry, [pacs, few], entry.overall[0])
+
+
+def test_the_overall_block_of_fundus_is_the_mean_of_disc_and_cup():
+    entry = load_paper("elcfs").entry("table_1")
+    sites = ("DRISHTI-GS", "REFUGE-train", "REFUGE-val", "RIM-ONE")
+    tables = [table_of({"fedavg": (value,) * 4}, sites) for value in (90.0, 70.0)]
+    blocks = [replace(table.blocks[0], structure=structure, metric="dice")
+              for table, structure in zip(tables, ("disc", "cup"))]  # fmt: skip
+    outcome = outcome_of(replace(tables[0], blocks=tuple(blocks)), 0.0, "elcfs", "table_1")
+    outcome.__dict__["trivial"] = {name: Trivial(10.0, "every pixel") for name in ("disc", "cup")}
+    rows = [line.split() for line in overall_text(entry, [outcome], entry.overall[0]).splitlines()]
+    assert rows[rows.index(["FedAvg", "paper", "85.01"]) + 1] == ["ours", "80.00"]
+    outcome.__dict__["trivial"]["cup"] = Trivial(75.0, "every pixel")
+    assert "fundus has no result" in overall_text(entry, [outcome], entry.overall[0])
 
 
 def test_a_figure_that_no_run_has_written_is_reported(tmp_path):
