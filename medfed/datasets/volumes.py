@@ -7,16 +7,16 @@ without an error. Therefore every compressed file is decompressed completely her
 from __future__ import annotations
 
 import gzip
-import logging
 import math
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import nibabel as nib
 import numpy as np
-from monai.data import ImageReader, MetaTensor
+from monai.data import MetaTensor
 from monai.transforms import LoadImage
 from nibabel import imageglobals
 from nibabel.arrayproxy import ArrayProxy
@@ -50,15 +50,15 @@ def read_volume(path: Path) -> MetaTensor:
     with _quiet_nibabel():
         if path.name.lower().endswith((".nii", ".nii.gz")):
             _check_nifti(path)
-            reader: str | ImageReader = "NibabelReader"
+            loader = _nifti_loader()
         else:
             if path.name.lower().endswith((".mha", ".mhd")):
                 _check_metaimage(path)
             from medfed.transforms.simpleitk_reader import SimpleITKReader  # slow to import, and rarely needed
 
-            reader = SimpleITKReader()
+            loader = LoadImage(reader=SimpleITKReader(), image_only=True)
         try:
-            image = LoadImage(reader=reader, image_only=True)(path)
+            image = loader(path)
         except (RuntimeError, ValueError, TypeError, OSError) as error:
             last_line = str(error).strip().rpartition("\n")[2]
             raise UserError(
@@ -101,18 +101,24 @@ def data_file(path: Path) -> Path:
     return _metaimage_header(path)[1] if path.name.lower().endswith(".mhd") else path
 
 
+@cache
+def _nifti_loader() -> LoadImage:
+    """Return MONAI's loader of NIfTI files; to create one takes long, as it looks for the packages of other formats."""
+    return LoadImage(reader="NibabelReader", image_only=True)
+
+
 @contextmanager
 def _quiet_nibabel() -> Iterator[None]:
     """Context manager that silences nibabel's messages about corrected headers.
 
     This module checks the important header fields itself and reports them in one sentence.
     """
-    level = imageglobals.logger.level
-    imageglobals.logger.setLevel(logging.CRITICAL)
+    was_disabled = imageglobals.logger.disabled
+    imageglobals.logger.disabled = True  # to set its level would empty the caches of all loggers, for each file
     try:
         yield
     finally:
-        imageglobals.logger.setLevel(level)
+        imageglobals.logger.disabled = was_disabled
 
 
 def _channel_first(path: Path, image: MetaTensor) -> MetaTensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib.metadata import version
 
 import torch
@@ -12,7 +13,13 @@ PACKAGES = ("medfed", "torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK"
 
 def versions() -> dict[str, str]:
     """Return the installed versions of Python, medfed and the libraries that can change a result, by package name."""
-    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+@cache
+def _version(package: str) -> str:
+    """Return the installed version of a package; `importlib.metadata` reads it from a file each time."""
+    return version(package)
 
 
 def environment() -> dict[str, object]:
