@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from medfed.cli.notes import show_notes_by
 from medfed.core.errors import UserError, arguments_are_flags
 from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, first_line
@@ -176,20 +177,13 @@ def _notices_are_lines() -> Iterator[None]:
     """Print each warning of medfed as one line on stderr, once; other warnings keep Python's format."""
     shown: set[str] = set()
 
-    def show(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        text = str(message)
-        if category is not UserWarning or "medfed" not in Path(filename).parts:
-            before(message, category, filename, lineno, file, line)
-        elif text not in shown:
+    def show(text: str) -> None:
+        if text not in shown:
             shown.add(text)
             print(f"note: {text}", file=sys.stderr)
 
-    before = warnings.showwarning
     with warnings.catch_warnings():
-        warnings.showwarning = show
+        warnings.showwarning = show_notes_by(show, warnings.showwarning)
         yield
 
 

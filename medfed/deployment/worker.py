@@ -17,8 +17,9 @@ from contextlib import ExitStack
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
+from medfed.cli.notes import show_notes_by
 from medfed.config.schema import Config, load_text
 from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
@@ -88,7 +89,7 @@ def serve(connection: Connection) -> None:
     job = json.loads(connection.recv_bytes())
     is_hospital = "agreement" in job
     warnings.simplefilter("always")
-    warnings.showwarning = _forward_warnings(connection)
+    warnings.showwarning = show_notes_by(lambda text: connection.send_bytes(WARNING + text.encode()))
 
     def on_step(name: str, step: int, n_steps: int) -> None:
         connection.send_bytes(STEP + json.dumps((name, step, n_steps)).encode())
@@ -181,19 +182,6 @@ def _reason(why: str, is_hospital: bool) -> bytes:
 
 def _locked_error(folder: Path, holder: str) -> UserError:
     return UserError(f"{folder}: {holder} is working for this site; end it, or choose another folder")
-
-
-def _forward_warnings(connection: Connection) -> Callable[..., None]:
-    """Return a `warnings.showwarning` that sends medfed's own warnings to the parent process."""
-
-    def show(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
-        text: str | None = None,
-    ) -> None:
-        if category is UserWarning and "medfed" in Path(filename).parts:
-            connection.send_bytes(WARNING + str(message).encode())
-
-    return show
 
 
 if __name__ == "__main__":

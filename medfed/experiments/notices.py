@@ -7,11 +7,10 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TextIO
 
 from tqdm import tqdm
 
+from medfed.cli.notes import show_notes_by
 from medfed.outputs.run_folder import RunFolder
 
 
@@ -34,13 +33,8 @@ def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
     notices: list[str] = folder.read_json("notices.json") if has_begun and has_notices else []
     shown: set[str] = set()
 
-    def show(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        text = str(message)
-        is_ours = category is UserWarning and "medfed" in Path(filename).parts
-        if text in shown or not (is_ours or "deterministic" in text):
+    def show(text: str) -> None:
+        if text in shown:
             return
         shown.add(text)
         if text not in notices:
@@ -50,9 +44,13 @@ def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
         if not quiet:
             tqdm.write(f"note: {text}", file=sys.stderr)
 
+    def show_determinism(message: Warning | str, *_: object) -> None:
+        if "deterministic" in str(message):
+            show(str(message))
+
     with warnings.catch_warnings():
         warnings.simplefilter("always")
-        warnings.showwarning = show
+        warnings.showwarning = show_notes_by(show, show_determinism)
         yield notices
 
 

@@ -1,4 +1,4 @@
-"""Mean features of image regions, and losses that compare feature vectors: InfoNCE with labels, and triplet loss."""
+"""Mean features of image regions, and losses that compare feature vectors: InfoNCE with labels, and triplet losses."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from medfed.functional.regions import background_ring
+from medfed.functional.sampling import draw_other_class
 
 
 def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,6 +79,29 @@ def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     return vectors, present
 
 
+def region_embeddings(
+    features: Tensor, second: Tensor, label: Tensor, ring_width: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the mean features of structures, and of the background around them, in two views of each image.
+
+    Args:
+        features: (B, D, H, W), feature maps of the images.
+        second: (B, D, H, W), feature maps of the second views of the same images.
+        label: masks (B, S, H, W) of 0 and 1 for S structures.
+        ring_width: width in pixels of the ring of background around the structures, at least 1.
+
+    Returns:
+        Embeddings z and z', each (R, D), for the R structures and rings that are in the images; the kind of each, (R,)
+        int64 (0 to S - 1 for a structure, S for a ring); and whether each is a structure, (R,) bool.
+    """
+    inside = label.bool()
+    around = background_ring(inside.any(dim=1, keepdim=True), ring_width)
+    masks = torch.cat([inside, around.to(inside)], dim=1)
+    (z, there), (second_z, _) = region_means(features, masks), region_means(second, masks)
+    kinds = torch.arange(masks.shape[1], device=z.device).repeat(len(masks))
+    return z[there], second_z[there], kinds[there], kinds[there] < label.shape[1]
+
+
 def triplet_loss(
     anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float, normalise: bool = True,
     reduction: Literal["mean", "none"] = "mean",
@@ -106,6 +132,40 @@ def triplet_loss(
     if normalise:
         anchors, positives, negatives = (F.normalize(vectors, dim=1) for vectors in (anchors, positives, negatives))
     return F.triplet_margin_loss(anchors, positives, negatives, margin=margin, reduction=reduction)  # eq. 5
+
+
+def contrast_views(
+    z: Tensor, second_z: Tensor, kinds: Tensor, anchors: Tensor, rng: torch.Generator, margin: float,
+    normalise: bool = True, same_class: bool = False,
+) -> Tensor:  # fmt: skip
+    """Return the triplet loss of each anchor: its second view against the second view of a random other class.
+
+    Row i of `z` is an anchor, row i of `second_z` its positive, and a random row of `second_z` of another class its
+    negative (eq. 5 of FISC, see `triplet_loss`).
+
+    Args:
+        z: (R, D), the embeddings of R images or regions.
+        second_z: (R, D), those of their second views.
+        kinds: (R,) int64, the class of each.
+        anchors: (R,) bool, which rows of `z` are anchors.
+        rng: CPU generator with which the negatives are drawn.
+        margin: by how much the negative must be further away from the anchor than the positive, above 0.
+        normalise: False leaves out the scaling of all vectors to length 1.
+        same_class: whether each anchor has a second triplet, whose positive is the nearest second view of another row
+            of its class, if there is one.
+
+    Returns:
+        (N,), at least 0: the loss of each triplet. An anchor without a row of another class has no triplet.
+    """
+    chosen, exists = draw_other_class(kinds.cpu(), kinds.cpu(), rng)
+    chosen, used = chosen.to(z.device), anchors & exists.to(z.device)
+    triplets = [(z[used], second_z[used], second_z[chosen[used]])]
+    if same_class:
+        nearest, exists = nearest_of_same_class(z, second_z, kinds, normalise)
+        used = used & exists
+        triplets.append((z[used], second_z[nearest[used]], second_z[chosen[used]]))
+    anchor, positive, negative = (torch.cat(vectors) for vectors in zip(*triplets, strict=True))
+    return triplet_loss(anchor, positive, negative, margin, normalise, "none")
 
 
 @torch.no_grad()

@@ -32,29 +32,25 @@ from medfed.core import bounds
 from medfed.core.batch import Batch
 from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio
 from medfed.core.errors import UserError
-from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData, batches
+from medfed.federation.local_round import Architecture, LocalRound, Output, Samples
 from medfed.federation.message import Message, State
-from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
-from medfed.functional.contrastive import nearest_of_same_class, region_means, triplet_loss
-from medfed.functional.regions import background_ring
-from medfed.functional.sampling import draw_other_class
-from medfed.functional.style import channel_mean_std
-from medfed.functional.style_clusters import Median, Partition, Spread, clustered_site_style, interpolation_style
-from medfed.functional.weights import batch_norm_layers, select_prefix
-from medfed.networks.style_transfer import StyleTransfer, Transfer, drop_blank_images
+from medfed.federation.method import NEVER, ONCE, Method, Tensors
+from medfed.functional.contrastive import contrast_views, region_embeddings
+from medfed.functional.style_clusters import Median, Partition, Spread
+from medfed.functional.weights import batch_norm_layers
+from medfed.methods.fisc_style import STYLE, CommonStyle
+from medfed.networks.style_transfer import StyleTransfer, Transfer
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.restyled_view import RestyledView
 
 VIEW = "fisc"  # name of the restyled view in a batch
-STYLE, CLUSTERS = "style/", "clusters/"  # prefixes of tensor names
 TRIPLETS, LIVE_TRIPLETS = "triplets", "live_triplets"  # facts of an update, and columns of history.csv
 MIN_LIVE_SHARE = 0.05  # a round with a smaller share of live triplets gives a warning
-MAX_BATCH = 32  # largest number of images that are encoded together
 REGULARISATION_OF_CLASSES, REGULARISATION_OF_MASKS = 0.2, 0.0  # default weights of the regulariser
 
 
 @dataclass(frozen=True)
-class FISC(Method):
+class FISC(CommonStyle, Method):
     """FedAvg that contrasts each image with a copy in one common style, which is interpolated from all sites' styles.
 
     Before training, each site computes its style: it groups its images by style with the clustering FINCH (eq. 1),
@@ -184,8 +180,9 @@ class FISC(Method):
 
     @property
     def _style_transfer(self) -> StyleTransfer:
-        """The restyling function that these settings describe."""
-        return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
+        """The restyling function that these settings describe; it needs no codec if nothing is restyled."""
+        transfer = super()._style_transfer
+        return replace(transfer, transfer="moments") if self._augments else transfer
 
     @property
     def _augments(self) -> bool:
@@ -197,15 +194,6 @@ class FISC(Method):
         """True if the loss uses the second view."""
         return self.contrast > 0 or self.regularisation != 0 or self.restyled_loss
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The path of the style codec (an encoder and a decoder that redraw images) that the sites read, in a tuple.
-
-        The tuple is empty for the codec that comes with medfed, and for `transfer: moments` and `positives: augmented`,
-        which need no codec.
-        """
-        return () if self._augments else self._style_transfer.files
-
     def with_files(self, names: Mapping[str, str]) -> FISC:
         """Return a copy of the method that reads its style codec from another path.
 
@@ -214,26 +202,6 @@ class FISC(Method):
                 keeps its path.
         """
         return replace(self, codec=names.get(self.codec, self.codec))
-
-    def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Raise UserError if the style codec (encoder and decoder) does not accept this image size or channel number.
-
-        For greyscale images, a warning says that the FISC paper expects no gain. With `transfer: moments` and with
-        `positives: augmented`, which need no codec, all images are accepted.
-
-        Args:
-            image_size: height and width of the images in pixels.
-            channels: number of channels of the images.
-            standardised: not used.
-
-        Raises:
-            UserError: if the codec cannot be loaded or the images have neither 1 nor 3 channels. Also if the images are
-                smaller than the codec needs. A setting `transfer_size` above 0 counts as the size of the images.
-        """
-        if not self._augments:
-            self._style_transfer.check(image_size, channels)
-        if channels == 1:
-            warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Return the network unchanged, after a check that the setting `positives` fits it.
@@ -254,94 +222,6 @@ class FISC(Method):
     def shares(self) -> str:
         """When the coordinator asks the sites for their styles: `ONCE`, or `NEVER` with `positives: augmented`."""
         return NEVER if self._augments else ONCE
-
-    @property
-    def share_reads_network(self) -> bool:
-        """Whether `share` reads the weights of the network that is trained: False.
-
-        A site computes its style from its images, with the style codec or without a network.
-        """
-        return False
-
-    def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the style of a site: the mean and standard deviation of the feature channels of its images.
-
-        The images are first grouped into clusters of similar style. The site's style is computed from the mean and
-        standard deviation of each cluster, and each cluster counts equally.
-
-        Args:
-            site: the site's images and random generator.
-            network: only its device is used. The encoder of the style codec computes the features.
-
-        Returns:
-            `style/mean` and `style/std`, (C,) float32 each for C feature channels (image channels for `transfer:
-            moments`), and `n_clusters`, (1,) int64: the number of clusters. Empty if the site has fewer than
-            `min_patients` training patients or only blank images.
-        """
-        if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
-            return {}
-        device, styles = next(network.parameters()).device, []
-        for batch in batches(site.samples, MAX_BATCH):
-            images = drop_blank_images(batch.image)
-            if len(images):
-                parts = self._style_transfer.features(images.to(device))
-                styles += [[moment.cpu() for moment in channel_mean_std(features)] for features in parts]
-        if not styles:
-            warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
-            return {}
-        mean, std = (torch.cat(moment) for moment in zip(*styles, strict=True))
-        mean, std, n_clusters = clustered_site_style(mean, std, self.site_clusters, self.spread)  # eq. 1-2
-        if self.noise:  # Table 10
-            noise = self.noise * self.noise_scale * torch.randn(2, len(mean), generator=site.rng, dtype=mean.dtype)
-            mean, std = mean + noise[0], (std + noise[1]).clamp(min=0)
-        return {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float(), "n_clusters": torch.tensor([n_clusters])}
-
-    def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Compute the one style that all sites use (the interpolation style): a median over the styles of the sites.
-
-        The sites' styles are first grouped into clusters of similar styles. The result is the median, for each channel,
-        of the clusters' mean styles.
-
-        Args:
-            state: not used.
-            shared: what each site returned from `share`, by name of the site.
-            rng: not used.
-
-        Returns:
-            `style/mean` and `style/std`, (C,) float32 each for C feature channels; `n_clusters`, (1,) int64, the number
-            of clusters of sites; `clusters/SITE`, (1,) int64, the number of clusters of the site's images. Empty if no
-            site shared a style.
-        """
-        styles = {site: shared[site] for site in sorted(shared) if shared[site]}
-        if not styles:
-            warnings.warn("FISC: no site shared a style, so the method is FedAvg", stacklevel=2)
-            return {}
-        mean, std = (torch.stack([style[STYLE + name] for style in styles.values()]) for name in ("mean", "std"))
-        mean, std, n_clusters = interpolation_style(mean, std, self.common_clusters, self.median)  # eq. 3
-        if self.common_clusters != "none" and len(styles) <= 3:
-            warnings.warn(
-                f"FISC: {len(styles)} sites shared a style, and FINCH makes one cluster of up to three sites, so the "
-                "interpolation style is their mean",
-                stacklevel=2,
-            )
-        counts = {f"{CLUSTERS}{site}": style["n_clusters"] for site, style in styles.items()}
-        common = {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float()}
-        return {**common, "n_clusters": torch.tensor([n_clusters]), **counts}
-
-    def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the interpolation style, which every site receives together with the global weights.
-
-        The interpolation style is the common style that the coordinator computed from the styles of all sites.
-
-        Args:
-            state: the coordinator's state, whose memory holds the interpolation style.
-            site: not used. All sites receive the same style.
-
-        Returns:
-            `style/mean` and `style/std`, (C,) float32 each for C feature channels (image channels for `transfer:
-            moments`). Empty if no site shared a style.
-        """
-        return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
         """Return the site's samples with a second version of each image, redrawn in the interpolation style.
@@ -427,55 +307,19 @@ class FISC(Method):
         z, second_z = output.features[place].flatten(1), second.features[place].flatten(1)
         kinds, anchors = batch.label, torch.ones_like(batch.label, dtype=torch.bool)
         if not embedding:
-            z, second_z, kinds, anchors = self._of_regions(output.features[place], second.features[place], batch.label)
+            features = output.features[place], second.features[place]
+            z, second_z, kinds, anchors = region_embeddings(*features, batch.label, self.ring_width)
             if not len(z):
                 return loss, output  # all masks are empty
-        contrast = self._contrast(local, z, second_z, kinds, anchors)  # eq. 5
-        size = z.square().mean() + second_z.square().mean()  # eq. 6
-        return loss + self.contrast * contrast + regularisation * size, output  # eq. 7
-
-    def _contrast(self, local: LocalRound, z: Tensor, second_z: Tensor, kinds: Tensor, anchors: Tensor) -> Tensor:
-        """Return the triplet loss (eq. 5), a scalar, and add to the numbers of triplets that the site reports.
-
-        Args:
-            local: the site's round; its `facts` are changed in place.
-            z: (R, D), the embeddings.
-            second_z: (R, D), those of the second views.
-            kinds: (R,) int64, the class of each.
-            anchors: (R,) bool, which embeddings are anchors.
-        """
-        chosen, exists = draw_other_class(kinds.cpu(), kinds.cpu(), local.rng)
-        chosen, used = chosen.to(z.device), anchors & exists.to(z.device)
-        triplets = [(z[used], second_z[used], second_z[chosen[used]])]
-        if self._augments:
-            nearest, exists = nearest_of_same_class(z, second_z, kinds, self.normalise)
-            used = used & exists
-            triplets.append((z[used], second_z[nearest[used]], second_z[chosen[used]]))
-        anchor, positive, negative = (torch.cat(vectors) for vectors in zip(*triplets, strict=True))
-        losses = triplet_loss(anchor, positive, negative, self.margin, self.normalise, "none")
+        losses = contrast_views(  # eq. 5
+            z, second_z, kinds, anchors, local.rng, self.margin, self.normalise, same_class=self._augments
+        )
+        contrast = losses.mean() if len(losses) else losses.sum()
         if self.contrast:
             local.facts[TRIPLETS] = local.facts.get(TRIPLETS, 0) + len(losses)
             local.facts[LIVE_TRIPLETS] = local.facts.get(LIVE_TRIPLETS, 0) + (losses > 0).sum()
-        return losses.mean() if len(losses) else losses.sum()
-
-    def _of_regions(self, features: Tensor, second: Tensor, label: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the embeddings of structures and rings of background in both views (segmentation).
-
-        Args:
-            features: (B, D, H, W), feature maps of the images.
-            second: (B, D, H, W), feature maps of their second views.
-            label: masks (B, S, H, W) of 0 and 1 for S structures.
-
-        Returns:
-            Embeddings z and z', each (R, D), for the R structures and rings that are in the images; the kind of each,
-            (R,) int64 (0 to S - 1 for a structure, S for a ring); and whether each is a structure, (R,) bool.
-        """
-        inside = label.bool()
-        around = background_ring(inside.any(dim=1, keepdim=True), self.ring_width)
-        masks = torch.cat([inside, around.to(inside)], dim=1)
-        (z, there), (second_z, _) = region_means(features, masks), region_means(second, masks)
-        kinds = torch.arange(masks.shape[1], device=z.device).repeat(len(masks))
-        return z[there], second_z[there], kinds[there], kinds[there] < label.shape[1]
+        size = z.square().mean() + second_z.square().mean()  # eq. 6
+        return loss + self.contrast * contrast + regularisation * size, output  # eq. 7
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Return the memory unchanged, with a warning if fewer than 5 % of the triplets of the round were alive.
@@ -494,35 +338,3 @@ class FISC(Method):
                 stacklevel=2,
             )
         return state.memory
-
-    def facts(self, state: State) -> dict[str, Any]:
-        """Return numbers of clusters for the run's summary.
-
-        Args:
-            state: the coordinator's state after the last round.
-
-        Returns:
-            `clusters_of_sites`: the number of clusters into which the sites' styles were grouped. `clusters_of_images`:
-            for each site, by name, the number of clusters into which its images were grouped. Empty if no style was
-            shared.
-        """
-        if "n_clusters" not in state.memory:
-            return {}
-        sites = {site: int(entry) for site, entry in select_prefix(state.memory, CLUSTERS).items()}
-        return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
-
-    def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return copies of images, redrawn in the interpolation style, the common style of all sites.
-
-        Args:
-            state: the coordinator's state, whose memory holds the interpolation style.
-            image: (B, C, H, W), in [0, 1].
-
-        Returns:
-            {"all sites": (B, C, H, W) in [0, 1] on the CPU}. Empty if no site shared a style.
-        """
-        if STYLE + "mean" not in state.memory:
-            return {}
-        mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
-        restyled = [self._style_transfer.restyle(single[None], mean, std) for single in image]  # eq. 4
-        return {"all sites": torch.cat(restyled).cpu()}

@@ -12,6 +12,7 @@ from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Cache, Federation
+from medfed.functional.contrastive import region_embeddings
 from medfed.functional.weights import batch_norm_layers
 from medfed.methods.ccst import CCST
 from medfed.methods.fedavg import FedAvg
@@ -197,8 +198,7 @@ def test_contrast_of_masks_compares_structures_with_rings(toy):
     batch = batch_of(toy)
     label = batch.label.clone()
     label[1:] = 0
-    method = FISC(regularisation=0.0)
-    z, second, kinds, anchors = method._of_regions(torch.rand(6, 4, 32, 32), torch.rand(6, 4, 32, 32), label)
+    z, second, kinds, anchors = region_embeddings(torch.rand(6, 4, 32, 32), torch.rand(6, 4, 32, 32), label, 5)
     assert kinds.tolist() == [0, 1] and anchors.tolist() == [True, False] and z.shape == second.shape == (2, 4)
 
 

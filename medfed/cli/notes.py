@@ -1,0 +1,32 @@
+"""Notes: the warnings of medfed, which programs, runs and worker processes show as one line of text each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+
+def show_notes_by(
+    show: Callable[[str], object], others: Callable[..., object] = lambda *warning: None
+) -> Callable[..., None]:
+    """Return a replacement of `warnings.showwarning` that passes the text of each warning of medfed to a function.
+
+    A warning of medfed is a UserWarning whose line is in a file of medfed.
+
+    Args:
+        show: function that is called with the text of a warning of medfed.
+        others: function that is called, with the arguments of `warnings.showwarning`, for any other warning. By default
+            nothing is done.
+    """
+
+    def showwarning(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if category is UserWarning and "medfed" in Path(filename).parts:
+            show(str(message))
+        else:
+            others(message, category, filename, lineno, file, line)
+
+    return showwarning
