@@ -17,7 +17,6 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import Tensor, nn
 
 from medfed.core.errors import argument
@@ -249,4 +248,4 @@ def n_bytes(tensor: Tensor) -> int:
         tensor: a tensor of any shape and dtype. If it is expanded (a view that repeats elements), all repeated elements
             are counted, because all of them are sent.
     """
-    return tensor.numel() * torch.empty((), dtype=tensor.dtype).element_size()
+    return tensor.numel() * tensor.element_size()

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed.testing.checks import ContractError, check_method, method_checks
+    from medfed.testing.checks import check_method, method_checks
+    from medfed.testing.rules import ContractError
     from medfed.testing.toy import ToyClassification, ToyFederation, ToySegmentation
 
 __all__ = ["ContractError", "ToyClassification", "ToyFederation", "ToySegmentation", "check_method", "method_checks"]
 
 __getattr__, __dir__ = lazy_names(__name__, {
-    "medfed.testing.checks": ("ContractError", "check_method", "method_checks"),
+    "medfed.testing.checks": ("check_method", "method_checks"),
+    "medfed.testing.rules": ("ContractError",),
     "medfed.testing.toy": ("ToyClassification", "ToyFederation", "ToySegmentation"),
 })  # fmt: skip

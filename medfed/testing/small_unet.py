@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from monai.networks.blocks import Convolution
 from torch import Tensor, nn
 
 from medfed.core.bounds import PositiveInt
@@ -54,8 +54,10 @@ class _SmallUNet(nn.Module):
         super().__init__()
         fine, middle, coarse = features
 
-        def convolution(n_in: int, n_out: int) -> Convolution:
-            return Convolution(2, n_in, n_out, act="LeakyReLU", norm=(norm, {"affine": True}))
+        def convolution(n_in: int, n_out: int) -> nn.Sequential:
+            normalise = nn.BatchNorm2d(n_out) if norm == "batch" else nn.InstanceNorm2d(n_out, affine=True)
+            after = nn.Sequential(OrderedDict(N=normalise, A=nn.LeakyReLU()))
+            return nn.Sequential(OrderedDict(conv=nn.Conv2d(n_in, n_out, 3, padding=1), adn=after))
 
         self.conv_0 = convolution(in_channels, fine)
         self.down_1 = nn.Sequential(nn.MaxPool2d(2), convolution(fine, middle))
