@@ -38,10 +38,11 @@ def _draw_figures(request) -> Iterator[None]:
 
 @pytest.fixture
 def unpainted_figures(monkeypatch) -> None:
-    """Figures have their size, axes and labels, but no pixel is painted, which takes most of the time of a figure."""
+    """Figures have their size, axes and labels, but nothing is painted, which takes most of the time of a figure."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     monkeypatch.setattr(FigureCanvasAgg, "draw", FigureCanvasAgg.get_renderer)  # an empty image of the right size
+    monkeypatch.setattr("medfed.outputs.report.charts.to_svg", lambda figure, *others: "<svg></svg>")
 
 
 @pytest.fixture

@@ -156,7 +156,8 @@ def test_the_small_codec_needs_no_training_step_and_reconstructs_exactly(tmp_pat
 
 
 def test_the_pool_depends_on_its_seed_and_crops_on_their_name():
-    first, again, other = (synthetic_pool(16, seed, list, n_textures=6, cases=1) for seed in (0, 0, 1))
+    first = one_pool(16, 4)
+    again, other = (synthetic_pool(16, seed, list, n_textures=4, cases=1) for seed in (0, 1))
     assert first.digest() == again.digest() != other.digest()
     crops = first.batch(5, 16, crop_rng(0, "step", 3))
     assert crops.shape == (5, 3, 16, 16) and crops.min() >= 0 and crops.max() <= 1

@@ -11,10 +11,10 @@ from medfed.report import main
 
 
 @pytest.fixture(autouse=True)
-def charts_are_drawn_if_asked(request, monkeypatch):
+def charts_are_drawn_if_asked(request):
     """The charts take longer than the rest of a page; tests that look at them have the mark `figures`."""
     if "figures" not in request.keywords:
-        monkeypatch.setattr("medfed.outputs.report.charts.to_svg", lambda figure, *others: "<svg></svg>")
+        request.getfixturevalue("unpainted_figures")
 
 
 @pytest.mark.figures

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import small_yaml
+from conftest import tiny_yaml
 
 from medfed import site as program
 from medfed.config.schema import load
@@ -25,7 +25,7 @@ from medfed.federation.settings import Cache
 def hospital(tmp_path, small_phantom):
     """A hospital's folder as it gets it; `hospital(sends="windows")` writes down what it agrees to."""
     shutil.copytree(small_phantom / "HK", tmp_path / "data" / "HK")
-    whole = small_yaml(small_phantom).replace(str(small_phantom), "data").replace("sites: [BMC, HK, UCL], ", "")
+    whole = tiny_yaml(small_phantom).replace(str(small_phantom), "data").replace("sites: [BMC, HK, UCL], ", "")
     (tmp_path / "plan.yaml").write_text(whole.replace("unseen_site: UCL, ", ""))
 
     def write(sends: str = "", **changes: str) -> Path:
@@ -64,7 +64,7 @@ def test_a_dry_run_shows_what_the_ledger_of_a_run_then_has(hospital, small_phant
     """Names, shapes, types and bytes of round 1, HK beside BMC; facts are as long as their numbers are."""
     assert run(hospital("windows"), "--dry-run") == 0
     text = capsys.readouterr().out
-    (tmp_path / "tiny.yaml").write_text(small_yaml(small_phantom))
+    (tmp_path / "tiny.yaml").write_text(tiny_yaml(small_phantom))
     config = load(tmp_path / "tiny.yaml")
     simulation = build_experiment(config, None, quiet=True)
     first = next(federate(config.method, simulation.engine, simulation.start, config.federation, config.seed))
@@ -108,7 +108,7 @@ def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(small_pha
     from medfed.deployment.guarded_site import GuardedSite, build_local_site
     from medfed.federation.message import Message
 
-    text = small_yaml(small_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK")
+    text = tiny_yaml(small_phantom).replace("rounds: 2", "rounds: 2, validation_site: HK")
     (tmp_path / "tiny.yaml").write_text(text)
     simulation = build_experiment(load(tmp_path / "tiny.yaml"), None, quiet=True)
     request = Message("validate", simulation.start.weights, {}, {"round": 1})
@@ -169,8 +169,8 @@ def test_a_pattern_is_an_agreement_too(hospital, joined, sends):
 
 
 def test_more_than_the_agreed_megabytes_is_refused(hospital, capsys, joined):
-    assert run(hospital("windows", megabytes_per_round="0.001"), "--yes") == 2
-    assert "agrees.megabytes_per_round: is 0.001, but a round would send " in capsys.readouterr().err and not joined
+    assert run(hospital("windows", megabytes_per_round="0.01"), "--yes") == 2
+    assert "agrees.megabytes_per_round: is 0.01, but a round would send " in capsys.readouterr().err and not joined
 
 
 def test_a_missing_plan_is_told_and_no_other_hospitals_file_proposed(hospital, tmp_path, capsys, joined):
@@ -324,7 +324,7 @@ def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, small_phantom):
     from medfed.deployment.agreement import Agreement
     from medfed.deployment.guarded_site import LEDGER, GuardedSite
 
-    (tmp_path / "tiny.yaml").write_text(small_yaml(small_phantom))
+    (tmp_path / "tiny.yaml").write_text(tiny_yaml(small_phantom))
     config = load(tmp_path / "tiny.yaml")
     simulation = build_experiment(config, None, quiet=True)
     (bmc, hk), guarded = simulation.sites, None
