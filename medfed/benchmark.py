@@ -20,6 +20,7 @@ from medfed.benchmarks.jobs import jobs_table, time_jobs
 from medfed.benchmarks.messages import count_bytes, messages_table
 from medfed.benchmarks.methods import methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
+from medfed.benchmarks.patches import measure_patches, patches_table
 from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.cli.program import run_program
 from medfed.core.files import write_atomically
@@ -27,10 +28,11 @@ from medfed.core.files import write_atomically
 MEASURES: tuple[tuple[str, Callable[..., dict[str, Any]], Callable[[dict[str, Any]], str]], ...] = (
     ("exchange", time_exchange, exchange_table),
     ("round", time_round, round_table),
-    ("larger_round", partial(time_round, size=128, repeats=3), round_table),
+    ("larger_round", partial(time_round, size=128, n_sites=2), round_table),
     ("elcfs", time_elcfs, elcfs_table),
     ("jobs", time_jobs, jobs_table),
     ("images", time_images, images_table),
+    ("patches", measure_patches, patches_table),
     ("styles", time_styles, styles_table),
     ("messages", count_bytes, messages_table),
     ("expansion", time_expansion, expansion_table),

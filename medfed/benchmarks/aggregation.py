@@ -16,7 +16,7 @@ from medfed.functional.weights import average
 from medfed.networks.densenet import DenseNetwork
 
 
-def time_aggregation(n_sites: int = 50, repeats: int = 5) -> dict[str, float]:
+def time_aggregation(n_sites: int = 50, repeats: int = 3) -> dict[str, float]:
     """Time the weighted average of the weights of DenseNet121 (7 million numbers) over many sites.
 
     The peer is a loop in NumPy that adds the sites' arrays, times their fractions, to a sum in float64, as `average`

@@ -18,7 +18,7 @@ ALPHA = 0.01  # as in the paper: a 7 x 7 window at 384 x 384 pixels
 AXES = (-2, -1)
 
 
-def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats: int = 7) -> dict[str, float | int]:
+def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats: int = 3) -> dict[str, float | int]:
     """Time three implementations of ELCFS's amplitude exchange, which gives images the appearance of other sites.
 
     The images are random float32 RGB images. One batch is mixed with amplitudes of `n_sites` other sites, which gives

@@ -26,7 +26,7 @@ Numbers = dict[str, float | int | None]
 BATCH_SIZE = 16
 
 
-def time_expansion(size: int = 96, n_images: int = 64, n_styles: int = 3, repeats: int = 3) -> Numbers:
+def time_expansion(size: int = 96, n_images: int = 32, n_styles: int = 3, repeats: int = 3) -> Numbers:
     """Time one epoch over RGB images in several styles: with an empty store, with a full store, and without a store.
 
     A store keeps restyled images, so that later epochs read them instead of computing them again. An epoch computes or

@@ -31,7 +31,7 @@ NETWORK = UNet(features=(16, 16, 32, 64, 128, 16))
 TRAINING = Training(batch_size=4)
 
 
-def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: int = 9) -> dict[str, float | int]:
+def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: int = 3) -> dict[str, float | int]:
     """Time one round of FedAvg with medfed, and the same training steps in plain loops without a federation.
 
     The sites train a small U-Net for segmentation on images of random noise.
@@ -40,7 +40,7 @@ def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: in
         size: side of the images in pixels.
         n_sites: number of sites.
         n_images: number of images of each site.
-        repeats: how often both variants are timed, after one round to warm up.
+        repeats: how often both variants are timed, after one training step at each site to warm up.
 
     Returns:
         A dictionary with the arguments by name, and with: `threads`, the number of threads; `bare_s`, the median time
@@ -48,19 +48,15 @@ def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: in
         `federated_over_bare`, `federated_s` divided by `bare_s`.
     """
     task = Segmentation(("organ",), 1, size, (0.0, 1.0))
-    data = {f"site_{index}": noise_slices(index, n_images, size) for index in range(n_sites)}
     with seeded_layers(0, "initial weights"):
         network = NETWORK.build(1, 1)
     start = State.of(network)
     times: dict[str, list[float]] = {"bare": [], "federated": []}
-    for repeat in range(repeats + 1):
-        with tempfile.TemporaryDirectory() as folder:
-            seconds = {
-                "bare": _time_call(partial(_train_without_federation, task, network, data, start)),
-                "federated": _time_call(partial(_train_federated, task, network, data, start, Path(folder))),
-            }
-        for name in times:
-            times[name] += [seconds[name]] if repeat else []  # the first round warms up
+    _time_variants(task, network, _noise_sites(n_sites, TRAINING.batch_size, size), start)  # warms up
+    data = _noise_sites(n_sites, n_images, size)
+    for _ in range(repeats):
+        for name, seconds in _time_variants(task, network, data, start).items():
+            times[name].append(seconds)
     median = {f"{name}_s": statistics.median(seconds) for name, seconds in times.items()}
     return {
         **{"size": size, "n_sites": n_sites, "n_images": n_images, "repeats": repeats},
@@ -68,6 +64,21 @@ def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: in
         **median,
         "federated_over_bare": median["federated_s"] / median["bare_s"],
     }
+
+
+def _time_variants(
+    task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State
+) -> dict[str, float]:
+    """Return how many seconds one round takes without and with the federation."""
+    with tempfile.TemporaryDirectory() as folder:
+        return {
+            "bare": _time_call(partial(_train_without_federation, task, network, data, start)),
+            "federated": _time_call(partial(_train_federated, task, network, data, start, Path(folder))),
+        }
+
+
+def _noise_sites(n_sites: int, n_images: int, size: int) -> dict[str, Slices]:
+    return {f"site_{index}": noise_slices(index, n_images, size) for index in range(n_sites)}
 
 
 def _train_without_federation(

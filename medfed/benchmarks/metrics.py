@@ -23,7 +23,7 @@ RADII = {"prostate": (37, 29, 6.5), "large": (60, 50, 9), "tiny": (1.5, 1.5, 1.5
 SHIFT = {"prostate": (3, -2, 0), "large": (4, -3, 0), "tiny": (40, 0, 0)}  # of the prediction, in voxels
 
 
-def time_metrics(shape: tuple[int, int, int] = (384, 384, 24), repeats: int = 5) -> dict[str, dict[str, float]]:
+def time_metrics(shape: tuple[int, int, int] = (384, 384, 24), repeats: int = 3) -> dict[str, dict[str, float]]:
     """Time medfed's HD95, medfed's four surface distances together, and MONAI's HD95, for pairs of masks.
 
     The masks of three pairs are ellipsoids; those of the pair "full" fill the volume. Times are CPU times of this

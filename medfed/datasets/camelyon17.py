@@ -153,7 +153,9 @@ class Camelyon17(Dataset):
             patch. The second contains the problems, one sentence each.
         """
         slides.clear_listings()  # files may have been added or removed since the last call
-        return super().cases_and_problems(site)
+        found = super().cases_and_problems(site)
+        slides.clear_listings()  # frees 200 bytes for each patch
+        return found
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         """Read the image of one patch.

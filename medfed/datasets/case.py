@@ -8,7 +8,7 @@ from pathlib import Path
 from monai.data import MetaTensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # slots, because a dataset may have half a million cases
 class Case:
     """One examination of one patient: the paths of its image and its mask.
 

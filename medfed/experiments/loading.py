@@ -23,9 +23,10 @@ class SiteImages:
         dataset: the dataset, which reads the cases.
         task: the task, which prepares the images for the network.
         bar: progress bar, advanced by one for each case.
-        n_cases: number of cases that all calls of `samples` read together. All calls together keep at most 4 GiB of
-            images (MAX_CACHE_BYTES) in memory, divided among the calls in proportion to their numbers of cases. Masks
-            and images with masks are always kept. None means that `samples` is called only once.
+        n_cases: number of cases that all calls of `samples` read together. None means that `samples` is called only
+            once.
+        max_cache_bytes: largest number of bytes of images that all calls of `samples` together keep in memory, divided
+            among the calls in proportion to their numbers of cases. Masks and images with masks are always kept.
         notices: how many images have each notice, by (site, notice).
     """
 
@@ -33,6 +34,7 @@ class SiteImages:
     task: Task
     bar: tqdm
     n_cases: int | None = None
+    max_cache_bytes: int = MAX_CACHE_BYTES
     notices: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def samples(self, cases: Sequence[Case]) -> Any:
@@ -49,7 +51,7 @@ class SiteImages:
         """
         if not cases:
             return None
-        max_cache_bytes = MAX_CACHE_BYTES * len(cases) // (self.n_cases or len(cases))
+        max_cache_bytes = self.max_cache_bytes * len(cases) // (self.n_cases or len(cases))
         return self.task.load(self.dataset, cases, self._notice, self.bar.update, max_cache_bytes)
 
     def check_files(self, cases: Sequence[Case]) -> None:

@@ -23,6 +23,7 @@ from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult, Rows
 from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Notice, Task
 
+N_RESERVED = 64  # images for which memory is reserved at once
 Read = Callable[[Case], MetaTensor]  # reads an image (C, H, W, 1) in [0, 255]
 
 
@@ -58,6 +59,7 @@ class ImageSamples:
     max_cache_bytes: int = MAX_CACHE_BYTES
     moments_of: Callable[[Tensor], Tensor | None] | None = None
     _cache: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    _free: list[Tensor] = field(default_factory=list, repr=False)  # reserved memory, each for one image
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -94,13 +96,27 @@ class ImageSamples:
             steps for a progress bar.
         """
         for index in range(len(self)):
-            if self._has_room():
+            kept = next(iter(self._cache.values()), None)
+            if index == 0 or (kept is not None and self._n_left(kept) > 0):
                 self._image(index)
             yield
 
-    def _has_room(self) -> bool:
-        bytes_per_image = next(iter(self._cache.values())).numel() if self._cache else 0
-        return (len(self._cache) + 1) * bytes_per_image <= self.max_cache_bytes
+    def _n_left(self, image: Tensor) -> int:
+        """Return how many further images of the same size may be kept in memory."""
+        return min(self.max_cache_bytes // image.nbytes, len(self)) - len(self._cache)
+
+    def _keep(self, index: int, image: Tensor) -> None:
+        """Keep an image in memory if there is room.
+
+        Memory is reserved for many images at once. Otherwise each image would lie between the temporary tensors of the
+        next image that is read; the freed memory around it would be too small for those, and a process would need four
+        times the size of the images.
+        """
+        n_left = self._n_left(image)
+        if n_left > 0:
+            if not self._free:
+                self._free.extend(image.new_empty(min(n_left, N_RESERVED), *image.shape))
+            self._cache[index] = self._free.pop().copy_(image)
 
     def _image(self, index: int) -> Tensor:
         """Return the image at an index, (C, S, S) uint8."""
@@ -111,8 +127,7 @@ class ImageSamples:
             size = (self.size, self.size)
             pixels = F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)[0]
         pixels = pixels.round().clamp(0, 255).to(torch.uint8)
-        if self._has_room():
-            self._cache[index] = pixels
+        self._keep(index, pixels)
         return pixels
 
 

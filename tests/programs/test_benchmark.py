@@ -4,7 +4,7 @@ import pytest
 from forked_workers import fork_workers
 
 from medfed import benchmark
-from medfed.benchmarks import aggregation, images
+from medfed.benchmarks import aggregation, images, patches
 from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
 from medfed.benchmarks.elcfs_round import Case, elcfs_table, time_elcfs
 from medfed.benchmarks.exchange import exchange_table, time_exchange
@@ -14,6 +14,7 @@ from medfed.benchmarks.jobs import jobs_table, time_jobs
 from medfed.benchmarks.messages import count_bytes, messages_table
 from medfed.benchmarks.methods import METHODS, methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
+from medfed.benchmarks.patches import measure_patches, patches_table
 from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.methods.elcfs import ELCFS
 from medfed.networks.unet import UNet
@@ -117,6 +118,25 @@ def test_preparing_images_is_compared_with_pillow_and_with_the_size_of_the_resul
     (row,) = result["rows"]
     assert row["times_prepared"] == 1.5 and abs(row["times_pillow"] - row["ours_ms"] / row["pillow_ms"]) < 1e-9
     assert "few" in images.images_table(result)
+
+
+def test_the_memory_of_a_site_with_many_patches_is_compared_with_the_limit(monkeypatch):
+    grown = {"listed_mib": 2.0, "kept_mib": 9.0, "first_batches_mib": 5.0, "later_batches_mib": 0.5, "peak_mib": 20.0}
+    monkeypatch.setattr(patches, "measure_in_new_process", lambda *_: {**grown, "n_images": 1024})
+    result = measure_patches(n_patches=1024, limit_mib=8, n_clients=3)
+    assert result["all_mib"] == 27  # 1024 patches of 3 x 96 x 96 bytes
+    for row in result["rows"]:
+        assert row["bytes_per_patch"] == 2 * 1024 and row["kept_over_limit"] == 9 / 8
+    assert "3 clients" in patches_table(result)
+
+
+@pytest.mark.slow
+def test_the_images_in_memory_stay_below_the_limit_for_a_site_and_for_many_clients():
+    """All images need 110 MiB. Each process keeps 16 MiB of them; 5 MiB are for the first use of the file reader."""
+    result = measure_patches(n_patches=5000, limit_mib=16, n_clients=100, n_batches=30)
+    assert result["all_mib"] > 6 * 16
+    for row in result["rows"]:
+        assert 0.5 * 16 < row["kept_mib"] < 1.25 * 16 + 5 and row["later_batches_mib"] < 16
 
 
 def test_the_timed_averages_agree(monkeypatch):

@@ -57,6 +57,25 @@ def test_images_that_do_not_fit_into_memory_are_read_again_with_the_same_values(
     assert len(samples._cache) == 2 and read.n == 2 + 4 + 4
 
 
+def test_no_image_is_kept_if_the_limit_is_less_than_one_image():
+    """Of 1,000 clients that divide the memory, each has less than the size of an image, and none may keep one."""
+    read = Reader()
+    samples = ImageSamples(cases(), read, 8, max_cache_bytes=3 * 8 * 8 - 1)
+    list(samples.preload())
+    assert read.n == 1  # to learn the size of an image
+    samples.batch([0, 1])
+    assert read.n == 1 + 2 and not samples._cache
+
+
+def test_kept_images_lie_together_in_memory_that_is_not_larger_than_the_limit():
+    """Memory is reserved for 64 images at once, and for no image above the limit: 5 of the 6 images fit."""
+    samples = ImageSamples(cases(), Reader(), 8, max_cache_bytes=6 * 3 * 8 * 8 - 1)
+    list(samples.preload())
+    (n_bytes,) = {samples._cache[index].untyped_storage().nbytes() for index in range(5)}
+    assert n_bytes == 5 * 3 * 8 * 8
+    assert [int(samples._cache[index][0, 0, 0]) for index in range(5)] == [0, 10, 20, 30, 40]
+
+
 def test_colours_are_standardised_by_fixed_numbers():
     standardised = TASK.standardise(torch.full((1, 3, 2, 2), 0.5))
     by_hand = torch.tensor([(0.5 - 0.485) / 0.229, (0.5 - 0.456) / 0.224, (0.5 - 0.406) / 0.225])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from medfed.outputs.figures.figure import (
 )
 
 N_LEVELS = 64  # bins of a grey-level histogram
+GAP = 0.06  # between two images of a grid, as a fraction of their width
 
 
 def save_style_gallery(
@@ -66,26 +67,48 @@ def save_style_grid(
 
     Args:
         images_by_site: dictionary from the name of a source site to a pair: its image (C, H, W) in [0, 1], and a
-            dictionary from the name of a site to the same image in the style of this site. A missing style leaves an
-            empty panel.
+            dictionary from the name of a site to the same image in the style of this site. All images have the same
+            shape. A missing style leaves a white place.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
         axes: two letters, the directions in the patient in which H and W increase, such as "RA" for right and anterior
             (see `to_display_orientation`). None for images that are not from a scanner.
     """
     sites = sorted({name for _, styled in images_by_site.values() for name in styled})
+    lines = [[image, *(styled.get(name) for name in sites)] for image, styled in images_by_site.values()]
+    grid, rows, columns = _tiled([
+        [None if image is None else to_display_orientation(as_array(image), axes).clip(0, 1) for image in line]
+        for line in lines
+    ])  # fmt: skip
     figure = new_figure(max(6.5, 1.0 + 1.9 * (1 + len(sites))), 0.7 + 1.9 * len(images_by_site))
-    panels = figure.subplots(len(images_by_site), 1 + len(sites), squeeze=False)
-    for line, (site, (image, styled)) in zip(panels, images_by_site.items()):
-        for column, shown in zip(line, [image, *(styled.get(name) for name in sites)]):
-            if shown is None:
-                column.set_axis_off()
-            else:
-                show_image(column, to_display_orientation(as_array(shown), axes).clip(0, 1))
-        line[0].set_ylabel(site, fontsize=9)
-    for column, name in zip(panels[0], ["original", *(f"as at {name}" for name in sites)]):
-        column.set_title(name, fontsize=9)
+    panel = figure.subplots()
+    show_image(panel, grid)
+    panel.set_xticks(columns, ["original", *(f"as at {name}" for name in sites)])
+    panel.set_yticks(rows, list(images_by_site), rotation=90, va="center")
+    panel.tick_params(length=0, labelsize=9, labeltop=True, labelbottom=False)
+    panel.spines[:].set_visible(False)
     save_png(figure, path, f"Each site's image in every style ({data_label})")
+
+
+def _tiled(lines: Sequence[Sequence[np.ndarray | None]]) -> tuple[np.ndarray, list[float], list[float]]:
+    """Join images to one image with white gaps, because a panel for each image would take much longer to draw.
+
+    Args:
+        lines: lines of images, each (C, H, W) in [0, 1]. None leaves a white place. There is at least one image.
+
+    Returns:
+        The joined image, and the positions of the middle of each line and of each column in it, in pixels.
+    """
+    channels, height, width = next(image for line in lines for image in line if image is not None).shape
+    gap = max(1, round(GAP * width))
+    tops, lefts = ([k * (size + gap) for k in range(n)]
+                   for size, n in ((height, len(lines)), (width, len(lines[0]))))  # fmt: skip
+    joined = np.ones((channels, tops[-1] + height, lefts[-1] + width), np.float32)
+    for top, line in zip(tops, lines):
+        for left, image in zip(lefts, line):
+            if image is not None:
+                joined[:, top : top + height, left : left + width] = image
+    return joined, [top + (height - 1) / 2 for top in tops], [left + (width - 1) / 2 for left in lefts]
 
 
 def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label: str) -> None:

@@ -279,6 +279,20 @@ def test_a_grid_has_a_row_a_site_and_a_column_a_style(tmp_path):
     assert (tmp_path / "grid.png").stat().st_size > 5000
 
 
+def test_the_middle_of_each_image_of_a_grid_is_below_its_style_and_beside_its_site(saved_figure):
+    """Images of 5 x 9 pixels with one grey level each; site B has no image in the style of A, which stays white."""
+    grey = {level: np.full((1, 5, 9), level / 10) for level in range(1, 6)}
+    rows = {"A": (grey[1], {"A": grey[2], "B": grey[3]}), "B": (grey[4], {"B": grey[5]})}
+    styles.save_style_grid(rows, "x.png", "real data")
+    (panel,) = saved_figure["figure"].axes
+    assert [text.get_text() for text in panel.get_xticklabels()] == ["original", "as at A", "as at B"]
+    assert [text.get_text() for text in panel.get_yticklabels()] == ["A", "B"]
+    shown = np.asarray(panel.images[0].get_array())
+    middles = [[shown[int(y), int(x)] for x in panel.get_xticks()] for y in panel.get_yticks()]
+    assert middles == [pytest.approx([0.1, 0.2, 0.3]), pytest.approx([0.4, 1, 0.5])]
+    assert shown.shape == (2 * 5 + 1, 3 * 9 + 2) and (shown[5] == 1).all()
+
+
 def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
     rows = [row | {"site": r"$\foo$"} for row in ROWS]
     boxes.save_site_boxes(rows, SCORING, tmp_path / "boxes.png", "real data")
