@@ -1,4 +1,8 @@
-"""Fixtures: toy federations (`medfed.testing`), and a config for a phantom that trains in a second or two."""
+"""Fixtures: toy federations (`medfed.testing`), and a config for a phantom that trains in a second or two.
+
+Nothing heavy is imported with this module: pytest-xdist reads it in the process that starts the workers, which would
+otherwise wait until that process has imported PyTorch and MONAI.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,30 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import nibabel as nib
 import numpy as np
 import pytest
-from run_figures import drawn_figures
 
-from medfed.federation.settings import Federation
-from medfed.methods.fedavg import FedAvg
-from medfed.testing.toy import ToyClassification, ToyFederation, ToySegmentation
+if TYPE_CHECKING:
+    from medfed.federation.settings import Federation
+    from medfed.methods.fedavg import FedAvg
+    from medfed.testing.toy import ToyFederation, ToySegmentation
 
 warnings.filterwarnings("ignore", message=".*always_return_as_numpy.*", category=FutureWarning)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _draw_no_figures() -> None:
+    """Before any run of a fixture: `run_figures` replaces the function that draws the figures of a run."""
+    import run_figures  # noqa: F401
+
+
 @pytest.fixture(autouse=True)
 def _draw_figures(request) -> Iterator[None]:
+    from run_figures import drawn_figures
+
     if "figures" not in request.keywords:
         yield
         return
@@ -47,21 +60,29 @@ def unpainted_figures(monkeypatch) -> None:
 
 @pytest.fixture
 def toy() -> ToySegmentation:
+    from medfed.testing.toy import ToySegmentation
+
     return ToySegmentation()
 
 
-@pytest.fixture(params=[ToySegmentation, ToyClassification], ids=["masks", "classes"])
+@pytest.fixture(params=["ToySegmentation", "ToyClassification"], ids=["masks", "classes"])
 def any_toy(request) -> ToyFederation:
-    return request.param()
+    from medfed.testing import toy
+
+    return getattr(toy, request.param)()
 
 
 @pytest.fixture
 def fedavg() -> FedAvg:
+    from medfed.methods.fedavg import FedAvg
+
     return FedAvg()
 
 
 @pytest.fixture
 def two_rounds() -> Federation:
+    from medfed.federation.settings import Federation
+
     return Federation(rounds=2)
 
 

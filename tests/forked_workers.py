@@ -6,18 +6,20 @@ start is the same: the worker's program, the socket and its frames.
 
 from __future__ import annotations
 
-import itertools
 import os
+import runpy
 import signal
 import subprocess
+import sys
 import threading
 import time
 import traceback
 from contextlib import suppress
 
+import torch._dynamo  # noqa: F401  the first optimiser imports it, which would take a second in each worker
 from tqdm import tqdm
 
-from medfed.deployment import worker
+import medfed.deployment.worker  # noqa: F401  what the worker imports
 
 
 def _close_inherited_files(kept: tuple[int, ...]) -> None:
@@ -26,6 +28,18 @@ def _close_inherited_files(kept: tuple[int, ...]) -> None:
         if descriptor not in kept:
             with suppress(OSError):
                 os.close(descriptor)
+
+
+def _run_module(command: list[str]) -> int:
+    """Run `python -m module arguments` in this process; return its exit code."""
+    _, option, module, *sys.argv[1:] = command
+    assert option == "-m"
+    sys.modules.pop(module)  # a new process has not imported it
+    try:
+        runpy.run_module(module, run_name="__main__")
+    except SystemExit as ended:
+        return ended.code or 0
+    return 0
 
 
 class ForkedWorker:
@@ -39,7 +53,7 @@ class ForkedWorker:
             _close_inherited_files(pass_fds)
             tqdm.set_lock(threading.RLock())  # the parent's lock is shared, and stays locked if this process is killed
             try:
-                code = worker.main(list(map(str, pass_fds)))
+                code = _run_module(command)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -63,11 +77,6 @@ class ForkedWorker:
         os.kill(self.pid, signal.SIGKILL)
 
 
-def fork_workers(monkeypatch, n_started: int = 0) -> None:
-    """Fork all worker processes from this process, until the test ends, but start the first `n_started` as programs."""
-    popen, numbers = subprocess.Popen, itertools.count()
-
-    def start(command, **others):
-        return (popen if next(numbers) < n_started else ForkedWorker)(command, **others)
-
-    monkeypatch.setattr("medfed.engines.worker_process.subprocess.Popen", start)
+def fork_workers(monkeypatch) -> None:
+    """Fork all worker processes from this process, until the test ends."""
+    monkeypatch.setattr("medfed.engines.worker_process.subprocess.Popen", ForkedWorker)

@@ -13,20 +13,21 @@ import tempfile
 import time
 from pathlib import Path
 
-from conftest import ToySegmentation
+import torch._dynamo  # noqa: F401  the first optimiser imports it, which would take a second in each child
 
 from medfed.federation.rounds import federate
 from medfed.federation.selection import RULES
 from medfed.federation.settings import Federation
 from medfed.methods.elcfs import ELCFS
 from medfed.outputs.run_folder import RunFolder
+from medfed.testing.toy import ToySegmentation
 
 SETTINGS = Federation(rounds=4, selection="source_validation")
 
 
 def work(path: Path) -> None:
     """Run, or go on with, a run as `medfed.train` does."""
-    method, toy = ELCFS(alpha=0.1), ToySegmentation(n_images=6)
+    method, toy = ELCFS(alpha=0.1), ToySegmentation(image_side=16, n_images=4)
     with RunFolder(path).locked() as folder:
         engine = toy.engine(method, folder=path / "sites")
         rounds = folder.rounds()

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "medfed").rglob("*.py"))
 IN_NAMES = re.compile(  # parts of names, split at underscores; and the prefixes of limits
@@ -17,9 +19,9 @@ IN_TEXTS = re.compile(
 FILE_FORMATS = ('"pictures"', "`pictures`", "lambda picture", "(picture)", "[picture.mode]")
 
 
-def trees() -> Iterator[tuple[Path, ast.Module]]:
-    for path in MODULES:
-        yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+@pytest.fixture(scope="module")
+def trees() -> list[tuple[Path, ast.Module]]:
+    return [(path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))) for path in MODULES]
 
 
 def public_definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
@@ -41,29 +43,29 @@ def names(tree: ast.Module) -> set[str]:
     return result
 
 
-def test_every_public_definition_has_a_docstring():
+def test_every_public_definition_has_a_docstring(trees):
     missing = [
         f"{path}: {name}"
-        for path, tree in trees()
+        for path, tree in trees
         for name, node in public_definitions(tree)
         if not ast.get_docstring(node)
     ]
     assert not missing, missing
 
 
-def test_sections_of_docstrings_are_at_the_margin():
+def test_sections_of_docstrings_are_at_the_margin(trees):
     indented = re.compile(r"^ +(Args|Returns|Raises|Yields):", re.MULTILINE)
     wrong = [
         f"{path}: {name}"
-        for path, tree in trees()
+        for path, tree in trees
         for name, node in public_definitions(tree)
         if indented.search(ast.get_docstring(node) or "")
     ]
     assert not wrong, wrong
 
 
-def test_names_use_the_words_of_the_glossary():
-    wrong = [f"{path}: {name}" for path, tree in trees() for name in sorted(names(tree)) if IN_NAMES.search(name)]
+def test_names_use_the_words_of_the_glossary(trees):
+    wrong = [f"{path}: {name}" for path, tree in trees for name in sorted(names(tree)) if IN_NAMES.search(name)]
     assert not wrong, wrong
 
 

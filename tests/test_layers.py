@@ -1,6 +1,7 @@
 """The architecture, as a test: imports only go down, and every module has a place."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,18 @@ MODULES = {
 }
 
 
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements within a node, at every depth; `ast.walk` would also visit every expression."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.stmt, ast.excepthandler, ast.match_case)):
+            yield child
+            yield from statements(child)
+
+
 def imported(path: Path) -> set[str]:
     """The medfed modules that a file imports, also inside functions and for type checking."""
     result = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "medfed":
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             result |= {name if name in MODULES else node.module for name in names}
@@ -60,7 +69,10 @@ def layer(name: str) -> int:
     return next((index for index, names in enumerate(LAYERS) if name in names), len(LAYERS))
 
 
-GRAPH = {module: imported(path) for module, path in MODULES.items()}
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    """The modules that each module imports."""
+    return {module: imported(path) for module, path in MODULES.items()}
 
 
 def test_every_package_and_program_has_a_layer():
@@ -68,10 +80,10 @@ def test_every_package_and_program_has_a_layer():
     assert {package(module) for module in MODULES} == known
 
 
-def test_imports_only_go_down():
+def test_imports_only_go_down(graph):
     wrong = [
         f"{module} imports {other}"
-        for module, others in GRAPH.items()
+        for module, others in graph.items()
         for other in others
         if package(other) not in (package(module), "medfed")
         and (layer(package(other)) >= layer(package(module)) or (package(module), package(other)) in WALLS)
@@ -79,17 +91,17 @@ def test_imports_only_go_down():
     assert not wrong, wrong
 
 
-def test_no_module_imports_itself_through_others():
+def test_no_module_imports_itself_through_others(graph):
     done: set[str] = set()
 
     def walk(module: str, path: tuple[str, ...]) -> None:
         assert module not in path, " -> ".join([*path, module])
         if module not in done:
-            for other in sorted(GRAPH[module] - {"medfed"}):
+            for other in sorted(graph[module] - {"medfed"}):
                 walk(other, (*path, module))
             done.add(module)
 
-    for module in GRAPH:
+    for module in graph:
         walk(module, ())
 
 
@@ -100,13 +112,13 @@ def test_a_program_is_flags_and_one_call():
 
 
 @pytest.mark.parametrize("folder", ["methods", "datasets"])
-def test_files_that_a_config_names_do_not_know_each_other(folder):
+def test_files_that_a_config_names_do_not_know_each_other(graph, folder):
     """A method or a dataset is one file. Datasets share `base` and helpers, which no config names."""
     from medfed.core.registry import known_names
 
     names = {f"medfed.{folder}.{name}" for name in known_names(folder)}
-    for module in names & set(GRAPH):
-        assert not GRAPH[module] & names, module
+    for module in names & set(graph):
+        assert not graph[module] & names, module
 
 
 def test_no_pickle_and_no_code_from_data():

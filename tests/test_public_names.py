@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fresh_imports import run_without
 
 import medfed
 
@@ -63,13 +64,13 @@ def test_importing_one_name_imports_only_what_it_needs():
         "print(sorted(n for n in sys.modules if n.startswith(('medfed.methods.', 'medfed.tasks', 'medfed.experiments',"
         " 'medfed.transforms.adain', 'medfed.metrics.auroc'))))"
     )
-    assert run_python(code) == "['medfed.methods.fedprox']\n"
+    assert run_without(("medfed",), code) == "['medfed.methods.fedprox']\n"
 
 
 def test_a_program_does_not_hide_the_function_of_the_same_name():
     """`medfed.export` is a program and a function; whatever is imported first, it can be called."""
     code = "import medfed.export, medfed; assert callable(medfed.export) and medfed.export.main; print(medfed.run)"
-    assert run_python(code).startswith("<function run at ")
+    assert run_without(("medfed",), code).startswith("<function run at ")
 
 
 def test_the_help_of_the_export_function_shows_its_arguments():

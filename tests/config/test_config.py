@@ -50,13 +50,14 @@ method:
 """
 
 
-@pytest.fixture(autouse=True)
-def plug_in(tmp_path, monkeypatch):
-    """A module outside the package, importable for one test."""
-    (tmp_path / "hospitals_for_test.py").write_text(PLUG_IN)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "hospitals_for_test", raising=False)
-    yield
+@pytest.fixture(autouse=True, scope="module")
+def plug_in(tmp_path_factory):
+    """A module outside the package, importable by the tests of this file."""
+    folder = tmp_path_factory.mktemp("plug_in")
+    (folder / "hospitals_for_test.py").write_text(PLUG_IN)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.syspath_prepend(folder)
+        yield
     sys.modules.pop("hospitals_for_test", None)
 
 
@@ -453,7 +454,8 @@ class Asserts(Method):
     ("ListField", r"raised TypeError: .*ListField.a is a list; declare it as tuple\[TYPE, ...\]; correct the class"),
     ("Asserts", "raised AssertionError: mu is negative.*; correct the class or its settings"),
 ])  # fmt: skip
-def test_an_exception_of_a_class_outside_of_medfed_is_one_sentence_with_its_name(tmp_path, name, sentence):
+def test_an_exception_of_a_class_outside_of_medfed_is_one_sentence_with_its_name(tmp_path, monkeypatch, name, sentence):
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "outside_for_test.py").write_text(OUTSIDE)
     with pytest.raises(UserError, match=f"^a.yaml: method: outside_for_test.{name} {sentence}"):
         load_text(GOOD.replace("fedavg", f"outside_for_test.{name}"), "a.yaml")
@@ -464,7 +466,8 @@ def test_an_exception_of_a_class_outside_of_medfed_is_one_sentence_with_its_name
     ("1 / 0", r"ZeroDivisionError: division by zero \(broken_for_test.py, line 1\); correct the file"),
     ("def", r"SyntaxError: invalid syntax \(broken_for_test.py, line 1\); correct the file"),
 ])  # fmt: skip
-def test_a_module_that_cannot_be_imported_is_one_sentence_with_file_and_line(tmp_path, code, sentence):
+def test_a_module_that_cannot_be_imported_is_one_sentence_with_file_and_line(tmp_path, monkeypatch, code, sentence):
+    monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "broken_for_test.py").write_text(code)
     with pytest.raises(UserError, match=f"method.name: 'broken_for_test.A' cannot be imported: {sentence}"):
         load_text(GOOD.replace("fedavg", "broken_for_test.A"), "a.yaml")

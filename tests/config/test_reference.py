@@ -16,14 +16,14 @@ from medfed.core import registry
 from medfed.core.errors import UserError
 
 NAMES = [(kind, name) for kind in NAMED.values() for name in registry.known_names(kind)]
-GROUPS = {**{f"block {name}": group for name, group in reference.blocks().items()},
-          **{f"{kind} {name}": reference.named(kind, name) for kind, name in NAMES}}  # fmt: skip
+GROUPS = [*(("block", name) for name in reference.blocks()), *NAMES]
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_every_setting_is_described_in_the_args_section_of_its_class(group):
-    missing = [key for key, setting in GROUPS[group].settings.items() if not setting.meaning]
-    assert not missing, f"{GROUPS[group].file}: add to `Args:` {', '.join(missing)}"
+@pytest.mark.parametrize("kind, name", GROUPS, ids=map(" ".join, GROUPS))
+def test_every_setting_is_described_in_the_args_section_of_its_class(kind, name):
+    group = reference.blocks()[name] if kind == "block" else reference.named(kind, name)
+    missing = [key for key, setting in group.settings.items() if not setting.meaning]
+    assert not missing, f"{group.file}: add to `Args:` {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("name", registry.known_names("methods"))

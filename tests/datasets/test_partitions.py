@@ -20,10 +20,12 @@ from medfed.datasets.splits import Split, split
 from medfed.federation.settings import Partition
 
 PACS = {"photo": 1670, "art": 2048, "cartoon": 2344, "sketch": 3929}  # 9,991 images, a person each
+SMALL_PACS = {"photo": 167, "art": 205, "cartoon": 234, "sketch": 393}  # a tenth, for properties without numbers
+IMAGE = Path("i")
 
 
 def cases(site: str, n: int, images: int = 1) -> list[Case]:
-    return [Case(site, f"{p:04d}_{i}", Path("i"), None, f"{p:04d}") for p in range(n) for i in range(images)]
+    return [Case(site, f"{p:04d}_{i}", IMAGE, None, f"{p:04d}") for p in range(n) for i in range(images)]
 
 
 def sites(sizes=PACS, images: int = 1) -> dict[str, Split]:
@@ -37,8 +39,8 @@ def client_cases(n_clients: int, rule: str = "heterogeneous", sizes=PACS, seed: 
 @pytest.mark.parametrize("mixing", [0, 0.1, 0.5, 1])
 @pytest.mark.parametrize("n_clients", [2, 3, 4, 10, 100])
 def test_every_image_is_at_exactly_one_client(mixing, n_clients):
-    clients = [case for client in client_cases(n_clients, mixing=mixing) for case in client]
-    assert len(clients) == len(set(clients)) == sum(PACS.values())
+    clients = [case for client in client_cases(n_clients, sizes=SMALL_PACS, mixing=mixing) for case in client]
+    assert len(clients) == len(set(clients)) == sum(SMALL_PACS.values())
 
 
 def test_separate_sites_have_main_clients_by_their_size():
@@ -101,12 +103,13 @@ def test_fewer_clients_than_domains_get_whole_ones():
 
 
 def test_the_order_of_cases_and_sites_does_not_matter_and_the_seed_does():
-    turned = {site: Split(list(reversed(s.train)), [], []) for site, s in reversed(sites().items())}
+    splits = sites(SMALL_PACS)
+    turned = {site: Split(list(reversed(s.train)), [], []) for site, s in reversed(splits.items())}
     random.Random(0).shuffle(turned["art"].train)
     for rule in get_args(Partition):
-        clients = partition(sites(), 10, rule, 3, mixing=0.3)
+        clients = partition(splits, 10, rule, 3, mixing=0.3)
         assert partition(turned, 10, rule, 3, mixing=0.3) == clients
-        assert partition(sites(), 10, rule, 4, mixing=0.3) != clients
+        assert partition(splits, 10, rule, 4, mixing=0.3) != clients
 
 
 def test_who_holds_a_person_is_the_same_on_every_machine():
@@ -130,7 +133,7 @@ def test_all_images_of_a_person_are_at_one_client(rule):
 def test_patients_with_several_images_are_assigned_by_the_middle_of_their_images():
     """Ten images, four of one patient: each half may differ from five images by at most two, half of that patient's."""
     sizes = [4, 1, 1, 1, 1, 1, 1]
-    of = [Case("north", f"{p}_{i}", Path("i"), None, f"{p}") for p, n in enumerate(sizes) for i in range(n)]
+    of = [Case("north", f"{p}_{i}", IMAGE, None, f"{p}") for p, n in enumerate(sizes) for i in range(n)]
     for seed in range(20):
         clients = assign_to_clients({"north": of}, {"north": np.array([0.5, 0.5])}, seed)
         assert all(3 <= len(client) <= 7 for client in clients) and sum(map(len, clients)) == 10

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToySegmentation
 
 from medfed.deployment.agreement import MAX_BYTES_DOWN, Agreement, Guard, Refused
 from medfed.deployment.guarded_site import COUNTS, LEDGER, MODEL, SECRET, GuardedSite
@@ -14,6 +13,7 @@ from medfed.federation.site import Site
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.stable_fdg import StableFDG
+from medfed.testing.toy import ToySegmentation
 
 AGREED = Agreement(sends=("windows",), rounds=3, megabytes_per_round=1.0, replies_per_round=2)
 FEDAVG = FedAvg()

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from conftest import ToySegmentation
 
 from medfed.engines.in_process import InProcess
 from medfed.engines.site_store import SiteStore
@@ -15,8 +14,20 @@ from medfed.federation.method import Method
 from medfed.federation.rounds import federate, requests_with_last_round
 from medfed.federation.settings import Federation, Training
 from medfed.testing.small_unet import SmallUNet
+from medfed.testing.toy import ToySegmentation
 
 SETTINGS = Federation(rounds=4, quorum=1)
+SITES = ("north", "south")
+
+
+def small_toy(**settings) -> ToySegmentation:
+    """Return a federation whose sites do one training step in a round: the tests here run many rounds."""
+    return ToySegmentation(image_side=16, n_images=4, **settings)
+
+
+@pytest.fixture
+def toy() -> ToySegmentation:
+    return small_toy()
 
 
 @dataclass
@@ -40,8 +51,8 @@ def rounds(toy, method, engine, settings=SETTINGS):
         return list(federate(method, engine, toy.start(method), settings, 0))
 
 
-def states(toy, fedavg, folder, lost=()):
-    engine = Dropping(toy.engine(fedavg).local_sites, folder, lost=lost)
+def states(toy, fedavg, folder=None, lost=()):
+    engine = Dropping(toy.engine(fedavg, SITES).local_sites, folder, lost=lost)
     return [digest(replace(done.state, memory={}).to_bytes()) for done in rounds(toy, fedavg, engine)]
 
 
@@ -60,10 +71,10 @@ def never_asked(monkeypatch):
 @pytest.mark.parametrize("state", ["keep", "reset"])
 @pytest.mark.parametrize("without", [(2,), (2, 3), (1,), (1, 2, 3)])
 def test_a_lost_update_is_as_one_that_was_not_requested(fedavg, tmp_path, never_asked, state, without):
-    toy = ToySegmentation(training=Training(batch_size=4, optimizer_state=state))
+    toy = small_toy(training=Training(batch_size=4, optimizer_state=state))
     obtained = states(toy, fedavg, tmp_path / "dropped", {(number, "south") for number in without})
     never_asked(*without)
-    assert obtained == states(toy, fedavg, tmp_path / "never")
+    assert obtained == states(toy, fedavg)
 
 
 def test_a_site_that_loses_its_memory_gives_another_result(toy, fedavg, tmp_path, monkeypatch):
@@ -74,7 +85,7 @@ def test_a_site_that_loses_its_memory_gives_another_result(toy, fedavg, tmp_path
     rounds = iter(range(1, 5))
     monkeypatch.setattr("medfed.federation.rounds.choose_sites",
                         lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) == 2 else sites)
-    assert obtained != states(toy, fedavg, tmp_path / "never")
+    assert obtained != states(toy, fedavg)
 
 
 def test_the_file_of_the_last_accepted_round_is_not_deleted(toy, fedavg, tmp_path):
@@ -86,12 +97,12 @@ def test_the_file_of_the_last_accepted_round_is_not_deleted(toy, fedavg, tmp_pat
 
 @pytest.fixture
 def local_toy() -> ToySegmentation:
-    """Sites whose BatchNorm entries stay local."""
+    """Sites whose BatchNorm entries stay local. After several training steps these entries change the score."""
     return ToySegmentation(architecture=SmallUNet(norm="batch"))
 
 
-def local_engine(local_toy, method, folder, **more):
-    return Dropping(local_toy.engine(method, local_batch_norm=True).local_sites, folder, **more)
+def local_engine(local_toy, method, folder=None, **more):
+    return Dropping(local_toy.engine(method, SITES, local_batch_norm=True).local_sites, folder, **more)
 
 
 def results(done) -> tuple:
@@ -121,7 +132,7 @@ def test_after_a_lost_update_a_site_validates_as_if_it_had_not_been_asked(
     lost = {(number, "south") for number in without}
     obtained = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "dropped", lost=lost))
     never_asked(*without)
-    expected = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "never"))
+    expected = rounds(local_toy, fedavg, local_engine(local_toy, fedavg))
     assert [results(done) for done in obtained] == [results(done) for done in expected]
 
 
@@ -131,7 +142,7 @@ def test_after_a_lost_update_a_site_shares_as_if_it_had_not_been_asked(local_toy
     method, lost = SharingEveryRound(), {(number, "south") for number in without}
     settings = replace(SETTINGS, validate_every=4)
     obtained = rounds(local_toy, method, local_engine(local_toy, method, tmp_path / "dropped", lost=lost), settings)
-    never = local_engine(local_toy, method, tmp_path / "never", lost=lost, loses_requests=True)
+    never = local_engine(local_toy, method, lost=lost, loses_requests=True)
     expected = rounds(local_toy, method, never, settings)
     assert [results(done) for done in obtained] == [results(done) for done in expected]
 
@@ -170,13 +181,13 @@ def test_a_restarted_site_validates_with_the_entries_in_its_files(local_toy, fed
         return exchange(kind, messages)
 
     engine.exchange = restarting
-    whole = rounds(local_toy, fedavg, local_engine(local_toy, fedavg, tmp_path / "whole"))
+    whole = rounds(local_toy, fedavg, local_engine(local_toy, fedavg))
     assert [results(done) for done in rounds(local_toy, fedavg, engine)] == [results(done) for done in whole]
 
 
 def test_without_local_entries_all_sites_get_the_same_validation_request(toy, fedavg, tmp_path):
     """It is then encoded once, and not once for each of many clients."""
-    engine, seen = toy.engine(fedavg, folder=tmp_path), []
+    engine, seen = toy.engine(fedavg, SITES, tmp_path), []
     exchange = engine.exchange
     engine.exchange = lambda kind, messages: (seen.append((kind, messages)), exchange(kind, messages))[1]
     rounds(toy, fedavg, engine)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ToySegmentation
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
@@ -13,12 +12,35 @@ from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.federation.validation_site import ValidationSite
+from medfed.methods.fedavg import FedAvg
 from medfed.testing.small_unet import SmallUNet
+from medfed.testing.toy import ToySegmentation
+
+
+def small_toy(**settings) -> ToySegmentation:
+    """Return a federation whose sites do one training step in a round: the tests here run many rounds."""
+    return ToySegmentation(image_side=16, n_images=4, **settings)
+
+
+@pytest.fixture(scope="module")
+def toy() -> ToySegmentation:
+    return small_toy()
+
+
+@pytest.fixture(scope="module")
+def fedavg() -> FedAvg:
+    return FedAvg()
 
 
 def finish(engine, state, method):
     *_, last = federate(method, engine, state, Federation(rounds=3), 0)
     return digest(last.state.to_bytes())
+
+
+@pytest.fixture(scope="module")
+def whole(toy, fedavg) -> str:
+    """The digest of the state after three rounds that were never stopped."""
+    return finish(toy.engine(fedavg), toy.start(fedavg), fedavg)
 
 
 class Killed(Exception):
@@ -39,8 +61,7 @@ def stop_after(engine, n_replies: int):
 
 
 @pytest.mark.parametrize("n_replies", [1, 2, 3, 4, 5, 8])
-def test_a_run_that_was_stopped_anywhere_is_bit_identical_after_resuming(toy, fedavg, tmp_path, n_replies):
-    whole = finish(toy.engine(fedavg), toy.start(fedavg), fedavg)
+def test_a_run_that_was_stopped_anywhere_is_bit_identical_after_resuming(toy, fedavg, whole, tmp_path, n_replies):
     state = toy.start(fedavg)
     with pytest.raises(Killed):
         for done in federate(fedavg, stop_after(toy.engine(fedavg, folder=tmp_path), n_replies), state,
@@ -64,12 +85,9 @@ def test_a_finished_site_is_not_trained_again(toy, fedavg, tmp_path):
     assert trained == {"west"}
 
 
-def test_a_stored_reply_to_another_request_is_not_used(toy, fedavg, tmp_path):
+def test_a_stored_reply_to_another_request_is_not_used(toy, fedavg, whole, tmp_path):
     list(federate(fedavg, toy.engine(fedavg, folder=tmp_path), toy.start(fedavg, seed=1), Federation(rounds=1), 0))
-    with_files = toy.engine(fedavg, folder=tmp_path)
-    fresh = toy.engine(fedavg)
-    start = toy.start(fedavg, seed=0)
-    assert finish(with_files, start, fedavg) == finish(fresh, start, fedavg)
+    assert finish(toy.engine(fedavg, folder=tmp_path), toy.start(fedavg, seed=0), fedavg) == whole
 
 
 def test_only_the_files_of_two_rounds_are_kept(toy, fedavg, tmp_path):
@@ -98,7 +116,7 @@ def test_a_stored_reply_of_other_settings_is_not_used(fedavg, tmp_path):
     """The requests are equal, but the learning rates differ."""
     weights = []
     for rate, folder in ((0.1, tmp_path), (1e-6, tmp_path), (1e-6, None)):
-        toy = ToySegmentation(training=Training(batch_size=4, learning_rate=rate))
+        toy = small_toy(training=Training(batch_size=4, learning_rate=rate))
         (done,) = federate(fedavg, toy.engine(fedavg, folder=folder), toy.start(fedavg), Federation(rounds=1), 0)
         weights.append(digest(done.state.to_bytes()))
     assert weights[1] == weights[2] != weights[0]
@@ -116,42 +134,57 @@ def rounds_of(toy, method, folder, n_rounds=4, state=None, engine=None, **settin
         method, engine, start, Federation(rounds=n_rounds, clients_per_round=3, **settings), 0))
 
 
+@pytest.fixture(scope="module")
+def six_rounds(toy, fedavg) -> str:
+    """The digest of the state after six rounds of three of twelve clients, whose memory never left RAM."""
+    *_, (_, last) = rounds_of(toy, fedavg, None, 6)
+    return digest(last.state.to_bytes())
+
+
+@pytest.fixture(scope="module")
+def without_memory() -> ToySegmentation:
+    return small_toy(training=WITHOUT_MEMORY)
+
+
+@pytest.fixture(scope="module")
+def four_rounds(without_memory, fedavg) -> str:
+    """The digest of the state after four rounds of clients without memory that were never stopped."""
+    *_, (_, last) = rounds_of(without_memory, fedavg, None)
+    return digest(last.state.to_bytes())
+
+
 def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_only_the_clients_of_a_round_hold_memory_and_results_are_bit_identical(toy, fedavg, tmp_path):
+def test_only_the_clients_of_a_round_hold_memory_and_results_are_bit_identical(toy, fedavg, six_rounds, tmp_path):
     """Adam's moments of the other clients are in their files only."""
-    *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     for engine, done in rounds_of(toy, fedavg, tmp_path, 6):
         with_memory = {site.name for site in engine.local_sites if site.memory}
         assert with_memory == {site for site, number in done.state.took_part.items() if number == done.state.round}
-    assert len(done.state.took_part) > 6 and digest(done.state.to_bytes()) == digest(whole.state.to_bytes())
+    assert len(done.state.took_part) > 6 and digest(done.state.to_bytes()) == six_rounds
 
 
-def test_after_resuming_only_the_clients_of_the_last_round_hold_memory(toy, fedavg, tmp_path):
+def test_after_resuming_only_the_clients_of_the_last_round_hold_memory(toy, fedavg, six_rounds, tmp_path):
     *_, (_, half) = rounds_of(toy, fedavg, tmp_path, 3)
-    *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     engine = toy.engine(fedavg, MANY, folder=tmp_path)
     engine.restore(half.state.took_part)
     assert sum(bool(site.memory) for site in engine.local_sites) == 3
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path, 6, half.state, engine)
-    assert digest(last.state.to_bytes()) == digest(whole.state.to_bytes())
+    assert digest(last.state.to_bytes()) == six_rounds
 
 
-def test_a_client_without_its_stored_memory_gives_another_result(toy, fedavg, tmp_path):
+def test_a_client_without_its_stored_memory_gives_another_result(toy, fedavg, six_rounds, tmp_path):
     """Control of the two tests above: the client trains without its Adam moments."""
-    *_, (_, whole) = rounds_of(toy, fedavg, None, 6)
     rounds = rounds_of(toy, fedavg, tmp_path, 6)
     for engine, done in rounds:
         engine._store._released.clear()
         last = done.state
-    assert digest(last.to_bytes()) != digest(whole.state.to_bytes())
+    assert digest(last.to_bytes()) != six_rounds
 
 
-def test_clients_without_memory_have_files_of_the_last_round_only(fedavg, tmp_path):
-    toy = ToySegmentation(training=WITHOUT_MEMORY)
-    for _, done in rounds_of(toy, fedavg, tmp_path, 6):
+def test_clients_without_memory_have_files_of_the_last_round_only(without_memory, fedavg, tmp_path):
+    for _, done in rounds_of(without_memory, fedavg, tmp_path, 6):
         trained = sorted(site for site, number in done.state.took_part.items() if number == done.state.round)
         assert files(tmp_path) == [".without_memory.json"] + 3 * [f"round_{done.state.round:05d}.site"]
         assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == trained
@@ -159,20 +192,20 @@ def test_clients_without_memory_have_files_of_the_last_round_only(fedavg, tmp_pa
 
 
 @pytest.mark.parametrize("n_replies", [1, 4, 5, 9])
-def test_a_stopped_run_without_memory_is_bit_identical_after_resuming(fedavg, tmp_path, n_replies):
-    toy = ToySegmentation(training=WITHOUT_MEMORY)
-    *_, (_, whole) = rounds_of(toy, fedavg, None)
-    state = toy.start(fedavg)
+def test_a_stopped_run_without_memory_is_bit_identical_after_resuming(
+    without_memory, fedavg, four_rounds, tmp_path, n_replies
+):
+    toy, state = without_memory, without_memory.start(fedavg)
     with pytest.raises(Killed):
         stopped = stop_after(toy.engine(fedavg, MANY, tmp_path), n_replies)
         for _, done in rounds_of(toy, fedavg, tmp_path, engine=stopped):
             state = done.state
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=state)
-    assert digest(last.state.to_bytes()) == digest(whole.state.to_bytes())
+    assert digest(last.state.to_bytes()) == four_rounds
 
 
-def test_a_round_that_all_sites_finished_without_a_checkpoint_is_not_trained_again(fedavg, tmp_path):
-    toy = ToySegmentation(training=WITHOUT_MEMORY)
+def test_a_round_that_all_sites_finished_without_a_checkpoint_is_not_trained_again(without_memory, fedavg, tmp_path):
+    toy = without_memory
     (_, first), *_ = rounds_of(toy, fedavg, tmp_path, 1)
     engine = toy.engine(fedavg, MANY, folder=tmp_path)
     for site in engine.local_sites:
@@ -181,9 +214,9 @@ def test_a_round_that_all_sites_finished_without_a_checkpoint_is_not_trained_aga
     assert digest(again.state.to_bytes()) == digest(first.state.to_bytes())
 
 
-def test_a_run_can_be_resumed_from_the_round_before_the_last(fedavg, tmp_path):
+def test_a_run_can_be_resumed_from_the_round_before_the_last(without_memory, fedavg, tmp_path):
     """This happens if the last checkpoint was damaged and deleted."""
-    toy = ToySegmentation(training=WITHOUT_MEMORY)
+    toy = without_memory
     states = [done.state for _, done in rounds_of(toy, fedavg, tmp_path)]
     *_, (_, last) = rounds_of(toy, fedavg, tmp_path, state=states[-2])
     assert digest(last.state.to_bytes()) == digest(states[-1].to_bytes())
@@ -208,17 +241,16 @@ class MemoryFromRoundTwo(Method):
         return {}
 
 
-def test_the_file_of_a_client_that_begins_to_have_memory_is_kept(tmp_path):
-    toy = ToySegmentation(training=WITHOUT_MEMORY)
-    *_, (_, done) = rounds_of(toy, MemoryFromRoundTwo(), tmp_path, 5)
+def test_the_file_of_a_client_that_begins_to_have_memory_is_kept(without_memory, tmp_path):
+    *_, (_, done) = rounds_of(without_memory, MemoryFromRoundTwo(), tmp_path, 5)
     rounds_without_memory = json.loads((tmp_path / ".without_memory.json").read_text())
     for site, number in done.state.took_part.items():
         assert (number in rounds_without_memory.get(site, [])) == (number == 1)
         assert (tmp_path / site / f"round_{number:05d}.site").is_file() == (number > 1)
 
 
-def test_files_threads_and_descriptors_do_not_grow_with_the_number_of_clients(fedavg, tmp_path):
-    toy, counts = ToySegmentation(training=WITHOUT_MEMORY), []
+def test_files_threads_and_descriptors_do_not_grow_with_the_number_of_clients(without_memory, fedavg, tmp_path):
+    toy, counts = without_memory, []
     for names in (MANY[:4], MANY):
         folder = tmp_path / str(len(names))
         engine = toy.engine(fedavg, names, folder=folder)
@@ -230,7 +262,7 @@ def test_files_threads_and_descriptors_do_not_grow_with_the_number_of_clients(fe
 def test_sites_with_local_entries_always_hold_them(fedavg, tmp_path):
     """The sites validate with them, and the evaluation reads them."""
 
-    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
+    toy = small_toy(architecture=SmallUNet(norm="batch"))
     engine = toy.engine(fedavg, MANY[:5], folder=tmp_path, local_batch_norm=True)
     *_, (_, done) = rounds_of(toy, fedavg, tmp_path, engine=engine)
     assert {site.name for site in engine.local_sites if site.local_entries()} == set(done.state.took_part)

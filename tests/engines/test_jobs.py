@@ -17,6 +17,7 @@ from medfed.engines.worker_pool import balanced_groups
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
+from medfed.testing.small_unet import SmallUNet
 
 SITES = "data.sites=[BMC, HK, RUNMC, UCL]"  # three train, UCL is unseen
 STACK = "method.methods=[{name: ccst, min_patients: 1, k: 2}, {name: elcfs, alpha: 0.1, min_patients: 1}]"
@@ -44,7 +45,8 @@ def forked(monkeypatch):
 
 
 def config_of(root: Path, *changes: str):
-    return load_text(tiny_yaml(root), "tiny.yaml", [SITES, "federation.rounds=3", *changes])
+    config = load_text(tiny_yaml(root), "tiny.yaml", [SITES, "federation.rounds=3", *changes])
+    return replace(config, network=SmallUNet(norm=config.network.norm))
 
 
 def rounds(config, folder: Path, jobs: int | None, state=None, n: int = 3):

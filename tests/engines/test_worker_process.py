@@ -1,4 +1,4 @@
-"""`WorkerProcess` with a fake worker that imports nothing; `test_processes` starts real workers."""
+"""`WorkerProcess` with a fake worker that imports nothing; `test_processes` forks real workers."""
 
 import os
 import signal

@@ -1,10 +1,10 @@
 import torch
-from conftest import ToySegmentation
 
 from medfed.experiments.evaluation import unseen_weights
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.testing.small_unet import SmallUNet
+from medfed.testing.toy import ToySegmentation
 
 BATCH_NORM = SmallUNet(norm="batch")
 

@@ -1,10 +1,11 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToySegmentation, tiny_yaml
+from conftest import tiny_yaml
 
-from medfed.config.schema import load
+from medfed.config.schema import load_text
 from medfed.experiments.evaluation import evaluate, unseen_weights
 from medfed.experiments.run import run
 from medfed.experiments.setup import build_experiment
@@ -16,30 +17,30 @@ from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_table import closing_table
 from medfed.tasks.mask_scoring import MASK_METRICS
 from medfed.testing.small_unet import SmallUNet
+from medfed.testing.toy import ToySegmentation
 
-FIRST = "conv_0.conv_0.adn.N.running_mean"
-
-
-def config(tmp_path, root, unseen_bn: str, network: str = ", norm: batch", *more: str):
-    text = tiny_yaml(root).replace("features: [4, 4, 4, 8, 8, 4]", f"features: [4, 4, 4, 8, 8, 4]{network}")
-    text = text.replace("{name: elcfs, alpha: 0.1, min_patients: 1}", f"{{name: fedbn, unseen_bn: {unseen_bn}}}")
-    path = tmp_path / f"{unseen_bn}.yaml"
-    path.write_text(text.replace("rounds: 2", "rounds: 1"))
-    return load(path, more)
+FIRST = "conv_0.adn.N.running_mean"
 
 
-def trained(tmp_path, root, unseen_bn: str, *more: str):
-    result = config(tmp_path, root, unseen_bn, ", norm: batch", *more)
+def config(root, unseen_bn: str, *more: str, norm: str = "batch"):
+    method = f"{{name: fedbn, unseen_bn: {unseen_bn}}}"
+    text = tiny_yaml(root).replace("{name: elcfs, alpha: 0.1, min_patients: 1}", method)
+    loaded = load_text(text, f"{unseen_bn}.yaml", ["federation.rounds=1", *more])
+    return replace(loaded, network=SmallUNet(norm=norm))
+
+
+def trained(root, unseen_bn: str, *more: str):
+    result = config(root, unseen_bn, *more)
     simulation = build_experiment(result, None, True)
     (done,) = federate(result.method, simulation.engine, simulation.start, result.federation, result.seed)
     return simulation, done.state.weights
 
 
 @pytest.mark.filterwarnings("ignore:.*is tested with the BatchNorm of")
-def test_each_unseen_bn_policy_scores_the_unseen_site_with_its_weights(tmp_path, tiny_phantom):
+def test_each_unseen_bn_policy_scores_the_unseen_site_with_its_weights(tiny_phantom):
     scores = {}
     for unseen_bn in ("average", "batch_stats", "nearest"):
-        simulation, weights = trained(tmp_path, tiny_phantom, unseen_bn)
+        simulation, weights = trained(tiny_phantom, unseen_bn)
         assert unseen_bn_of(simulation.engine.local_sites) == unseen_bn
         findings = evaluate(simulation, weights, True)
         rows = findings.rows
@@ -56,8 +57,8 @@ def test_each_unseen_bn_policy_scores_the_unseen_site_with_its_weights(tmp_path,
     assert seen[0] == seen[1] == seen[2] and unseen[0] != unseen[1]
 
 
-def test_a_figure_shows_the_mask_of_the_adapted_network(tmp_path, tiny_phantom):
-    simulation, weights = trained(tmp_path, tiny_phantom, "average", "evaluation.tent=true")
+def test_a_figure_shows_the_mask_of_the_adapted_network(tiny_phantom):
+    simulation, weights = trained(tiny_phantom, "average", "evaluation.tent=true")
     findings = evaluate(simulation, weights, True)
     _check_masks_are_those_of_the_scores(simulation, findings)
     case = simulation.unseen["UCL"][0]
@@ -78,9 +79,9 @@ def _check_masks_are_those_of_the_scores(simulation, findings):
 
 
 @pytest.mark.parametrize("like", ["BMC", "HK"])
-def test_the_nearest_site_is_the_site_with_the_same_images(tmp_path, tiny_phantom, like):
+def test_the_nearest_site_is_the_site_with_the_same_images(tiny_phantom, like):
     """The running statistics of one site are those of the unseen site's very images; of the other they are far off."""
-    simulation, weights = trained(tmp_path, tiny_phantom, "nearest")
+    simulation, weights = trained(tiny_phantom, "nearest")
     path = FIRST.rpartition(".")[0]
     cases = simulation.unseen["UCL"]
     inputs = []
@@ -113,7 +114,7 @@ def test_the_nearest_site_is_the_site_with_the_same_images(tmp_path, tiny_phanto
 def test_results_report_what_is_transductive(tmp_path, tiny_phantom, unseen_bn, transductive, told):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    result = run(config(tmp_path, tiny_phantom, unseen_bn), folder, quiet=True)
+    result = run(config(tiny_phantom, unseen_bn), folder, quiet=True)
     assert result == json.loads((tmp_path / "run" / "summary.json").read_text())
     assert result["transductive"] is transductive and result["sites_kept_entries"]
     assert told in closing_table(result) and ("TRANSDUCTIVE" in closing_table(result)) is transductive
@@ -123,8 +124,8 @@ def test_results_report_what_is_transductive(tmp_path, tiny_phantom, unseen_bn, 
 
 
 @pytest.mark.filterwarnings("ignore:.*no BatchNorm")
-def test_without_batch_norm_nothing_is_transductive(tmp_path, tiny_phantom):
-    result = build_experiment(config(tmp_path, tiny_phantom, "batch_stats", ""), None, True)
+def test_without_batch_norm_nothing_is_transductive(tiny_phantom):
+    result = build_experiment(config(tiny_phantom, "batch_stats", norm="instance"), None, True)
     assert unseen_bn_of(result.engine.local_sites) == ""
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import ToySegmentation
 
 from medfed.core.errors import UserError
 from medfed.deployment.agreement import Agreement, Refused
@@ -21,6 +20,7 @@ from medfed.functional.standardisation import INPUT_MEAN, INPUT_STD
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.networks.input_scale import prepend_input_scale
+from medfed.testing.toy import ToySegmentation
 
 
 class Scaled(ToySegmentation):

@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from conftest import ToySegmentation
 
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guarded_site import LEDGER, GuardedSite
@@ -17,6 +16,7 @@ from medfed.federation.settings import Federation
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.feddg_ga import FedDGGA
 from medfed.testing import ContractError, check_method
+from medfed.testing.toy import ToySegmentation
 
 ROUNDS = Federation(rounds=3)
 

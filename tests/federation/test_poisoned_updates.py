@@ -6,7 +6,6 @@ from functools import cache
 
 import pytest
 import torch
-from conftest import ToyClassification
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
@@ -24,6 +23,7 @@ from medfed.methods.norm_clipping import NormClipping
 from medfed.methods.scaffold import SCAFFOLD
 from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.trimmed_mean import TrimmedMean
+from medfed.testing.toy import ToyClassification
 
 SITES = ("east", "north", "south", "west")
 BAD = "south"

@@ -5,7 +5,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import pytest
-from conftest import ToySegmentation
 
 from medfed.core.errors import UserError
 from medfed.engines.in_process import InProcess
@@ -17,6 +16,7 @@ from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.feddg_ga import FedDGGA
 from medfed.methods.scaffold import SCAFFOLD
+from medfed.testing.toy import ToySegmentation
 
 SITES = ("east", "north", "south", "west")
 QUORUM_2 = Federation(rounds=3, quorum=2)
@@ -50,10 +50,16 @@ def built(toy, method, lost=(), gives_reason=False, sites=SITES):
     return Losing(toy.engine(method, sites).local_sites, lost=lost, gives_reason=gives_reason)
 
 
+@pytest.fixture
+def toy() -> ToySegmentation:
+    """Sites with one training step in a round, on small images."""
+    return ToySegmentation(image_side=16, n_images=4)
+
+
 @named
-def test_a_round_with_missing_sites_is_as_if_only_the_others_were_asked(method, monkeypatch):
+def test_a_round_with_missing_sites_is_as_if_only_the_others_were_asked(toy, method, monkeypatch):
     """South is missing in round 1, and north in round 2."""
-    toy, kind = ToySegmentation(), "share" if method.shares == "every round" else "train"
+    kind = "share" if method.shares == "every round" else "train"
     engine = built(toy, method, {(kind, 1, "south"), (kind, 2, "north")})
     result, warned = finish(engine, method, toy.start(method), QUORUM_2)
     asked = iter([["east", "north", "west"], ["east", "south", "west"], list(SITES)])
@@ -67,8 +73,8 @@ def test_a_round_with_missing_sites_is_as_if_only_the_others_were_asked(method, 
     assert not none and warned == [f"south: its {what} of round 1 {end}", f"north: its {what} of round 2 {end}"]
 
 
-def test_a_failed_reply_is_treated_as_a_missing_one(fedavg):
-    toy, settings, lost = ToySegmentation(), Federation(rounds=1, quorum=2), {("train", 1, "south")}
+def test_a_failed_reply_is_treated_as_a_missing_one(toy, fedavg):
+    settings, lost = Federation(rounds=1, quorum=2), {("train", 1, "south")}
     (silent,), _ = finish(built(toy, fedavg, lost), fedavg, toy.start(fedavg), settings)
     (result,), warned = finish(built(toy, fedavg, lost, gives_reason=True), fedavg, toy.start(fedavg), settings)
     assert digest(result.state.to_bytes()) == digest(silent.state.to_bytes())
@@ -77,8 +83,7 @@ def test_a_failed_reply_is_treated_as_a_missing_one(fedavg):
 
 
 @pytest.mark.parametrize("method", SHARE_ONCE, ids=lambda method: type(method).__name__)
-def test_a_site_that_does_not_share_before_round_1_never_takes_part(method):
-    toy = ToySegmentation()
+def test_a_site_that_does_not_share_before_round_1_never_takes_part(toy, method):
     result, warned = finish(built(toy, method, {("share", 1, "south")}), method, toy.start(method), QUORUM_2)
     others = built(toy, method, sites=("east", "north", "west"))
     expected, _ = finish(others, method, toy.start(method), QUORUM_2)
@@ -89,8 +94,8 @@ def test_a_site_that_does_not_share_before_round_1_never_takes_part(method):
     assert warned == ["south: its share of round 1 was not received; the run continues without it"]
 
 
-def test_after_resuming_such_a_site_still_does_not_take_part():
-    toy, method = ToySegmentation(), SCAFFOLD()
+def test_after_resuming_such_a_site_still_does_not_take_part(toy):
+    method = SCAFFOLD()
     engine = built(toy, method, {("share", 1, "south")})
     (first, *_), _ = finish(engine, method, toy.start(method), QUORUM_2)
     again = State.from_bytes(first.state.to_bytes())
@@ -98,8 +103,8 @@ def test_after_resuming_such_a_site_still_does_not_take_part():
     assert not any(row["site"] == "south" for one in rounds for row in one.ledger)
 
 
-def test_too_few_replies_name_the_sites_and_their_number(fedavg):
-    toy, lost = ToySegmentation(), {("train", 1, "south"), ("train", 1, "west"), ("train", 1, "east")}
+def test_too_few_replies_name_the_sites_and_their_number(toy, fedavg):
+    lost = {("train", 1, "south"), ("train", 1, "west"), ("train", 1, "east")}
     sentence = (r"^round 1: 1 of 4 sites \(north\) have a valid reply, but federation.quorum needs 2 \(east: its "
                 "update of round 1 was not received; south: .*; west: .*; continue with resume=True when more sites "
                 "can reply$")  # fmt: skip
@@ -108,22 +113,20 @@ def test_too_few_replies_name_the_sites_and_their_number(fedavg):
 
 
 @pytest.mark.parametrize("kind", ["share", "train", "validate"])
-def test_without_a_quorum_all_sites_must_reply(kind):
-    toy, method = ToySegmentation(), SCAFFOLD()
+def test_without_a_quorum_all_sites_must_reply(toy, kind):
+    method = SCAFFOLD()
     with pytest.raises(UserError, match="round 1: 3 of 4 sites .*federation.quorum needs all .south: its "):
         finish(built(toy, method, {(kind, 1, "south")}), method, toy.start(method), Federation(rounds=1))
 
 
-def test_a_missing_score_is_not_part_of_the_mean(fedavg):
-    toy = ToySegmentation()
+def test_a_missing_score_is_not_part_of_the_mean(toy, fedavg):
     (done, *_), warned = finish(built(toy, fedavg, {("validate", 1, "south")}), fedavg, toy.start(fedavg), QUORUM_2)
     scores = [done.history[f"validation_score/{site}"] for site in SITES if site != "south"]
     assert done.history["validation_score"] == pytest.approx(sum(scores) / 3)
     assert warned == ["south: its score of round 1 was not received; the run continues without it"]
 
 
-def test_a_reply_that_was_not_requested_is_rejected(fedavg):
-    toy = ToySegmentation()
+def test_a_reply_that_was_not_requested_is_rejected(toy, fedavg):
     engine = built(toy, fedavg)
     exchange, late = engine.exchange, {}
 
@@ -140,19 +143,18 @@ def test_a_reply_that_was_not_requested_is_rejected(fedavg):
     assert warned and all("was not requested; the run continues without it" in text for text in warned)
 
 
-def test_a_site_that_reports_another_number_of_images_is_refused(fedavg):
-    toy = ToySegmentation()
+def test_a_site_that_reports_another_number_of_images_is_refused(toy, fedavg):
     engine = built(toy, fedavg)
     exchange = engine.exchange
 
     def growing(kind, messages):
         replies = exchange(kind, messages)
         if kind == "train" and messages["west"].facts["round"] == 2:
-            replies["west"] = replace(replies["west"], facts={**replies["west"].facts, "examples": 11})
+            replies["west"] = replace(replies["west"], facts={**replies["west"].facts, "examples": 5})
         return replies
 
     engine.exchange = growing
-    with pytest.raises(UserError, match="west: its update of round 2 reports 11 training images, but 10 in an"):
+    with pytest.raises(UserError, match="west: its update of round 2 reports 5 training images, but 4 in an"):
         finish(engine, fedavg, toy.start(fedavg), Federation(rounds=3))
 
 
@@ -160,8 +162,7 @@ def test_a_site_that_reports_another_number_of_images_is_refused(fedavg):
     ({"quorum": 5}, "federation.quorum: is 5, but only 4 sites take part in a round"),
     ({"largest_change": 3.0, "clients_per_round": 2}, "largest_change: compares .* at least 3 sites.* only 2 take"),
 ])  # fmt: skip
-def test_settings_that_no_round_could_satisfy_are_refused_before_the_first(fedavg, settings, sentence):
-    toy = ToySegmentation()
+def test_settings_that_no_round_could_satisfy_are_refused_before_the_first(toy, fedavg, settings, sentence):
     engine = built(toy, fedavg)
     engine.exchange = None  # calling it would fail
     with pytest.raises(UserError, match=sentence):

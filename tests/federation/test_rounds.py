@@ -3,7 +3,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from conftest import ToySegmentation
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, digest
@@ -12,7 +11,13 @@ from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.federation.validation_site import ValidationSite
 from medfed.testing.small_unet import SmallUNet
-from medfed.testing.toy import disc_slices
+from medfed.testing.toy import ToySegmentation, disc_slices
+
+
+@pytest.fixture
+def toy() -> ToySegmentation:
+    """Sites with two training steps in a round, on small images."""
+    return ToySegmentation(image_side=16, n_images=6)
 
 
 def finish(engine, start, method, settings, seed=0):
@@ -231,5 +236,9 @@ def test_the_weights_of_two_rounds_are_never_in_memory_at_the_same_time(toy, fed
         return replies
 
     engine.exchange = watched
-    finish(engine, toy.start(fedavg), fedavg, Federation(rounds=3))
+    gc.freeze()  # collecting then looks at the objects of this test only
+    try:
+        finish(engine, toy.start(fedavg), fedavg, Federation(rounds=3))
+    finally:
+        gc.unfreeze()
     assert len(held) == 9

@@ -81,7 +81,7 @@ def test_tensors_of_all_numeric_dtypes_are_accepted_also_empty_ones(dtype):
     ({"x": torch.tensor(-2e18)}, "contains the number 2e+18 in 'x'; at most 1e+18 is allowed"),
     ({"x": torch.tensor(-(2**63))}, "contains the number 9e+18 in 'x'; at most 1e+18 is allowed"),
     ({"x": torch.zeros(1).expand(2**33)}, "has 34,359,738,368 bytes, but at most"),
-    ({str(i): torch.zeros(0) for i in range(100_001)}, "has 100,001 entries, but at most 100,000 are allowed"),
+    (dict.fromkeys(map(str, range(100_001)), torch.zeros(0)), "has 100,001 entries, but at most 100,000 are allowed"),
 ])  # fmt: skip
 def test_shared_tensors_must_be_finite_and_not_too_many(tensors, reason):
     assert checked({"a": share(**tensors)}, "share")[1]["a"].startswith(reason)

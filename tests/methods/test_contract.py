@@ -1,7 +1,6 @@
 """Every method that comes with medfed keeps the rules of `Method` (`medfed.testing`)."""
 
 import pytest
-from conftest import ToyClassification
 
 from medfed.core.registry import known_names, resolve
 from medfed.deployment.dry_run import dry_run
@@ -9,6 +8,7 @@ from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.testing import method_checks
+from medfed.testing.toy import ToyClassification
 
 # Settings for images of 32 x 32 pixels and four patients per site.
 SMALL = {"elcfs": {"alpha": 0.1}, "ccst": {"min_patients": 1}, "fisc": {"min_patients": 1},

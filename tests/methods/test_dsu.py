@@ -1,6 +1,5 @@
 
 import pytest
-from conftest import ToySegmentation
 
 from medfed.core.errors import UserError
 from medfed.federation.message import State, digest
@@ -13,6 +12,7 @@ from medfed.methods.stack import Stack
 from medfed.networks.style_layers import DSU as Layer
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.export import select_inference_weights
+from medfed.testing.toy import ToySegmentation
 
 
 def first_round(toy, method):

@@ -2,7 +2,6 @@ import math
 
 import pytest
 import torch
-from conftest import ToySegmentation
 
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
@@ -17,7 +16,7 @@ from medfed.methods.elcfs import BANK, ELCFS, WINDOWS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.stack import Stack
 from medfed.testing.small_unet import SmallUNet
-from medfed.testing.toy import disc_slices
+from medfed.testing.toy import ToySegmentation, disc_slices
 
 ALPHA = 0.1  # 7x7 at 32 pixels
 

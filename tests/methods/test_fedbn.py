@@ -2,7 +2,6 @@ import warnings
 
 import pytest
 import torch
-from conftest import ToyClassification, ToySegmentation
 
 from medfed.federation.message import Message, State, digest
 from medfed.federation.rounds import federate
@@ -12,6 +11,7 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedbn import FedBN
 from medfed.methods.fedprox import FedProx
 from medfed.methods.stack import Stack
+from medfed.testing.toy import ToyClassification, ToySegmentation
 
 
 def rounds_of(toy, method, engine=None, rounds=2):

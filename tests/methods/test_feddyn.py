@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from conftest import ToyClassification, ToySegmentation
 from torch import nn
 
 from medfed.core.batch import Batch
@@ -17,6 +16,7 @@ from medfed.federation.site import Site
 from medfed.functional.weights import trainable_parameters
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.feddyn import FedDyn
+from medfed.testing.toy import ToyClassification, ToySegmentation
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 

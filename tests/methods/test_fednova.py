@@ -1,6 +1,5 @@
 import pytest
 import torch
-from conftest import ToySegmentation
 
 from medfed.config import schema
 from medfed.core.errors import UserError
@@ -10,6 +9,7 @@ from medfed.federation.settings import Federation, Plan, Training
 from medfed.functional.aggregation import effective_steps
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fednova import FedNova
+from medfed.testing.toy import ToySegmentation
 
 UPDATES = {"a": Message("train", {"w": torch.tensor([1.0])}, {}, {"examples": 5, "steps": 1}),
            "b": Message("train", {"w": torch.tensor([-3.0])}, {}, {"examples": 5, "steps": 3})}  # fmt: skip

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToyClassification, ToySegmentation
 
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
@@ -15,6 +14,7 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedbn import FedBN
 from medfed.methods.fedprox import FedProx
 from medfed.methods.stack import Stack
+from medfed.testing.toy import ToyClassification, ToySegmentation
 
 
 def two_rounds(toy, method, start=None):

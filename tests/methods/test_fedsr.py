@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToyClassification
 from torch.nn import functional
 
 from medfed.core.errors import UserError
@@ -18,6 +17,7 @@ from medfed.methods.jigen import JiGen
 from medfed.methods.stack import Stack
 from medfed.networks.stochastic import NAME, spread_to_std
 from medfed.networks.unet import UNet
+from medfed.testing.toy import ToyClassification
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToyClassification
 from torch.nn import functional
 
 from medfed.core.seeds import stream
@@ -13,6 +12,7 @@ from medfed.federation.settings import Federation
 from medfed.functional.weights import batch_norm_layers
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fpl import CLUSTERS, FPL, PROTOTYPE
+from medfed.testing.toy import ToyClassification
 
 FEW = {"min_images": 1, "min_patients": 1}
 

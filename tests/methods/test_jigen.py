@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from conftest import ToyClassification
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
@@ -15,6 +14,7 @@ from medfed.functional.jigsaw import draw_puzzles, shuffle_tiles, tile_permutati
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.jigen import NAME, JiGen
 from medfed.networks.elcfs_unet import ElcfsUNet
+from medfed.testing.toy import ToyClassification
 
 
 def first_round(toy, method):

@@ -1,6 +1,5 @@
 import pytest
 import torch
-from conftest import ToySegmentation
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
@@ -17,6 +16,7 @@ from medfed.methods.stack import Stack
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
 from medfed.tasks.classification import Classification
+from medfed.testing.toy import ToySegmentation
 
 ALL = {"sample_shares": (1.0,)}
 

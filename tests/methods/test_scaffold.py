@@ -1,6 +1,5 @@
 import pytest
 import torch
-from conftest import ToyClassification
 
 from medfed.core.seeds import stream
 from medfed.federation.message import Message, State, digest
@@ -9,6 +8,7 @@ from medfed.federation.settings import Federation, Training
 from medfed.functional.weights import trainable_parameters
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.scaffold import SCAFFOLD
+from medfed.testing.toy import ToyClassification
 
 PLAIN_SGD = Training(batch_size=4, optimizer="sgd", learning_rate=0.05)
 SITES = ("north", "south", "west")

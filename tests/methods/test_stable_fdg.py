@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToyClassification
 
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
@@ -19,7 +18,7 @@ from medfed.methods.stack import Stack
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
 from medfed.tasks.classification import Classification
-from medfed.testing.toy import DiscImages
+from medfed.testing.toy import DiscImages, ToyClassification
 
 SMALL = {"min_patients": 1, "stages": (1, 2)}
 

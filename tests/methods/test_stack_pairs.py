@@ -4,7 +4,6 @@ import warnings
 
 import pytest
 import torch
-from conftest import ToyClassification
 
 from medfed.core.errors import UserError
 from medfed.core.registry import resolve
@@ -12,6 +11,7 @@ from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.fourier import unpack_window
+from medfed.testing.toy import ToyClassification
 
 FEW = {"min_patients": 1}
 RUN = {

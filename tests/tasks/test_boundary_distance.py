@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToySegmentation
 
 from medfed.experiments.evaluation import boundary_distances
 from medfed.federation.message import Message
@@ -14,6 +13,7 @@ from medfed.federation.settings import Federation
 from medfed.functional.regions import background_ring, boundary
 from medfed.tasks.boundary_distance import boundary_distance
 from medfed.tasks.evaluation import Evaluation
+from medfed.testing.toy import ToySegmentation
 
 
 def square(n=1, size=32):

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ToySegmentation
 from monai.bundle import ConfigParser
 from monai.data import MetaTensor
 
@@ -25,6 +24,7 @@ from medfed.tasks.classification import Classification
 from medfed.tasks.factory import task_of_images
 from medfed.tasks.segmentation import Segmentation
 from medfed.tasks.task import Task
+from medfed.testing.toy import ToySegmentation
 
 # Two slices of one volume: mean 0.1 and 0.5, sd 0.1 and 0.3; over the volume mean 0.3, variance 0.05 + 0.04.
 VOLUME = torch.tensor([[0.0, 0.2], [0.2, 0.8]]).reshape(2, 1, 1, 2)

@@ -100,11 +100,11 @@ def test_the_same_seed_gives_identical_results_whatever_was_drawn_before():
 
 
 def test_each_transform_is_drawn_independently():
-    """Of brightness (0.1), perturbation (1.1 x + 0.1) and scaling all eight combinations occur in 120 draws."""
+    """Of brightness (0.1), perturbation (1.1 x + 0.1) and scaling all eight combinations occur in 40 draws."""
     ranges = replace(STILL, brightness=(0.1, 0.1), scaling=(0.6, 0.6), perturbation=(0.1, 0.1))
     flat = {**scene(), IMAGE_KEY: torch.full((1, SIDE, SIDE), 0.3)}
     seen = set()
-    for seed in range(120):
+    for seed in range(40):
         result = run(ranges, seed, 0.5, flat)
         seen.add((round(float(result[IMAGE_KEY].median()), 2), bool(torch.equal(result["mask"], flat["mask"]))))
     assert seen == {(level, still) for level in (0.3, 0.4, 0.43, 0.54) for still in (True, False)}

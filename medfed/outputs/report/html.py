@@ -37,12 +37,20 @@ def render_page(template: str, style: str, script: str = "", folders: Sequence[P
             contains `<!--`.
         jinja2.UndefinedError: if the template uses a variable that is not in `content`.
     """
-    environment = _environment(TEMPLATES, *folders)
     policy = f"default-src 'none'; img-src data:; style-src {_hash_source(style)}"
     policy += f"; script-src {_hash_source(script)}" if script else ""
-    return environment.get_template(template).render(
+    return _environment(*folders).get_template(template).render(
         style=trusted_text(style, "style"), script=trusted_text(script, "script"),
         policy=f"{policy}; base-uri 'none'; form-action 'none'", **content,
+    )  # fmt: skip
+
+
+@cache
+def _environment(*folders: Path) -> Environment:
+    """Return the environment of the templates; it keeps each compiled template until the file changes."""
+    return Environment(
+        loader=FileSystemLoader([TEMPLATES, *folders]), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=_replace_invalid_characters,
     )  # fmt: skip
 
 
@@ -60,15 +68,6 @@ def trusted_text(text: str, element: str) -> Markup:
         raise ValueError(f"the {element} contains '</{element}' or '<!--', which can change how a browser reads the "
                          "rest of the page; remove these characters")
     return Markup(text)
-
-
-@cache
-def _environment(*folders: Path) -> Environment:
-    """Return the settings of Jinja for templates in these folders; it keeps each template that it has compiled."""
-    return Environment(
-        loader=FileSystemLoader(folders), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True, finalize=_replace_invalid_characters,
-    )  # fmt: skip
 
 
 def _replace_invalid_characters(value: object) -> object:

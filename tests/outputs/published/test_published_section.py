@@ -5,6 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 from made_runs import made_comparison
+from run_figures import leave_out_charts
 
 from medfed.core.registry import known_names as known_names
 from medfed.outputs.published.section import (
@@ -27,6 +28,11 @@ from medfed.outputs.tables.comparison_row import ComparisonRow
 
 PROSTATE = {"name": "prostate", "root": "data/prostate"}
 PACS = {"name": "folder_classes", "root": "/somewhere/PACS/"}
+
+
+@pytest.fixture(autouse=True)
+def no_charts(monkeypatch):
+    leave_out_charts(monkeypatch)
 
 
 def ran(method: str, varied=(), **settings) -> CompletedRun:

@@ -5,6 +5,7 @@ import tracemalloc
 
 import pytest
 from made_runs import ledger_rows, made_run
+from run_figures import leave_out_charts
 
 from medfed.federation.ledger import COLUMNS
 from medfed.outputs.report.ledger_descriptions import UNKNOWN, describe_entry
@@ -13,6 +14,11 @@ from medfed.outputs.report.ledger_totals import NORMALISATION, WEIGHTS, LedgerKe
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_runs
 from medfed.outputs.run_folder import _as_csv
+
+
+@pytest.fixture(autouse=True)
+def no_charts(monkeypatch):
+    leave_out_charts(monkeypatch)
 
 
 def with_ledger(run, rows):

@@ -12,6 +12,7 @@ import pytest
 from jinja2 import UndefinedError
 from made_runs import class_rows, made_comparison, made_run, mask_rows, png
 from PIL import Image
+from run_figures import leave_out_charts
 
 from medfed.auditing.page import TEMPLATES as AUDIT_TEMPLATES
 from medfed.outputs.report import page as page_module
@@ -59,6 +60,13 @@ class Page(HTMLParser):
 
 def page_of(*folders):
     return build_page(*read_runs(folders))
+
+
+@pytest.fixture(autouse=True)
+def no_charts(request, monkeypatch):
+    """The page of the fixture `text` has all charts, and the pages of tests with the mark `figures`."""
+    if "figures" not in request.keywords:
+        leave_out_charts(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +149,7 @@ def test_captions_distinguish_phantom_and_real_runs_on_one_page(tmp_path):
     assert [caption.split(". ")[-1] for caption in captions] == ["PHANTOM data.", "REAL data."]
 
 
+@pytest.mark.figures
 def test_no_name_can_break_the_page(tmp_path):
     """The name of a site, a method, a data set and a notice are shown as they are, whatever HTML they contain."""
     rows = mask_rows([EVIL, "B"], "C" + EVIL, structure=EVIL)
@@ -153,6 +162,7 @@ def test_no_name_can_break_the_page(tmp_path):
     assert EVIL in "".join(page.texts)
 
 
+@pytest.mark.figures
 def test_no_folder_or_file_name_can_break_the_page(tmp_path):
     """The name of a comparison's folder, and of a figure that medfed does not know."""
     comparison = made_comparison(tmp_path / EVIL.replace("/", ""), seeds=(0,))
@@ -321,6 +331,7 @@ def test_a_run_without_history_or_unseen_site_has_a_page(tmp_path):
     assert not page.wrong and "unseen none" in "".join(page.texts)
 
 
+@pytest.mark.figures
 def test_many_clients_are_a_band_and_not_a_thousand_curves(tmp_path):
     run = made_run(tmp_path / "run")
     clients = [f"client_{k:04d}" for k in range(1000)]
