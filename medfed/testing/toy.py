@@ -84,11 +84,11 @@ class DiscImages:
 
         Returns:
             Images in [0, 1] with three equal channels, on a noisy background. The class is 1 if the disc covers more
-            than 120 / 1024 of the image, otherwise 0. The discs are those of `disc_slices`.
+            than 120 / 1024 of the image, otherwise 0. The discs are those of `disc_slices`, and each patient has two.
         """
         slices = disc_slices(site, n_images, side)
         is_large = slices.labels.sum(dim=(1, 2, 3)) > MIN_LARGE_AREA * (side / IMAGE_SIDE) ** 2
-        return cls(slices.images.expand(-1, 3, -1, -1).contiguous(), is_large.long())
+        return cls(slices.images.expand(-1, 3, -1, -1).contiguous(), is_large.long(), (n_images + 1) // 2)
 
     def __len__(self) -> int:
         return len(self.images)

@@ -2,22 +2,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from toy_runs import first_round
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.message import State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.methods.bigaug import BigAug
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC, VIEW
 from medfed.methods.stack import Stack
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*FISC")
-
-
-def first_round(toy, method):
-    return next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
 
 
 def bits(toy, method) -> str:

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toy_runs import first_round, rounds_of
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.local_round import SiteData
 from medfed.federation.message import State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Cache, Federation
+from medfed.federation.settings import Cache
 from medfed.functional.style import EPSILON
 from medfed.methods.ccst import CCST
 from medfed.methods.fisc import FISC
@@ -185,7 +185,7 @@ def test_uniform_weights_ignore_the_number_of_images():
 
 
 def test_each_site_sends_one_style_once_and_trains_on_k_n_images(toy):
-    done = list(federate(MOMENTS, toy.engine(MOMENTS), toy.start(MOMENTS), Federation(rounds=2), 0))
+    done = rounds_of(toy, MOMENTS, 2)
     up = [row for one in done for row in one.ledger if row["direction"] == "up" and row["kind"] == "share"]
     assert sorted(row["name"] for row in up) == ["mean"] * 3 + ["std"] * 3 and {row["bytes"] for row in up} == {4}
     assert {row["round"] for row in up} == {1}
@@ -201,7 +201,7 @@ def test_the_weights_do_not_depend_on_where_restyled_images_are_stored(toy, tmp_
         engine = toy.engine(MOMENTS)
         for site in engine.local_sites:
             site.cache = cache
-        done = next(federate(MOMENTS, engine, toy.start(MOMENTS), Federation(rounds=1), 0))
+        (done,) = rounds_of(toy, MOMENTS, 1, engine)
         digests.add(digest(done.state.to_bytes()))
     assert len(digests) == 1 and len(list(tmp_path.iterdir())) == len(engine.local_sites)
 
@@ -223,7 +223,7 @@ def test_k_above_the_number_of_sites_uses_all_styles_and_warns(toy):
     method = replace(MOMENTS, k=9)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+        first_round(toy, method)
     assert any("method.k is 9, but only 3 sites have a style; all of them are used" in str(w.message) for w in warned)
 
 

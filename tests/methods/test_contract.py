@@ -1,12 +1,11 @@
 """Every method that comes with medfed keeps the rules of `Method` (`medfed.testing`)."""
 
 import pytest
+from toy_runs import rounds_of
 
 from medfed.core.registry import known_names, resolve
 from medfed.deployment.dry_run import dry_run
 from medfed.federation.method import Method
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.testing import method_checks
 from medfed.testing.toy import ToyClassification
 
@@ -30,7 +29,7 @@ def checks_of(name: str):
 
 
 # The methods that are also checked inside a stack by default: together they override every hook that one overrides.
-IN_STACK = {"bigaug", "copa", "elcfs", "epi_fcr", "fedbn", "feddg_ga", "feddyn", "fisc", "scaffold", "stable_fdg"}
+IN_STACK = {"copa", "elcfs", "fedbn", "feddg_ga", "fisc", "scaffold", "stable_fdg"}
 
 
 def slow_in_a_stack(name: str, rule: str) -> list[pytest.MarkDecorator]:
@@ -68,11 +67,12 @@ def test_a_shipped_method_can_be_built_with_its_defaults(name):
 ], ids=["elcfs", "harmofl", "stable_fdg"])  # fmt: skip
 def test_a_method_whose_settings_use_no_shared_statistics_does_not_ask_for_them(method):
     """Alone no site is asked to share; in a stack, sites share only what the other method asks for."""
-    toy = ToyClassification()
-    stacked = resolve("methods", "stack")((method, resolve("methods", "ccst")(min_patients=1)))
+    toy = ToyClassification(n_images=6)
+    styles = resolve("methods", "ccst")(transfer="moments", min_patients=1)
+    stacked = resolve("methods", "stack")((method, styles))
     for checked, expected in ((method, set()), (stacked, {"1"})):
         start, engine = toy.start(checked), toy.engine(checked)
-        ledger = [row for done in federate(checked, engine, start, Federation(rounds=2), 0) for row in done.ledger]
+        ledger = [row for done in rounds_of(toy, checked, 2, engine, start) for row in done.ledger]
         rows = [row for row in ledger if row["kind"] == "share"]
         assert {row["name"].partition("/")[0] for row in rows if row["direction"] == "up"} == expected
         assert {row["round"] for row in rows} == ({1} if expected else set())

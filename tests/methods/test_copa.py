@@ -1,21 +1,19 @@
 import pytest
 import torch
 from torch.func import functional_call
+from toy_runs import rounds_of
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.functional.weights import add_prefix
 from medfed.methods.copa import COPA, HEAD, HEADS, OWN
 from medfed.methods.fedavg import FedAvg
 
 
 def rounds(toy, method, n=2, sites=("north", "south", "west"), engine=None):
-    engine = engine or toy.engine(method, sites)
-    return list(federate(method, engine, toy.start(method), Federation(rounds=n), 0))
+    return rounds_of(toy, method, n, engine or toy.engine(method, sites))
 
 
 def head_of(toy, weights) -> dict:

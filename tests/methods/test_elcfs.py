@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from toy_runs import first_round
 
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
@@ -9,8 +10,6 @@ from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.privacy import Privacy
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.functional.fourier import low_frequency_window, pack_window
 from medfed.methods.elcfs import BANK, ELCFS, WINDOWS
 from medfed.methods.fedavg import FedAvg
@@ -209,7 +208,7 @@ def test_negative_amplitudes_of_a_site_are_refused_with_the_name_of_the_site(toy
     method = Spoilt(alpha=ALPHA)
     message = r"^south: its share of round 1 contains the number -0\.\d+ in 'windows', but numbers of at least 0"
     with pytest.raises(UserError, match=message):
-        next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+        first_round(toy, method)
 
 
 @pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stack"])
@@ -287,10 +286,10 @@ def test_interpolations_lie_between_an_image_and_a_random_image_of_each_other_si
 def test_no_tensor_of_an_images_size_is_sent(toy):
     """No tensor that leaves a site, except weights, has an image's size or more numbers per image than the window."""
     method = ELCFS(alpha=ALPHA)
-    (done,) = federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0)
+    done = first_round(toy, method)
     weights = set(toy.start(method).weights)
     up = [r for r in done.ledger if r["direction"] == "up" and r["dtype"] != "fact" and r["name"] not in weights]
-    assert {r["name"] for r in up} == {WINDOWS} and {r["shape"] for r in up} == {"10x1x25"}
+    assert {r["name"] for r in up} == {WINDOWS} and {r["shape"] for r in up} == {"6x1x25"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from toy_runs import rounds_of
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
@@ -16,10 +17,6 @@ from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.stack import Stack
 
 ZERO = {"foreign_classifier": 0.0, "foreign_features": 0.0, "random_classifier": 0.0}
-
-
-def rounds_of(toy, method, n: int = 1, **settings) -> list:
-    return list(federate(method, toy.engine(method), toy.start(method), Federation(rounds=n, **settings), 0))
 
 
 def plain_network(toy, seed: int) -> torch.nn.Module:
@@ -124,9 +121,9 @@ def test_a_sites_own_model_equals_one_trained_by_adam_on_its_batches(any_toy):
 def test_a_sites_own_model_continues_from_round_to_round(any_toy):
     method = EpiFCR()
     engine = any_toy.engine(method)
-    rounds = list(federate(method, engine, any_toy.start(method), Federation(rounds=2), 0))
+    rounds = rounds_of(any_toy, method, 2, engine)
     site = engine.local_sites[0]
-    assert site.memory[STEPS] == 6, "three batches of ten images, in two rounds"
+    assert site.memory[STEPS] == 4, "two batches of six images, in two rounds"
     last = rounds[1].state.memory
     assert all(torch.equal(last[f"{DOMAIN}{site.name}/{name.removeprefix(DOMAIN)}"], entry)
                for name, entry in site.memory.items() if name.startswith(DOMAIN))  # fmt: skip
@@ -140,7 +137,8 @@ def bytes_of(rounds, direction: str, wanted) -> list[int]:
 
 
 def test_two_models_are_sent_and_from_round_two_on_two_are_received(any_toy):
-    rounds = rounds_of(any_toy, EpiFCR(random_classifier=0.0), 3)
+    method = EpiFCR(random_classifier=0.0)
+    rounds = list(federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=3), 0))
     one = sum(entry.numel() * entry.element_size() for entry in rounds[0].state.weights.values())
     assert bytes_of(rounds, "up", lambda name: True) == [2 * one] * 3
     assert bytes_of(rounds, "down", lambda name: name.startswith(DOMAIN)) == [0, one, one]
@@ -163,8 +161,8 @@ def test_no_own_model_is_sent_during_the_warm_up(any_toy):
 
 
 def test_a_site_with_few_patients_does_not_send_its_own_model(any_toy):
-    with pytest.warns(UserWarning, match="north: has 5 training patients, fewer than .* shares no model of its own"):
-        rounds = rounds_of(any_toy, EpiFCR(min_patients=6), 2)
+    with pytest.warns(UserWarning, match="north: has 3 training patients, fewer than .* shares no model of its own"):
+        rounds = rounds_of(any_toy, EpiFCR(min_patients=4), 2)
     assert not any(bytes_of(rounds, way, lambda name: name.startswith(DOMAIN)) != [0, 0] for way in ("up", "down"))
 
 

@@ -2,10 +2,9 @@ import warnings
 
 import pytest
 import torch
+from toy_runs import rounds_of
 
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.functional.weights import batch_norm_entries
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedbn import FedBN
@@ -14,14 +13,10 @@ from medfed.methods.stack import Stack
 from medfed.testing.toy import ToyClassification, ToySegmentation
 
 
-def rounds_of(toy, method, engine=None, rounds=2):
-    return list(federate(method, engine or toy.engine(method), toy.start(method), Federation(rounds=rounds), 0))
-
-
 @pytest.mark.filterwarnings("ignore:.*FedBN")
 def test_without_batch_norm_it_is_bit_identical_to_fedavg():
     toy = ToySegmentation()
-    actual, plain = (rounds_of(toy, method)[-1].state for method in (FedBN(), FedAvg()))
+    actual, plain = (rounds_of(toy, method, 2)[-1].state for method in (FedBN(), FedAvg()))
     assert digest(actual.to_bytes()) == digest(plain.to_bytes())
 
 
@@ -37,7 +32,7 @@ def test_batch_norm_stays_at_the_sites_and_everything_else_is_averaged():
     """After a round, each site starts from its own BatchNorm and the averaged other weights."""
     toy = ToyClassification()
     engine = toy.engine(FedBN())
-    done = rounds_of(toy, FedBN(), engine)[-1]
+    done = rounds_of(toy, FedBN(), 2, engine)[-1]
     local = batch_norm_entries(toy.network(FedAvg()))
     sent = {row["name"] for row in done.ledger if row["direction"] == "up" and row["kind"] == "train"}
     assert local and engine.local_sites[0].local_keys == local and not sent & local
@@ -76,7 +71,7 @@ def test_a_round_equals_a_second_implementation():
     """The sites' own replies, averaged entry by entry in float64; BatchNorm of the coordinator stays as it was."""
     toy, settings = ToyClassification(), FedBN()
     start = toy.start(settings)
-    done = rounds_of(toy, settings, rounds=1)[0].state.weights
+    done = rounds_of(toy, settings)[0].state.weights
     request = Message("train", start.weights, {}, {"round": 1, "last": 0})
     sites = toy.engine(settings).local_sites
     replies = [Message.from_bytes(site.reply(request).to_bytes()) for site in sites]

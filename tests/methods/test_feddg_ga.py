@@ -2,22 +2,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toy_runs import rounds_of
 
 from medfed.config import schema
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import SiteData, mean_loss
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation, Plan
+from medfed.federation.settings import Plan
 from medfed.functional.weights import select_prefix
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.feddg_ga import FedDGGA
-
-
-def rounds_of(toy, method, rounds=3, engine=None, **settings):
-    engine = engine or toy.engine(method)
-    return list(federate(method, engine, toy.start(method), Federation(rounds=rounds, **settings), 0))
 
 
 def site_weights(state) -> dict:
@@ -36,7 +31,7 @@ def shared(**losses) -> dict:
 
 def test_step_zero_is_bit_identical_to_fedavg_for_equal_sites(any_toy):
     actual, plain, other = (
-        State(3, rounds_of(any_toy, method)[-1].state.weights) for method in (FedDGGA(step=0.0), FedAvg(), FedDGGA())
+        State(3, rounds_of(any_toy, method, 3)[-1].state.weights) for method in (FedDGGA(step=0.0), FedAvg(), FedDGGA())
     )
     assert digest(actual.to_bytes()) == digest(plain.to_bytes()) != digest(other.to_bytes())
 
@@ -71,7 +66,7 @@ def test_a_config_with_the_old_rounds_key_is_rejected_with_advice():
 
 
 def test_the_first_round_is_uniform_and_later_rounds_use_the_weights(any_toy):
-    done = rounds_of(any_toy, FedDGGA(step=0.1))
+    done = rounds_of(any_toy, FedDGGA(step=0.1), 2)
     assert site_weights(done[0].state) == pytest.approx(dict.fromkeys(("north", "south", "west"), 1 / 3))
     actual = site_weights(done[1].state)
     assert max(abs(a - 1 / 3) for a in actual.values()) == pytest.approx(0.1), "by d, of the extreme site"
@@ -99,7 +94,7 @@ def test_a_site_sends_two_losses_on_its_validation_images_per_round(any_toy):
     for site in engine.local_sites:
         site.load(any_toy.start(method).weights)
         data = SiteData(site.name, site.training, site.task, site.architecture, stream(0, "x"), site.validation)
-        batch = site.validation.batch(range(4))
+        batch = site.validation.batch(range(len(site.validation)))
         network.load_state_dict(any_toy.start(method).weights)
         with torch.no_grad():
             expected = site.task.loss(network.eval()(site.task.standardise(batch.image)), batch.label)

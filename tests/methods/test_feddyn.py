@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import nn
+from toy_runs import first_round, rounds_of
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
@@ -122,7 +123,7 @@ def test_it_converges_to_the_minimum_of_the_mean_loss_and_fedavg_does_not():
 def test_h_is_the_mean_of_g_over_all_sites_and_only_trained_parameters_have_one(any_toy):
     method = FedDyn(alpha=0.1)
     engine = any_toy.engine(method)
-    *_, last = federate(method, engine, any_toy.start(method), Federation(rounds=3, clients_per_round=2), 0)
+    *_, last = rounds_of(any_toy, method, 3, engine, clients_per_round=2)
     names = set(trainable_parameters(engine.local_sites[0].network))
     assert set(last.state.memory) == {"h/" + name for name in names}
     for name in names:
@@ -134,8 +135,8 @@ def test_alpha_zero_is_bit_identical_to_the_uniform_average(any_toy):
     states = []
     for method in (FedDyn(alpha=0.0), UniformFedAvg(), FedDyn()):
         engine = any_toy.engine(method)
-        engine.local_sites[0].training = any_toy.samples("north", 6)  # unequal sites: FedAvg would use other weights
-        *_, last = federate(method, engine, any_toy.start(method), Federation(rounds=2), 0)
+        engine.local_sites[0].training = any_toy.samples("north", 4)  # unequal sites: FedAvg would use other weights
+        *_, last = rounds_of(any_toy, method, 2, engine)
         states.append(digest(last.state.to_bytes()))
     assert states[0] == states[1] != states[2]
 
@@ -145,7 +146,7 @@ def test_batch_norm_statistics_are_averaged():
     toy = ToyClassification()
     first = {}
     for method in (FedDyn(alpha=1e-6), UniformFedAvg()):
-        first[type(method)] = next(federate(method, toy.engine(method), toy.start(method), Federation(), 0)).state
+        first[type(method)] = first_round(toy, method).state
     actual, plain = first[FedDyn].weights, first[UniformFedAvg].weights
     start, buffers = toy.start(FedDyn()).weights, actual.keys() - first[FedDyn].parameters
     assert any("running_var" in name for name in buffers)
@@ -158,15 +159,14 @@ def test_it_sends_the_same_tensors_as_fedavg(any_toy):
     """Facts are left out, because their bytes are the digits of a loss."""
     sent = []
     for method in (FedDyn(), FedAvg()):
-        rounds = federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0)
-        sent.append([row for done in rounds for row in done.ledger if row["dtype"] != "fact"])
+        sent.append([row for done in rounds_of(any_toy, method, 2) for row in done.ledger if row["dtype"] != "fact"])
     assert sent[0] == sent[1] and sent[0]
 
 
 def test_batch_norm_that_stays_at_the_sites_has_neither_g_nor_h():
     toy, method = ToyClassification(), FedDyn()
     engine = toy.engine(method, local_batch_norm=True)
-    *_, last = federate(method, engine, toy.start(method), Federation(rounds=2), 0)
+    *_, last = rounds_of(toy, method, 2, engine)
     site = engine.local_sites[0]
     shared = set(trainable_parameters(site.network)) - site.local_keys
     assert site.local_keys and set(last.state.memory) == {"h/" + name for name in shared}

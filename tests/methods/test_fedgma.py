@@ -1,9 +1,8 @@
 import pytest
 import torch
+from toy_runs import rounds_of
 
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedgma import FedGMA
 
@@ -11,8 +10,7 @@ START = State(0, {"w": torch.zeros(2), "local": torch.ones(1)}, parameters=froze
 
 
 def weights(toy, method):
-    *_, last = federate(method, toy.engine(method), toy.start(method), Federation(rounds=2), 0)
-    return last.state
+    return rounds_of(toy, method, 2)[-1].state
 
 
 def updates(*rows, examples=(1, 1, 2)):

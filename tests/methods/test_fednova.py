@@ -24,7 +24,8 @@ def weights(toy, method, unequal=False):
     engine = toy.engine(method)
     if unequal:
         engine.local_sites[0].training = toy.samples("north", 4)
-    *_, last = federate(method, engine, toy.start(method), Federation(rounds=2), 0, toy.settings)
+    settings = Federation(rounds=2, validate_every=2)
+    *_, last = federate(method, engine, toy.start(method), settings, 0, toy.settings)
     return last.state
 
 

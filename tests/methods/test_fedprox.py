@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toy_runs import rounds_of
 
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
@@ -19,8 +20,7 @@ from medfed.testing.toy import ToyClassification, ToySegmentation
 
 def two_rounds(toy, method, start=None):
     engine = toy.engine(method)
-    *_, last = federate(method, engine, start or toy.start(method), Federation(rounds=2), 0)
-    return last.state, engine
+    return rounds_of(toy, method, 2, engine, start)[-1].state, engine
 
 
 def started(toy) -> LocalRound:

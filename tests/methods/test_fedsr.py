@@ -4,13 +4,12 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.nn import functional
+from toy_runs import rounds_of
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedsr import PRIVATE, FedSR
 from medfed.methods.jigen import JiGen
@@ -22,11 +21,7 @@ from medfed.testing.toy import ToyClassification
 
 @pytest.fixture
 def toy():
-    return ToyClassification()
-
-
-def rounds(toy, method, n=1, engine=None):
-    return list(federate(method, engine or toy.engine(method), toy.start(method), Federation(rounds=n), 0))
+    return ToyClassification(n_images=6)
 
 
 def local_round(toy, method) -> LocalRound:
@@ -38,7 +33,7 @@ def local_round(toy, method) -> LocalRound:
 
 
 def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
-    actual, plain = (State(1, rounds(any_toy, m)[0].state.weights) for m in
+    actual, plain = (State(1, rounds_of(any_toy, m)[0].state.weights) for m in
                     (FedSR(l2=0.0, cmi=0.0, stochastic=False), FedAvg()))  # fmt: skip
     assert digest(actual.to_bytes()) == digest(plain.to_bytes())
 
@@ -46,7 +41,7 @@ def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
 @pytest.mark.parametrize("settings", [{"l2": 0.1, "cmi": 0.0, "stochastic": False}, {"l2": 0.0, "cmi": 0.1},
                                       {"l2": 0.0, "cmi": 0.0}])  # fmt: skip
 def test_each_part_changes_the_training(toy, settings):
-    actual, plain = rounds(toy, FedSR(**settings))[0].state.weights, rounds(toy, FedAvg())[0].state.weights
+    actual, plain = rounds_of(toy, FedSR(**settings))[0].state.weights, rounds_of(toy, FedAvg())[0].state.weights
     assert any(not torch.equal(actual[name], entry) for name, entry in plain.items())
 
 
@@ -81,7 +76,7 @@ def test_the_loss_equals_the_papers_formula(toy):
 def test_r_and_c_stay_in_the_memory_of_their_site(toy):
     method = FedSR(cmi=0.1)
     engine = toy.engine(method)
-    done = rounds(toy, method, 2, engine)
+    done = rounds_of(toy, method, 2, engine)
     end = done[-1].state
     names = {row["name"] for one in done for row in one.ledger} | set(end.weights) | set(end.memory)
     assert not any(PRIVATE in str(name) for name in names)
@@ -139,7 +134,7 @@ def test_uniform_weights_are_equal_for_all_sites(toy):
 def test_it_works_in_a_stack(toy):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        weights = rounds(toy, Stack((FedSR(), JiGen())), 2)[-1].state.weights
+        weights = rounds_of(toy, Stack((FedSR(), JiGen())), 2)[-1].state.weights
     assert all(torch.isfinite(entry).all() for entry in weights.values()) and "jigsaw.weight" in weights
 
 

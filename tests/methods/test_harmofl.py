@@ -1,14 +1,14 @@
 import pytest
 import torch
+from conftest import tiny_yaml
+from toy_runs import rounds_of
 
-from medfed.config.schema import load
+from medfed.config.schema import load_text
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.experiments.setup import build_experiment
 from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.functional.fourier import low_frequency_window, unpack_window
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.harmofl import HarmoFL
@@ -29,10 +29,6 @@ def raw_toy(any_toy):
     else:
         any_toy.task = Classification(("small", "large"), 3, 32, standardised="none")
     return any_toy
-
-
-def rounds_of(toy, method, n: int = 1, **settings) -> list:
-    return list(federate(method, toy.engine(method), toy.start(method), Federation(rounds=n, **settings), 0))
 
 
 def local_round(toy, method) -> LocalRound:
@@ -89,7 +85,8 @@ def test_only_the_pass_at_the_weights_changes_batch_norm_statistics(raw_toy):
 def test_the_window_is_the_mean_over_sites_of_the_mean_over_images_in_all_rounds(raw_toy):
     done = rounds_of(raw_toy, HarmoFL(**FEW), 3)
     alpha = alpha_for_half_width(3, 32)
-    of_sites = [low_frequency_window(raw_toy.samples(site).batch(range(10)).image, alpha).double().mean(dim=0)
+    n = raw_toy.n_images
+    of_sites = [low_frequency_window(raw_toy.samples(site, n).batch(range(n)).image, alpha).double().mean(dim=0)
                 for site in ("north", "south", "west")]  # fmt: skip
     expected = torch.stack(of_sites).mean(dim=0).float()
     windows = [one.state.weights[ENTRY] for one in done]
@@ -132,9 +129,10 @@ def test_sites_with_few_patients_share_nothing_and_images_stay_unchanged(raw_toy
     assert not state.memory and not state.weights[ENTRY].any()
 
 
-def test_standardised_images_are_rejected_before_anything_is_read(tiny_config):
+def test_standardised_images_are_rejected_before_anything_is_read(tmp_path):
+    config = load_text(tiny_yaml(tmp_path / "missing"), "a.yaml", ["method.name=harmofl"])
     with pytest.raises(UserError, match="data.standardise: expected none, .*set data.standardise to none"):
-        build_experiment(load(tiny_config, ["method.name=harmofl"]), None, True)
+        build_experiment(config, None, True)
     for method in (HarmoFL(), Stack((FedAvg(), HarmoFL()))):
         method.check(64, 3, False)
         with pytest.raises(UserError, match="data.standardise"):

@@ -3,22 +3,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from toy_runs import first_round
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.functional.jigsaw import draw_puzzles, shuffle_tiles, tile_permutations
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.jigen import NAME, JiGen
 from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.testing.toy import ToyClassification
-
-
-def first_round(toy, method):
-    return next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
 
 
 def local_round(toy, method) -> LocalRound:

@@ -2,11 +2,10 @@
 
 import pytest
 import torch
+from toy_runs import rounds_of
 
 from medfed.core.errors import UserError
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.functional.aggregation import change_norm, coordinate_median
 from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.elcfs import ELCFS
@@ -20,8 +19,7 @@ METHODS = [CoordinateMedian(), TrimmedMean(0.3), NormClipping()]
 
 
 def last(toy, method, sites=("north", "south", "west"), start=None, rounds=2):
-    *_, done = federate(method, toy.engine(method, sites), start or toy.start(method), Federation(rounds=rounds), 0)
-    return done.state
+    return rounds_of(toy, method, rounds, toy.engine(method, sites), start)[-1].state
 
 
 def updates(*values, examples=None):
@@ -72,7 +70,7 @@ def test_a_single_site_is_not_clipped(any_toy):
 
 
 def test_trim_zero_is_bit_identical_to_fedavg_for_equal_sites(any_toy):
-    """Each toy site has ten images."""
+    """Each toy site has six images."""
     start = any_toy.start(FedAvg())
     one, other = (last(any_toy, method, ("north", "south"), start) for method in (TrimmedMean(0.0), FedAvg()))
     assert digest(one.to_bytes()) == digest(other.to_bytes())
@@ -117,7 +115,7 @@ def test_with_local_batch_norm_the_other_entries_are_aggregated(any_toy):
     for method in METHODS:
         engine = any_toy.engine(method, local_batch_norm=True)
         start = any_toy.start(method)
-        (done,) = federate(method, engine, start, Federation(rounds=1), 0)
+        (done,) = rounds_of(any_toy, method, 1, engine, start)
         local = engine.local_sites[0].local_keys
         assert all(torch.equal(done.state.weights[name], start.weights[name]) for name in local)
 

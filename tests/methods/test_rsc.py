@@ -1,12 +1,11 @@
 import pytest
 import torch
+from toy_runs import first_round
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.functional.hooks import capture_features, replace_output
 from medfed.functional.self_challenging import channel_mask
 from medfed.methods.fedavg import FedAvg
@@ -22,8 +21,7 @@ ALL = {"sample_shares": (1.0,)}
 
 
 def bits(toy, method) -> str:
-    done = next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
-    return digest(State(1, done.state.weights).to_bytes())
+    return digest(State(1, first_round(toy, method).state.weights).to_bytes())
 
 
 def local_round(toy, number: int = 1, architecture=None, task=None, channels=None) -> LocalRound:

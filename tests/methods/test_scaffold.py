@@ -1,10 +1,10 @@
 import pytest
 import torch
+from toy_runs import rounds_of
 
 from medfed.core.seeds import stream
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation, Training
+from medfed.federation.settings import Training
 from medfed.functional.weights import trainable_parameters
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.scaffold import SCAFFOLD
@@ -14,17 +14,12 @@ PLAIN_SGD = Training(batch_size=4, optimizer="sgd", learning_rate=0.05)
 SITES = ("north", "south", "west")
 
 
-def rounds_of(toy, method, rounds=2, engine=None, **settings):
-    engine = engine or toy.engine(method)
-    return list(federate(method, engine, toy.start(method), Federation(rounds=rounds, **settings), 0))
-
-
 def controls(memory) -> dict:
     return {name: entry for name, entry in memory.items() if name.startswith("control/")}
 
 
 def test_the_first_round_is_bit_identical_to_fedavg_and_the_second_is_not(any_toy):
-    actual, plain = (rounds_of(any_toy, method) for method in (SCAFFOLD(), FedAvg()))
+    actual, plain = (rounds_of(any_toy, method, 2) for method in (SCAFFOLD(), FedAvg()))
     one, other = ([State(done.state.round, done.state.weights).to_bytes() for done in two] for two in (actual, plain))
     assert digest(one[0]) == digest(other[0]) and digest(one[1]) != digest(other[1])
 
@@ -43,9 +38,9 @@ def test_the_mean_gradient_is_the_papers_control_for_plain_sgd(any_toy):
     site.memory = {"control/" + name: entry.clone() for name, entry in own.items()}
     start = any_toy.start(method).weights
     update = site.reply(Message("train", start, {"control/" + n: entry for n, entry in common.items()}, {"round": 1}))
-    assert update.facts["steps"] == 3
+    assert update.facts["steps"] == 2
     for name in names:
-        expected = own[name] - common[name] + (start[name] - update.weights[name]) / (3 * 0.05)
+        expected = own[name] - common[name] + (start[name] - update.weights[name]) / (2 * 0.05)
         assert torch.allclose(site.memory["control/" + name], expected, atol=1e-4), name
         assert torch.allclose(update.tensors["change/" + name], expected - own[name], atol=1e-4)
     assert not [name for name in site.memory if name.startswith(("sum/", "correction/"))]
@@ -89,7 +84,7 @@ def test_the_global_control_is_the_mean_of_the_sites_controls(any_toy, weighing,
     method = SCAFFOLD(site_weights=weighing)
     engine = any_toy.engine(method)
     north = engine.local_sites[0]
-    north.training = any_toy.samples("north", 30)
+    north.training = any_toy.samples("north", 18)
     last = rounds_of(any_toy, method, 3, engine, clients_per_round=per_round)[-1]
     shares = {"examples": {"north": 0.6, "south": 0.2, "west": 0.2}, "uniform": dict.fromkeys(SITES, 1 / 3)}[weighing]
     common = controls(last.state.memory)
@@ -132,7 +127,7 @@ def test_batch_norm_that_stays_at_the_sites_is_not_corrected():
 
 
 def test_the_checkpoint_contains_the_global_control(any_toy):
-    last = rounds_of(any_toy, SCAFFOLD())[-1].state
+    last = rounds_of(any_toy, SCAFFOLD(), 2)[-1].state
     restored = State.from_bytes(last.to_bytes())
     assert controls(restored.memory) and all(torch.equal(e, restored.memory[n]) for n, e in last.memory.items())
 

@@ -2,14 +2,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toy_runs import first_round, rounds_of
 
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.functional.feature_style import SiteStyle, shift_style
 from medfed.methods.dsu import DSU
 from medfed.methods.fedavg import FedAvg
@@ -21,10 +20,6 @@ from medfed.tasks.classification import Classification
 from medfed.testing.toy import DiscImages, ToyClassification
 
 SMALL = {"min_patients": 1, "stages": (1, 2)}
-
-
-def first_round(toy, method):
-    return next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
 
 
 @pytest.mark.parametrize("neutral", [{"probability": 0.0}, {"style": False}], ids=["never", "without style"])
@@ -94,7 +89,7 @@ def test_a_resnet18_site_sends_1024_bytes_per_round():
 
 def test_styles_of_the_networks_features_are_shared_in_every_round(any_toy):
     method = StableFDG(attention=False, **SMALL)
-    rounds = list(federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0))
+    rounds = rounds_of(any_toy, method, 2)
     up = [[row["name"] for row in done.ledger if row["direction"] == "up"] for done in rounds]
     assert [names.count("mean_spread") for names in up] == [3, 3], "from three sites, in both rounds"
     assert not torch.equal(rounds[0].state.memory["received/north/mean"], rounds[1].state.memory["received/north/mean"])

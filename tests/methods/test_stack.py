@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from toy_runs import first_round, rounds_of
 
 from medfed.federation.message import Message, State, digest
 from medfed.federation.method import Method
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
@@ -23,8 +22,7 @@ STYLES = CCST(transfer="moments", k=2, min_patients=1)
 
 
 def weights(toy, method):
-    *_, last = federate(method, toy.engine(method), toy.start(method), Federation(rounds=2), 0)
-    return last.state.weights
+    return rounds_of(toy, method, 2)[-1].state.weights
 
 
 @pytest.mark.parametrize("method", [FedAvg(), ELCFS_TOY, STYLES], ids=["fedavg", "elcfs", "ccst"])
@@ -48,7 +46,7 @@ def test_a_stack_of_two_differs_from_each_of_them(toy):
 
 def test_each_method_shares_tensors_under_its_own_number(toy):
     method = Stack((STYLES, ELCFS_TOY))
-    done = next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
+    done = first_round(toy, method)
     names = {row["name"] for row in done.ledger if row["kind"] == "share" and row["direction"] == "up"}
     assert names == {"0/mean", "0/std", "1/windows"}
 
@@ -74,7 +72,7 @@ class Remembering(Method):
 
 def test_memory_entries_of_the_same_name_are_separate(toy):
     method = Stack((Remembering(1.0), Remembering(10.0)))
-    *_, last = federate(method, toy.engine(method), toy.start(method), Federation(rounds=2), 0)
+    last = rounds_of(toy, method, 2)[-1]
     assert {name: float(entry) for name, entry in last.state.memory.items()} == {"0/count": 6.0, "1/count": 60.0}
 
 

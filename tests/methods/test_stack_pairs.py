@@ -4,22 +4,22 @@ import warnings
 
 import pytest
 import torch
+from toy_runs import rounds_of
 
 from medfed.core.errors import UserError
 from medfed.core.registry import resolve
 from medfed.federation.message import Message, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
 from medfed.functional.fourier import unpack_window
 from medfed.testing.toy import ToyClassification
 
 FEW = {"min_patients": 1}
+MOMENTS = {"transfer": "moments", **FEW}  # images get the styles of other sites without the codec, which is slower
 RUN = {
     "ccst+jigen": [("ccst", FEW), ("jigen", {})],
-    "ccst+rsc": [("ccst", FEW), ("rsc", {})],
-    "ccst+mixstyle": [("ccst", FEW), ("mixstyle", {"stages": (1,)})],
-    "ccst+fedgma": [("ccst", FEW), ("fedgma", {})],
-    "ccst+trimmed_mean": [("ccst", FEW), ("trimmed_mean", {"trim": 0.3})],
+    "ccst+rsc": [("ccst", MOMENTS), ("rsc", {})],
+    "ccst+mixstyle": [("ccst", MOMENTS), ("mixstyle", {"stages": (1,)})],
+    "ccst+fedgma": [("ccst", MOMENTS), ("fedgma", {})],
+    "ccst+trimmed_mean": [("ccst", MOMENTS), ("trimmed_mean", {"trim": 0.3})],
     "feddg_ga+fedprox": [("feddg_ga", {}), ("fedprox", {})],
     "fedgma+jigen": [("fedgma", {}), ("jigen", {})],
     "fedgma+elcfs": [("fedgma", {}), ("elcfs", {"alpha": 0.1})],
@@ -41,7 +41,7 @@ def test_combinations_of_published_papers_run(any_toy, parts):
     method = stack(parts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        *_, last = federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0)
+        *_, last = rounds_of(any_toy, method, 2)
     assert all(torch.isfinite(entry).all() for entry in last.state.weights.values())
 
 
@@ -68,7 +68,7 @@ def test_the_common_amplitudes_are_not_treated_as_trained_weights(toy, aggregati
     method = stack([("harmofl", FEW), aggregation])
     engine = toy.engine(method)
     engine.local_sites[0].training = toy.samples("north", 20)
-    done = next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))
+    (done,) = rounds_of(toy, method, 1, engine)
     window = next(entry for name, entry in done.state.weights.items() if name.endswith("window"))
     sent = unpack_window(done.state.memory["0/amplitude"])
     assert torch.allclose(window, sent, atol=1e-6)
@@ -81,8 +81,8 @@ def test_local_entries_stay_at_a_site_with_scaffold_and_epi_fcr():
         engine = toy.engine(method, local_batch_norm=True)
         if name == "epi_fcr":
             with pytest.raises(UserError, match="keeps BatchNorm at the sites"):
-                next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))
+                rounds_of(toy, method, 1, engine)
             continue
-        done = next(federate(method, engine, toy.start(method), Federation(rounds=1), 0))
+        (done,) = rounds_of(toy, method, 1, engine)
         up = [row["name"] for row in done.ledger if row["direction"] == "up"]
         assert any("class_layers.out" in row for row in up) and not any("norm" in row for row in up)

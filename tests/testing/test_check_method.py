@@ -16,8 +16,8 @@ from medfed.federation.method import Method
 from medfed.functional.weights import squared_distance
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.resnet import ResidualNetwork
-from medfed.networks.unet import UNet
 from medfed.testing import ContractError, ToyClassification, check_method, method_checks
+from medfed.testing.small_unet import SmallUNet
 
 ONE_TASK = {"tasks": ["segmentation"]}
 
@@ -219,7 +219,7 @@ class WrongShape(Method):
 
 def test_a_correct_method_passes_as_a_class_and_as_an_object():
     check_method(Proximal, **ONE_TASK)
-    check_method(Proximal(mu=0.1), network=UNet(features=(2, 2, 2, 4, 4, 2)))
+    check_method(Proximal(mu=0.1), network=SmallUNet(norm="batch"))
 
 
 @pytest.mark.parametrize("method", [WithTable, WithSlots])
