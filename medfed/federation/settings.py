@@ -31,7 +31,8 @@ class Training:
         momentum: momentum of SGD, in [0, 1). Adam does not use it.
         weight_decay: weight of the L2 penalty of the optimizer, at least 0.
         batch_size: images per training step. A site with fewer images uses all of them, with a notice.
-        augment: whether images are randomly rotated, scaled and flipped before the method changes them.
+        augment: whether images are randomly rotated, scaled and flipped before the method changes them. Images with
+            classes and slices of volumes are flipped from left to right, 2-D images with masks upside down.
         optimizer_state: "keep" carries each site's optimizer moments over the rounds (ELCFS, HarmoFL, FedDG-GA);
             "reset" clears them before every round (CCST, StableFDG, FISC).
         threads: CPU threads of one site's training, and of everything else that a run computes. Sums are rounded

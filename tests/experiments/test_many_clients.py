@@ -21,7 +21,7 @@ from medfed.phantoms.synthesis.histology import make_histology_phantom
 @pytest.fixture(scope="module")
 def patches(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "camelyon17_phantom"
-    make_histology_phantom(root, patches_per_site=15, patients_per_site=15)
+    make_histology_phantom(root, patches_per_site=30, patients_per_site=15)
     return root
 
 
@@ -65,7 +65,7 @@ def test_clients_train_and_sites_are_scored(finished):
         ("hospital_1", "seen"), ("hospital_2", "seen"), ("hospital_3", "validation"), ("hospital_5", "unseen"),
     }  # fmt: skip
     scored = [row["site"] for row in rows(finished / "cases.csv")]
-    assert scored.count("hospital_3") == scored.count("hospital_5") == 15
+    assert scored.count("hospital_3") == scored.count("hospital_5") == 30
 
 
 def test_the_summary_describes_the_clients(finished):

@@ -21,6 +21,12 @@ from medfed.testing.toy import ToySegmentation
 ROUNDS = Federation(rounds=3)
 
 
+@pytest.fixture
+def toy() -> ToySegmentation:
+    """Sites with one training step in a round, on small images."""
+    return ToySegmentation(image_side=16, n_images=4)
+
+
 @dataclass
 class Echo:
     """An engine that records what it is given, and whose sites reply with the kind of the request."""

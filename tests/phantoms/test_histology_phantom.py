@@ -193,13 +193,13 @@ def test_a_phantom_is_generated_once_and_replaced_if_the_settings_change(tmp_pat
         root = str(tmp_path / "c17_phantom")
         return Camelyon17Phantom(root=root, patches_per_site=patches_per_site, patients_per_site=1)
 
-    data = phantom(1).ensure_available()
+    data = phantom(2).ensure_available()
     creation_time = (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns
-    assert data.is_phantom and len(data.cases("hospital_5")) == 1
-    phantom(1).ensure_available()
-    assert (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns == creation_time
+    assert data.is_phantom and len(data.cases("hospital_5")) == 2
     phantom(2).ensure_available()
-    assert len(Camelyon17(root=data.root).cases("hospital_5")) == 2
+    assert (Path(data.root) / PHANTOM_MARK).stat().st_mtime_ns == creation_time
+    phantom(4).ensure_available()
+    assert len(Camelyon17(root=data.root).cases("hospital_5")) == 4
     assert [path.name for path in tmp_path.iterdir()] == ["c17_phantom"]
 
 

@@ -19,8 +19,6 @@ from medfed.reproduction.commands import Command, commands_of, read_folders
 from medfed.reproduction.entries import PAPERS, Entry, Part, load_paper, load_source
 from medfed.reproduction.rows import match
 
-published = cache(load_table)
-
 
 @cache
 def grid_of(config: str, changes: tuple[str, ...]) -> Grid:
@@ -61,7 +59,7 @@ def test_every_column_of_a_published_table_is_a_site_and_every_row_a_method_of_t
     for entry in load_paper(paper).entries:
         for part in entry.parts:
             for result in filter(lambda result: result.table, part.results):
-                block = published(result.table).block(result.block)
+                block = load_table(result.table).block(result.block)
                 known = result.columns or load_source(part.data).columns
                 assert set(block.columns) <= set(known) or block.columns[0] == "l1", (entry.name, block.title)
                 absent = {row.printed for row in block.rows if match(row.method, list(part.methods)) is None}

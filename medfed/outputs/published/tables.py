@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
 from pathlib import Path
 
 from medfed.config import strict_yaml, validation
@@ -180,8 +181,9 @@ def table_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
+@cache
 def load_table(name: str) -> PublishedTable:
-    """Read a published table from its YAML file.
+    """Read a published table from its YAML file, once in a process.
 
     Args:
         name: name of the table, from `table_names`.
