@@ -35,7 +35,7 @@ federation: {{unseen_site: UCL, rounds: 1}}
 
 
 def time_jobs(
-    jobs: int | None = None, cases: int = 8, size: int = 80, repeats: int = 3, n_runs: int = 4
+    jobs: int | None = None, cases: int = 6, size: int = 80, repeats: int = 2, n_runs: int = 4
 ) -> dict[str, float | int]:
     """Time one round of five sites and a comparison of several runs, in one process and in several processes.
 

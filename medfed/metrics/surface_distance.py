@@ -56,11 +56,11 @@ def distances_to_edge(points: np.ndarray, edge: np.ndarray, spacing: tuple[float
     if len(rest):
         along_first = (_steps_along_first_axis(edge) * spacing[0]) ** 2
         for radius in RADII:
-            reach = radius * min(spacing)
+            reach, n_searched = radius * min(spacing), len(rest)
             distances[rest] = np.sqrt(_search_nearby(voxels[rest], along_first, spacing, reach))
             rest = rest[distances[rest] > reach]
-            if TREE_COST * len(rest) < len(voxels):
-                break
+            if TREE_COST * len(rest) < len(voxels) or 2 * len(rest) > n_searched:
+                break  # few are left, or the edges are far apart and a larger radius would not find most of them either
     if len(rest):
         distances[rest] = _search_everywhere(voxels[rest], edge, spacing)
     return distances
