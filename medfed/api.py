@@ -383,7 +383,7 @@ def leave_two_sites_out(
     return _compare(config, methods, True, pairs, seeds, sites, vary, out, resume, jobs, progress)
 
 
-def export(run: Run | str | Path, out: str | Path | None = None) -> Path:
+def export(run: Run | str | Path, out: str | Path | None = None, *, force: bool = False) -> Path:
     """Write the network of a finished run as a MONAI bundle.
 
     A bundle is a folder of weights, configs and documentation that MONAI can run without medfed.
@@ -391,16 +391,18 @@ def export(run: Run | str | Path, out: str | Path | None = None) -> Path:
     Args:
         run: a `Run`, or the folder of one.
         out: folder of the bundle; None writes it to a folder in `bundle/` in the run's folder, named after the task.
+        force: True exports the model although it did not learn: a trivial prediction or the initial weights are as good
+            (`learning` in `summary.json`). The bundle's README then says so.
 
     Returns:
         The folder of the bundle.
 
     Raises:
-        UserError: if the run is not finished or damaged.
+        UserError: if the run is not finished or damaged, or if the model did not learn and `force` is false.
     """
     source = run.folder if isinstance(run, Run) else run
     check_arguments(run=source, out=out)
-    return export_bundle(Path(source), None if out is None else Path(out))
+    return export_bundle(Path(source), None if out is None else Path(out), force)
 
 
 def compare(

@@ -6,9 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from tqdm import tqdm
-
 from medfed.cli.program import run_program
+from medfed.cli.progress import ProgressBar
 from medfed.config.schema import load
 from medfed.core import registry
 from medfed.core.files import write_atomically
@@ -83,7 +82,7 @@ def _fetch(args: argparse.Namespace) -> int:
 
 
 def _bar(text: str, quiet: bool) -> Progress:
-    return lambda items: tqdm(items, desc=text, unit="case", disable=quiet, dynamic_ncols=True, leave=False)
+    return lambda items: ProgressBar(items, desc=text, unit="case", disable=quiet, leave=False)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
                         help="folder of the bundle (default: in RUN/bundle, named after the anatomy and the task)")
     parser.add_argument("--check", action="store_true",
                         help="only check that a bundle is complete and that its configs run no code")
+    parser.add_argument("--force", action="store_true", help="export the model although it did not learn")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     args = parser.parse_args(argv)
     return run_program("medfed.export", lambda: _check(args) if args.check else _export(args))
@@ -49,7 +50,7 @@ def _check(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     with warnings.catch_warnings(record=True) as notices:
         warnings.simplefilter("always", UserWarning)
-        out = export(args.run, args.out)
+        out = export(args.run, args.out, force=args.force)
     for notice in notices:
         if "model.ts" in str(notice.message):
             print(f"note: {notice.message}", file=sys.stderr)
@@ -64,9 +65,9 @@ def _export(args: argparse.Namespace) -> int:
 class _CallableModule(types.ModuleType):
     """A module that can be called as `medfed.api.export`, because `medfed.export` is both a program and a function."""
 
-    def __call__(self, run: api.Run | str | Path, out: str | Path | None = None) -> Path:
+    def __call__(self, run: api.Run | str | Path, out: str | Path | None = None, *, force: bool = False) -> Path:
         """Write the model of a finished run as a MONAI bundle; arguments as `medfed.api.export`."""
-        return export(run, out)
+        return export(run, out, force=force)
 
 
 sys.modules[__name__].__class__ = _CallableModule

@@ -6,9 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from tqdm import tqdm
-
 from medfed.cli.program import run_program
+from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.outputs.report.page import build_page
@@ -63,8 +62,8 @@ def write_report(runs: list[Path], out: Path, quiet: bool = True) -> int:
         UserError: if a folder contains neither a finished run nor a comparison with a finished run, or if a file in a
             folder is damaged.
     """
-    def with_progress(jobs: list) -> tqdm:
-        return tqdm(jobs, desc="reading", unit="run", disable=quiet or len(jobs) < 2, leave=False, dynamic_ncols=True)
+    def with_progress(jobs: list) -> ProgressBar:
+        return ProgressBar(jobs, desc="reading", unit="run", disable=quiet or len(jobs) < 2, leave=False)
 
     page = build_page(*read_runs(runs, with_progress)).encode()
     write_atomically(out, page)

@@ -10,6 +10,7 @@ from medfed import api
 from medfed.cli.program import add_common_flags, add_config_argument, add_jobs_flag, overrides, run_program
 from medfed.config.schema import load
 from medfed.experiments.run import default_folder
+from medfed.outputs.tables.learning import did_not_learn
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -39,7 +40,9 @@ def _train(args: argparse.Namespace) -> int:
     )
     print(run)
     print(f"\nAll files are in {run.folder}: cases.csv, summary.json, figures/, model.safetensors, ledger.csv.")
-    print(f"To write a MONAI bundle: python -m medfed.export {shlex.quote(str(run.folder))}")
+    export = f"python -m medfed.export {shlex.quote(str(run.folder))}"
+    print(f"The model did not learn. To write a MONAI bundle in spite of that: {export} --force"
+          if did_not_learn(run.summary) else f"To write a MONAI bundle: {export}")
     return 0
 
 

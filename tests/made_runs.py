@@ -42,8 +42,9 @@ def mask_rows(sites: list[str], unseen: str, shift: float = 0.0, n: int = 7, str
             dice = 0.0 if missed else round(0.9 - 0.05 * place - 0.01 * k + shift, 4)
             rows.append({"site": site, "role": "unseen" if site == unseen else "seen", "patient": f"p{k}",
                          "structure": structure, "status": "missed" if missed else "ok", **dict.fromkeys(METRICS),
-                         "dice": dice, "hd95_px": 90.0 if missed else 4.0 + k, "hd_px": 90.0 if missed else 5.0 + k,
-                         "assd_px": 90.0 if missed else 2.0 + k,
+                         "dice": dice, "hd95_percent_of_diagonal": 90.0 if missed else 4.0 + k,
+                         "hd_percent_of_diagonal": 90.0 if missed else 5.0 + k,
+                         "assd_percent_of_diagonal": 90.0 if missed else 2.0 + k,
                          "hd95_pooled_vx": 90.0 if missed else 4.0 + k})  # fmt: skip
     return rows
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 
-from tqdm import tqdm
-
 from medfed.auditing import linkage, membership, reconstruction, site_identification
 from medfed.auditing.report_text import METHOD_NOTES, NOT_TRIED
 from medfed.auditing.sharing import SharedStatistics
+from medfed.cli.progress import ProgressBar
 from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.registry import suggestion
@@ -79,8 +78,8 @@ def audit(
         + site_identification.N_REPEATS
         + site_identification.MAX_LEFT_OUT
     )
-    with warnings.catch_warnings(), tqdm(
-        total=steps, desc="auditing", unit="step", disable=quiet, dynamic_ncols=True, leave=False
+    with warnings.catch_warnings(), ProgressBar(
+        total=steps, desc="auditing", unit="step", disable=quiet, leave=False
     ) as bar:
         warnings.simplefilter("ignore")  # about few or blank images; warnings about the site itself were shown above
         measured, images = _measure(own, others, held_out, n_images, n_gallery, _mirror_axis(dataset), bar.update)
@@ -122,7 +121,7 @@ def _measure(
 
 def _held_out(dataset: Dataset, task: Task, split: Split) -> Samples | None:
     """Return the site's validation and test images, which the shared statistics are not computed from."""
-    with tqdm(disable=True) as bar:
+    with ProgressBar(disable=True) as bar:
         return SiteImages(dataset, task, bar).samples([*split.validation, *split.test])
 
 

@@ -1,19 +1,90 @@
-"""The progress bar of a federation."""
+"""Progress of a program: bars on a terminal, and a plain line now and then in a log file."""
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any, ClassVar
 
 from tqdm import tqdm
 
 OnTraining = Callable[[int, int], None]  # called with the trainings of sites that are done, and of all rounds
-FILE_INTERVAL_S = 60.0  # between two states of the bar in a log file
+LINE_INTERVAL_S = 30.0  # between two lines of a program whose progress does not go to a terminal
+LINE, LINE_WITHOUT_TOTAL = "{percentage:3.0f}%, {n_fmt}/{total_fmt}, {remaining} left", "{n_fmt}, {elapsed}"
+
+
+class ProgressBar(tqdm):
+    """A progress bar of tqdm, which becomes plain lines if standard error is no terminal, for example a log file.
+
+    A program then prints a line at most every 30 seconds, however many bars it has. A line shows all bars that are
+    open, the outermost first. It ends with a line feed and contains no carriage return. In a Jupyter notebook, bars are
+    drawn as on a terminal.
+
+    Args:
+        args: positional arguments of `tqdm.tqdm`, such as the iterable.
+        options: keyword arguments of `tqdm.tqdm`, except `file`.
+    """
+
+    _last_line_s: ClassVar[float] = time.monotonic()  # of all bars of the program
+    _numbers: ClassVar[Iterator[int]] = itertools.count()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._number = next(self._numbers)  # an inner bar is created after the outer ones
+        super().__init__(*args, dynamic_ncols=True, **options)
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
+        """Draw the bar, or print a line; tqdm calls this method.
+
+        Args:
+            msg: text to draw instead of the bar; "" if the bar is removed. Lines do not use it.
+            pos: line of the terminal, counted from the cursor. Lines do not use it.
+
+        Returns:
+            Whether the bar was drawn on a terminal.
+        """
+        if _can_redraw():
+            return bool(super().display(msg, pos))
+        now_s = time.monotonic()
+        if msg is None and now_s - ProgressBar._last_line_s >= LINE_INTERVAL_S:
+            ProgressBar._last_line_s = now_s
+            bars = [bar for bar in tqdm._instances if isinstance(bar, ProgressBar) and not bar.disable]
+            outermost_first = sorted(bars, key=lambda bar: bar._number)
+            print("; ".join(bar._line() for bar in outermost_first), file=sys.stderr, flush=True)
+        return False
+
+    def clear(self, nolock: bool = False) -> None:
+        """Remove the bar from a terminal before another text is printed there; tqdm calls this method.
+
+        Args:
+            nolock: whether the caller holds tqdm's lock.
+        """
+        if _can_redraw():
+            super().clear(nolock)
+
+    def close(self) -> None:
+        """Remove the bar, or leave its last state on the terminal, as its option `leave` says."""
+        if not _can_redraw():
+            self.leave = False
+        super().close()
+
+    def _line(self) -> str:
+        """Return the state of the bar as text without the bar itself."""
+        own = self.bar_format and self.bar_format.replace("|{bar}|", ",")
+        form = own or ("{desc}: " if self.desc else "") + (LINE if self.total else LINE_WITHOUT_TOTAL)
+        return " ".join(self.format_meter(**self.format_dict | {"bar_format": form}).split())
+
+
+def _can_redraw() -> bool:
+    """Return whether a text on standard error can be replaced by another one."""
+    stream = sys.stderr
+    return stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel"))
 
 
 class RoundProgress(AbstractContextManager):
-    """Draw one progress bar that counts the updates of all sites over all rounds.
+    """Draw one progress bar that counts the updates of all sites over all rounds, as `ProgressBar` does.
 
     The text of the bar shows the round, the site that trains, the training step and the last validation score.
 
@@ -31,13 +102,11 @@ class RoundProgress(AbstractContextManager):
     ) -> None:
         self._n_done, self._n_all, self._on_training = rounds_done * n_sites, rounds * n_sites, on_training
         self._rounds, self._round, self._score = rounds, rounds_done + 1, ""
-        self._bar = tqdm(
+        self._bar = ProgressBar(
             total=rounds * n_sites,
             initial=rounds_done * n_sites,
             disable=quiet,
             unit="site",
-            mininterval=0.1 if sys.stderr is not None and sys.stderr.isatty() else FILE_INTERVAL_S,
-            dynamic_ncols=True,
             bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} sites, {remaining} left",
         )
 

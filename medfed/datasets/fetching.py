@@ -6,8 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from tqdm import tqdm
-
+from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
 
 TIMEOUT_S = 30  # without a byte from the server
@@ -72,7 +71,7 @@ def _fetch(url: str, target: Path, sha256: str | None, quiet: bool) -> str:
     registry, urls = {target.name: sha256}, {target.name: url}
     files = pooch.create(target.parent, base_url="", registry=registry, urls=urls, retry_if_failed=N_RETRIES)
     # pooch takes a progress bar whose truth value is True, so the total is 1 until the server has sent the size.
-    with tqdm(total=1, desc=target.name, unit="B", unit_scale=True, disable=quiet, dynamic_ncols=True) as bar:
+    with ProgressBar(total=1, desc=target.name, unit="B", unit_scale=True, disable=quiet) as bar:
         downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=CHUNK_BYTES, timeout=TIMEOUT_S)
         if url.startswith("doi:"):
             downloader = pooch.DOIDownloader(progressbar=bar, chunk_size=CHUNK_BYTES, timeout=TIMEOUT_S)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import safetensors.torch
-from tqdm import tqdm
 
+from medfed.cli.progress import ProgressBar
 from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
@@ -50,7 +50,7 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
     if name not in (known := dataset.site_names()):
         raise UserError(f"{dataset.root}: has no folder of the validation site '{name}'. {suggestion(name, known)}")
     task = build_task(config, dataset)
-    with tqdm(disable=True) as bar:
+    with ProgressBar(disable=True) as bar:
         samples = SiteImages(dataset, task, bar).samples(dataset.cases_by_site([name])[name])
     if samples is None:
         raise UserError(f"{dataset.root}: the site {name} has no images to validate on; add some")

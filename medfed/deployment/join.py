@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from medfed.cli.progress import ProgressBar
 from medfed.config import strict_yaml, validation
 from medfed.config.schema import Config, changed, load
 from medfed.core.errors import UserError
@@ -188,7 +187,7 @@ def _take_part(site: str, kit: Kit, folder: Path, quiet: bool, lock: int) -> Non
     """Run FLARE's client until the final model has been received."""
     kit.start(folder / "flare.log", lock)
     try:
-        with tqdm(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
+        with ProgressBar(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
             while not (folder / MODEL).is_file():
                 if kit.has_ended():
                     raise UserError(f"FLARE's client ended before the federation; see {folder / 'flare.log'}, then "

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
+from medfed.cli.progress import ProgressBar
 from medfed.datasets.base import Case, Dataset
 from medfed.experiments.setup import Experiment
 from medfed.experiments.unseen_batch_norm import unseen_bn_of, weights_of_nearest_site, with_batch_statistics
@@ -55,7 +55,7 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
     n_cases = sum(len(cases) for role in (seen, *others.values()) for cases in role.values())
     own = {} if experiment.clients else {site.name: site for site in experiment.sites}
     result = EvaluationResult()
-    with tqdm(total=n_cases, desc="testing", unit="case", disable=quiet, dynamic_ncols=True, leave=False) as bar:
+    with ProgressBar(total=n_cases, desc="testing", unit="case", disable=quiet, leave=False) as bar:
         for role, sites in {"seen": seen, **others}.items():
             for name, cases in sites.items():
                 if not cases:  # a source site may have no test patients
@@ -146,7 +146,7 @@ def unseen_samples(experiment: Experiment) -> dict[str, Any]:
 
 
 def _score_site(
-    task: Task, dataset: Dataset, network: nn.Module, cases: Sequence[Case], role: str, bar: tqdm
+    task: Task, dataset: Dataset, network: nn.Module, cases: Sequence[Case], role: str, bar: ProgressBar
 ) -> EvaluationResult:
     """Score the cases of one site; warn about unusual images of the unseen site, which nobody has read before."""
     counts: Counter[str] = Counter()

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tqdm import tqdm
-
+from medfed.cli.progress import ProgressBar
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.splits import Split
 from medfed.tasks.task import MAX_CACHE_BYTES, Task
@@ -32,7 +31,7 @@ class SiteImages:
 
     dataset: Dataset
     task: Task
-    bar: tqdm
+    bar: ProgressBar
     n_cases: int | None = None
     max_cache_bytes: int = MAX_CACHE_BYTES
     notices: Counter[tuple[str, str]] = field(default_factory=Counter)

@@ -15,9 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
-from medfed.cli.progress import OnTraining
+from medfed.cli.progress import OnTraining, ProgressBar
 from medfed.config.schema import Config, load_text, resolved, to_yaml
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError, argument
@@ -270,7 +268,7 @@ class _Progress(AbstractContextManager):
         self._n_runs, self._n_done, self._lock = n_runs, n_done, threading.Lock()
         self._shares: dict[str, float] = {}
         # Finished runs count as `initial`, so the time left is that of the others.
-        self._bar = tqdm(total=n_runs, initial=n_done, disable=quiet, dynamic_ncols=True, position=position,
+        self._bar = ProgressBar(total=n_runs, initial=n_done, disable=quiet, position=position,
                          bar_format="{desc} {percentage:3.0f}%|{bar}| {remaining} left")  # fmt: skip
 
     @contextmanager

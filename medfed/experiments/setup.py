@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
+from medfed.cli.progress import ProgressBar
 from medfed.config.schema import ONLY_FOR_GPUS, Config, to_yaml
 from medfed.core import registry
 from medfed.core.determinism import allow_faster_algorithms
@@ -152,7 +152,7 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
     patients_of, share = _patients_of(splits, clients)
     validation_site: ValidationSite | None = None
     sites: list[Site] = []
-    with tqdm(disable=True) as bar:
+    with ProgressBar(disable=True) as bar:
         images = SiteImages(dataset, task, bar, _n_cases(patients_of.get(name, splits.get(name)) for name in names))
         for name in names:
             if name == config.federation.validation_site:
@@ -379,8 +379,8 @@ def _read_sites(
 ) -> tuple[list[Site], ValidationSite | None]:
     """Build the sites that train and the validation site; read their images and the test images of source sites."""
     patients_of, share = _patients_of(splits, clients)
-    with tqdm(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
-              disable=quiet, dynamic_ncols=True, leave=False) as bar:
+    with ProgressBar(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
+                     disable=quiet, leave=False) as bar:
         name = build.config.federation.validation_site
         images = SiteImages(dataset, build.task, bar, _n_cases([*patients_of.values(), splits.get(name)]))
         sites = [build.site(name, patients, images, share) for name, patients in patients_of.items()]
@@ -401,4 +401,4 @@ def progress_bar(text: str) -> Progress:
     Returns:
         A function that takes an iterable and returns an iterable with the same items.
     """
-    return lambda items: tqdm(items, desc=text, dynamic_ncols=True, leave=False)
+    return lambda items: ProgressBar(items, desc=text, leave=False)

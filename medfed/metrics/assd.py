@@ -9,7 +9,10 @@ from medfed.metrics.metric import DISTANCE
 
 
 class AverageSurfaceDistance(MaskMetric):
-    """Mean distance of the edge voxels of both masks to the other mask's edge, in mm (pixels without a voxel size)."""
+    """Mean distance of the edge voxels of both masks to the other mask's edge.
+
+    The unit is mm, or percent of the image's diagonal if the voxel size is unknown.
+    """
 
     name = "assd"
     label = "ASSD"

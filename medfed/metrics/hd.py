@@ -7,7 +7,10 @@ from medfed.metrics.metric import DISTANCE
 
 
 class HausdorffDistance(MaskMetric):
-    """Largest distance of an edge voxel of one mask to the other mask's edge, in mm (pixels without a voxel size)."""
+    """Largest distance of an edge voxel of one mask to the other mask's edge.
+
+    The unit is mm, or percent of the image's diagonal if the voxel size is unknown.
+    """
 
     name = "hd"
     label = "HD"

@@ -11,8 +11,8 @@ from medfed.metrics.metric import DISTANCE
 class HausdorffDistance95(MaskMetric):
     """Larger of the two 95th percentiles of the surface distances, from prediction to reference and back.
 
-    The unit is mm, or pixels if the voxel size is unknown. MONAI's `HausdorffDistanceMetric(percentile=95)` gives the
-    same value.
+    The unit is mm, or percent of the image's diagonal if the voxel size is unknown. MONAI's
+    `HausdorffDistanceMetric(percentile=95)` gives the same value in mm or pixels.
     """
 
     name = "hd95"
@@ -20,7 +20,6 @@ class HausdorffDistance95(MaskMetric):
     unit = DISTANCE
     higher_is_better = False
     note = "HD95 is the larger of the two directed 95th percentiles of the surface distances (MONAI's definition)"
-    in_voxels = "hd95_pooled_vx"
 
     def value(self, masks: MaskPair) -> float:
         """Return the 95 % Hausdorff distance (HD95) of two masks.

@@ -12,12 +12,16 @@ from medfed.metrics.mask_metric import MaskMetric, MaskPair
 
 
 class PooledHausdorffDistance95(MaskMetric):
-    """95th percentile of the surface distances of both directions together, always in voxels."""
+    """95th percentile of the surface distances of both directions together, always in voxels.
+
+    There is no mean over images without a voxel size, because their sizes may differ.
+    """
 
     name = "hd95_pooled_vx"
     label = "HD95"
     unit = "voxels, pooled"
     higher_is_better = False
+    note = "The pooled HD95 in voxels has no mean over images without a voxel size, whose sizes may differ"
 
     def value(self, masks: MaskPair) -> float:
         """Return the 95th percentile of all surface distances of two masks, in voxels.

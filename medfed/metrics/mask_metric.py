@@ -2,7 +2,8 @@
 
 Edges and surface distances are those of MONAI, computed faster and once for all metrics of a pair of masks. Two things
 that MONAI lacks are added: a rule for empty masks (MONAI's HD95 is NaN for a missed organ, and its mean skips NaN), and
-the unit in the column's name.
+the unit in the column's name. Images without a voxel size may differ in size, and a mean over their distances in pixels
+has no meaning: a distance of such an image is a percentage of the image's diagonal.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from medfed.core.errors import UserError, argument
-from medfed.metrics.metric import DISTANCE, Metric, all_columns
+from medfed.metrics.metric import DISTANCE, Metric, all_columns, metric_columns
 from medfed.metrics.surface_distance import distances_to_edge, mask_edge
 
 Mask = torch.Tensor | np.ndarray
@@ -163,7 +164,7 @@ class MaskMetric(Metric):
 
         Returns:
             The value of the metric, or None if the value is unknown. A fraction is in [0, 1]. A distance is in mm if
-            the voxel size is known, otherwise in pixels.
+            the voxel size is known, otherwise in pixels; `compute_mask_metrics` converts pixels.
         """
         raise NotImplementedError
 
@@ -192,12 +193,13 @@ def compute_mask_metrics(
         spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
 
     Returns:
-        One entry per metric, by the metric's name, and "status". A distance has two entries, NAME_mm and NAME_px. If
-        the voxel size is known, NAME_mm has the value and NAME_px is None; otherwise NAME_px has the value and NAME_mm
-        is None. A value that is not finite becomes None. "status" is "ok" (no mask is empty), "missed" (only the
-        predicted mask is empty), "false_alarm" (only the true mask is empty) or "absent" (both masks are empty). For
-        "missed" and "false_alarm", each metric has its worst value, as `MaskMetric.value_of_failure` returns it. For
-        "absent", all values are None.
+        One entry per metric, by the metric's name, and "status". A distance has two entries, one of which is None:
+        NAME_mm is the distance in mm if the voxel size is known; otherwise NAME_percent_of_diagonal is the distance in
+        percent of the length of the image's diagonal, in [0, 100]. A value that is not finite becomes None. "status" is
+        "ok" (no mask is empty), "missed" (only the predicted mask is empty), "false_alarm" (only the true mask is
+        empty) or "absent" (both masks are empty). For "missed" and "false_alarm", each metric has its worst value, as
+        `MaskMetric.value_of_failure` returns it; a distance is then 100 % of the diagonal. For "absent", all values are
+        None.
 
     Raises:
         ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is not
@@ -208,11 +210,11 @@ def compute_mask_metrics(
     masks = MaskPair.from_masks(prediction, reference, spacing_mm)
     row: dict[str, object] = {column.key: None for column in all_columns(metrics)}
     if masks.status != ABSENT:
-        unit = "px" if masks.spacing is None else "mm"
         for metric in metrics:
-            value = _value(metric, masks)
-            key = f"{metric.name}_{unit}" if metric.unit == DISTANCE else metric.name
-            row[key] = None if value is None or not math.isfinite(value) else float(value)
+            value, column = _value(metric, masks), metric_columns(metric)[0]
+            if metric.unit == DISTANCE and masks.spacing is None:
+                value, column = value and 100 * value / masks.diagonal(), metric_columns(metric)[1]
+            row[column.key] = None if value is None or not math.isfinite(value) else float(value)
     return row | {"status": masks.status}
 
 

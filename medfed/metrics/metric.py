@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, ClassVar
 
-DISTANCE = "mm or px"  # unit of a distance: millimetres if the voxel size is known, else pixels
-DISTANCE_UNITS = ("mm", "px")
+PERCENT_OF_DIAGONAL = "% of diagonal"  # the length of the image's diagonal is 100
+DISTANCE = f"mm or {PERCENT_OF_DIAGONAL}"  # unit of a distance: millimetres if the voxel size is known
+DISTANCE_UNITS = {"mm": "mm", "percent_of_diagonal": PERCENT_OF_DIAGONAL}  # end of a column's name: unit
 MAX_DECIMALS = 10
-DECLARED_FIELDS = ("name", "label", "unit", "higher_is_better", "decimals", "limits", "note", "in_voxels")
+DECLARED_FIELDS = ("name", "label", "unit", "higher_is_better", "decimals", "limits", "note")
 
 
 class Metric:
@@ -19,17 +20,15 @@ class Metric:
 
     Attributes:
         name: the metric's name in files, a Python identifier. A distance has one column per unit, `NAME_mm` and
-            `NAME_px`.
+            `NAME_percent_of_diagonal`.
         label: the name in tables and figures.
-        unit: "%" for a fraction, which is stored in [0, 1] and printed times 100; `DISTANCE` for a distance in mm or
-            pixels; any other unit as text; "" for none.
+        unit: "%" for a fraction, which is stored in [0, 1] and printed times 100; `DISTANCE` for a distance in mm or,
+            without a voxel size, in percent of the image's diagonal; any other unit as text; "" for none.
         higher_is_better: whether a larger value is better.
         decimals: number of digits after the point when printed.
         limits: the smallest and largest possible value, as stored, for the axes of figures; None takes the limits of
             the values.
         note: a sentence that is printed with each table that shows the metric; "" for none.
-        in_voxels: for a distance, name of the column in voxels that figures show if some cases have mm and others
-            pixels; "" for none.
     """
 
     name: ClassVar[str]
@@ -39,7 +38,6 @@ class Metric:
     decimals: ClassVar[int] = 2
     limits: ClassVar[tuple[float, float] | None] = None
     note: ClassVar[str] = ""
-    in_voxels: ClassVar[str] = ""
 
     def missing_declarations(self) -> list[str]:
         """Return the names of the attributes that every metric must define and this class does not define.
@@ -81,20 +79,20 @@ class Column:
 def metric_columns(metric: Metric) -> tuple[Column, ...]:
     """Return the columns of a metric; a column is the metric in one of its units.
 
-    A distance has two columns: one in mm, and one in pixels ("px") for images without a voxel size. Any other metric
-    has one column.
+    A distance has two columns: one in mm, and one in percent of the image's diagonal ("% of diagonal") for images
+    without a voxel size. Any other metric has one column.
     """
     if metric.unit == DISTANCE:
-        return tuple(Column(f"{metric.name}_{unit}", unit, metric) for unit in DISTANCE_UNITS)
+        return tuple(Column(f"{metric.name}_{end}", unit, metric) for end, unit in DISTANCE_UNITS.items())
     return (Column(metric.name, metric.unit, metric),)
 
 
 def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
     """Return the columns of several metrics in the order in which files contain them.
 
-    A column is a metric in one unit: a distance has one column in mm and one column in pixels, any other metric has one
-    column. The columns are in the order of the metrics, with one exception: of distances that directly follow each
-    other, first all columns in mm are returned, then all columns in pixels.
+    A column is a metric in one unit: a distance has one column in mm and one column in percent of the image's diagonal,
+    any other metric has one column. The columns are in the order of the metrics, with one exception: of distances that
+    directly follow each other, first all columns in mm are returned, then all others.
     """
     result: list[Column] = []
     for _, group in groupby(metrics, key=lambda metric: metric.unit == DISTANCE):
@@ -112,8 +110,8 @@ def describe_metric(metric: Metric) -> dict[str, Any]:
         metric: the metric to describe.
 
     Returns:
-        "name", "label", "unit", "higher_is_better", "decimals", "limits" (a list of two numbers, or None), "note" and
-        "in_voxels": the attributes of `Metric` by name.
+        "name", "label", "unit", "higher_is_better", "decimals", "limits" (a list of two numbers, or None) and "note":
+        the attributes of `Metric` by name.
     """
     facts = {name: getattr(metric, name) for name in DECLARED_FIELDS}
     return facts | {"limits": None if metric.limits is None else list(metric.limits)}

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from medfed.api import Comparison
 from medfed.datasets.base import Dataset
+from medfed.metrics.trivial import ALL_FOREGROUND, NO_FOREGROUND, constant_dice, mean_mask, small_mask
 from medfed.outputs.tables.comparison_row import BASELINE
 from medfed.tasks.scoring import ALL
 
-GRID = 64  # side length in pixels of the masks for the mean mask
-THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the mean mask
 Masks = Mapping[str, Sequence[np.ndarray]]  # (S, H, W, D) masks of 0 and 1 by site
 
 
@@ -75,13 +72,13 @@ def trivial_dice(masks: Masks, structures: Sequence[str], unseen: Sequence[str])
     best = {}
     for index, name in enumerate(structures):
         own = {site: [mask[index].astype(np.float64) for mask in of_site] for site, of_site in masks.items()}
-        scores: dict[str, list[float]] = {"no pixel is foreground": [], "every pixel is foreground": [],
+        scores: dict[str, list[float]] = {NO_FOREGROUND: [], ALL_FOREGROUND: [],
                                           "the mean mask of the source sites": []}  # fmt: skip
         for site in unseen:
             sources = [mask for other, of_site in own.items() if other != site for mask in of_site]
-            predictions = (np.zeros(1), np.ones(1), _mean_mask(sources))
+            predictions = (np.zeros(1), np.ones(1), mean_mask(sources))
             for values, prediction in zip(scores.values(), predictions, strict=True):
-                values.append(fmean(_dice(prediction, mask) for mask in own[site]))
+                values.append(fmean(constant_dice(prediction, mask) for mask in own[site]))
         label = max(scores, key=lambda key: fmean(scores[key]))
         best[name] = Trivial(100 * fmean(scores[label]), label)
     return best
@@ -99,7 +96,7 @@ def read_masks(dataset: Dataset) -> dict[str, list[np.ndarray]]:
     masks: dict[str, list[np.ndarray]] = {}
     for site in dataset.site_names():
         volumes = (dataset.read_mask(case, []).as_tensor() for case in dataset.cases(site))
-        masks[site] = [_resized(volume) for volume in volumes]
+        masks[site] = [small_mask(volume) for volume in volumes]
     return masks
 
 
@@ -118,25 +115,3 @@ def baseline_score(comparison: Comparison, structure: str, metric: str) -> float
     lines = [line for block in blocks for line in block.lines if line.method.partition(",")[0] == BASELINE]
     means = [[cell.mean for cell in line.cells if cell] for line in lines]
     return max((fmean(values) for values in means if values), default=None)
-
-
-def _resized(mask: torch.Tensor) -> np.ndarray:
-    """Return a mask (S, H, W, D) on the small grid."""
-    slices = mask.float().permute(3, 0, 1, 2)
-    small = F.interpolate(slices, size=(GRID, GRID), mode="nearest")
-    return small.permute(1, 2, 3, 0).to(torch.uint8).numpy()
-
-
-def _mean_mask(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean of all slices (H, W, 1) as a mask, at the threshold with the best mean Dice on these masks."""
-    total = sum(mask.sum(axis=-1) for mask in masks)
-    mean = (total / sum(mask.shape[-1] for mask in masks))[..., None]
-    options = [(mean >= threshold * mean.max()).astype(np.float64) for threshold in THRESHOLDS]
-    return max(options, key=lambda option: fmean(_dice(option, mask) for mask in masks))
-
-
-def _dice(prediction: np.ndarray, mask: np.ndarray) -> float:
-    """Return the Dice of a prediction that is the same for all slices; 1 if both masks are empty."""
-    whole = np.broadcast_to(prediction, mask.shape)
-    size = whole.sum() + mask.sum()
-    return float(2 * (whole * mask).sum() / size) if size else 1.0

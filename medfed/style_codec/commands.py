@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
+from medfed.cli.progress import ProgressBar
 from medfed.core.device import pick_device
 from medfed.core.errors import UserError
 from medfed.core.files import read_with_checksum, sha256_digest, write_atomically
@@ -109,7 +109,7 @@ def _start_or_resume(folder: RunFolder, training: CodecTraining, resume: bool) -
 def _train(folder: Path, training: CodecTraining, args: argparse.Namespace) -> None:
     """Do the remaining training steps, with a progress bar and checkpoints."""
     steps = training.recipe.steps
-    with tqdm(total=steps, initial=training.step, unit="step", disable=args.quiet, dynamic_ncols=True) as bar:
+    with ProgressBar(total=steps, initial=training.step, unit="step", disable=args.quiet) as bar:
         while training.step < steps:
             losses = training.train_step()
             bar.update(1)
@@ -209,6 +209,6 @@ def _command(recipe: Recipe, args: argparse.Namespace) -> str:
 def _progress_bar(text: str, quiet: bool) -> Progress:
     """Return a function that wraps an iterable with a progress bar."""
     def wrap(items: Any) -> Any:
-        return tqdm(items, desc=text, unit="image", disable=quiet, dynamic_ncols=True, leave=False)
+        return ProgressBar(items, desc=text, unit="image", disable=quiet, leave=False)
 
     return wrap

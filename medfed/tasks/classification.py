@@ -219,6 +219,22 @@ class Classification(Task):
         is_correct = self.probabilities(network, samples).argmax(dim=1) == samples.labels
         return {"score": float(is_correct.double().mean())}
 
+    def trivial_scores(self, training: ImageSamples, samples: ImageSamples) -> dict[str, float]:
+        """Compute the accuracy of the predictions that give every image the same class; one for each class.
+
+        The class is not chosen by the site's own most frequent class: one prediction is compared for all sites, so that
+        sites with different shares of the classes do not have an easier one.
+
+        Args:
+            training: the site's training images; not used.
+            samples: the images to score; only their classes are read.
+
+        Returns:
+            The share of the images of each class, by a description of the prediction.
+        """
+        counts = torch.bincount(samples.labels, minlength=self.out_channels).double() / len(samples)
+        return {f"every image is '{name}'": share for name, share in zip(self.classes, counts.tolist(), strict=True)}
+
     @torch.no_grad()
     def probabilities(self, network: nn.Module, samples: ImageSamples) -> Tensor:
         """Predict the class probabilities of all samples: the softmax of the logits.

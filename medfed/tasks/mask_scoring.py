@@ -24,13 +24,14 @@ from medfed.metrics.hd import HausdorffDistance
 from medfed.metrics.hd95 import HausdorffDistance95
 from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
 from medfed.metrics.mask_metric import ABSENT, MISSED, OK, STATUSES
-from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
+from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, Column, Metric, metric_columns
 from medfed.metrics.summary import ROLES, VALIDATION, Group, bootstrap_indices, wilcoxon_test
 from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 MASK_METRICS: tuple[Metric, ...] = (
     Dice(), HausdorffDistance(), HausdorffDistance95(), AverageSurfaceDistance(), PooledHausdorffDistance95(),
 )  # fmt: skip
+IN_VOXELS_OF_FILE = PooledHausdorffDistance95.name  # no mean without a voxel size: the sizes of the images may differ
 CASE = ("site", "patient", "structure")
 
 
@@ -65,6 +66,8 @@ class MaskScoring(Scoring):
     notes = (
         "A missed organ or a false alarm counts as Dice 0 and as a distance of the image diagonal; a structure that is "
         "absent from reference and prediction is left out",
+        f"A distance is in mm if the image file states its voxel size, and otherwise in {PERCENT_OF_DIAGONAL} of the "
+        "image, because the sizes of the images may differ",
     )
     score_description = "mean over cases"
     failure_heading = "missed"
@@ -105,7 +108,7 @@ class MaskScoring(Scoring):
         count = {f"n_{status}": sum(row["status"] == status for row in rows) for status in STATUSES[1:]}
         group: Group = {"n": len(rows) - count["n_absent"]} | count
         for column in self.columns:
-            in_rows = (row[column.key] for row in rows)
+            in_rows = (self._comparable_value(row, column.key) for row in rows)
             values = np.array([value for value in in_rows if value is not None], dtype=np.float64)
             scores: dict[str, Any] = {"n": len(values), "mean": None, "sd": None, "low": None, "high": None}
             if len(values):
@@ -202,7 +205,7 @@ class MaskScoring(Scoring):
             The mean as stored: Dice is in [0, 1], a distance is in the unit of the column. None if one of the remaining
             rows has no value in the column, or if no row remains.
         """
-        values = [row.get(key) for row in rows if self.is_case(row)]
+        values = [self._comparable_value(row, key) for row in rows if self.is_case(row)]
         defined = [value for value in values if value is not None]
         return fmean(defined) if defined and len(defined) == len(values) else None
 
@@ -213,7 +216,7 @@ class MaskScoring(Scoring):
             rows: rows with the scores of one structure of one patient each.
             key: name of the column, such as "dice" or "hd95_mm".
         """
-        return any(row.get(key) is not None for row in rows)
+        return any(self._comparable_value(row, key) is not None for row in rows)
 
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
         """Compare two methods by a paired Wilcoxon signed-rank test over patients and structures.
@@ -266,9 +269,8 @@ class MaskScoring(Scoring):
 
         Args:
             rows: the rows that are drawn, one per patient and structure. The rows decide the unit of a distance: mm if
-                all rows have a value in mm, pixels if all rows have a value in pixels. Otherwise the variant of the
-                metric in voxels is shown. A metric without such a variant is then left out. Rows whose structure is in
-                neither mask do not count.
+                all rows have a value in mm, percent of the image's diagonal if all rows have such a value. Otherwise
+                the distance is left out. Rows whose structure is in neither mask do not count.
         """
         main_names = (self.metrics[0].name, *self.chosen)
         values = []
@@ -281,17 +283,25 @@ class MaskScoring(Scoring):
         return values
 
     def _common_column(self, metric: Metric, rows: Sequence[Mapping]) -> Column | None:
-        """Return the column of a metric in a unit that all cases have.
-
-        If there is no such unit, return the column in voxels if the metric has one; otherwise None.
-        """
-        if metric.unit != DISTANCE:
-            return metric_columns(metric)[0]
-        present = [row for row in rows if self.is_case(row)]
-        for column in metric_columns(metric):
-            if present and all(row.get(column.key) is not None for row in present):
+        """Return the column of a metric in a unit that all cases have; None if there is no such unit."""
+        columns, present = metric_columns(metric), [row for row in rows if self.is_case(row)]
+        if metric.unit != DISTANCE and metric.name != IN_VOXELS_OF_FILE:
+            return columns[0]
+        for column in columns:
+            if present and all(self._comparable_value(row, column.key) is not None for row in present):
                 return column
-        return next((column for column in self.columns if column.key == metric.in_voxels), None)
+        return None
+
+    def _comparable_value(self, row: Mapping, key: str) -> float | None:
+        """Return the value of a column that can be averaged with those of other images; None if there is none.
+
+        A distance in voxels of the image file depends on the size of the image. It is None for an image without a voxel
+        size, whose other distances are in percent of the image's diagonal.
+        """
+        relative = (column.key for column in self.columns if column.unit == PERCENT_OF_DIAGONAL)
+        if key == IN_VOXELS_OF_FILE and any(row.get(name) is not None for name in relative):
+            return None
+        return row.get(key)
 
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
         """Return the sentences to print below the table of one run.

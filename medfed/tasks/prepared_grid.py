@@ -2,8 +2,8 @@
 
 Papers often score the resized images. The same prediction has another distance in pixels there than in the file: a
 fundus photograph of 800 x 800 pixels that is resized to 384 x 384 has about half. Each metric has the definition of the
-metric from which it is derived; only the grid differs. Distances are in pixels of the prepared slices, and for a volume
-in voxels, with the distance 1 between two slices.
+metric from which it is derived; only the grid differs. All prepared slices have the same size, so that their distances
+can be averaged in pixels; for a volume they are in voxels, with the distance 1 between two slices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PreparedDice(Dice):
 class _PreparedDistance(MaskMetric):
     """A distance on the prepared grid; a missed structure has the diagonal of the prepared image."""
 
-    unit, in_voxels, note = UNIT, "", ""
+    unit, note = UNIT, ""
 
     def value_of_failure(self, masks: MaskPair) -> float:
         """Return the length of the image's diagonal in voxels of the prepared grid."""

@@ -80,7 +80,8 @@ class Scoring(ABC):
     def columns(self) -> tuple[Column, ...]:
         """All columns of scores, in the order of the files; a column is a metric in one unit.
 
-        A distance has two columns, one in mm and one in pixels ("px"). Any other metric has one column.
+        A distance has two columns, one in mm and one in percent of the image's diagonal. Any other metric has one
+        column.
         """
         return all_columns(self.metrics)
 
@@ -101,7 +102,8 @@ class Scoring(ABC):
     def columns_in(self, view: str) -> tuple[Column, ...]:
         """Return the columns of scores that one kind of output shows; a column is a metric in one unit.
 
-        A distance has two columns, one in mm and one in pixels ("px"). Any other metric has one column.
+        A distance has two columns, one in mm and one in percent of the image's diagonal. Any other metric has one
+        column.
 
         Args:
             view: the kind of output: "run_table" (the table of one run), "comparison" (the table of several methods),

@@ -29,6 +29,7 @@ from medfed.losses.dice import soft_dice_loss
 from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
 from medfed.metrics.metric import Metric
 from medfed.metrics.ratio import ratio_row, vertical_ratio
+from medfed.metrics.trivial import ALL_FOREGROUND, NO_FOREGROUND
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.boundary_distance import N_LEVELS, boundary_distance
 from medfed.tasks.bundle_template import Constants
@@ -38,6 +39,7 @@ from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
 from medfed.tasks.prepared_grid import PREPARED_METRICS, prepared_scores
 from medfed.tasks.results import EvaluationResult, PackedMask
 from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Notice, Task
+from medfed.tasks.trivial_masks import MEAN_MASK, FixedMask, mean_masks
 from medfed.transforms.resize_slices import ResizeSlicesd
 
 
@@ -292,6 +294,23 @@ class Segmentation(Task):
         present = total > 0
         score = float((2 * overlap[present] / total[present]).mean()) if bool(present.any()) else 0.0
         return {"score": score, **({"boundary_distance": float(torch.stack(distances).mean())} if distances else {})}
+
+    def trivial_scores(self, training: Slices, samples: Slices) -> dict[str, float]:
+        """Compute the validation scores of three masks that are the same for every slice: empty, full, and mean.
+
+        The mean mask of each structure is that of the site's own training slices, so no mask leaves the site. It is
+        computed on a grid of 64 x 64 pixels, at the threshold with the best Dice on the training slices.
+
+        Args:
+            training: the site's training slices.
+            samples: the slices to score.
+
+        Returns:
+            The "score" of `validate` for each of the three masks, by a description of the mask.
+        """
+        mean = mean_masks(training.labels, training.patient)
+        masks = {NO_FOREGROUND: torch.zeros_like(mean), ALL_FOREGROUND: torch.ones_like(mean), MEAN_MASK: mean}
+        return {name: self.validate(FixedMask(mask), samples)["score"] for name, mask in masks.items()}
 
     def postprocessing(self, preprocessing: Compose) -> Compose:
         """Return the MONAI transforms that convert probabilities to masks.

@@ -208,6 +208,22 @@ class Task(ABC):
         """
 
     @abstractmethod
+    def trivial_scores(self, training: Any, samples: Any) -> dict[str, float]:
+        """Compute the validation scores of predictions that are the same for every image.
+
+        A model that is not better than these predictions has learned nothing from the images. A site computes them from
+        its own samples alone, so that no statistic of another site is needed.
+
+        Args:
+            training: the site's training samples, as `load` returns them.
+            samples: the samples to score.
+
+        Returns:
+            By a description of the prediction, such as "every pixel is foreground", the "score" that `validate` would
+            return for it, in [0, 1]. The descriptions are the same at all sites.
+        """
+
+    @abstractmethod
     def load(
         self,
         dataset: Dataset,

@@ -16,7 +16,9 @@ from medfed.metrics.mask_metric import MaskPair, image_diagonal
 from medfed.metrics.mask_metric import compute_mask_metrics as score_row
 from medfed.tasks.mask_scoring import MASK_METRICS
 
-COLUMNS = ("dice", "hd_mm", "hd95_mm", "assd_mm", "hd_px", "hd95_px", "assd_px", "hd95_pooled_vx", "status")
+DISTANCES = ("hd", "hd95", "assd")
+COLUMNS = ("dice", *(f"{name}_mm" for name in DISTANCES), *(f"{name}_percent_of_diagonal" for name in DISTANCES),
+           "hd95_pooled_vx", "status")  # fmt: skip
 
 SPACINGS = [None, (1.0, 1.0, 1.0), (0.6, 0.6, 0.6), (0.5, 0.75, 3.0)]
 
@@ -101,7 +103,13 @@ def brute_force(prediction, reference, spacing):
 
 
 def distances(result, unit):
-    return {name: getattr(result, f"{name}_{unit}") for name in ("hd", "hd95", "assd")}
+    return {name: getattr(result, f"{name}_{unit}") for name in DISTANCES}
+
+
+def pixels(result, shape):
+    """Return the distances of a result in pixels; the axes of length 1 are not part of the diagonal."""
+    diagonal = math.hypot(*shape[: 2 if shape[2] == 1 else 3])
+    return {name: value * diagonal / 100 for name, value in distances(result, "percent_of_diagonal").items()}
 
 
 @pytest.mark.parametrize("spacing", SPACINGS)
@@ -112,8 +120,9 @@ def test_every_distance_equals_brute_force_over_all_pairs_of_edge_voxels(name, s
     expected = brute_force(prediction, reference, spacing or (1.0, 1.0, 1.0))
     assert result.status == "ok"
     assert result.hd95_pooled_vx == pytest.approx(expected.pop("hd95_pooled_vx"), abs=1e-9)
-    assert distances(result, "mm" if spacing else "px") == pytest.approx(expected, abs=1e-9)
-    assert set(distances(result, "px" if spacing else "mm").values()) == {None}
+    actual = distances(result, "mm") if spacing else pixels(result, prediction.shape)
+    assert actual == pytest.approx(expected, abs=1e-9)
+    assert set(distances(result, "percent_of_diagonal" if spacing else "mm").values()) == {None}
     both = np.sum(prediction * reference)
     assert result.dice == pytest.approx(2 * both / (prediction.sum() + reference.sum()), abs=1e-12)
 
@@ -153,7 +162,8 @@ def test_hd95_is_the_larger_directed_percentile_and_not_the_pooled_one():
     """
     line, end = filled((40, 3, 1), S[:, 1, 0]), filled((40, 3, 1), S[0, 1, 0])
     result = score(line, end, None)
-    assert (result.hd_px, result.hd95_px, result.hd95_pooled_vx) == pytest.approx((39, 37.05, 37), abs=1e-5)
+    actual = pixels(result, line.shape)
+    assert (actual["hd"], actual["hd95"], result.hd95_pooled_vx) == pytest.approx((39, 37.05, 37), abs=1e-5)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -164,8 +174,17 @@ def test_cropping_to_the_masks_changes_no_distance(name):
     edges = get_mask_edges(first.astype(bool), second.astype(bool), crop=False)
     there, back = get_surface_distance(*edges), get_surface_distance(*edges[::-1])
     result = score(prediction, reference, None)
-    assert result.hd_px == pytest.approx(max(there.max(), back.max()), abs=1e-6)
-    assert result.assd_px == pytest.approx(np.concatenate([there, back]).mean(), abs=1e-5)
+    actual = pixels(result, prediction.shape)
+    assert actual["hd"] == pytest.approx(max(there.max(), back.max()), abs=1e-6)
+    assert actual["assd"] == pytest.approx(np.concatenate([there, back]).mean(), abs=1e-5)
+
+
+def test_a_distance_without_a_voxel_size_does_not_depend_on_the_size_of_the_image():
+    """Two pixels 30 rows and 40 columns apart in an image of 60 x 80 pixels: 50 of 100; and four times larger."""
+    first, second = filled((60, 80, 1), S[0, 0, 0]), filled((60, 80, 1), S[30, 40, 0])
+    large = [filled((240, 320, 1), box) for box in (S[0, 0, 0], S[120, 160, 0])]
+    for masks in ((first, second), large):
+        assert distances(score(*masks, None), "percent_of_diagonal") == pytest.approx(dict.fromkeys(DISTANCES, 50.0))
 
 
 def test_a_single_image_is_measured_in_its_plane():
@@ -190,7 +209,7 @@ def test_missed_and_false_alarm_get_the_worst_value_and_absent_gets_none():
     assert [getattr(false_alarm, name) for name in COLUMNS[:-1]] == [
         getattr(worst, name) for name in COLUMNS[:-1]
     ]
-    assert score(nothing, organ, None) == row(0.0, None, None, None, vx, vx, vx, vx, "missed")
+    assert score(nothing, organ, None) == row(0.0, None, None, None, 100.0, 100.0, 100.0, vx, "missed")
     assert score(nothing, nothing, None) == row(*[None] * 8, "absent")
 
 

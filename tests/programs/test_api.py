@@ -271,12 +271,20 @@ def test_two_sites_are_left_out_by_pairs(config, tmp_path):
     assert "VALIDATION SITES" in str(comparison)
 
 
+def test_the_summary_compares_the_validation_score_of_the_result_with_trivial_predictions(run):
+    learning, row = run.summary["learning"], run.history[run.summary["selected_round"] - 1]
+    assert learning["images"] == "validation" and learning["score"] == row["validation_score"]
+    assert 0 < learning["trivial"] < 1 and learning["learned"] == (row["validation_score"] > learning["trivial"])
+
+
 def test_a_bundle_is_exported_from_a_run_or_a_folder(small_phantom, tmp_path):
-    """Of a network that MONAI has, as the bundle of another one is made with TorchScript."""
+    """Of a network that MONAI has, as the bundle of another one is made with TorchScript. One round does not learn."""
     (tmp_path / "unet.yaml").write_text(small_yaml(small_phantom).replace(SMALL_UNET, UNET))
     run = medfed.run(medfed.load_config(tmp_path / "unet.yaml", {"federation.rounds": 1}), tmp_path / "run")
-    assert medfed.export(run) == run.folder / "bundle" / "prostate_segmentation"
-    out = medfed.export(str(run.folder), tmp_path / "mine_segmentation")
+    assert medfed.export(run, force=True) == run.folder / "bundle" / "prostate_segmentation"
+    with pytest.raises(medfed.UserError, match="DID NOT LEARN.*; export this model in spite of that with force=True"):
+        medfed.export(run, tmp_path / "other_segmentation")
+    out = medfed.export(str(run.folder), tmp_path / "mine_segmentation", force=True)
     assert out == tmp_path / "mine_segmentation" and (out / "configs" / "metadata.json").is_file()
 
 

@@ -377,12 +377,13 @@ def test_a_truncated_file_of_the_unseen_site_loses_no_round(user):
     assert kept and kept == {path: path.stat().st_mtime_ns for path in user.out.glob("states/*")}
 
 
-def test_without_a_spacing_distances_are_in_pixels_and_labelled_so(eyes):
+def test_without_a_spacing_distances_are_in_percent_of_the_diagonal_and_labelled_so(eyes):
     summary = eyes.goes_on()
     rows = eyes.rows("cases.csv")
     assert all(row["hd_mm"] == row["hd95_mm"] == row["assd_mm"] == "" for row in rows)
-    assert any(row["hd95_px"] for row in rows) and summary["unseen"]["mean"]["disc"]["hd95_mm"]["mean"] is None
-    assert "px" in (output := eyes.capsys.readouterr().out) and "(mm)" not in output
+    assert any(row["hd95_percent_of_diagonal"] for row in rows)
+    assert summary["unseen"]["mean"]["disc"]["hd95_mm"]["mean"] is None
+    assert " % of diagonal" in (output := eyes.capsys.readouterr().out) and "(mm)" not in output
 
 
 def test_a_grey_level_without_a_class(eyes):

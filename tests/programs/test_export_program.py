@@ -141,6 +141,20 @@ def test_out_names_the_folder_and_a_second_export_there_is_refused(run, tmp_path
     assert "mine: exists already" in capsys.readouterr().err
 
 
+def test_a_model_that_did_not_learn_is_exported_only_by_force_and_its_readme_says_so(run, capsys):
+    learning = {"learned": False, "images": "validation", "score": 0.2, "start": 0.1, "trivial": 0.25,
+                "trivial_prediction": "every pixel is foreground"}  # fmt: skip
+    run.write_json("summary.json", SUMMARY | {"learning": learning})
+    assert main([str(run.path)]) == 2 and not (run.path / "bundle").exists()
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1 and "DID NOT LEARN" in output and output.endswith("with --force\n")
+    assert main([str(run.path), "--force"]) == 0
+    (bundle,) = (run.path / "bundle").iterdir()
+    assert "(every pixel is foreground) 25.00 %" in (bundle / "docs" / "README.md").read_text()
+    metadata = json.loads((bundle / "configs" / "metadata.json").read_text())
+    assert metadata["medfed_provenance"]["learning"] == learning
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "summary.json", "model.safetensors"])
 def test_a_run_without_its_files_is_refused_in_one_line(run, name, capsys):
     (run.path / name).unlink()

@@ -17,9 +17,9 @@ write_cases, read_cases = SCORING.write_cases, SCORING.read_cases
 unknown = dict.fromkeys(column.key for column in SCORING.columns)
 
 
-def row(site, role, patient, dice, hd95_px=None, status="ok", structure="disc", **others):
+def row(site, role, patient, dice, hd95_percent_of_diagonal=None, status="ok", structure="disc", **others):
     keys = {"site": site, "role": role, "patient": patient, "structure": structure, "status": status}
-    return keys | unknown | {"dice": dice, "hd95_px": hd95_px} | others
+    return keys | unknown | {"dice": dice, "hd95_percent_of_diagonal": hd95_percent_of_diagonal} | others
 
 
 def cohort(site="A", role="seen", n=12, seed=0, structure="disc"):
@@ -44,10 +44,12 @@ def test_means_spreads_and_gap_by_hand():
     assert site["dice"]["mean"] == pytest.approx(0.8)
     assert site["dice"]["sd"] == pytest.approx(math.sqrt(0.02))
     assert summary["seen"]["mean"]["disc"]["dice"] == {"n_sites": 2, "mean": pytest.approx(0.7)}
-    assert summary["gap"]["disc"] == {"dice": pytest.approx(0.2), "hd95_mm": None, "hd95_px": pytest.approx(4.0 - 10.0)}
+    assert summary["gap"]["disc"] == {
+        "dice": pytest.approx(0.2), "hd95_mm": None, "hd95_percent_of_diagonal": pytest.approx(4.0 - 10.0),
+    }  # fmt: skip
 
 
-def test_pixels_and_millimetres_are_never_averaged():
+def test_relative_distances_and_millimetres_are_never_averaged():
     """Site A has one case of each: each unit has its own mean there, and neither enters the mean over sites."""
     rows = [
         row("A", "seen", "1", 0.9, 2.0),
@@ -57,9 +59,25 @@ def test_pixels_and_millimetres_are_never_averaged():
     ]
     summary = summarise(rows, 0)
     site = summary["seen"]["sites"]["A"]["disc"]
-    assert (site["hd95_px"]["n"], site["hd95_px"]["mean"], site["hd95_mm"]["mean"]) == (1, 2.0, 8.0)
-    assert summary["seen"]["mean"]["disc"]["hd95_px"] == {"n_sites": 1, "mean": 4.0}
-    assert summary["gap"]["disc"]["hd95_px"] is None
+    relative = site["hd95_percent_of_diagonal"]
+    assert (relative["n"], relative["mean"], site["hd95_mm"]["mean"]) == (1, 2.0, 8.0)
+    assert summary["seen"]["mean"]["disc"]["hd95_percent_of_diagonal"] == {"n_sites": 1, "mean": 4.0}
+    assert summary["gap"]["disc"]["hd95_percent_of_diagonal"] is None
+
+
+def test_pixels_of_images_without_a_voxel_size_have_no_mean_and_no_boxes():
+    """The voxels of the file of A have a size in mm, so their mean (2 + 4)/2 is known; the pixels of B have none."""
+    known = [row("A", "seen", str(k), 0.9, hd95_mm=1.0, hd95_pooled_vx=2.0 + 2 * k) for k in range(2)]
+    rows = [*known, *[row("B", "seen", str(k), 0.9, 5.0, hd95_pooled_vx=9.0) for k in range(2)]]
+    shown = MaskScoring(chosen=("hd95_pooled_vx",))
+    summary = shown.summarise(rows, 0)["seen"]
+    assert summary["sites"]["A"]["disc"]["hd95_pooled_vx"]["mean"] == 3.0
+    assert summary["sites"]["B"]["disc"]["hd95_pooled_vx"]["mean"] is None
+    assert summary["mean"]["disc"]["hd95_pooled_vx"] == {"n_sites": 1, "mean": 3.0}
+    assert [shown.overall_score(part, "hd95_pooled_vx") for part in (known, rows, rows[2:])] == [3.0, None, None]
+    assert [shown.has_value(part, "hd95_pooled_vx") for part in (known, rows[2:])] == [True, False]
+    titles = [[value.title for value in shown.box_plot_values(part)] for part in (known, rows[2:])]
+    assert titles == [["Dice", "HD95 (mm)", "HD95 (voxels, pooled)"], ["Dice", "HD95 (% of diagonal)"]]
 
 
 def test_one_patient_has_a_mean_but_no_spread_or_interval():
@@ -78,7 +96,7 @@ def test_a_failure_is_counted_and_worsens_every_mean(status):
     rows = [row("A", "seen", "1", 0.8, 3.0), row("A", "seen", "2", 0.0, 500.0, status)]
     group = summarise(rows, 0)["seen"]["sites"]["A"]["disc"]
     assert (group["n"], group[f"n_{status}"], group["dice"]["mean"]) == (2, 1, 0.4)
-    assert group["hd95_px"]["mean"] == 251.5
+    assert group["hd95_percent_of_diagonal"]["mean"] == 251.5
 
 
 def test_the_interval_agrees_with_scipy():
@@ -127,7 +145,7 @@ def test_a_structure_that_one_role_lacks_has_no_gap():
         ([row("A", "held out", "1", 0.9)], "role is 'held out'"),
         ([row("A", "seen", "1", 0.9, status="lost")], "status is 'lost'"),
         ([row("A", "seen", "1", math.nan)], "dice is nan; expected a number or None"),
-        ([row("A", "seen", "1", 0.9, math.inf)], "hd95_px is inf"),
+        ([row("A", "seen", "1", 0.9, math.inf)], "hd95_percent_of_diagonal is inf"),
     ],
 )
 def test_invalid_rows_are_refused(rows, words):
@@ -206,7 +224,7 @@ def test_the_same_rows_in_any_order_give_the_same_bytes(tmp_path):
 
 
 def test_the_file_of_cases_has_the_columns_and_six_decimals(tmp_path):
-    write_cases(tmp_path / "cases.csv", [row("A", "seen", "1", 2 / 3, hd_px=4)])
+    write_cases(tmp_path / "cases.csv", [row("A", "seen", "1", 2 / 3, hd_percent_of_diagonal=4)])
     assert (tmp_path / "cases.csv").read_bytes().decode() == (
         ",".join(CASE_COLUMNS) + "\nA,seen,1,disc,0.666667,,,,4.000000,,,,ok\n"
     )

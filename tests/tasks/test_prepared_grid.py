@@ -64,7 +64,7 @@ def test_a_distance_on_a_grid_of_half_the_size_is_half():
     """
     (row,) = rows_of(square(16, 48), square(8, 56))
     assert row["hd_prepared"] == pytest.approx(4 * 2**0.5)
-    assert row["hd_px"] == pytest.approx(8 * 2**0.5, rel=0.07)
+    assert row["hd_percent_of_diagonal"] == pytest.approx(100 * 8 / 64, rel=0.07), "of 64 * 2**0.5 pixels"
     assert row["dice_prepared"] == 2 * 16**2 / (16**2 + 24**2) == pytest.approx(row["dice"], rel=0.01)
     prediction, reference = square(8, 24, 32), square(4, 28, 32)
     by_hand = compute_mask_metrics([PooledHausdorffDistance95()], prediction[0], reference[0], None)

@@ -12,37 +12,41 @@ from torch import Tensor
 
 from medfed.config.schema import Config, load
 from medfed.core import registry
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, argument
 from medfed.federation.image_moments import constants_of
 from medfed.federation.method import Method
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.write import NetworkWrapper, write_bundle
 from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.learning import did_not_learn
 from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task
 
 FACTS = (  # keys of summary.json whose values are copied to the bundle's metadata
     "unseen_site", "validation_site", "clients", "rounds", "selected_round", "selection", "seed", "data", "dataset",
     "patients", "versions", "config_sha256", "method_facts", "transductive", "transductive_by", "start_weights",
-    "precision", "deterministic",
+    "precision", "deterministic", "learning",
 )  # fmt: skip
 
 
-def export(run: Path, out: Path | None = None) -> Path:
+def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
     """Write the trained model of a finished run as a MONAI bundle. The images of the run are not needed.
 
     Args:
         run: folder of a finished run.
         out: folder of the bundle to create; it must not exist. None creates a folder inside `run`/bundle, with the name
             that the task gives its bundles.
+        force: True exports the model although it did not learn: a trivial prediction or the initial weights are as good
+            (`learning` in `summary.json`). The bundle's README then says so.
 
     Returns:
         The folder of the bundle.
 
     Raises:
-        UserError: if the run is not finished or is damaged, if the bundle's folder exists, or if the weights do not fit
-            the network of the config. Also if the method predicts with several sets of weights that cannot be combined
-            into one, such as COPA with a network whose head is not linear.
+        UserError: if the run is not finished or is damaged, if the model did not learn and `force` is false, if the
+            bundle's folder exists, or if the weights do not fit the network of the config. Also if the method predicts
+            with several sets of weights that cannot be combined into one, such as COPA with a network whose head is not
+            linear.
     """
     folder = RunFolder(run)
     if not (run / "config.yaml").is_file():
@@ -53,6 +57,8 @@ def export(run: Path, out: Path | None = None) -> Path:
         resume = f"python -m medfed.train {run / 'config.yaml'} --out {run} --resume"
         raise UserError(f"{run}: the run is not finished; continue it with {resume}")
     config, summary = load(run / "config.yaml"), folder.read_json("summary.json")
+    if (why := did_not_learn(summary)) and not force:
+        raise UserError(f"{run}: {why}; export this model in spite of that with {argument('force', True)}")
     images = summary["images"]
     task = task_of_images(images, config.data.image_size, config.evaluation)
     input_is_2d = images["pictures"]

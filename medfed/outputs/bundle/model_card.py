@@ -10,6 +10,7 @@ from torch import nn
 
 from medfed.outputs.tables import run_table
 from medfed.outputs.tables.comparison import computation_notes
+from medfed.outputs.tables.learning import did_not_learn
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import CARD, RUN_TABLE
@@ -105,6 +106,7 @@ def card_notes(summary: Mapping[str, Any]) -> str:
     keeps_own = bool(summary.get("sites_kept_entries")) and not summary.get("clients")
     notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * keeps_own
     notes += [f"{note[:1].upper()}{note[1:]}." for note in computation_notes(summary)]
+    notes += [f"**{why}.**" for why in [did_not_learn(summary)] if why]
     if start := summary.get("start_weights"):
         notes.append(f"Training started from the weights in {start['file']} (SHA-256 {start['sha256']}).")
     if name := summary.get("validation_site"):

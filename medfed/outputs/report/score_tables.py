@@ -10,6 +10,7 @@ from medfed.outputs.report.elements import Cell, Table, rows_of_cells
 from medfed.outputs.report.run_data import ROLES, Comparison, Run
 from medfed.outputs.tables import comparison as comparison_tables
 from medfed.outputs.tables import run_table
+from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.table import block_rows, block_title
 from medfed.tasks.scoring import RUN_TABLE, Scoring
 
@@ -45,7 +46,8 @@ def run_score_table(run: Run) -> Table:
     n_metrics = len(scoring.metrics_in(RUN_TABLE))
     counts = [heading for _, heading in (*scoring.leading_counts, *scoring.trailing_counts)]
     of_structure = f", {min(structures)}" if scoring.has_structures and not has_column and structures else ""
-    notes = [f"{note}." for note in (scoring.interval_note, *scoring.notes_in(RUN_TABLE))]
+    remarks = (did_not_learn(summary), scoring.interval_note, *scoring.notes_in(RUN_TABLE))
+    notes = [f"{note}." for note in remarks if note]
     return Table(
         f"Scores by site: {run.method}{of_structure}, {_selection(summary)}", run.data_label,
         (*names, *metrics[:n_metrics], *counts),

@@ -14,6 +14,7 @@ from typing import Any
 from medfed.core.errors import UserError
 from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS, Column
 from medfed.outputs.tables.comparison_row import BASELINE
+from medfed.outputs.tables.learning import did_not_learn
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import COMPARISON, Scoring
 
@@ -124,9 +125,10 @@ def build_table(
     """Return the table that compares methods, with one column per unseen site or per validation site.
 
     A cell has a method's score at one site, averaged over the seeds. Each method is compared with the baseline by a
-    significance test. The table has one block for each structure and metric. Distances in mm and distances in pixels
-    are never averaged, so each of the two units has its own block. A cell is None if there is no run of the method for
-    this site, or if some cases of the site have another unit. The average over sites is then None too.
+    significance test. The table has one block for each structure and metric. Distances in mm and distances in percent
+    of the image's diagonal are never averaged, so each of the two units has its own block. A cell is None if there is
+    no run of the method for this site, or if some cases of the site have another unit. The average over sites is then
+    None too.
 
     Args:
         results: one dict for each run, with the keys "method" (label of the method), "unseen_site", "seed", "rows" (the
@@ -176,6 +178,7 @@ def build_table(
         *_notes(runs, against, methods, sites, seeds, baseline, blocks, scoring, role),
         *_transductive(results),
         *_computation(results),
+        *_not_learned(results),
     )
     return Table(data, selection, seeds, tuple(sites), baseline, head, tuple(blocks), notes, scoring.failure_heading)
 
@@ -212,6 +215,18 @@ def _computation(results: Sequence[dict]) -> list[str]:
     """Return a note for each method some of whose runs were not deterministic, or were trained in bf16."""
     notes = {(result["method"], note) for result in results for note in computation_notes(result.get("summary") or {})}
     return [f"{method}: {note}" for method, note in sorted(notes)]
+
+
+def _not_learned(results: Sequence[dict]) -> list[str]:
+    """Return a note for each method some of whose runs did not learn."""
+    notes = []
+    for method in sorted({result["method"] for result in results}):
+        of_method = [result for result in results if result["method"] == method]
+        failed = [result for result in of_method if did_not_learn(result.get("summary") or {})]
+        runs = ", ".join(f"unseen {r['summary']['unseen_site']} seed {r['seed']}" for r in failed)
+        notes += [f"{method}: DID NOT LEARN in {len(failed)} of {len(of_method)} runs: on the source sites, a trivial "
+                  f"prediction or the initial weights are as good as the model ({runs})"] * bool(failed)  # fmt: skip
+    return notes
 
 
 def data_label(data: str) -> str:
@@ -315,7 +330,7 @@ def _units(scoring: Scoring, blocks: Sequence[Block]) -> str:
     """Return the units of the distances, for example "; distances in: mm"; "" for a task without distances."""
     if not any(metric.unit == DISTANCE for metric in scoring.metrics_in(COMPARISON)):
         return ""
-    units = dict.fromkeys(block.unit for block in blocks if block.unit in DISTANCE_UNITS)
+    units = dict.fromkeys(block.unit for block in blocks if block.unit in DISTANCE_UNITS.values())
     return f"; distances in: {' and '.join(units) or 'none known'}"
 
 

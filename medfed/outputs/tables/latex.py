@@ -17,9 +17,10 @@ STYLES = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
 def to_latex(table: Table) -> str:
     """Format a comparison table as LaTeX: one `table` environment for each structure, metric and unit.
 
-    A distance has two units if only some images have a known voxel size: mm for these images, and pixels for the other
-    images. The best method of a column is bold, and the second best is underlined. The notes of the comparison are
-    LaTeX comments above the first table. Every caption says whether the images are synthetic (a phantom) or real.
+    A distance has two units if only some images have a known voxel size: mm for these images, and percent of the
+    image's diagonal for the other images. The best method of a column is bold, and the second best is underlined. The
+    notes of the comparison are LaTeX comments above the first table. Every caption says whether the images are
+    synthetic (a phantom) or real.
 
     Args:
         table: the table, from `build_table`.

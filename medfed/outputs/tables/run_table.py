@@ -7,6 +7,7 @@ from typing import Any
 
 from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
 from medfed.outputs.tables.comparison import computation_notes, data_label
+from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.table import TRANSDUCTIVE, align_columns
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import GAP, RUN_TABLE, Scoring
@@ -82,8 +83,8 @@ def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str,
 def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool) -> str:
     """Format a score as its mean with its 95 % interval or its standard deviation, for example "85.20 ± 3.10".
 
-    The result is "-" if the mean is unknown. A distance is followed by its unit, because its unit (mm or px) depends on
-    the data. Other metrics are printed without a unit.
+    The result is "-" if the mean is unknown. A distance is followed by its unit, because its unit ("mm" or
+    "% of diagonal") depends on the data. Other metrics are printed without a unit.
 
     Args:
         scores: {"mean", "sd", "low", "high"}. "sd" is the standard deviation; "low" and "high" are the ends of the
@@ -108,9 +109,9 @@ def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool)
 def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
     """Choose the unit in which a row of the score table shows a metric, and return the column of this unit.
 
-    A distance has one column in mm and one column in px; other metrics have one column. The distance at a site is shown
-    in the unit (mm or px) in which the distance is known for all cases of the site. A mean over sites is shown in the
-    unit in which the mean distance of every site is known.
+    A distance has one column in mm and one column in percent of the image's diagonal; other metrics have one column.
+    The distance at a site is shown in the unit in which the distance is known for all cases of the site. A mean over
+    sites is shown in the unit in which the mean distance of every site is known.
 
     Args:
         scoring: the metrics of the run's task.
@@ -159,7 +160,8 @@ def _head(summary: Mapping[str, Any], spread: str) -> list[str]:
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
     chosen = f"{method}round{which} by the rule '{summary['selection']}'; {spread}"
-    return [data_label(summary["data"]), chosen, *_clients(summary), *_privacy(summary), *computation_notes(summary)]
+    remarks = [*_clients(summary), *_privacy(summary), *computation_notes(summary), did_not_learn(summary)]
+    return [data_label(summary["data"]), chosen, *filter(None, remarks)]
 
 
 def _privacy(summary: Mapping[str, Any]) -> list[str]:

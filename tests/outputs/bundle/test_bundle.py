@@ -40,7 +40,7 @@ SUMMARY = {
                 "organ": {
                     "n": 3, "n_missed": 1,
                     "dice": {"n": 3, "mean": 0.81, "low": 0.7, "high": 0.9},
-                    "hd95_mm": {"n": 3, "mean": 4.25}, "hd95_px": {"n": 2, "mean": 5.0},
+                    "hd95_mm": {"n": 3, "mean": 4.25}, "hd95_percent_of_diagonal": {"n": 2, "mean": 5.0},
                 }
             }
         },

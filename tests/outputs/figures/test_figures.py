@@ -20,9 +20,9 @@ HISTORY = [
 ]
 
 
-def row(site, role, patient, dice, hd95_px, status="ok", structure="disc"):
+def row(site, role, patient, dice, hd95_percent_of_diagonal, status="ok", structure="disc"):
     keys = {"site": site, "role": role, "patient": patient, "structure": structure, "status": status}
-    return keys | dict.fromkeys(METRICS) | {"dice": dice, "hd95_px": hd95_px}
+    return keys | dict.fromkeys(METRICS) | {"dice": dice, "hd95_percent_of_diagonal": hd95_percent_of_diagonal}
 
 
 ROWS = [
@@ -123,15 +123,17 @@ def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(saved_figure):
     assert [text.get_text() for text in left.texts] == ["Z (seen), n=2", "A (unseen), n=2"]
     crosses = [x for line in left.lines if line.get_marker() == "x" for x in line.get_xdata()]
     assert crosses == [0.0]
-    assert right.get_xlabel() == "HD95 (px) (logarithmic)"
+    assert right.get_xlabel() == "HD95 (% of diagonal) (logarithmic)"
     assert right.get_xlim()[1] > 90
 
 
-def test_boxes_of_cases_in_different_units_are_in_voxels(saved_figure):
+def test_distances_of_cases_in_different_units_have_no_boxes(saved_figure):
     rows = [r | {"hd95_pooled_vx": 4.0} for r in ROWS[:3]]
-    rows[0] |= {"hd95_px": None, "hd95_mm": 2.0}
     boxes.save_site_boxes(rows, SCORING, "x.png", "real data")
-    assert saved_figure["figure"].axes[1].get_xlabel() == "HD95 (voxels, pooled)"
+    assert [axes.get_xlabel() for axes in saved_figure["figure"].axes] == ["Dice", "HD95 (% of diagonal)"]
+    rows[0] |= {"hd95_percent_of_diagonal": None, "hd95_mm": 2.0}
+    boxes.save_site_boxes(rows, SCORING, "x.png", "real data")
+    assert [axes.get_xlabel() for axes in saved_figure["figure"].axes] == ["Dice"]
 
 
 def test_a_volume_shows_three_slices_of_its_reference_with_rows_along_w(saved_figure):

@@ -179,16 +179,24 @@ def tables_by_site(text, n=0):
     return {(row[0], row[1]): dict(zip(head, row)) for row in rows}
 
 
+def test_the_page_says_that_a_model_did_not_learn(tmp_path):
+    learning = {"learned": False, "images": "validation", "score": 0.2, "start": 0.1, "trivial": 0.25,
+                "trivial_prediction": "every pixel is foreground"}  # fmt: skip
+    sentence = "DID NOT LEARN: on the validation images of the source sites, the model has Dice 20.00 %"
+    assert sentence in page_of(made_run(tmp_path / "bad", learning=learning))
+    assert "LEARN" not in page_of(made_run(tmp_path / "good", learning=learning | {"learned": True}))
+
+
 def test_the_scores_of_masks_are_those_of_the_summary(tmp_path):
     run = made_run(tmp_path / "run")
     summary, rows = json.loads((run / "summary.json").read_text()), tables_by_site(page_of(run))
     for role, label in (("seen", "seen"), ("unseen", "UNSEEN")):
         for site, scores in summary[role]["sites"].items():
-            dice, hd95 = scores["disc"]["dice"], scores["disc"]["hd95_px"]
+            dice, hd95 = scores["disc"]["dice"], scores["disc"]["hd95_percent_of_diagonal"]
             row = rows[site, label]
             assert row["cases"] == str(scores["disc"]["n"]) and row["missed"] == str(scores["disc"]["n_missed"])
             assert row["Dice %"] == f"{100 * dice['mean']:.2f} [{100 * dice['low']:.1f}, {100 * dice['high']:.1f}]"
-            assert row["HD95"] == f"{hd95['mean']:.2f} px [{hd95['low']:.1f}, {hd95['high']:.1f}]"
+            assert row["HD95"] == f"{hd95['mean']:.2f} % of diagonal [{hd95['low']:.1f}, {hd95['high']:.1f}]"
         mean = summary[role]["mean"]["disc"]["dice"]["mean"]
         assert rows["mean over sites", label]["Dice %"] == f"{100 * mean:.2f}"
     assert rows["C", "UNSEEN"]["missed"] == "1"

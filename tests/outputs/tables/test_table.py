@@ -20,7 +20,7 @@ METRICS, summarise = [column.key for column in SCORING.columns], SCORING.summari
 PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
 
 
-def case(site, patient, dice, hd95=None, status="ok", role="unseen", structure="disc", unit="px"):
+def case(site, patient, dice, hd95=None, status="ok", role="unseen", structure="disc", unit="percent_of_diagonal"):
     distances = {f"hd95_{unit}": hd95, f"hd_{unit}": None if hd95 is None else 2 * hd95}
     keys = {"site": site, "role": role, "patient": patient, "structure": structure, "status": status}
     return keys | dict.fromkeys(METRICS) | {"dice": dice} | distances
@@ -137,7 +137,7 @@ def test_a_missing_fold_and_its_average_are_a_dash_with_a_note():
 
 def test_a_missed_organ_is_counted_and_lowers_the_mean():
     worse = two_methods()
-    worse[2]["rows"][1] |= {"dice": 0.0, "hd95_px": 500.0, "status": "missed"}
+    worse[2]["rows"][1] |= {"dice": 0.0, "hd95_percent_of_diagonal": 500.0, "status": "missed"}
     before, after = (line(build_table(r, ["disc"]), "elcfs") for r in (two_methods(), worse))
     assert after.cells[0].mean < before.cells[0].mean
     assert (after.n_missed, after.n_cases) == (1, 3)
@@ -152,15 +152,15 @@ def test_absent_cases_are_in_neither_mean_nor_count():
 
 
 def test_each_unit_has_its_own_block_and_mixed_units_are_not_averaged():
-    results = [result("fedavg", "A", [0.8], [3.0], unit="mm"), result("fedavg", "B", [0.8], [7.0], unit="px")]
+    results = [result("fedavg", "A", [0.8], [3.0], unit="mm"), result("fedavg", "B", [0.8], [7.0])]
     table = build_table(results, ["disc"])
     assert [(b.name, b.unit) for b in table.blocks] == [
-        ("Dice", "%"), ("HD95", "mm"), ("HD95", "px"), ("HD", "mm"), ("HD", "px"),
+        ("Dice", "%"), ("HD95", "mm"), ("HD95", "% of diagonal"), ("HD", "mm"), ("HD", "% of diagonal"),
     ]  # fmt: skip
     actual = line(table, "fedavg", "hd95_mm")
     assert (actual.cells[0].mean, actual.cells[1], actual.average) == (3.0, None, None)
     mixed = [result("fedavg", "A", [0.8], [3.0], unit="mm")]
-    mixed[0]["rows"].append(case("A", "p9", 0.8, 7.0, unit="px"))
+    mixed[0]["rows"].append(case("A", "p9", 0.8, 7.0))
     assert line(build_table(mixed, ["disc"]), "fedavg", "hd95_mm").cells == (None,)
 
 
@@ -197,7 +197,8 @@ def test_structures_keep_their_order_and_the_baseline_comes_first():
 @pytest.mark.parametrize("render", [to_markdown, to_text, to_json])
 def test_every_format_states_phantom_rule_seeds_unit_and_the_meaning_of_hd95(render):
     text = render(build_table(two_methods(data="phantom", selection="source_validation", seed=3), ["disc"]))
-    for words in (PHANTOM, "source_validation", "; seed 3", "px", "larger of the two directed 95th percentiles"):
+    unit = "distances in: % of diagonal"
+    for words in (PHANTOM, "source_validation", "; seed 3", unit, "larger of the two directed 95th percentiles"):
         assert words in text
     assert PHANTOM not in render(build_table(two_methods(), ["disc"]))
 
@@ -269,18 +270,18 @@ RUN = [
 
 
 def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
-    """Seen (85 + 75)/2 = 80; unseen (60 + 0)/2 = 30; gap +50 points. HD95: (3 + 5)/2 = 4; 30; gap -26 px."""
+    """Seen (85 + 75)/2 = 80; unseen (60 + 0)/2 = 30; gap +50 points. HD95: (3 + 5)/2 = 4; 30; gap -26 %."""
     text = closing_table(summary_of(RUN, method="elcfs", selected_round=3, rounds=5))
     lines = [re.split(r"\s{2,}", actual.strip()) for actual in text.splitlines()]
     assert lines[:2] == [[PHANTOM], ["elcfs; round 3 of 5 by the rule 'last'; ± is the sd over cases"]]
     assert lines[3:10] == [
         ["site", "structure", "cases", "Dice %", "HD95", "ASSD", "missed"],
-        ["A", "disc", "2", "85.00 ± 7.07", "3.00 ± 1.41 px", "-", "0"],
-        ["B", "disc", "1", "75.00", "5.00 px", "-", "0"],
-        ["C (UNSEEN)", "disc", "2", "30.00 ± 42.43", "30.00 ± 28.28 px", "-", "1"],
-        ["mean seen", "disc", "3", "80.00", "4.00 px", "-", "0"],
-        ["mean UNSEEN", "disc", "2", "30.00", "30.00 px", "-", "1"],
-        ["gap: seen - unseen", "disc", "+50.00", "-26.00 px"],
+        ["A", "disc", "2", "85.00 ± 7.07", "3.00 ± 1.41 % of diagonal", "-", "0"],
+        ["B", "disc", "1", "75.00", "5.00 % of diagonal", "-", "0"],
+        ["C (UNSEEN)", "disc", "2", "30.00 ± 42.43", "30.00 ± 28.28 % of diagonal", "-", "1"],
+        ["mean seen", "disc", "3", "80.00", "4.00 % of diagonal", "-", "0"],
+        ["mean UNSEEN", "disc", "2", "30.00", "30.00 % of diagonal", "-", "1"],
+        ["gap: seen - unseen", "disc", "+50.00", "-26.00 % of diagonal"],
     ]
     assert "left out of all means: 1" in text
 
@@ -296,6 +297,33 @@ def test_every_table_says_that_a_run_was_not_deterministic_and_that_it_was_train
         f"fedavg: {sentence}", "fedavg: trained in bf16",
     ]  # fmt: skip
     assert "DETERMINISTIC" not in closing_table(summary_of(RUN))
+
+
+LEARNING = {"learned": False, "images": "validation", "score": 0.215, "start": 0.1, "trivial": 0.25,
+            "trivial_prediction": "every pixel is foreground"}  # fmt: skip
+
+
+def test_the_closing_table_says_that_a_model_did_not_learn_and_what_is_as_good():
+    below = closing_table(summary_of(RUN, learning=LEARNING)).splitlines()
+    assert below[2] == (
+        "DID NOT LEARN: on the validation images of the source sites, the model has Dice 21.50 %, a trivial prediction "
+        "(every pixel is foreground) 25.00 %; train for more rounds or on more images"
+    )
+    as_good = LEARNING | {"images": "training", "trivial": 0.2, "start": 0.215}
+    sentence = "on the training images of the source sites, the model has Dice 21.50 %, its initial weights 21.50 %;"
+    assert sentence in closing_table(summary_of(RUN, learning=as_good))
+    for fine in ({}, {"learning": LEARNING | {"learned": True}}):
+        assert "LEARN" not in closing_table(summary_of(RUN, **fine))
+
+
+def test_a_comparison_names_the_runs_that_did_not_learn():
+    summaries = [summary_of(RUN, unseen_site="A", learning=LEARNING | {"learned": seed == 1}) for seed in range(2)]
+    results = [result("fedavg", "A", [0.8], seed=seed) | {"summary": s} for seed, s in enumerate(summaries)]
+    notes = [note for note in build_table(results, ["disc"]).notes if "LEARN" in note]
+    assert notes == [
+        "fedavg: DID NOT LEARN in 1 of 2 runs: on the source sites, a trivial prediction or the initial weights are as "
+        "good as the model (unseen A seed 0)"
+    ]
 
 
 def test_the_closing_table_of_real_data_without_an_unseen_site_has_no_gap():

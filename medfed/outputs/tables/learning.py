@@ -1,0 +1,29 @@
+"""The sentence that says that the model of a run did not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from medfed.tasks.factory import scoring_of
+
+
+def did_not_learn(summary: Mapping[str, Any]) -> str:
+    """Return why the model of a run did not learn, with its scores and those that it should exceed.
+
+    Args:
+        summary: content of `summary.json`.
+
+    Returns:
+        A clause without a full stop; "" if the model has learned. It is also "" if the summary does not say it, as that
+        of a federation of real hospitals, whose coordinator has no images.
+    """
+    learning = summary.get("learning") or {}
+    if learning.get("learned", True):
+        return ""
+    metric = scoring_of(summary).metrics[0].label
+    others = {"trivial": f"a trivial prediction ({learning['trivial_prediction']})", "start": "its initial weights"}
+    better = [f"{what} {100 * learning[key]:.2f} %" for key, what in others.items()
+              if learning[key] >= learning["score"]]  # fmt: skip
+    return (f"DID NOT LEARN: on the {learning['images']} images of the source sites, the model has {metric} "
+            f"{100 * learning['score']:.2f} %, {' and '.join(better)}; train for more rounds or on more images")
