@@ -11,7 +11,7 @@ from medfed.cli.progress import ProgressBar
 from medfed.config.schema import load
 from medfed.core import registry
 from medfed.core.files import write_atomically
-from medfed.datasets.base import Progress
+from medfed.datasets import base, datalists
 from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check_dataset
 from medfed.datasets.fetching import download
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     card = commands.add_parser("card", help="describe a dataset: its licence, its folder layout, how to get it")
     card.add_argument("name", help="name in a config: prostate, folder, ...")
     checks = commands.add_parser("check", help="read all images and report every problem")
-    checks.add_argument("path", type=Path, help="a folder with one folder per site, or a config with a data block")
+    checks.add_argument("path", type=Path, help="a folder with one folder per site, a datalist, or a config")
     checks.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
     checks.add_argument("--allow-duplicates", action="store_true", help="accept images that occur twice")
     checks.add_argument("--json", type=Path, metavar="FILE", help="also write the report, case by case, to this file")
@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
-    if args.path.is_file():
+    if args.path.is_file() and args.path.suffix.lower() not in datalists.SUFFIXES:
         dataset = load(args.path).data.ensure_available(_bar("making the phantom", args.quiet))
     else:
         dataset = recognise(args.path, args.dataset)
@@ -81,7 +81,7 @@ def _fetch(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bar(text: str, quiet: bool) -> Progress:
+def _bar(text: str, quiet: bool) -> base.Progress:
     return lambda items: ProgressBar(items, desc=text, unit="case", disable=quiet, leave=False)
 
 

@@ -132,7 +132,10 @@ def read(path: str | Path) -> str:
         hint = suggestion(str(path), others) if others else "None is in that folder; check the path"
         raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
     except IsADirectoryError:
-        raise UserError(f"{path}: is a folder; expected a YAML file, such as {Path(path) / 'config.yaml'}") from None
+        shipped = shipped_configs().get(str(path))
+        hint = f"; the config of this name that comes with medfed is {shipped}" if shipped else ""
+        example = Path(path) / "config.yaml"
+        raise UserError(f"{path}: is a folder; expected a YAML file, such as {example}{hint}") from None
     except UnicodeDecodeError as error:
         byte = f"byte {error.object[error.start]:#04x} at position {error.start}"
         raise UserError(f"{path}: not UTF-8 text ({byte}); save it as UTF-8") from None

@@ -14,7 +14,7 @@ from medfed.core import bounds, registry, site_names
 from medfed.core.bounds import PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.core.files import has_utf8_name, printable_path
-from medfed.datasets import reading, volumes
+from medfed.datasets import reading, unread, volumes
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, Volume
 
@@ -151,6 +151,10 @@ class Dataset:
         """
         return False
 
+    def with_stored_channels(self) -> Dataset:
+        """Return this dataset with the number of image channels that its files have. The base class returns itself."""
+        return self
+
     def find_sites(self) -> dict[str, Path]:
         """Find the sites in the folder `root`. A subclass must override this method.
 
@@ -192,6 +196,59 @@ class Dataset:
             One sentence per warning. The base class returns an empty list.
         """
         return []
+
+    def root_warnings(self) -> list[str]:
+        """Return warnings about the folder `root` as a whole: about things that are allowed, but may be a mistake.
+
+        Returns:
+            One sentence per warning. The base class returns an empty list.
+        """
+        return []
+
+    def unread(self, cases: Iterable[Case], problems: Iterable[str]) -> list[str]:
+        """Describe the files and folders in `root` that are not read, so that no image is dropped without a word.
+
+        If the field `sites` lists sites, the folders of other sites are left out. So are text files and tables in the
+        folder of a published collection.
+
+        Args:
+            cases: all cases of the sites in use.
+            problems: the problems with these sites. A file or folder with which a problem begins is not described.
+
+        Returns:
+            One sentence for each folder that holds something that is not read.
+        """
+        folders = self._site_folders()
+        known = {path for case in cases for path in (case.image, case.mask) if path}
+        known |= {Path(problem.partition(": ")[0]) for problem in problems}
+        known |= {folder for name, folder in folders.items() if self.sites and name not in self.sites}
+        known |= {Path(self.root) / name for name in (PHANTOM_MARK, *self.lists_in_root())}
+        return unread.describe_unread(Path(self.root), known, self.names_to_ignore(), documents=self.generality > 0)
+
+    def lists_in_root(self) -> tuple[str, ...]:
+        """Return the files that the dataset reads in addition to images and masks, relative to `root`: none."""
+        return ()
+
+    def names_to_ignore(self) -> tuple[str, ...]:
+        """Return the patterns of the names of files and folders that the user wants to leave out: none."""
+        return ()
+
+    def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
+        """Check that a mask has the voxel grid of its image, and return the mask.
+
+        A subclass may resample a mask that has another grid.
+
+        Args:
+            case: a case of this dataset.
+            image: (C, H, W, D), from `read_image`.
+            mask: (S, H, W, D), from `read_mask`.
+            notices: short descriptions of conversions are appended to this list.
+
+        Raises:
+            UserError: if image and mask differ in shape or position.
+        """
+        reading.check_pair(case.image, image, case.mask_path, mask, self.ignore_mask_geometry)
+        return mask
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         """Read the image of a case.
@@ -297,8 +354,8 @@ class Dataset:
         outside = dict.fromkeys(path for path in paths if not self._is_inside(path))
         not_utf8 = dict.fromkeys(path for path in paths if not has_utf8_name(path))
         problems += [
-            f"{path}: this file, or the file with its voxels, lies outside {self.root}, behind a symbolic link; move "
-            "it into that folder, or set data.follow_symlinks: true"
+            f"{path}: this file, or the file with its voxels, lies outside {self.root}, behind a symbolic link "
+            "or by a path in a datalist; move it into that folder, or set data.follow_symlinks: true"
             for path in outside
         ]
         problems += [
@@ -371,8 +428,7 @@ class Dataset:
         """
         notices: list[str] = []
         image = self.read_image(case, notices)
-        mask = self.read_mask(case, notices)
-        reading.check_pair(case.image, image, case.mask_path, mask, self.ignore_mask_geometry)
+        mask = self.fit_mask(case, image, self.read_mask(case, notices), notices)
         notices += [f"no {name} in the mask" for name in self.missing_structures(mask)]
         return Volume(image, mask, reading.spacing_mm(case.image, image), tuple(notices))
 

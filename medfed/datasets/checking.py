@@ -105,7 +105,8 @@ def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Pr
     sites = tuple(SiteFacts(site, len(found_at[site][0]), tuple(facts[site])) for site in names)
     repeated, allow_duplicates = find_duplicates(cases), allow_duplicates or dataset.allow_duplicates
     problems += _intensity_problems(dataset) + ([] if allow_duplicates else repeated)
-    warnings = [warning for site in names for warning in dataset.site_warnings(site)]
+    warnings = dataset.root_warnings() + [warning for site in names for warning in dataset.site_warnings(site)]
+    warnings += dataset.unread(cases, problems)
     warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *(repeated if allow_duplicates else [])]
     return DatasetReport(dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings))
 
@@ -135,7 +136,7 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str
         return _facts(case, arrays[0], (case.label,), (), notices), []
     image, mask = arrays
     try:
-        reading.check_pair(case.image, image, case.mask, mask, dataset.ignore_mask_geometry)
+        mask = dataset.fit_mask(case, image, mask, notices)
     except UserError as error:
         return None, [str(error)]
     missing = dataset.missing_structures(mask)

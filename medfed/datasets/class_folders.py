@@ -15,6 +15,8 @@ from medfed.core.errors import UserError
 from medfed.datasets import file_names, image_files, reading
 from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case, Volume
+from medfed.datasets.pairing import NameSettings, guess_image_and_mask_names, pair_in_one_folder
+from medfed.datasets.site_search import IMAGE_FOLDERS, MASK_FOLDERS, find_roles, share_names
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
 
         SITE must contain only folders. Each of these folders is a class and must contain no other folder. At least one
         of them must contain a 2-D image file (PNG, JPEG, BMP, TIFF), and there must be at least two different class
-        names. The folder is refused if it looks like one with masks: if a class is called "images", "masks" or "mask",
-        for example, or if a class folder contains exactly one image with one mask.
+        names. The folder is refused if it looks like one with masks: if a class is called "images", "masks" or "gt",
+        for example, if a class folder contains an image with its mask, or if two class folders (of one site or of
+        two) contain files of the same names.
 
         A subclass for a published collection only asks for the folders of all its sites, each with the published number
         of classes.
@@ -78,16 +81,20 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
             The dataset with default settings; None if the folder has another layout.
         """
         if cls.published_counts:
-            sites = file_names.subfolders(root)
-            classes = [set(file_names.subfolders(sites[site])) for site in cls.published_counts if site in sites]
+            folders = file_names.subfolders(root)
+            classes = [set(file_names.subfolders(folders[site])) for site in cls.published_counts if site in folders]
             is_whole = len(classes) == len(cls.published_counts) and all(names == classes[0] for names in classes)
             return cls(root=str(root)) if is_whole and len(classes[0]) == cls.published_n_classes else None
         inside = [path for site in file_names.subfolders(root).values() for path in sorted(site.iterdir())]
         inside = [path for path in inside if path.name[0] != "."]
         names = {path.name.lower() for path in inside}
-        if len(names) < 2 or names & {"images", "masks", *file_names.MASK_NAMES}:
+        if len(names) < 2 or names & {*IMAGE_FOLDERS, *MASK_FOLDERS}:
             return None
-        if not all(path.is_dir() for path in inside) or any(map(file_names.guess_image_and_mask_names, inside)):
+        if not all(path.is_dir() for path in inside) or any(map(guess_image_and_mask_names, inside)):
+            return None
+        if find_roles(file_names.list_folder(root), NameSettings()) or share_names(inside):
+            return None
+        if any(pair_in_one_folder(path, NameSettings()).pairs for path in inside):
             return None
         files = [path for folder in inside for path in folder.iterdir()]
         is_classes = any(map(reading.is_2d_image_file, files)) and not any(path.is_dir() for path in files)

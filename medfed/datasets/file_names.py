@@ -1,23 +1,98 @@
-"""Find sites, pairs of image and mask, and patients by the names of folders and files."""
+"""Find sites, image files and patients by the names of folders and files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.datasets.reading import SUFFIXES, suffix
 
-Pairs = dict[str, tuple[Path, Path]]  # (image, mask) by the name of the image without its suffix
-Problems = list[str]  # one sentence each
-# Files with these suffixes may lie in an image folder; they are ignored.
+# Files with these suffixes may lie in an image folder; they are not read.
 NON_IMAGE_SUFFIXES = (
     ".raw", ".zraw", ".txt", ".csv", ".tsv", ".json", ".yaml", ".md", ".xml", ".pdf", ".db", ".ini",
 )  # fmt: skip
-MASK_NAMES = ("segmentation", "mask", "seg", "label", "labels")  # usual names of the mask in a case folder, lower case
-_IMAGE_NAMES = ("t2", "t2w", "image", "img")  # usual names of the image in a case folder, lower case
-_MASK = re.compile(r"(.+)_(mask|segmentation|seg)", re.IGNORECASE)
+SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx")  # written by operating systems, lower case
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a folder contains. Hidden files and folders, and the files of operating systems, are left out.
+
+    Args:
+        folder: the folder.
+        files: its image files, in alphabetical order.
+        unsupported: its files of other formats, except documents such as text files and tables.
+        folders: the folders in it, by name, in alphabetical order.
+    """
+
+    folder: Path
+    files: tuple[Path, ...]
+    unsupported: tuple[Path, ...]
+    folders: Mapping[str, Path]
+
+
+def is_ignored(path: Path, patterns: Sequence[str] = ()) -> bool:
+    """Return whether a file or folder is left out by its name.
+
+    Args:
+        path: the file or folder.
+        patterns: names that the user wants to leave out. A `*` stands for any characters; upper and lower case are not
+            distinguished. Hidden files and the files of operating systems are always left out.
+    """
+    name = path.name.casefold()
+    return (
+        name.startswith(".") or name in SYSTEM_FILES or any(fnmatch(name, pattern.casefold()) for pattern in patterns)
+    )
+
+
+def list_folder(folder: Path, ignored_names: Sequence[str] = ()) -> Listing:
+    """List the image files and the folders in a folder.
+
+    Args:
+        folder: an existing folder.
+        ignored_names: patterns of names that are left out (`is_ignored`).
+    """
+    paths = [path for path in sorted(folder.iterdir()) if not is_ignored(path, ignored_names)]
+    folders = {path.name: path for path in paths if path.is_dir()}
+    files = [path for path in paths if path.name not in folders and not path.name.lower().endswith(NON_IMAGE_SUFFIXES)]
+    images = tuple(path for path in files if suffix(path))
+    return Listing(folder, images, tuple(path for path in files if not suffix(path)), folders)
+
+
+def count_images(folder: Path, ignored_names: Sequence[str] = ()) -> int:
+    """Return the number of image files in a folder and all folders inside it.
+
+    Args:
+        folder: an existing folder.
+        ignored_names: patterns of names that are left out (`is_ignored`).
+    """
+    listing = list_folder(folder, ignored_names)
+    return len(listing.files) + sum(count_images(inner, ignored_names) for inner in listing.folders.values())
+
+
+def unsupported_problems(listing: Listing) -> list[str]:
+    """Return one sentence for each kind of files in a folder that cannot be read.
+
+    Args:
+        listing: from `list_folder`.
+    """
+    by_ending: dict[str, list[Path]] = {}
+    for path in listing.unsupported:
+        by_ending.setdefault(path.suffix.lower(), []).append(path)
+    return [
+        f"{paths[0]}: this file format is not supported{_others(paths, ending)}; expected {', '.join(SUFFIXES)}; "
+        "convert or remove the file" + ("s" if len(paths) > 1 else "")
+        for ending, paths in by_ending.items()
+    ]
+
+
+def stem_of(path: Path) -> str:
+    """Return the name of an image file without its suffix, such as "a" for "a.nii.gz"."""
+    return path.name[: len(path.name) - len(suffix(path) or "")]
 
 
 def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
@@ -113,160 +188,7 @@ def find_subfolder(folder: Path, name: str) -> Path | None:
     return next((path for path in sorted(folder.iterdir()) if path.name.casefold() == name and path.is_dir()), None)
 
 
-def pair_two_folders(images: Path, masks: Path) -> tuple[Pairs, Problems]:
-    """Pair the images in one folder with the masks in another folder: `images/NAME.ext` with `masks/NAME.ext2`.
-
-    Here NAME is any name, and ext and ext2 are supported suffixes. A mask may also be called NAME_mask,
-    NAME_segmentation or NAME_seg. If no image has exactly the mask's name, a name that differs only in upper and lower
-    case is accepted.
-
-    Args:
-        images: folder of the images.
-        masks: folder of the masks.
-
-    Returns:
-        A dict and a list. The dict contains the paths (image, mask) by NAME. The list contains the problems: one
-        sentence for each file that has no counterpart, exists twice or has an unsupported format.
-    """
-    images_by_stem, problems = _by_stem(images.iterdir())
-    masks_by_stem, mask_problems = _by_stem(masks.iterdir())
-    by_lower_case = {stem.casefold(): stem for stem in images_by_stem}
-    mask_of_image: dict[str, Path] = {}
-    duplicates = []
-    for stem, path in masks_by_stem.items():
-        name = stem if stem in images_by_stem else _image_name(stem) or stem
-        if name not in images_by_stem:
-            name = by_lower_case.get(stem.casefold(), by_lower_case.get(name.casefold(), name))
-        if name in mask_of_image:
-            other = mask_of_image[name].name
-            duplicates.append(f"{path}: is a second mask of the image {name}; {other} is also one; remove one of them")
-        mask_of_image[name] = path
-    return _match(images_by_stem, mask_of_image, [*problems, *mask_problems, *duplicates])
-
-
-def pair_in_one_folder(folder: Path) -> tuple[Pairs, Problems]:
-    """Pair images and masks that are in the same folder: `NAME.ext` with `NAME_mask.ext2`.
-
-    Here NAME is any name, and ext and ext2 are supported suffixes. A mask may also be called NAME_segmentation or
-    NAME_seg. Upper and lower case in these endings are not distinguished.
-
-    Args:
-        folder: folder of the images and masks.
-
-    Returns:
-        A dict and a list. The dict contains the paths (image, mask) by NAME. The list contains the problems: one
-        sentence for each file that has no counterpart, exists twice or has an unsupported format.
-    """
-    by_stem, problems = _by_stem(folder.iterdir())
-    images = {stem: path for stem, path in by_stem.items() if not _image_name(stem)}
-    masks = {name: path for stem, path in by_stem.items() if (name := _image_name(stem))}
-    return _match(images, masks, problems)
-
-
-def find_case_files(folder: Path, image_name: str, mask_name: str) -> tuple[Path | None, Path | None]:
-    """Find the image and the mask in the folder of one case (one image of a patient with its mask).
-
-    A file has one of the suffixes `.nii.gz`, `.nii`, `.mha`, `.mhd`, `.nrrd`, `.png`, `.jpg`, `.jpeg`, `.bmp`, `.tif`
-    and `.tiff`, in upper or lower case. Other files are ignored.
-
-    Args:
-        folder: folder of the case.
-        image_name: name of the image file, without suffix.
-        mask_name: name of the mask file, without suffix.
-
-    Returns:
-        The paths (image, mask); None instead of the path of a file that does not exist.
-    """
-    by_stem, _ = _by_stem(folder.iterdir())
-    return by_stem.get(image_name), by_stem.get(mask_name)
-
-
-def pair_case_folders(folder: Path, image_name: str, mask_name: str) -> tuple[Pairs, Problems]:
-    """Find the image and the mask in each case folder of a site.
-
-    A site's folder contains one folder per case, such as `CASE1/t2.nii.gz` and `CASE1/segmentation.nii.gz`. The files
-    have the same names in every case folder.
-
-    Args:
-        folder: folder of the site.
-        image_name: name of the image file in each case folder, without suffix.
-        mask_name: name of the mask file in each case folder, without suffix.
-
-    Returns:
-        A dict and a list. The dict contains the paths (image, mask) by the name of the case folder. The list contains
-        the problems: one sentence for each case folder without image or mask.
-    """
-    pairs, problems = {}, []
-    for case in sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != "."):
-        image, mask = find_case_files(case, image_name, mask_name)
-        if image and mask:
-            pairs[case.name] = image, mask
-        else:
-            problems.append(
-                f"{case}: the folder has no file named {mask_name if image else image_name}; expected an image and a "
-                "mask; add the file, or remove the folder"
-            )
-    return pairs, problems
-
-
-def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
-    """Guess the image file and the mask file of a case, from the names of the files in its folder.
-
-    A mask is found by a usual name, such as "segmentation" or "mask". If there are several other image files, the image
-    is found by a usual name, too, such as "t2" or "image".
-
-    Args:
-        folder: folder of the case.
-
-    Returns:
-        The names of the image and the mask without suffixes. None if the folder does not contain exactly one such mask
-        and exactly one such image.
-    """
-    endings = {path.name: suffix(path) for path in sorted(folder.iterdir()) if path.is_file()}
-    stems = [name.removesuffix(ending) for name, ending in endings.items() if ending and name.endswith(ending)]
-    masks = [stem for stem in stems if stem.lower() in MASK_NAMES]
-    others = [stem for stem in stems if stem not in masks]
-    images = [stem for stem in others if stem.lower() in _IMAGE_NAMES] or others
-    return (images[0], masks[0]) if len(masks) == 1 and len(images) == 1 else None
-
-
-def _by_stem(paths: Iterable[Path]) -> tuple[dict[str, Path], Problems]:
-    """Return image files by their names without suffixes, and the problems.
-
-    A file that exists twice with different suffixes or has an unsupported format gives a problem.
-    """
-    by_stem: dict[str, Path] = {}
-    problems = []
-    for path in sorted(paths):
-        ending = suffix(path)
-        if path.name[0] == "." or path.name.lower().endswith(NON_IMAGE_SUFFIXES) or path.is_dir():
-            continue
-        if ending is None:
-            problems.append(
-                f"{path}: this file format is not supported; expected {', '.join(SUFFIXES)}; convert or remove the file"
-            )
-            continue
-        stem = path.name[: -len(ending)]
-        if stem in by_stem:
-            problems.append(f"{path}: another file has the same name: {by_stem[stem].name}; remove one of them")
-        by_stem[stem] = path
-    return by_stem, problems
-
-
-def _match(images: dict[str, Path], masks: dict[str, Path], problems: Problems) -> tuple[Pairs, Problems]:
-    """Pair images and masks of the same name; every file without a counterpart gives a problem."""
-    unpaired = [
-        f"{path}: this image has no mask; add the mask, or remove the image"
-        for name, path in images.items() if name not in masks
-    ]
-    unpaired += [
-        f"{path}: this mask has no image; add the image, or remove the mask"
-        for name, path in masks.items() if name not in images
-    ]
-    return {name: (path, masks[name]) for name, path in images.items() if name in masks}, [*problems, *unpaired]
-
-
-def _image_name(stem: str) -> str | None:
-    """Return the name of the image that a mask called `stem` belongs to; None if `stem` has no mask suffix."""
-    match = _MASK.fullmatch(stem)
-    return match[1] if match else None
+def _others(paths: Sequence[Path], ending: str) -> str:
+    """Return a clause about the files of one kind after the first one; "" if there are none."""
+    kind = f"files ending in {ending}" if ending else "files without an ending"
+    return f" (as those of {len(paths) - 1} other {kind} in this folder)" if len(paths) > 1 else ""

@@ -10,21 +10,36 @@ from monai.data import MetaTensor
 
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
-from medfed.datasets import file_names, image_files, nesting, reading
+from medfed.datasets import datalists, file_names, image_files, nesting, reading
 from medfed.datasets.base import Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
+from medfed.datasets.pairing import (
+    Found,
+    NameSettings,
+    find_case_files,
+    guess_image_and_mask_names,
+    pair_case_folders,
+)
+from medfed.datasets.root_search import find_site_folders, pair_inner_folder
+from medfed.datasets.site_search import PARTS, Roles, find_pairs
 
 
 @dataclass(frozen=True)
 class Folder(Dataset):
     """Your own images with masks for segmentation, found by the names of the files.
 
-    Three folder layouts are supported:
+    These layouts are found without a setting:
 
-    - `ROOT/SITE/images/NAME.ext` with `ROOT/SITE/masks/NAME.ext2`
-    - `ROOT/SITE/NAME.ext` with `ROOT/SITE/NAME_mask.ext2` (or `_segmentation`, `_seg`)
-    - `ROOT/SITE/CASE/t2.nii.gz` with `ROOT/SITE/CASE/segmentation.nii.gz`, if `image_name` and `mask_name` are set
+    - `ROOT/SITE/images/NAME.ext` with `ROOT/SITE/masks/NAME.ext2`. The folders may have other usual names (`img`,
+      `labels`, `gt`, ...), and the names of all files may differ in the same way (`im0001` and `im0001ah`, `Image_1`
+      and `mask_1`). `ROOT/images/SITE` with `ROOT/masks/SITE` is the same.
+    - nnU-Net's `ROOT/SITE/imagesTr/NAME_0000.ext` with `ROOT/SITE/labelsTr/NAME.ext`, and MSD's `dataset.json`
+    - `ROOT/SITE/NAME.ext` with `ROOT/SITE/NAME_mask.ext2` (or `_segmentation`, `_seg`, `_label`, `mask_NAME`, ...)
+    - `ROOT/SITE/CASE/NAME_T2.ext` with `ROOT/SITE/CASE/NAME_seg.ext`: one folder per case
+
+    For other layouts, set the names of the folders and files, or write the pairs into a table (`datalist`).
+    docs/real_hospitals.md has examples.
 
     The fields that are not explained here are explained at `Dataset`.
 
@@ -44,9 +59,20 @@ class Folder(Dataset):
             images.
         patient_pattern: regular expression that is searched in the name of the image file or case folder; its first
             group is the patient. All images of a patient (two eyes, two visits) then stay in the same part of a split.
-            null treats every image as a patient of its own.
-        image_name: name of the image file in each case folder, without suffix; null if there are no case folders.
-        mask_name: name of the mask file in each case folder, without suffix; null if there are no case folders.
+            null treats every image as a patient of its own, or every case folder if it holds several images.
+        image_folders: names of folders with images, such as [scans]. They come before the usual names (images, imgs,
+            img, image, imagesTr). Upper and lower case are not distinguished.
+        mask_folders: names of folders with masks, such as [expert_1]. They come before the usual names (masks, mask,
+            labels, label, labelsTr, seg, segmentations, gt, annotations, ...).
+        image_name: name of the image files, without suffix. A `*` stands for the name of the case: "*_T2", or "*.jpg"
+            with a suffix. A name without `*`, such as "t2", is the same in every case folder. null finds it out.
+        mask_name: name of the mask files, as for `image_name`.
+        ignored_names: names of files and folders that are not read, such as ["*_2nd", preview]. A `*` stands for any
+            characters.
+        datalist: a CSV or JSON file in `root` that lists the cases, with the columns site, image, mask, and optionally
+            patient and split; paths are relative to it. null searches the folders.
+        resample_masks: true resamples a mask of another size to the size of its image, by nearest neighbour; false
+            refuses such a mask.
         one_site_per_case: true if the case folders lie directly in `root` and each is a site of its own; needs
             `image_name` and `mask_name`.
     """
@@ -59,8 +85,13 @@ class Folder(Dataset):
     intensity_max: PositiveFloat | None = None
     grey_to_rgb: bool = False
     patient_pattern: str | None = None
+    image_folders: tuple[str, ...] = ()
+    mask_folders: tuple[str, ...] = ()
     image_name: str | None = None
     mask_name: str | None = None
+    ignored_names: tuple[str, ...] = ()
+    datalist: str | None = None
+    resample_masks: bool = False
     one_site_per_case: bool = False
 
     generality: ClassVar[int] = 2
@@ -71,13 +102,21 @@ class Folder(Dataset):
         citation="Yours.",
         how_to_get="Arrange the files in this layout, then run `python -m medfed.data check ROOT`.",
         layout="ROOT/SITE/images/NAME.png with ROOT/SITE/masks/NAME.png, or ROOT/SITE/NAME.nii.gz with "
-        "ROOT/SITE/NAME_mask.nii.gz, or one folder per case, with data.image_name and data.mask_name",
+        "ROOT/SITE/NAME_mask.nii.gz, or one folder per case; for other names, set data.image_folders, "
+        "data.mask_folders, data.image_name and data.mask_name, or list the files in a table (data.datalist)",
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.image_name is None) != (self.mask_name is None) or (self.one_site_per_case and not self.image_name):
-            raise ValueError("set both image_name and mask_name or neither; one_site_per_case needs both")
+        names = [name for name in (self.image_name, self.mask_name) if name is not None]
+        fixed = [name for name in names if "*" not in name]
+        if (fixed and len(names) == 1) or (self.one_site_per_case and len(fixed) < 2):
+            raise ValueError(
+                "set both image_name and mask_name or neither, unless they have a '*'; one_site_per_case needs both "
+                "without '*'"
+            )
+        if any(name.count("*") > 1 for name in names):
+            raise ValueError("image_name and mask_name may have one '*', which stands for the name of the case")
         self._check_structures()
         file_names.check_patient_pattern(self.patient_pattern)
 
@@ -97,16 +136,32 @@ class Folder(Dataset):
         Returns:
             The dataset; never None.
         """
+        lists = [name for name, has_masks in datalists.find_datalists(root).items() if has_masks]
+        if len(lists) > 1:
+            raise UserError(
+                f"{root}: the tables {' and '.join(lists)} both list images and masks; expected one; check the one "
+                f"that you want: python -m medfed.data check {root / lists[0]}"
+            )
+        if lists:
+            return cls(root=str(root), datalist=lists[0]).with_stored_channels()
         dataset = cls(root=str(root))
         first_site = next(iter(dataset.find_sites().values()), None)
         first_case = next(iter(file_names.subfolders(first_site).values()), None) if first_site else None
         for folder in filter(None, (first_site, first_case)):
-            if names := file_names.guess_image_and_mask_names(folder):
+            if names := guess_image_and_mask_names(folder):
                 dataset = replace(
                     dataset, image_name=names[0], mask_name=names[1], one_site_per_case=folder == first_site
                 )
                 break
-        return replace(dataset, image_channels=dataset._stored_channels())
+        return dataset.with_stored_channels()
+
+    def with_stored_channels(self) -> Folder:
+        """Return this dataset with the number of image channels of its first 2-D image file; 1 if there is none."""
+        for site, folder in self.find_sites().items():
+            for case in self.find_cases(site, folder)[0]:
+                if reading.is_2d_image_file(case.image) and (n_channels := image_files.count_channels(case.image)):
+                    return replace(self, image_channels=n_channels)
+        return replace(self, image_channels=1)
 
     @property
     def channels(self) -> int:
@@ -146,8 +201,21 @@ class Folder(Dataset):
         return None if self.intensity_max is None else (0.0, self.intensity_max)
 
     def find_sites(self) -> dict[str, Path]:
-        """Return every folder in `root` by its name. Each folder is a site; hidden folders are left out."""
-        return file_names.subfolders(Path(self.root))
+        """Find the sites: the folders in `root`, or in its folder `images`, or the sites that the datalist names.
+
+        Hidden folders are left out.
+
+        Raises:
+            UserError: if `root` looks like the folder of a single site, or if the datalist cannot be read.
+        """
+        root = Path(self.root)
+        if self.datalist is not None:
+            return {row.site: root for row in datalists.read_datalist(root / self.datalist)}
+        roles = Roles() if self._has_fixed_names() else find_site_folders(root, self._names(), not self.sites)
+        folders: dict[str, Path] = {}
+        for folder in (roles.masks, roles.images) if roles else (root,):
+            folders |= file_names.list_folder(folder, self.ignored_names).folders if folder else {}
+        return dict(sorted(folders.items()))
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         """Find the pairs of image and mask of one site by the names of the files, without opening the files.
@@ -160,12 +228,88 @@ class Folder(Dataset):
             Two lists. The first contains the pairs, one `Case` each. The second contains the problems, one sentence
             each, such as an image without a mask, a mask without an image, or a file that exists twice.
         """
-        pairs, problems = self._pairs(folder)
-        cases = []
-        for name, (image, mask) in pairs.items():
-            subject = file_names.extract_patient(name, self.patient_pattern, image, problems)
-            cases.append(Case(site, name, image, mask, subject))
-        return cases, problems
+        if self.datalist is not None:
+            return datalists.site_cases(Path(self.root) / self.datalist, site, self.patient_pattern)
+        found, cases = self._pairs(folder), []
+        for name, (image, mask) in found.pairs.items():
+            subject = file_names.extract_patient(name, self.patient_pattern, image, found.problems)
+            cases.append(Case(site, name, image, mask, subject or found.patients.get(name, "")))
+        return cases, found.problems
+
+    def root_warnings(self) -> list[str]:
+        """Return warnings about the folder `root`: about folders that may be something else than sites.
+
+        Returns:
+            One sentence if every site has a single case, and one for the columns of the datalist that are not read.
+        """
+        root = Path(self.root)
+        if self.datalist is not None:
+            columns = datalists.other_columns(root / self.datalist)
+            return [f"{root / self.datalist}: not read: the columns {', '.join(columns)}"] if columns else []
+        folders = self.find_sites()
+        if len(folders) < 2 or any(len(self.find_cases(*site)[0]) != 1 for site in folders.items()):
+            return []
+        return [
+            f"{root}: each of its {len(folders)} folders holds one image with its mask and counts as a site; if they "
+            "are the cases of one site, put them into a folder for this site"
+        ]
+
+    def site_warnings(self, site: str) -> list[str]:
+        """Return warnings about the folders of a site: which of them count as patients, and which are read together.
+
+        Args:
+            site: name of the site.
+        """
+        if self.datalist is not None:
+            return []
+        found = self._pairs(self._site_folders()[site])
+        folders = sorted({name.partition("/")[0] for name in found.pairs if "/" in name})
+        warnings = []
+        if parts := [name for name in folders if name.casefold() in PARTS]:
+            warnings.append(
+                f"{site}: the folders {' and '.join(parts)} are read together, and medfed splits the patients itself; "
+                "to keep this split, list the images in a datalist with the column split"
+            )
+        if found.patients and self.patient_pattern is None:
+            warnings.append(
+                f"{site}: all images in a folder count as one patient, such as those in {folders[0]}; if they are not, "
+                "set data.patient_pattern"
+            )
+        return warnings
+
+    def lists_in_root(self) -> tuple[str, ...]:
+        """Return the names of the datalist, or of each site's `dataset.json`, relative to `root`."""
+        if self.datalist is not None:
+            return (self.datalist,)
+        root = Path(self.root)
+        return tuple(str(path.relative_to(root) / datalists.MSD_LIST) for path in self.find_sites().values())
+
+    def names_to_ignore(self) -> tuple[str, ...]:
+        """Return the field `ignored_names`."""
+        return self.ignored_names
+
+    def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
+        """Check that a mask has the voxel grid of its image. With `resample_masks`, resample a mask of another size.
+
+        Args:
+            case: a case of this dataset: one image with its mask.
+            image: (C, H, W, D), from `read_image`.
+            mask: (S, H, W, D), from `read_mask`.
+            notices: a short description is appended to this list if the mask is resampled.
+
+        Returns:
+            The mask, (S, H, W, D) with the size of the image.
+
+        Raises:
+            UserError: if image and mask differ in shape or position and the mask may not or cannot be resampled.
+        """
+        if self.resample_masks and image.shape[1:] != mask.shape[1:]:
+            mask = reading.resample_mask(case.image, image, case.mask_path, mask)
+            notices.append("mask resampled to the size of its image")
+        reading.check_pair(
+            case.image, image, case.mask_path, mask, self.ignore_mask_geometry, ", or set data.resample_masks: true"
+        )
+        return mask
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         """Read the image of a case.
@@ -217,30 +361,33 @@ class Folder(Dataset):
         labels = {self.background_value: (), **dict.fromkeys(others, self.structures)}
         return reading.to_structures(case.mask_path, mask, labels, self.structures)
 
-    def _stored_channels(self) -> int:
-        """Return the number of channels of the first 2-D image file with a readable header; 1 if there is none."""
-        for site, folder in self.find_sites().items():
-            for case in self.find_cases(site, folder)[0]:
-                if reading.is_2d_image_file(case.image) and (n_channels := image_files.count_channels(case.image)):
-                    return n_channels
-        return 1
+    def _names(self) -> NameSettings:
+        """Return the settings of the names of folders and files."""
+        return NameSettings(
+            self.image_folders, self.mask_folders, self.image_name, self.mask_name, self.ignored_names
+        )
 
-    def _pairs(self, folder: Path) -> tuple[file_names.Pairs, file_names.Problems]:
+    def _has_fixed_names(self) -> bool:
+        """Return whether the files have the same two names in every case folder."""
+        return bool(self.image_name and self.mask_name and "*" not in self.image_name + self.mask_name)
+
+    def _pairs(self, folder: Path) -> Found:
         """Pair the images and masks of one site, in the layout that its folder has."""
-        if self.image_name and self.mask_name:
-            if not self.one_site_per_case:
-                return file_names.pair_case_folders(folder, self.image_name, self.mask_name)
-            image, mask = file_names.find_case_files(folder, self.image_name, self.mask_name)
-            if image and mask:
-                return {folder.name: (image, mask)}, []
-            missing = self.mask_name if image else self.image_name
-            return {}, [
-                f"{folder}: the folder has no file named {missing}; add it, or list only the other sites in data.sites"
-            ]
-        images, masks = (file_names.find_subfolder(folder, name) for name in ("images", "masks"))
-        if images and masks:
-            return file_names.pair_two_folders(images, masks)
-        return file_names.pair_in_one_folder(folder)
+        if not self._has_fixed_names():
+            roles = find_site_folders(Path(self.root), self._names())
+            if roles.images and roles.masks:
+                return pair_inner_folder(roles.images, roles.masks, folder.name, self._names())
+            return find_pairs(folder, self._names())
+        if not self.one_site_per_case:
+            return pair_case_folders(folder, self._names())
+        assert self.image_name and self.mask_name
+        image, mask = find_case_files(folder, self.image_name, self.mask_name)
+        if image and mask:
+            return Found({folder.name: (image, mask)})
+        missing = self.mask_name if image else self.image_name
+        return Found({}, [
+            f"{folder}: the folder has no file named {missing}; add it, or list only the other sites in data.sites"
+        ])  # fmt: skip
 
     def _labels(self) -> dict[int, tuple[str, ...]]:
         """Return the structures that each mask value belongs to; none for the background."""

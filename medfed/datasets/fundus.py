@@ -15,6 +15,7 @@ from medfed.datasets import file_names, nesting, reading
 from medfed.datasets.base import PHANTOM_MARK, Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
+from medfed.datasets.pairing import pair_two_folders
 
 SITES = {  # name of the site: possible names of its folder
     "DRISHTI-GS": ("Domain1", "DRISHTI-GS"),
@@ -140,9 +141,9 @@ class Fundus(Dataset):
                     f"of masks; add the folder of {missing}"
                 )
                 continue
-            pairs, pair_problems = file_names.pair_two_folders(images, masks)
-            problems += pair_problems
-            for name, (image, mask) in pairs.items():
+            found = pair_two_folders(images, masks)
+            problems += found.problems
+            for name, (image, mask) in found.pairs.items():
                 if other := by_name.get(name.casefold()):
                     problems.append(
                         f"{image}: this image has the same name as {other.image}; expected every name once; rename "

@@ -14,7 +14,9 @@ from typing import cast
 import nibabel as nib
 import numpy as np
 import torch
+import torch.nn.functional as F
 from monai.data import MetaTensor
+from monai.transforms import ResampleToMatch
 from torch import Tensor
 
 from medfed.core.errors import UserError
@@ -22,6 +24,7 @@ from medfed.datasets import image_files, volumes
 
 SUFFIXES = (*volumes.SUFFIXES, *image_files.SUFFIXES)
 SPACING_TOLERANCE_MM = 1e-3
+MAX_ASPECT_CHANGE = 1.02  # ratio of the ratios of height and width of a 2-D image and its mask, to resample the mask
 SHIFT_TOLERANCE = 0.1  # in voxels, between the corners of an image and its mask
 _SET_WHITE = (
     "set data.intensity_max to the value that means white, such as 4095 for 12 bits or 65535 for 16, or save the image "
@@ -221,7 +224,9 @@ def spacing_mm(path: Path, image: MetaTensor) -> tuple[float, float, float] | No
     return round(height, 6), round(width, 6), round(depth, 6)
 
 
-def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor, ignore_geometry: bool) -> None:
+def check_pair(
+    image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor, ignore_geometry: bool, hint: str = ""
+) -> None:
     """Check that an image and its mask have the same shape, voxel size, orientation and position.
 
     Args:
@@ -230,6 +235,7 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
         mask_path: path of the mask, for the error message.
         mask: (S, H, W, D) with its affine.
         ignore_geometry: True compares only the shapes (H, W, D).
+        hint: more advice to the user, with which the error message ends if the shapes differ.
 
     Raises:
         UserError: if image and mask differ. Differences of up to 0.001 mm in the voxel size, and of up to a tenth of a
@@ -239,7 +245,7 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
         raise UserError(
             f"{mask_path}: the mask has {_join(mask.shape[1:])} voxels, but its image {image_path} has "
             f"{_join(image.shape[1:])}; expected equal numbers; resample the mask to the image with nearest-neighbour "
-            "interpolation"
+            f"interpolation{hint}"
         )
     difference = _geometry_difference(image, mask)
     if difference and not ignore_geometry:
@@ -247,6 +253,45 @@ def check_pair(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaT
             f"{mask_path}: {difference} of its image {image_path}; resample the mask to the image, or set "
             "data.ignore_mask_geometry: true if the voxels of mask and image correspond one to one"
         )
+
+
+def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor) -> MetaTensor:
+    """Resample a mask to the voxel grid of its image, by nearest neighbour.
+
+    A mask of a 2-D image file is resized: it is assumed to show the same field as its image. A volume is resampled in
+    space, as the affines of both files say; outside the mask it is 0.
+
+    Args:
+        image_path: path of the image, for the error message.
+        image: (C, H, W, D) with its affine.
+        mask_path: path of the mask, for the error message.
+        mask: (S, H, W, D) of 0 and 1 with its affine.
+
+    Returns:
+        (S, H, W, D) uint8 of 0 and 1 with the size and the affine of the image, and with the metadata of `mask`.
+
+    Raises:
+        UserError: if the height and width of a mask of a 2-D image file do not have the ratio of those of the image, up
+            to 2 %, or if nothing of a volume's mask lies inside its image.
+    """
+    if is_2d_image_file(image_path) and is_2d_image_file(mask_path):
+        ratio = image.shape[1] * mask.shape[2] / (image.shape[2] * mask.shape[1])
+        if not 1 / MAX_ASPECT_CHANGE <= ratio <= MAX_ASPECT_CHANGE:
+            raise UserError(
+                f"{mask_path}: the mask has {_join(mask.shape[1:3])} pixels, but its image {image_path} has "
+                f"{_join(image.shape[1:3])}, which is another ratio of height and width; expected the same field; crop "
+                "or rotate one of them"
+            )
+        flat = mask.as_tensor()[..., 0][None].float()
+        resized = F.interpolate(flat, size=tuple(image.shape[1:3]), mode="nearest-exact")[0][..., None]
+        return MetaTensor(resized.to(torch.uint8), affine=image.affine, meta=_values_of(mask))
+    resampled = ResampleToMatch(mode="nearest", padding_mode="zeros")(mask.float(), image).as_tensor().round()
+    if mask.any() and not resampled.any():
+        raise UserError(
+            f"{mask_path}: no part of the mask lies inside its image {image_path}; expected the same position in "
+            "space; check the headers of both files"
+        )
+    return MetaTensor(resampled.to(torch.uint8), affine=image.affine, meta=_values_of(mask))
 
 
 def format_values(values: Sequence[int]) -> str:
@@ -257,6 +302,11 @@ def format_values(values: Sequence[int]) -> str:
     """
     listed = ", ".join(map(str, values[:8]))
     return f"{listed}, ... ({len(values)} values)" if len(values) > 8 else listed
+
+
+def _values_of(mask: MetaTensor) -> dict[str, object]:
+    """Return the metadata of a mask that do not depend on its voxel grid: the values in its file."""
+    return {"label_values": mask.meta["label_values"]}
 
 
 def _geometry_difference(image: MetaTensor, mask: MetaTensor) -> str:

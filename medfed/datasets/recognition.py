@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
 
 from medfed.core import registry
 from medfed.core.errors import UserError
+from medfed.datasets import datalists
 from medfed.datasets.base import Dataset
 
 
@@ -18,7 +20,7 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
     (`Dataset.generality`). The search ends as soon as a dataset fits.
 
     Args:
-        root: folder of the dataset.
+        root: folder of the dataset, or a datalist: a CSV or JSON file that lists the images.
         name: name of the only dataset to try, as in a config: a known name or the dotted name of a class. If the folder
             does not have the dataset's layout, the dataset with default settings is returned. None tries all datasets.
 
@@ -26,6 +28,8 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
         UserError: if there is no such folder or dataset, if no dataset fits, or if several datasets of the same
             generality fit.
     """
+    if root.is_file() and root.suffix.lower() in datalists.SUFFIXES:
+        return _from_datalist(root, name)
     if not root.is_dir():
         raise UserError(f"{root}: this is not a folder; expected a folder that contains one folder per site")
     if name is not None:
@@ -41,3 +45,13 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
         if recognised:
             return recognised.popitem()[1]
     raise UserError(f"{root}: the files fit no known dataset; choose one with --dataset NAME")
+
+
+def _from_datalist(path: Path, name: str | None) -> Dataset:
+    """Return the dataset that reads a datalist: with masks if the list has some, otherwise with classes."""
+    rows = datalists.read_datalist(path)
+    name = name or ("folder" if any(row.mask for row in rows) else "folder_classes")
+    dataset_class = registry.resolve("datasets", name)
+    if "datalist" not in {field.name for field in fields(dataset_class)}:
+        raise UserError(f"{path}: the dataset {name} reads no datalist; use --dataset folder or folder_classes")
+    return dataset_class(root=str(path.parent), datalist=path.name).with_stored_channels()

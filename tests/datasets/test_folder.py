@@ -158,6 +158,45 @@ def test_a_mask_of_another_size_names_the_pair(root):
         data.load(data.cases("north")[0])
 
 
+def test_a_mask_of_another_size_is_resized_if_the_setting_says_so(root):
+    """Every pixel of a mask of half the size becomes a square of 2 x 2 pixels."""
+    small = np.uint8([[0, 255, 0, 0], [0, 255, 0, 0], [0, 0, 0, 255]])
+    Image.fromarray(small).save(root / "north" / "masks" / "a.png")
+    data = colour(root)
+    with pytest.raises(UserError, match="3 x 4 x 1 voxels, but .* 6 x 8 x 1; .*, or set data.resample_masks: true"):
+        data.load(data.cases("north")[0])
+    loaded = colour(root, resample_masks=True).load(data.cases("north")[0])
+    np.testing.assert_array_equal(loaded.mask[0, ..., 0].numpy(), np.kron(small > 0, np.ones((2, 2))))
+    assert loaded.notices == ("mask resampled to the size of its image",)
+    assert loaded.mask.meta["label_values"] == [0, 255]
+
+
+def test_a_mask_of_another_shape_is_not_resized(root):
+    Image.fromarray(np.resize(np.uint8([0, 255]), (8, 6))).save(root / "north" / "masks" / "a.png")
+    data = colour(root, resample_masks=True)
+    with pytest.raises(UserError, match="a.png: the mask has 8 x 6 pixels, .* another ratio of height and width"):
+        data.load(data.cases("north")[0])
+
+
+def test_a_volume_mask_is_resampled_where_its_header_places_it(tmp_path):
+    """The mask covers the slices 2 and 3 of the image only, with voxels twice as large in the plane."""
+    volume(tmp_path / "north" / "a.nii")
+    values = np.zeros((3, 3, 2), np.int16)
+    values[1, 2] = 1
+    affine = np.diag([2.0, 2, 3, 1])
+    affine[:3, 3] = 0.5, 0.5, 6
+    nib.save(nib.Nifti1Image(values, affine), tmp_path / "north" / "a_mask.nii")
+    data = Folder(root=str(tmp_path), resample_masks=True)
+    loaded = data.load(data.cases("north")[0])
+    expected = np.zeros((6, 5, 4))
+    expected[2:4, 4:, 2:] = 1
+    np.testing.assert_array_equal(loaded.mask[0].numpy(), expected)
+    affine[:3, 3] = 500
+    nib.save(nib.Nifti1Image(values, affine), tmp_path / "north" / "a_mask.nii")
+    with pytest.raises(UserError, match="a_mask.nii: no part of the mask lies inside its image"):
+        data.load(data.cases("north")[0])
+
+
 def test_2d_image_files_and_volumes_in_one_dataset_are_refused(root):
     volume(root / "south" / "images" / "c.nii")
     volume(root / "south" / "masks" / "c.nii", (0, 1))
@@ -201,6 +240,8 @@ def test_spaces_and_letters_of_any_script_are_accepted(tmp_path):
         ({"patient_pattern": "[0-9]+"}, "group"),
         ({"image_name": "t2"}, "mask_name"),
         ({"one_site_per_case": True}, "image_name"),
+        ({"image_name": "*_t2", "mask_name": "gland", "one_site_per_case": True}, "one_site_per_case"),
+        ({"mask_name": "*_a_*"}, "one '\\*'"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(values, word):

@@ -104,7 +104,7 @@ def test_a_named_dataset_is_used_for_any_folder(scans):
 
 def test_a_folder_of_classes_is_distinguished_from_a_folder_of_masks(tmp_path):
     for kind in ("dog", "elephant"):
-        write_image(tmp_path / "pacs" / "sketch" / kind / "a.png")
+        write_image(tmp_path / "pacs" / "sketch" / kind / f"{kind}.png")
     for kind in ("images", "masks"):
         write_image(tmp_path / "eyes" / "north" / kind / "a.png")
     assert recognise(tmp_path / "pacs") == FolderClasses(root=str(tmp_path / "pacs"))

@@ -298,6 +298,16 @@ def test_configs_of_an_installed_package_are_found_by_name(tmp_path, monkeypatch
     assert 'configs" = "medfed/configs"' in (Path(medfed.__file__).parent.parent / "pyproject.toml").read_text()
 
 
+def test_a_path_that_exists_is_used_before_a_config_of_the_same_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert api.find_config("prostate").name == "prostate.yaml"
+    (tmp_path / "fundus").mkdir()
+    with pytest.raises(medfed.UserError, match="^fundus: is a folder; .* comes with medfed is .*fundus.yaml"):
+        medfed.load_config("fundus")
+    (tmp_path / "prostate").write_text("seed: 1\n")
+    assert api.find_config("prostate") == Path("prostate")
+
+
 def test_an_empty_block_changes_nothing_and_none_is_refused():
     config = medfed.load_config("prostate")
     assert medfed.load_config("prostate", {"training": {}}, federation={}) == config

@@ -1,0 +1,277 @@
+"""Read a datalist: a table (CSV) or a JSON file that names the site, the patient, the image and the mask of each case.
+
+MSD's `dataset.json`, which lists the pairs of a single site, is read here, too.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from medfed.core import registry
+from medfed.core.errors import UserError
+from medfed.datasets import file_names
+from medfed.datasets.case import Case
+from medfed.datasets.file_names import stem_of
+from medfed.datasets.pairing import Found
+
+COLUMNS = ("site", "patient", "image", "mask", "class", "split")
+MSD_LIST = "dataset.json"
+SUFFIXES = (".csv", ".json")
+_PARTS = {
+    "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
+    "test": "test", "testing": "test", "": "",
+}  # fmt: skip
+MAX_LISTED = 3  # files or rows of one kind that an error message names
+
+
+@dataclass(frozen=True)
+class Row:
+    """One case of a datalist.
+
+    Args:
+        place: where the row is, for messages, such as "line 7".
+        site, patient: names; the patient may be "".
+        image: path of the image file.
+        mask: path of the mask file; None without a mask.
+        class_name: name of the class; "" without a class.
+        part: "train", "validation" or "test"; "" if `splits.split` decides.
+    """
+
+    place: str
+    site: str
+    patient: str
+    image: Path
+    mask: Path | None
+    class_name: str
+    part: str
+
+
+def read_datalist(path: Path) -> tuple[Row, ...]:
+    """Read a datalist.
+
+    A CSV file has a header with the columns site, image, and mask or class; the columns patient and split are optional.
+    Columns are separated by commas, semicolons or tabs. A JSON file is a list of objects with the same keys. Paths are
+    relative to the folder of the datalist. Other columns are not read.
+
+    Args:
+        path: a file that ends with .csv or .json.
+
+    Raises:
+        UserError: if the file is missing or damaged, lacks a column, or if a row lacks a value.
+    """
+    try:
+        return _read_version(path, path.stat().st_mtime_ns)
+    except OSError as error:
+        raise UserError(
+            f"data.datalist: the file {path} cannot be read ({error.strerror}); expected a CSV or JSON file; its path "
+            "starts at data.root"
+        ) from None
+
+
+def other_columns(path: Path) -> list[str]:
+    """Return the names of the columns of a datalist that are not read.
+
+    Args:
+        path: a datalist that `read_datalist` reads.
+    """
+    return [name for name in _columns(path, _records(path)) if name not in COLUMNS]
+
+
+def find_datalists(folder: Path) -> dict[str, bool]:
+    """Find the files in a folder that are datalists by their columns: they have a site and an image.
+
+    Args:
+        folder: an existing folder.
+
+    Returns:
+        For the name of each datalist, whether it has masks.
+    """
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in SUFFIXES and path.is_file() and path.name != MSD_LIST:
+            try:
+                columns = _columns(path, _records(path))
+            except (OSError, UserError):  # another table
+                continue
+            if {"site", "image"} <= set(columns):
+                found[path.name] = "mask" in columns
+    return found
+
+
+def site_cases(
+    path: Path, site: str, patient_pattern: str | None, classes: Sequence[str] | None = None
+) -> tuple[list[Case], list[str]]:
+    """Return the cases of one site that a datalist names, and the problems.
+
+    A case has the name of its image file; if several files of the site have this name, their folders come before it.
+
+    Args:
+        path: the datalist.
+        site: name of the site.
+        patient_pattern: regular expression that finds the patient in the name of a case, for rows without a patient.
+        classes: names of the classes in their order for classification; None for masks.
+
+    Returns:
+        The cases and the problems: files that do not exist, rows without a mask or with an unknown class, images that
+        are listed twice, and patients who are in two parts of the split.
+    """
+    rows = [row for row in read_datalist(path) if row.site == site]
+    problems = _row_problems(path, site, rows, classes)
+    stems = Counter(stem_of(row.image) for row in rows)
+    cases = []
+    for row in rows:
+        name = stem_of(row.image)
+        if stems[name] > 1:
+            name = str(PurePosixPath(row.image.relative_to(path.parent) if row.image.is_relative_to(path.parent)
+                                     else row.image).with_name(name))  # fmt: skip
+        usable = row.image.is_file() and (row.class_name in classes if classes else row.mask and row.mask.is_file())
+        label = classes.index(row.class_name) if classes and usable else None
+        if usable:
+            mask = None if classes else row.mask
+            patient = row.patient or file_names.extract_patient(name, patient_pattern, row.image, problems)
+            cases.append(Case(site, name, row.image, mask, patient, label, row.part))
+    return cases, problems
+
+
+def read_msd(folder: Path) -> Found | None:
+    """Return the pairs that the `dataset.json` of a Medical Segmentation Decathlon task lists.
+
+    Args:
+        folder: folder of the task, which holds `imagesTr`, `labelsTr` and `dataset.json`.
+
+    Returns:
+        The pairs by the name of the image, and one problem for the files that do not exist. None if there is no such
+        list, or if its images have other names on the disk (nnU-Net adds _0000 to them): then the folders are searched.
+    """
+    path = folder / MSD_LIST
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        entries = [(folder / entry["image"], folder / entry["label"]) for entry in content["training"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if not any(image.is_file() for image, _ in entries):
+        return None
+    missing = [file for pair in entries for file in pair if not file.is_file()]
+    pairs = {stem_of(image): (image, mask) for image, mask in entries if image.is_file() and mask.is_file()}
+    return Found(pairs, _missing(path, missing))
+
+
+@lru_cache(maxsize=8)
+def _read_version(path: Path, changed_ns: int) -> tuple[Row, ...]:
+    """Read a datalist once per version of the file: each site asks for it."""
+    records = _records(path)
+    columns = _columns(path, records)
+    for needed in (("site",), ("image",), ("mask", "class")):
+        if not set(needed) & set(columns):
+            wanted = " or ".join(f"'{name}'" for name in needed)
+            near = next((name for name in columns if name not in COLUMNS and registry.nearest(name, needed)), None)
+            hint = f"did you mean '{near}'? " if near else "" if "label" not in columns else "is it 'label'? "
+            raise UserError(
+                f"{path}: there is no column {wanted}; {hint}expected site, image, and mask or class, and optionally "
+                f"patient and split; found {', '.join(columns) or 'none'}"
+            )
+    rows = tuple(_row(path, place, record) for place, record in records)
+    if not rows:
+        raise UserError(f"{path}: the datalist has no rows; expected one row for each image")
+    return rows
+
+
+def _records(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the rows of a CSV file or the objects of a JSON file, each with its place in the file."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix.lower() != ".json":
+            return _csv_records(text)
+        content = json.loads(text)
+    except (UnicodeDecodeError, ValueError) as error:
+        raise UserError(f"{path}: not a JSON or CSV file in UTF-8 ({error}); expected a datalist") from None
+    if isinstance(content, dict) and isinstance(content.get("training"), list):
+        content = [{"mask": entry.get("label"), **entry} if isinstance(entry, dict) else entry
+                   for entry in content["training"]]  # fmt: skip
+    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
+        raise UserError(f"{path}: expected a list of objects such as {{\"site\": ..., \"image\": ..., \"mask\": ...}}")
+    return [(f"entry {index}", entry) for index, entry in enumerate(content, 1)]
+
+
+def _csv_records(text: str) -> list[tuple[str, Mapping[str, Any]]]:
+    header = text.partition("\n")[0]
+    delimiter = max(",;\t", key=header.count)
+    reader = csv.DictReader(text.splitlines(), delimiter=delimiter, restkey="")
+    return [(f"line {reader.line_num}", {(key or "").strip().casefold(): value for key, value in record.items()})
+            for record in reader]  # fmt: skip
+
+
+def _columns(path: Path, records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Return the names of all columns of a datalist."""
+    return list(dict.fromkeys(name for _, record in records[:1000] for name in record if name))
+
+
+def _row(path: Path, place: str, record: Mapping[str, Any]) -> Row:
+    """Check one row of a datalist."""
+    values = {name: "" if record.get(name) is None else str(record[name]).strip() for name in COLUMNS}
+    for name in ("site", "image"):
+        if not values[name]:
+            raise UserError(f"{path}: {place}: the column '{name}' is empty; expected a value in every row")
+    part = _PARTS.get(values["split"].casefold())
+    if part is None:
+        raise UserError(
+            f"{path}: {place}: the column 'split' has the value '{values['split']}'; expected train, validation or test"
+        )
+    image, mask = (
+        path.parent / values[name].replace("\\", "/") if values[name] else None for name in ("image", "mask")
+    )
+    assert image is not None
+    return Row(place, values["site"], values["patient"], image, mask, values["class"], part)
+
+
+def _row_problems(path: Path, site: str, rows: Sequence[Row], classes: Sequence[str] | None) -> list[str]:
+    """Return one sentence for each kind of mistake in the rows of one site."""
+    problems = _missing(path, [file for row in rows for file in (row.image, None if classes else row.mask)
+                               if file is not None and not file.is_file()])  # fmt: skip
+    column, allowed = ("class", classes) if classes else ("mask", None)
+    empty = [row.place for row in rows if not (row.class_name in allowed if allowed else row.mask)]
+    if empty:
+        expected = f"expected one of {', '.join(allowed)}" if allowed else "expected the path of a mask"
+        problems.append(f"{path}: the column '{column}' of the site {site} is empty or unknown in {_listed(empty)}; "
+                        f"{expected}; correct or remove the rows")  # fmt: skip
+    places: dict[Path, list[str]] = {}
+    for row in rows:
+        places.setdefault(row.image, []).append(row.place)
+    problems += [
+        f"{image}: the datalist {path.name} names this image in {_listed(lines)}; expected every image once; remove "
+        "all rows but one"
+        for image, lines in places.items() if len(lines) > 1
+    ]
+    parts: dict[str, set[str]] = {}
+    for row in rows:
+        parts.setdefault(row.patient or str(row.image), set()).add(row.part)
+    in_two = [patient for patient, both in parts.items() if len(both) > 1]
+    if in_two:
+        problems.append(f"{path}: at the site {site}, {_listed(in_two)} have rows with different values in the column "
+                        "'split'; expected one part of the split per patient")  # fmt: skip
+    filled = {row.part != "" for row in rows}
+    if len(filled) > 1:
+        problems.append(f"{path}: the column 'split' of the site {site} is empty in some rows; fill it in all or none")
+    return problems
+
+
+def _missing(path: Path, files: Sequence[Path]) -> list[str]:
+    """Return the problem that files do not exist, if there are some."""
+    if not files:
+        return []
+    return [f"{path}: {len(files)} of the listed files do not exist: {_listed(map(str, files))}; correct the paths, "
+            f"which start at the folder {path.parent}, or add the files"]  # fmt: skip
+
+
+def _listed(items: Iterable[str]) -> str:
+    """Return up to three items, and the number of the others."""
+    items = list(items)
+    more = f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else ""
+    return ", ".join(items[:MAX_LISTED]) + more

@@ -1,0 +1,310 @@
+"""Pair the image files and the mask files of a folder, or of two folders, and say what has no counterpart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from medfed.datasets import file_names
+from medfed.datasets.file_names import stem_of
+from medfed.datasets.name_pairs import are_channels, pair_names, split_names
+from medfed.datasets.reading import suffix
+
+Problems = list[str]  # one sentence each
+MASK_NAMES = ("segmentation", "mask", "seg", "label", "labels")  # usual names of the mask in a case folder, lower case
+_IMAGE_NAMES = ("t2", "t2w", "image", "img")  # usual names of the image in a case folder, lower case
+
+
+@dataclass(frozen=True)
+class NameSettings:
+    """How the folders and files of a dataset are named; the settings of the dataset `folder` of the same names.
+
+    Args:
+        image_folders, mask_folders: names of folders that come before the usual ones, such as "images" and "masks".
+        image_name, mask_name: names of the image files and the mask files. A `*` stands for the name of the case. None
+            finds the names out.
+        ignored_names: patterns of the names of files and folders that are not read.
+    """
+
+    image_folders: tuple[str, ...] = ()
+    mask_folders: tuple[str, ...] = ()
+    image_name: str | None = None
+    mask_name: str | None = None
+    ignored_names: tuple[str, ...] = ()
+
+
+@dataclass
+class Found:
+    """The pairs of image and mask in a folder.
+
+    Args:
+        pairs: (image, mask) by the name of the case, which is the name of the image without its suffix.
+        problems: one sentence for each file that has no counterpart, exists twice or has an unsupported format.
+        patients: identifier of the patient by the name of the case, where the folder of the case says it.
+    """
+
+    pairs: dict[str, tuple[Path, Path]] = field(default_factory=dict)
+    problems: Problems = field(default_factory=list)
+    patients: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, inner: Found) -> None:
+        """Add the pairs of an inner folder; the name of this folder comes before the names of its cases."""
+        for case, pair in inner.pairs.items():
+            self.pairs[f"{name}/{case}"] = pair
+        self.problems += inner.problems
+        self.patients.update({f"{name}/{case}": patient for case, patient in inner.patients.items()})
+
+
+def pair_two_folders(images: Path, masks: Path, names: NameSettings | None = None) -> Found:
+    """Pair the images in one folder with the masks in another folder: `images/NAME.ext` with `masks/NAME.ext2`.
+
+    Here NAME is any name, and ext and ext2 are supported suffixes. A mask may also be called NAME_mask,
+    NAME_segmentation or NAME_seg, for example. If the names are not equal, they are paired by a rule or by their
+    numbers (`name_pairs.pair_names`).
+
+    Args:
+        images: folder of the images.
+        masks: folder of the masks.
+        names: the patterns of the file names. None finds them out, and no message recommends a setting.
+    """
+    suggest_keys = names is not None
+    names = names or NameSettings()
+    by_name, problems = [], list[str]()
+    for folder, pattern in ((images, names.image_name), (masks, names.mask_name)):
+        listing = file_names.list_folder(folder, names.ignored_names)
+        files, duplicates = _by_name(listing.files, pattern)
+        by_name.append(files)
+        problems += [*file_names.unsupported_problems(listing), *duplicates]
+    return _pair(*by_name, problems, images, masks, suggest_keys)
+
+
+def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False) -> Found:
+    """Pair images and masks that are in the same folder: `NAME.ext` with `NAME_mask.ext2`.
+
+    Here NAME is any name, and ext and ext2 are supported suffixes. A mask is recognised by a word at the end or at the
+    start of its name, such as NAME_segmentation, NAME_label or mask_NAME.
+
+    Args:
+        folder: folder of the images and masks.
+        names: the patterns of the file names.
+        is_case: whether the folder may belong to a single case. If it does, its only image and its only mask need no
+            similar names.
+    """
+    listing = file_names.list_folder(folder, names.ignored_names)
+    images, masks = _split_files(listing.files, names)
+    if pairs_of_endings := _same_name_twice(images, masks):
+        return Found({}, [pairs_of_endings])
+    images_by_name, problems = _by_name(images, names.image_name)
+    masks_by_name, mask_problems = _by_name(masks, names.mask_name)
+    problems = [*file_names.unsupported_problems(listing), *problems, *mask_problems]
+    if is_case and len(images_by_name) == len(masks_by_name) == 1 and not problems:
+        (name, image), (mask,) = *images_by_name.items(), masks_by_name.values()
+        return Found({name: (image, mask)})
+    if len(images_by_name) > 1 and not masks_by_name and not problems:
+        return Found({}, [_no_mask_word(folder, images_by_name)])
+    return _pair(images_by_name, masks_by_name, problems, folder, folder, suggest_keys=True)
+
+
+def find_case_files(folder: Path, image_name: str, mask_name: str) -> tuple[Path | None, Path | None]:
+    """Find the image and the mask in the folder of one case (one image of a patient with its mask).
+
+    A file has one of the suffixes `.nii.gz`, `.nii`, `.mha`, `.mhd`, `.nrrd`, `.png`, `.jpg`, `.jpeg`, `.bmp`, `.tif`
+    and `.tiff`, in upper or lower case. Other files are ignored.
+
+    Args:
+        folder: folder of the case.
+        image_name: name of the image file, without suffix.
+        mask_name: name of the mask file, without suffix.
+
+    Returns:
+        The paths (image, mask); None instead of the path of a file that does not exist.
+    """
+    by_stem, _ = _by_name(file_names.list_folder(folder).files, None)
+    return by_stem.get(image_name), by_stem.get(mask_name)
+
+
+def pair_case_folders(folder: Path, names: NameSettings) -> Found:
+    """Find the image and the mask in each case folder of a site.
+
+    A site's folder contains one folder per case, such as `CASE1/t2.nii.gz` and `CASE1/segmentation.nii.gz`. The files
+    have the same names in every case folder.
+
+    Args:
+        folder: folder of the site.
+        names: `image_name` and `mask_name` are the names of the two files in each case folder, without suffix.
+
+    Returns:
+        The pairs by the name of the case folder, and one sentence for each case folder without image or mask.
+    """
+    found = Found()
+    assert names.image_name and names.mask_name
+    for name, case in file_names.list_folder(folder, names.ignored_names).folders.items():
+        image, mask = find_case_files(case, names.image_name, names.mask_name)
+        if image and mask:
+            found.pairs[name] = image, mask
+        else:
+            found.problems.append(
+                f"{case}: the folder has no file named {names.mask_name if image else names.image_name}; expected an "
+                "image and a mask; add the file, or remove the folder"
+            )
+    return found
+
+
+def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
+    """Guess the image file and the mask file of a case, from the names of the files in its folder.
+
+    A mask is found by a usual name, such as "segmentation" or "mask". If there are several other image files, the image
+    is found by a usual name, too, such as "t2" or "image".
+
+    Args:
+        folder: folder of the case.
+
+    Returns:
+        The names of the image and the mask without suffixes. None if the folder does not contain exactly one such mask
+        and exactly one such image.
+    """
+    endings = {path.name: suffix(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    stems = [name.removesuffix(ending) for name, ending in endings.items() if ending and name.endswith(ending)]
+    masks = [stem for stem in stems if stem.lower() in MASK_NAMES]
+    others = [stem for stem in stems if stem not in masks]
+    images = [stem for stem in others if stem.lower() in _IMAGE_NAMES] or others
+    return (images[0], masks[0]) if len(masks) == 1 and len(images) == 1 else None
+
+
+def case_name(path: Path, pattern: str | None) -> str | None:
+    """Return the name of the case that a file belongs to.
+
+    Args:
+        path: an image file or a mask file.
+        pattern: such as "*_T2": the `*` stands for the name of the case. A pattern that ends with the suffix of an
+            image file, such as "*.png", is compared with the whole name of the file. None returns the name of the
+            file without its suffix.
+
+    Returns:
+        The name; None if the file does not fit the pattern.
+    """
+    stem = file_names.stem_of(path)
+    if pattern is None:
+        return stem
+    name = path.name if suffix(Path(pattern)) else stem
+    start, star, end = pattern.partition("*")
+    if not star:
+        return stem if name.casefold() == pattern.casefold() else None
+    fits = name.casefold().startswith(start.casefold()) and name.casefold().endswith(end.casefold())
+    return name[len(start) : len(name) - len(end)] if fits and len(name) > len(start) + len(end) else None
+
+
+def _split_files(files: Sequence[Path], names: NameSettings) -> tuple[list[Path], list[Path]]:
+    """Divide the files in one folder into images and masks, by the patterns or by the usual words for a mask."""
+    if names.mask_name is not None:
+        masks = [path for path in files if case_name(path, names.mask_name) is not None]
+        return [path for path in files if path not in masks and case_name(path, names.image_name) is not None], masks
+    stems = set(split_names([stem_of(path) for path in files])[1])
+    masks = [path for path in files if stem_of(path) in stems]
+    if names.image_name is None:
+        return [path for path in files if path not in masks], masks
+    images = [path for path in files if case_name(path, names.image_name) is not None]
+    others = [path for path in files if path not in images]
+    return images, [path for path in others if path in masks] or others
+
+
+def _by_name(paths: Sequence[Path], pattern: str | None) -> tuple[dict[str, Path], Problems]:
+    """Return the image files that fit a pattern by the names of their cases; a name that exists twice is a problem."""
+    by_name: dict[str, Path] = {}
+    problems = []
+    for path in paths:
+        if (name := case_name(path, pattern)) is None:
+            continue
+        if name in by_name:
+            problems.append(f"{path}: another file has the same name: {by_name[name].name}; remove one of them")
+        by_name[name] = path
+    return by_name, problems
+
+
+def _pair(
+    images: Mapping[str, Path], masks: Mapping[str, Path], problems: Problems, image_folder: Path, mask_folder: Path,
+    suggest_keys: bool,
+) -> Found:
+    """Pair images and masks by their names; every file without a counterpart gives a problem."""
+    result = pair_names(images, masks)
+    if result.rivals:
+        return Found({}, [*problems, _rivals(result.rivals, images, masks)])
+    if images and masks and not result.image_of and suggest_keys:
+        return Found({}, [*problems, _no_pair(images, masks, image_folder, mask_folder)])
+    leave_out = ", or leave it out with data.ignored_names" if suggest_keys else ""
+    second = {mask for masks_of_one in result.second_masks for mask in masks_of_one[:2]}
+    mask_of = {image: mask for mask, image in result.image_of.items()}
+    problems = problems + [
+        f"{masks[mask]}: is a second mask of the image {image}; {masks[other].name} is also one; remove one of them"
+        + leave_out for mask, other, image in result.second_masks
+    ]  # fmt: skip
+    problems += [
+        f"{path}: this image has no mask; add the mask, or remove the image{leave_out}"
+        for name, path in images.items() if name not in mask_of
+    ]
+    problems += [
+        f"{path}: this mask has no image; add the image, or remove the mask{leave_out}"
+        for name, path in masks.items() if name not in result.image_of and name not in second
+    ]
+    return Found({name: (path, masks[mask_of[name]]) for name, path in images.items() if name in mask_of}, problems)
+
+
+def _no_pair(images: Mapping[str, Path], masks: Mapping[str, Path], image_folder: Path, mask_folder: Path) -> str:
+    """Return the problem that no image has a name that belongs to a mask."""
+    image, mask = (next(iter(group.values())).name for group in (images, masks))
+    return (
+        f"{image_folder}: none of the {len(images)} images (such as {image}) has a name that belongs to one of the "
+        f"{len(masks)} masks (such as {mask}) in {mask_folder}; set data.image_name and data.mask_name, such as '*_T2' "
+        "and '*_seg', or write the pairs into a table (data.datalist)"
+    )
+
+
+def _rivals(rivals: Sequence[tuple[str, str, str]], images: Mapping[str, Path], masks: Mapping[str, Path]) -> str:
+    """Return the problem that two images may belong to the same mask."""
+    mask, first, second = rivals[0]
+    n = len({rival[0] for rival in rivals})
+    first, second = sorted((first, second))
+    kind = "two channels of a case" if are_channels(first, second) else "two images"
+    pattern = f"*{first[_common(first, second):]}"
+    if "*" == pattern or first[: _common(first, second)] == "":
+        pattern = first
+    return (
+        f"{masks[mask]}: {kind}, {images[first].name} and {images[second].name}, may belong to this mask"
+        f"{f' (and so for {n - 1} more masks)' if n > 1 else ''}; expected one image per mask; choose the image with "
+        f"data.image_name, such as '{pattern}'"
+    )
+
+
+def _common(first: str, second: str) -> int:
+    """Return the length of the common start of two names, up to the last separator in it."""
+    n = next((i for i, (a, b) in enumerate(zip(first, second)) if a != b), min(len(first), len(second)))
+    return max((i for i in range(n + 1) if first[i : i + 1] in ("_", "-", ".", " ")), default=n)
+
+
+def _same_name_twice(images: Sequence[Path], masks: Sequence[Path]) -> str:
+    """Return the problem that every image exists with two suffixes, one of which may be the mask; "" if not."""
+    endings: dict[str, set[str]] = {}
+    for path in images:
+        endings.setdefault(stem_of(path), set()).add(suffix(path) or "")
+    kinds = {tuple(sorted(both)) for both in endings.values()}
+    if masks or len(kinds) != 1 or len(both := next(iter(kinds))) != 2:
+        return ""
+    first = images[0]
+    return (
+        f"{first.parent}: every name exists as {both[0]} and as {both[1]}, such as {stem_of(first)}; which of them are "
+        f"the masks? set data.mask_name: '*{both[1]}' or '*{both[0]}'"
+    )
+
+
+def _no_mask_word(folder: Path, images: Mapping[str, Path]) -> str:
+    """Return the problem that no file in a folder is recognised as a mask."""
+    ordered = sorted(images)[:100]
+    example = next(((a, b) for a in ordered for b in ordered if a != b and b.startswith(a)
+                    and not (a[-1:].isdigit() and b[len(a)].isdigit())), None)  # fmt: skip
+    found = f"such as {images[example[0]].name} and {images[example[1]].name}" if example else f"such as {ordered[0]}"
+    pattern = f"*{example[1][len(example[0]):]}" if example else "*_gland"
+    return (
+        f"{folder}: found {len(images)} image files ({found}), and none has a name of a mask (NAME_mask, NAME_seg, "
+        f"NAME_label, mask_NAME); which files are the masks? set data.mask_name, such as '{pattern}'"
+    )

@@ -1,0 +1,98 @@
+"""Name the files and folders of a dataset that were not read, so that no image is dropped without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from medfed.core.errors import UserError
+from medfed.core.files import printable_path
+from medfed.datasets import file_names, volumes
+
+MAX_NAMED_FILES = 2  # examples for each kind of files
+
+
+def describe_unread(root: Path, read: Iterable[Path], ignored_names: Sequence[str], documents: bool) -> list[str]:
+    """Describe the files in a folder, and in all folders inside it, that are not among those that were read.
+
+    A folder from which nothing was read is one item of the description. All other files are grouped by their folder and
+    ending.
+
+    Args:
+        root: the folder.
+        read: the files that were read, or that a problem names already; for a folder that a problem names, all files
+            in it count.
+        ignored_names: patterns of names that the user wants to leave out. Hidden files and the files of operating
+            systems are left out, too.
+        documents: whether text files, tables and other documents are described; they hold no image.
+
+    Returns:
+        One sentence for each folder that holds something that was not read, in alphabetical order.
+    """
+    known = set(read) | {data for path in read if (data := _data_file(path))}
+    known_folders = {folder for path in known for folder in path.parents}
+
+    def is_unread(path: Path) -> bool:
+        is_document = path.name.lower().endswith(file_names.NON_IMAGE_SUFFIXES)
+        return path not in known and (documents or not is_document)
+
+    items: dict[Path, list[str]] = {}
+    for folder, folders, files in _walk(root, known, known_folders, ignored_names):
+        for inner in folders:
+            n_files = sum(map(is_unread, _files(inner, known, ignored_names)))
+            if n_files:
+                items.setdefault(folder, []).append(f"{inner.name}/ ({_count(n_files)})")
+        by_ending: dict[str, list[str]] = {}
+        for path in filter(is_unread, files):
+            by_ending.setdefault(path.suffix.lower(), []).append(path.name)
+        items.setdefault(folder, []).extend(_describe_files(ending, names) for ending, names in by_ending.items())
+    return [
+        f"{printable_path(folder)}: not read: {', '.join(parts)}" for folder, parts in sorted(items.items()) if parts
+    ]
+
+
+def _walk(
+    folder: Path, known: Collection[Path], known_folders: Collection[Path], ignored_names: Sequence[str]
+) -> Iterator[tuple[Path, list[Path], list[Path]]]:
+    """Yield each folder from which something was read, its folders from which nothing was read, and its files."""
+    inner = [path for path in sorted(folder.iterdir()) if not file_names.is_ignored(path, ignored_names)]
+    folders = [path for path in inner if path.is_dir() and path not in known]
+    yield (
+        folder,
+        [path for path in folders if path not in known_folders],
+        [path for path in inner if not path.is_dir()],
+    )
+    for path in folders:
+        if path in known_folders:
+            yield from _walk(path, known, known_folders, ignored_names)
+
+
+def _files(folder: Path, known: Collection[Path], ignored_names: Sequence[str]) -> Iterator[Path]:
+    """Yield all files in a folder and the folders inside it."""
+    for path in sorted(folder.iterdir()):
+        if file_names.is_ignored(path, ignored_names) or path in known:
+            continue
+        if path.is_dir():
+            yield from _files(path, known, ignored_names)
+        else:
+            yield path
+
+
+def _describe_files(ending: str, names: Sequence[str]) -> str:
+    """Return files of the same ending as text, such as "3 .txt files (a.txt, b.txt, ...)"."""
+    shown = ", ".join(ascii(name)[1:-1] if not name.isprintable() else name for name in names[:MAX_NAMED_FILES])
+    if len(names) == 1:
+        return shown
+    return f"{len(names)} {ending or 'other'} files ({shown}{', ...' if len(names) > MAX_NAMED_FILES else ''})"
+
+
+def _count(n: int) -> str:
+    return f"{n} file{'' if n == 1 else 's'}"
+
+
+def _data_file(path: Path) -> Path | None:
+    """Return the file with the voxels of an MHD file; None if it cannot be found."""
+    try:
+        return volumes.data_file(path)
+    except (OSError, UserError):  # reading the file reports it
+        return None
