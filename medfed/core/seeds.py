@@ -51,8 +51,9 @@ def seeded_layers(seed: int, *purpose: str | int) -> Iterator[None]:
         seed: the seed of the run.
         purpose: the name of the stream, in one or more parts, as for `stream`.
     """
-    # Without an accelerator, `torch.manual_seed` formats the call stack and keeps it, for generators that never exist.
-    seed_layers = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
     with torch.random.fork_rng():
-        seed_layers(stream_seed(seed, *purpose))
+        if torch.accelerator.is_available():
+            torch.manual_seed(stream_seed(seed, *purpose))
+        else:  # without an accelerator, `torch.manual_seed` formats and keeps a call stack for each missing generator
+            torch.default_generator.manual_seed(stream_seed(seed, *purpose))
         yield

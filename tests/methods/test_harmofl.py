@@ -1,9 +1,8 @@
 import pytest
 import torch
-from conftest import tiny_yaml
 from toy_runs import rounds_of
 
-from medfed.config.schema import load_text
+from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.experiments.setup import build_experiment
@@ -129,10 +128,9 @@ def test_sites_with_few_patients_share_nothing_and_images_stay_unchanged(raw_toy
     assert not state.memory and not state.weights[ENTRY].any()
 
 
-def test_standardised_images_are_rejected_before_anything_is_read(tmp_path):
-    config = load_text(tiny_yaml(tmp_path / "missing"), "a.yaml", ["method.name=harmofl"])
+def test_standardised_images_are_rejected_before_anything_is_read(tiny_config):
     with pytest.raises(UserError, match="data.standardise: expected none, .*set data.standardise to none"):
-        build_experiment(config, None, True)
+        build_experiment(load(tiny_config, ["method.name=harmofl"]), None, True)
     for method in (HarmoFL(), Stack((FedAvg(), HarmoFL()))):
         method.check(64, 3, False)
         with pytest.raises(UserError, match="data.standardise"):
