@@ -184,9 +184,9 @@ def _pair_by_rule(images: Collection[str], masks: Collection[str]) -> list[_Tria
             continue
         trial = _Trial()
         for image in images:
-            mask = by_name.get(rule.apply(image.casefold()) or "")
-            if mask is not None and mask not in trial.image_of:
-                trial.image_of[mask] = image
+            partner = by_name.get(rule.apply(image.casefold()) or "")
+            if partner is not None and partner not in trial.image_of:
+                trial.image_of[partner] = image
         trials.append(trial)
     return sorted(trials, key=lambda trial: -len(trial.image_of))
 

@@ -76,7 +76,7 @@ def pair_two_folders(images: Path, masks: Path, names: NameSettings | None = Non
         files, duplicates = _by_name(listing.files, pattern)
         by_name.append(files)
         problems += [*file_names.unsupported_problems(listing), *duplicates]
-    return _pair(*by_name, problems, images, masks, suggest_keys)
+    return _pair(by_name[0], by_name[1], problems, images, masks, suggest_keys)
 
 
 def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False) -> Found:

@@ -285,13 +285,13 @@ def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: Me
         flat = mask.as_tensor()[..., 0][None].float()
         resized = F.interpolate(flat, size=tuple(image.shape[1:3]), mode="nearest-exact")[0][..., None]
         return MetaTensor(resized.to(torch.uint8), affine=image.affine, meta=_values_of(mask))
-    resampled = ResampleToMatch(mode="nearest", padding_mode="zeros")(mask.float(), image).as_tensor().round()
+    resampled = torch.as_tensor(ResampleToMatch(mode="nearest", padding_mode="zeros")(mask.float(), image)).round()
     if mask.any() and not resampled.any():
         raise UserError(
             f"{mask_path}: no part of the mask lies inside its image {image_path}; expected the same position in "
             "space; check the headers of both files"
         )
-    return MetaTensor(resampled.to(torch.uint8), affine=image.affine, meta=_values_of(mask))
+    return MetaTensor(_plain(resampled).to(torch.uint8), affine=image.affine, meta=_values_of(mask))
 
 
 def format_values(values: Sequence[int]) -> str:
@@ -302,6 +302,11 @@ def format_values(values: Sequence[int]) -> str:
     """
     listed = ", ".join(map(str, values[:8]))
     return f"{listed}, ... ({len(values)} values)" if len(values) > 8 else listed
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a tensor without metadata."""
+    return tensor.as_tensor() if isinstance(tensor, MetaTensor) else tensor
 
 
 def _values_of(mask: MetaTensor) -> dict[str, object]:

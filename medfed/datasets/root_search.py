@@ -51,8 +51,15 @@ def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Rol
     question = roles.question or ("" if roles else _twin_folders(listing, names))
     if question:
         raise UserError(f"{root}: {question}")
+    if ask and len(listing.folders) > 1 and all(name.casefold() in PARTS for name in listing.folders):
+        raise UserError(
+            f"{root}: found the folders {' and '.join(listing.folders)}, which look like parts of a split; expected "
+            "one folder per site; put the parts into the folder of their site, or list the images in a datalist "
+            f"(data.datalist) with the columns site and split; if they are sites, set data.sites: "
+            f"[{', '.join(listing.folders)}]"
+        )
     if ask and not roles and len(listing.folders) == 1:
-        _ask_about_only_folder(root, *listing.folders.values(), names)
+        _ask_about_only_folder(root, next(iter(listing.folders.values())), names)
     return roles
 
 
@@ -65,11 +72,10 @@ def pair_inner_folder(images: Path, masks: Path, name: str, names: NameSettings)
         name: name of the site.
         names: the names that the user has set.
     """
-    folders = [list_folder(folder, names.ignored_names).folders for folder in (images, masks)]
-    for folder, inner, other in ((images, *folders), (masks, *folders[::-1])):
-        if name not in inner:
-            return Found({}, [f"{other[name]}: there is no folder {name} in {folder}; add it, or remove this folder"])
-    return pair_folders(folders[0][name], folders[1][name], names)
+    for folder, other in ((images, masks), (masks, images)):
+        if not (folder / name).is_dir():
+            return Found({}, [f"{other / name}: there is no folder {name} in {folder}; add it, or remove this folder"])
+    return pair_folders(images / name, masks / name, names)
 
 
 def _root_roles(listing: Listing, names: NameSettings) -> Roles:

@@ -19,9 +19,10 @@ from medfed.datasets.pairing import Found, NameSettings, pair_in_one_folder, pai
 IMAGE_FOLDERS = ("images", "imgs", "img", "image", "imagestr")  # usual names, lower case
 MASK_FOLDERS = (
     "masks", "mask", "labels", "label", "labelstr", "seg", "segs", "segmentation", "segmentations", "gt",
-    "groundtruth", "ground_truth", "annotation", "annotations",
+    "groundtruth", "annotation", "annotations",
 )  # fmt: skip
 PARTS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")  # folders that are no patients
+_SEPARATORS = str.maketrans("", "", "_- ")
 MAX_DEPTH = 3  # folders of cases or parts inside each other
 
 
@@ -148,13 +149,18 @@ def _plain(stem: str) -> str:
     return stem[:-5] if stem[-5:-4] == "_" and stem[-4:].isdigit() else stem
 
 
+def _key(name: str) -> str:
+    """Return the name of a folder in lower case and without separators: "groundtruth" for "Ground Truth"."""
+    return name.casefold().translate(_SEPARATORS)
+
+
 def _with_role(
     listing: Listing, listed: Sequence[str], usual: Sequence[str], names: NameSettings
 ) -> list[Path]:
     """Return the folders that the user has listed or that have a usual name; of several, those with image files."""
     for words in (listed, usual):
-        lower = {word.casefold() for word in words}
-        folders = [path for name, path in listing.folders.items() if name.casefold() in lower]
+        keys = set(map(_key, words))
+        folders = [path for name, path in listing.folders.items() if _key(name) in keys]
         if len(folders) > 1:
             folders = [path for path in folders if count_images(path, names.ignored_names)] or folders[:1]
         if folders:

@@ -68,6 +68,8 @@ FOUND = {
     "imgs and labels": Found(two("imgs/{a,b}.png", "labels/{a,b}.png"), "a n/imgs/a.png n/labels/a.png"),
     "Image and Label": Found(two("Image/{a,b}.png", "Label/{a,b}.png"), "a n/Image/a.png n/Label/a.png"),
     "IMAGES and GT": Found(two("IMAGES/{a,b}.png", "GT/{a,b}.png"), "a n/IMAGES/a.png n/GT/a.png"),
+    "Images and Ground Truth": Found("{n,s}/images/{a,b}.png {n,s}/Ground_Truth/{a,b}.png",
+                                     "a n/images/a.png n/Ground_Truth/a.png"),
     "images and annotations": Found(two("images/{a,b}.png", "annotations/{a,b}.png"),
                                     "a n/images/a.png n/annotations/a.png"),
     "images and seg, volumes": Found(two("images/{a,b}.nii.gz", "seg/{a,b}.nii.gz"),
@@ -187,6 +189,9 @@ REFUSED = {
     "the folder around the folder of the sites": Refused(
         "all/{n,s}/images/{a,b}.png all/{n,s}/masks/{a,b}.png",
         ("the folder all is the only one", "all instead", "data.sites: [all]")),
+    "parts of a split with the sites inside": Refused(
+        "{train,test}/{n,s}/images/{a,b}.png {train,test}/{n,s}/masks/{a,b}.png",
+        ("found the folders test and train, which look like parts of a split", "data.datalist", "data.sites:")),
     "masks of a format that is not supported": Refused(
         two("images/{a,b}.png", "masks/{a,b}.gif"),
         ("a.gif: this file format is not supported (as those of 1 other files ending in .gif", "convert or remove")),
