@@ -1,7 +1,9 @@
 """Downloads: the content and its checksum, and nothing on disk after a failure."""
 
 import hashlib
+import io
 import os
+import sys
 
 import pytest
 
@@ -18,13 +20,17 @@ def no_retries(monkeypatch):
     monkeypatch.setattr(fetching, "N_RETRIES", 0)
 
 
-def test_a_file_is_downloaded_with_a_progress_bar_and_its_checksum_is_returned(tmp_path, file_server, capsys):
+def test_a_file_is_downloaded_with_a_progress_bar_and_its_checksum_is_returned(tmp_path, file_server, monkeypatch):
     (file_server.folder / "a.zip").write_bytes(CONTENT)
     sha256 = hashlib.sha256(CONTENT).hexdigest()
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", terminal)
     for name, expected in (("any.zip", None), ("checked.zip", sha256.upper())):
         assert download(f"{file_server.address}/a.zip", tmp_path / "new" / name, expected) == sha256
         assert (tmp_path / "new" / name).read_bytes() == CONTENT
-        assert "256k/256k" in capsys.readouterr().err
+        assert "256k/256k" in terminal.getvalue()
+        terminal.truncate(0)
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["any.zip", "checked.zip"]
 
 

@@ -126,7 +126,7 @@ def test_an_outside_metric_is_in_every_table_figure_and_page(
     printed = capsys.readouterr().out
     assert "RVE %" in printed and "RVE is the relative volume error." in printed and f"{100 * mean:.2f}" in printed
 
-    assert export.main([str(run), "--out", str(tmp_path / "x_segmentation"), "--quiet"]) == 0
+    assert export.main([str(run), "--out", str(tmp_path / "x_segmentation"), "--quiet", "--force"]) == 0
     card = (tmp_path / "x_segmentation" / "docs" / "README.md").read_text()
     assert "| RVE % |" in card and "RVE is the relative volume error" in card
     metadata = json.loads((tmp_path / "x_segmentation" / "configs" / "metadata.json").read_text())
