@@ -98,7 +98,7 @@ def tiny_phantom(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def small_phantom(tmp_path_factory, tiny_phantom) -> Path:
-    """Three sites of the tiny phantom, BMC, HK and UCL: four patients each, six slices a patient, which is a third."""
+    """Three sites of the tiny phantom, BMC, HK and UCL, with six slices, a third of each patient's slices."""
     root = tmp_path_factory.mktemp("small") / "prostate_phantom"
     for site in ("BMC", "HK", "UCL"):
         shutil.copytree(tiny_phantom / site, root / site)
@@ -140,7 +140,7 @@ def small_yaml(root: Path) -> str:
 @pytest.fixture
 def small_config(tmp_path, small_phantom) -> Path:
     """A config that trains in a fraction of a second: few slices, and a small network."""
-    path = tmp_path / "tiny.yaml"
+    path = tmp_path / "small.yaml"
     path.write_text(small_yaml(small_phantom))
     return path
 

@@ -38,7 +38,7 @@ def _run_module(command: list[str]) -> int:
     try:
         runpy.run_module(module, run_name="__main__")
     except SystemExit as ended:
-        return ended.code or 0
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)  # a text means failure
     return 0
 
 
@@ -50,9 +50,9 @@ class ForkedWorker:
         self.pid = os.fork()
         if self.pid == 0:
             code = 1
-            _close_inherited_files(pass_fds)
-            tqdm.set_lock(threading.RLock())  # the parent's lock is shared, and stays locked if this process is killed
             try:
+                _close_inherited_files(pass_fds)
+                tqdm.set_lock(threading.RLock())  # the parent's lock is shared, and stays locked if it is killed
                 code = _run_module(command)
             except BaseException:
                 traceback.print_exc()

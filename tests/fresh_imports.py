@@ -27,5 +27,6 @@ def run_without(packages: tuple[str, ...], code: str) -> str:
     os.close(writing)
     with open(reading) as file:
         text = file.read()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    exit_code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert exit_code == 0, text
     return text

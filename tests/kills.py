@@ -27,7 +27,7 @@ SETTINGS = Federation(rounds=4, selection="source_validation")
 
 def work(path: Path) -> None:
     """Run, or go on with, a run as `medfed.train` does."""
-    method, toy = ELCFS(alpha=0.1), ToySegmentation(image_side=16, n_images=4)
+    method, toy = ELCFS(alpha=0.1, min_patients=1), ToySegmentation(image_side=16, n_images=4)
     with RunFolder(path).locked() as folder:
         engine = toy.engine(method, folder=path / "sites")
         rounds = folder.rounds()
@@ -75,6 +75,7 @@ def main(n_kills: int, seed: int, result: Path) -> None:
         in_child(Path(folder) / "alone", None)
         whole_s = time.monotonic() - began
         expected = results(Path(folder) / "alone")
+        assert b"windows" in expected["ledger.csv"], "the sites share something, which a resumed run has to keep"
         kills = runs = 0
         while kills < n_kills:
             path = Path(folder) / f"killed_{runs}"

@@ -41,6 +41,16 @@ def test_every_public_name_can_be_imported_and_is_known_to_type_checkers(package
     assert imported_for_type_checkers(package) - {"nn"} == set(module.__all__) - defined
 
 
+@pytest.mark.parametrize("name", [name for name in medfed.__all__ if name != "__version__"])
+def test_each_name_can_be_used_after_importing_medfed_alone(name):
+    """A package of medfed also gives each of its own names."""
+    code = (
+        f"import medfed; print(medfed.{name}.__name__)\n"
+        f"for name in getattr(medfed.{name}, '__all__', ()): getattr(medfed.{name}, name)"
+    )
+    assert run_without(("medfed",), code).strip() in (name, f"medfed.{name}")
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_an_unknown_name_is_an_attribute_error(package):
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):

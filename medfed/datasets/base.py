@@ -40,11 +40,11 @@ class Dataset:
         test_ratio: fraction of each source site's patients, in [0, 1), that is used to compute the score on seen sites.
             validation_ratio + test_ratio must be below 1; the remaining patients are used for training.
         standardise: which mean and standard deviation each image channel is scaled by before the network, after
-            augmentation and restyling. "none" leaves intensities in [0, 1]. "slice" uses those of the image itself, so
-            that a change of the image's brightness or contrast has no effect. "volume" uses those of the patient's
-            whole volume before any change (for 2-D images: of the image before any change). "dataset" uses those of the
-            training images of all sites that train, which the sites share once. "imagenet" uses the fixed numbers of
-            ImageNet, and is the default for classification.
+            augmentation and restyling. "none" leaves intensities in [0, 1], and is the default for segmentation.
+            "slice" uses those of the image itself, so that a change of the image's brightness or contrast has no
+            effect. "volume" uses those of the patient's whole volume before any change (for 2-D images: of the image
+            before any change). "dataset" uses those of the training images of all sites that train, which the sites
+            share once. "imagenet" uses the fixed numbers of ImageNet, and is the default for classification.
         min_patients: with `standardise: dataset`, a site with fewer training patients than this does not share the
             moments of its images, because they would describe single patients. Such a site trains as usual. At least 1.
             What a method shares has its own minimum, `method.min_patients`.
@@ -61,7 +61,7 @@ class Dataset:
     sites: tuple[str, ...] = ()
     validation_ratio: RatioBelowOne = 0.1
     test_ratio: RatioBelowOne = 0.2
-    standardise: Standardise = "slice"
+    standardise: Standardise = "none"
     min_patients: PositiveInt = 3
     if_missing: Literal["error", "phantom"] = "error"
     follow_symlinks: bool = False

@@ -167,6 +167,8 @@ def read_msd(folder: Path) -> Found | None:
 def _read_version(path: Path, changed_ns: int) -> tuple[Row, ...]:
     """Read a datalist once per version of the file: each site asks for it."""
     records = _records(path)
+    if not records:
+        raise UserError(f"{path}: the datalist has no rows; expected one row for each image")
     columns = _columns(path, records)
     for needed in (("site",), ("image",), ("mask", "class")):
         if not set(needed) & set(columns):
@@ -177,10 +179,7 @@ def _read_version(path: Path, changed_ns: int) -> tuple[Row, ...]:
                 f"{path}: there is no column {wanted}; {hint}expected site, image, and mask or class, and optionally "
                 f"patient and split; found {', '.join(columns) or 'none'}"
             )
-    rows = tuple(_row(path, place, record) for place, record in records)
-    if not rows:
-        raise UserError(f"{path}: the datalist has no rows; expected one row for each image")
-    return rows
+    return tuple(_row(path, place, record) for place, record in records)
 
 
 def _records(path: Path) -> list[tuple[str, Mapping[str, Any]]]:

@@ -138,7 +138,7 @@ class Segmentation(Task):
     image_size: int
     intensity_range: tuple[float, float] | None = None
     evaluation: Evaluation = Evaluation()
-    standardised: Standardise = "slice"
+    standardised: Standardise = "none"
     constants: Constants | None = None
 
     name = "segmentation"

@@ -195,7 +195,7 @@ class ToySegmentation(ToyFederation):
         self.architecture = architecture or self.architecture
         self.settings = training or self.settings
         self.image_side, self.n_images = image_side, n_images
-        self.task = Segmentation(("disc",), 1, image_side, (0.0, 1.0))
+        self.task = Segmentation(("disc",), 1, image_side, (0.0, 1.0), standardised="slice")
 
 
 class ToyClassification(ToyFederation):

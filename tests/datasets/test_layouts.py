@@ -249,7 +249,7 @@ def test_the_folder_of_a_patient_with_several_images_is_the_patient(tmp_path):
     assert [case.subject for case in by_name.cases("n")] == ["1", "2", "1", "2"] and by_name.site_warnings("n") == []
 
 
-def test_folders_of_parts_are_no_patients_and_give_a_warning(tmp_path):
+def test_folders_of_parts_are_not_patients_and_give_a_warning(tmp_path):
     dataset = recognise(make(tmp_path, "{n,s}/{train,test}/images/{1,2}.png {n,s}/{train,test}/masks/{1,2}.png"))
     assert len({case.subject for case in dataset.cases("n")}) == 4
     (warning,) = dataset.site_warnings("n")

@@ -44,7 +44,7 @@ def test_a_mask_for_which_two_rules_name_two_images_has_rivals():
     assert pairs.image_of == {} and {rival[0] for rival in pairs.rivals} == {"1_seg", "2_seg"}
 
 
-def test_a_word_for_a_mask_does_not_make_an_image_with_a_mask_to_a_mask():
+def test_an_image_that_has_a_mask_stays_an_image_whatever_its_name():
     assert split_names(["x_label", "x_label_mask"]) == (["x_label"], ["x_label_mask"])
     assert split_names(["x", "x_label"]) == (["x"], ["x_label"])
     assert split_names(["img_3", "GT_3", "b (1)", "b (1)_mask", "b (1)_mask_1"]) == (

@@ -13,6 +13,7 @@ import torch
 from conftest import tiny_yaml
 from fake_sites import install_fake_worker, is_alive, process_id
 from forked_workers import fork_workers
+from fresh_imports import run_without
 
 from medfed.config.schema import load_text
 from medfed.engines.processes import Processes
@@ -130,12 +131,19 @@ def rounds(config, simulation, state, n: int):
     return [next(iterator) for _ in range(n)]
 
 
-def test_a_run_with_a_killed_site_is_bit_identical_after_resuming(tiny_phantom, tmp_path, monkeypatch):
+def test_the_worker_can_be_imported_first():
+    """A forked worker has imported all of medfed; the program begins with its own module."""
+    run_without(("medfed",), "import medfed.deployment.worker")
+
+
+@pytest.mark.parametrize("start", ["forked", pytest.param("as a program", marks=pytest.mark.slow)])
+def test_a_run_with_a_killed_site_is_bit_identical_after_resuming(tiny_phantom, tmp_path, monkeypatch, start):
     """HK is killed in round 2, so that only the update of BMC is used; then the run is stopped and resumed.
 
     The reference asks only BMC in round 2, in one process, and is never stopped.
     """
-    fork_workers(monkeypatch)
+    if start == "forked":
+        fork_workers(monkeypatch)
     config = config_of(tiny_phantom, engine="processes")
     simulation = build_experiment(config, tmp_path / "sites", quiet=True)
     engine, killed = simulation.engine, []

@@ -128,9 +128,10 @@ def test_sites_with_few_patients_share_nothing_and_images_stay_unchanged(raw_toy
     assert not state.memory and not state.weights[ENTRY].any()
 
 
-def test_standardised_images_are_rejected_before_anything_is_read(tiny_config):
+def test_standardised_images_are_rejected_before_anything_is_read(tiny_config, monkeypatch):
+    monkeypatch.setattr("medfed.experiments.setup._read_sites", None)  # reading would be a TypeError
     with pytest.raises(UserError, match="data.standardise: expected none, .*set data.standardise to none"):
-        build_experiment(load(tiny_config, ["method.name=harmofl"]), None, True)
+        build_experiment(load(tiny_config, ["method.name=harmofl", "data.standardise=slice"]), None, True)
     for method in (HarmoFL(), Stack((FedAvg(), HarmoFL()))):
         method.check(64, 3, False)
         with pytest.raises(UserError, match="data.standardise"):

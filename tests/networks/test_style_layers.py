@@ -9,6 +9,7 @@ from medfed.functional.histogram_matching import mix_histograms
 from medfed.functional.sampling import draw_mixing_partners
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.style_layers import DSU, EFDMix, MixStyle, insert_after_stages
+from medfed.networks.unet import UNet
 from medfed.testing.small_unet import SmallUNet
 
 LAYERS = [MixStyle, EFDMix, DSU]
@@ -85,11 +86,12 @@ def wrapped(layer, settings, stages=(1, 2)):
     return insert_after_stages(settings.build(1, 2), settings.encoder_stages, stages, layer)
 
 
-NETWORKS = [DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2)), SmallUNet()]
+NETWORKS = [DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2)), SmallUNet(), UNet(features=(4, 4, 4, 8, 8, 4))]
+each_network = pytest.mark.parametrize("settings", NETWORKS, ids=["densenet", "small", "unet"])
 
 
 @every
-@pytest.mark.parametrize("settings", NETWORKS, ids=["densenet", "unet"])
+@each_network
 def test_a_network_with_a_style_layer_has_the_same_entries_and_evaluation_outputs(layer, settings):
     torch.manual_seed(0)
     plain = settings.build(1, 2).eval()
@@ -101,7 +103,8 @@ def test_a_network_with_a_style_layer_has_the_same_entries_and_evaluation_output
 
 
 @every
-@pytest.mark.parametrize("settings", NETWORKS, ids=["densenet", "unet"])
+@each_network
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # MONAI compares the sizes of images
 def test_a_copy_and_a_trace_of_the_network_predict_the_same(layer, settings):
     network = wrapped(lambda: layer(1.0), settings).eval()
     copied, image = copy.deepcopy(network), torch.rand(2, 1, 32, 32)

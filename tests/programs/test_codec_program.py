@@ -25,12 +25,16 @@ def one_pool(size, n_textures):
 
 
 @pytest.fixture(autouse=True)
-def phantoms_are_made_once(monkeypatch):
-    """They are those of seed 0, whatever the seed of the training."""
-    monkeypatch.setattr(
-        "medfed.style_codec.commands.synthetic_pool",
-        lambda size, seed, progress, textures: one_pool(size, textures),
-    )
+def seeds_of_pools(monkeypatch):
+    """Make each pool once, with seed 0, whatever the seed of the training; return the list of the seeds asked for."""
+    seeds = []
+
+    def make_once(size, seed, progress, textures):
+        seeds.append(seed)
+        return one_pool(size, textures)
+
+    monkeypatch.setattr("medfed.style_codec.commands.synthetic_pool", make_once)
+    return seeds
 
 
 @pytest.fixture(autouse=True)
@@ -94,8 +98,8 @@ def test_more_steps_continue_a_finished_training(tmp_path):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_a_finished_training_prints_facts_about_the_codec(tmp_path, capsys):
-    assert train(tmp_path, "--steps", 1, "--seed", 2) == 0
+def test_a_finished_training_prints_facts_about_the_codec(tmp_path, capsys, seeds_of_pools):
+    assert train(tmp_path, "--steps", 1, "--seed", 2) == 0 and set(seeds_of_pools) == {2}
     card = json.loads((tmp_path / "codec.json").read_text())
     assert card["command"].endswith("train --encoder small --textures 4 --steps 1 --batch-size 2 --size 16 --seed 2")
     assert card["data"]["content"].startswith("4 procedural textures, ")

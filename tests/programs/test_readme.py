@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
 
 import pytest
+from fresh_imports import run_without
 
 import medfed
 
@@ -15,14 +15,13 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(not BLOCKS, reason="README.md has no Python snippets")
-def test_the_snippets_of_the_readme_run_in_order(tmp_path, monkeypatch, capsys):
+def test_the_snippets_of_the_readme_run_in_order(tmp_path, monkeypatch, unpainted_figures):
     """They run as a script, so that a class they define is found as `__main__.NAME`, as in a user's session.
 
-    The script runs in this process, which has imported PyTorch and MONAI. That every public name can be imported first
-    and alone is tested in test_public_names.py.
+    The script runs in a process that has imported PyTorch and MONAI but nothing of medfed, so that `import medfed`
+    alone must make each name available that a snippet uses. The runs draw figures, on which nothing is painted.
     """
     (tmp_path / "session.py").write_text("\n".join(BLOCKS))
     monkeypatch.chdir(tmp_path)
-    runpy.run_path("session.py", run_name="__main__")
-    output = capsys.readouterr().out
+    output = run_without(("medfed",), "import runpy; runpy.run_path('session.py', run_name='__main__')")
     assert "UCL (UNSEEN)" in output and "Did you mean 'rounds'?" in output

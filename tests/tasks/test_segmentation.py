@@ -113,10 +113,12 @@ def test_a_fixed_range_maps_its_ends_to_zero_and_one():
 
 def test_standardise_equals_monai_for_each_image():
     image = torch.rand(3, 2, 8, 8, generator=torch.Generator().manual_seed(0))
-    standardised = Segmentation(("a",), 2, 8).standardise(image)
+    standardised = Segmentation(("a",), 2, 8, standardised="slice").standardise(image)
     expected = torch.stack([NormalizeIntensity(channel_wise=True)(channels) for channels in image])
     assert torch.allclose(standardised, expected, atol=1e-6)
-    assert torch.equal(Segmentation(("a",), 1, 8).standardise(torch.ones(1, 1, 4, 4)), torch.zeros(1, 1, 4, 4))
+    blank = Segmentation(("a",), 1, 8, standardised="slice").standardise(torch.ones(1, 1, 4, 4))
+    assert torch.equal(blank, torch.zeros(1, 1, 4, 4))
+    assert torch.equal(Segmentation(("a",), 2, 8).standardise(image), image)
 
 
 def test_the_loss_is_dice_over_the_batch():

@@ -85,6 +85,7 @@ class Doubles(Method):
 
 
 LAST_WEIGHTS: dict = {}
+STATISTICS: dict = {}
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,36 @@ class KeepsOutside(Method):
             weights = {k: (v + LAST_WEIGHTS[k]) / 2 if v.is_floating_point() else v for k, v in weights.items()}
         LAST_WEIGHTS.update(weights)
         return weights
+
+
+@dataclass(frozen=True)
+class KeepsOutsideIfSeveral(Method):
+    """Keeps the weights of round 1 in a global variable, but only if several sites have sent updates."""
+
+    def aggregate(self, state, updates):
+        weights = super().aggregate(state, updates)
+        if len(updates) >= 2:
+            if state.round > 0:
+                weights = {k: (v + LAST_WEIGHTS[k]) / 2 if v.is_floating_point() else v for k, v in weights.items()}
+            LAST_WEIGHTS.update(weights)
+        return weights
+
+
+@dataclass(frozen=True)
+class KeepsStatisticsOutside(Method):
+    """Keeps the mean brightness of all sites' images in a global variable, and shrinks the weights of round 2 by it."""
+
+    def share(self, site, network):
+        return {"mean": site.samples.batch(range(len(site.samples))).image.mean()[None]}
+
+    def combine(self, state, shared, rng):
+        STATISTICS["mean"] = torch.stack([shared[site]["mean"] for site in sorted(shared)]).mean()
+        return {}
+
+    def aggregate(self, state, updates):
+        scale = STATISTICS["mean"] if state.round > 0 else 1.0
+        weights = super().aggregate(state, updates)
+        return {k: v * scale if v.is_floating_point() else v for k, v in weights.items()}
 
 
 @dataclass(frozen=True)
@@ -271,6 +302,8 @@ def test_the_contract_does_not_check_mathematics():
     (GlobalNoise, "order_of_sites-segmentation: two runs with the same seed differ: draw random numbers from"),
     (SharesNever, "sharing-segmentation: `shares` is 'always'; expected NEVER, ONCE or EVERY_ROUND"),
     (KeepsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
+    (KeepsOutsideIfSeveral, "restart-segmentation: a run that is continued after round 1 gives other weights"),
+    (KeepsStatisticsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
     (ChangesItself, "no_state-segmentation: the method object changed while it trained"),
     (InPlace, "batches_unchanged-segmentation: training changed the site's images in place"),
     (DarkensTheBatch, "batches_unchanged-segmentation: `augment` changes image in place: compute a new tensor"),
