@@ -50,7 +50,8 @@ class ProgressBar(tqdm):
         now_s = time.monotonic()
         if msg is None and now_s - ProgressBar._last_line_s >= LINE_INTERVAL_S:
             ProgressBar._last_line_s = now_s
-            bars = [bar for bar in tqdm._instances if isinstance(bar, ProgressBar) and not bar.disable]
+            own = [bar for bar in tqdm._instances if isinstance(bar, ProgressBar)]
+            bars = [bar for bar in own if not getattr(bar, "disable", True)]  # another thread may be creating one
             outermost_first = sorted(bars, key=lambda bar: bar._number)
             print("; ".join(bar._line() for bar in outermost_first), file=sys.stderr, flush=True)
         return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -137,30 +138,60 @@ def site_cases(
             mask = None if classes else row.mask
             patient = row.patient or file_names.extract_patient(name, patient_pattern, row.image, problems)
             cases.append(Case(site, name, row.image, mask, patient, label, row.part))
-    return cases, problems
+    return cases, problems + _part_problems(path, site, cases)
 
 
-def read_msd(folder: Path) -> Found | None:
+def read_msd(folder: Path, ignored_names: Sequence[str] = ()) -> Found | None:
     """Return the pairs that the `dataset.json` of a Medical Segmentation Decathlon task lists.
 
     Args:
         folder: folder of the task, which holds `imagesTr`, `labelsTr` and `dataset.json`.
+        ignored_names: patterns of the names of files and folders in `folder` that are left out.
 
     Returns:
-        The pairs by the name of the image, and one problem for the files that do not exist. None if there is no such
-        list, or if its images have other names on the disk (nnU-Net adds _0000 to them): then the folders are searched.
+        The pairs by the name of the image, and the problems: files that do not exist, lie outside the folder or are
+        listed twice. If several images have the same name, their folders come before it. None if there is no such list,
+        or if its images have other names on the disk (nnU-Net adds _0000 to them): then the folders are searched.
     """
     path = folder / MSD_LIST
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
-        entries = [(folder / entry["image"], folder / entry["label"]) for entry in content["training"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        listed = [(_in_folder(folder, entry["image"]), _in_folder(folder, entry["label"]))
+                  for entry in content["training"]]  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a path that is no text
         return None
-    if not any(image.is_file() for image, _ in entries):
+    if not any(image.is_file() for image, _ in listed):
         return None
-    missing = [file for pair in entries for file in pair if not file.is_file()]
-    pairs = {stem_of(image): (image, mask) for image, mask in entries if image.is_file() and mask.is_file()}
-    return Found(pairs, _missing(path, missing))
+    outside = [str(file) for pair in listed for file in pair if _leaves(folder, file)]
+    inside = {f"entry {number}": pair for number, pair in enumerate(listed, 1)
+              if not any(_leaves(folder, file) for file in pair)}  # fmt: skip
+    by_place = {place: pair for place, pair in inside.items() if not any(
+        file_names.is_ignored(Path(part), ignored_names) for file in pair for part in file.relative_to(folder).parts
+    )}  # fmt: skip
+    entries = list(by_place.values())
+    problems = _missing(path, [file for pair in entries for file in pair if not file.is_file()])
+    if outside:
+        problems.append(f"{path}: {len(outside)} of the listed files lie outside the folder {folder}: "
+                        f"{_listed(outside)}; expected paths inside it; move the files there and correct the paths"
+                        )  # fmt: skip
+    problems += _repeated(path, entries, list(by_place))
+    stems = Counter(stem_of(image) for image, _ in entries)
+    pairs = {
+        stem_of(image) if stems[stem_of(image)] == 1
+        else image.relative_to(folder).with_name(stem_of(image)).as_posix(): (image, mask)
+        for image, mask in entries if image.is_file() and mask.is_file()
+    }  # fmt: skip
+    return Found(pairs, problems)
+
+
+def _in_folder(folder: Path, listed: str) -> Path:
+    """Return the path of a listed file, without steps such as `a/..` in it."""
+    return folder / os.path.normpath(listed.replace("\\", "/"))
+
+
+def _leaves(folder: Path, file: Path) -> bool:
+    """Return whether the path of a file leads out of a folder; `data.follow_symlinks` decides about links."""
+    return not file.is_relative_to(folder) or ".." in file.relative_to(folder).parts
 
 
 @lru_cache(maxsize=8)
@@ -224,7 +255,7 @@ def _row(path: Path, place: str, record: Mapping[str, Any]) -> Row:
             f"{path}: {place}: the column 'split' has the value '{values['split']}'; expected train, validation or test"
         )
     image, mask = (
-        path.parent / values[name].replace("\\", "/") if values[name] else None for name in ("image", "mask")
+        _in_folder(path.parent, values[name]) if values[name] else None for name in ("image", "mask")
     )
     assert image is not None
     return Row(place, values["site"], values["patient"], image, mask, values["class"], part)
@@ -240,24 +271,45 @@ def _row_problems(path: Path, site: str, rows: Sequence[Row], classes: Sequence[
         expected = f"expected one of {', '.join(allowed)}" if allowed else "expected the path of a mask"
         problems.append(f"{path}: the column '{column}' of the site {site} is empty or unknown in {_listed(empty)}; "
                         f"{expected}; correct or remove the rows")  # fmt: skip
-    places: dict[Path, list[str]] = {}
-    for row in rows:
-        places.setdefault(row.image, []).append(row.place)
-    problems += [
-        f"{image}: the datalist {path.name} names this image in {_listed(lines)}; expected every image once; remove "
-        "all rows but one"
-        for image, lines in places.items() if len(lines) > 1
-    ]
-    parts: dict[str, set[str]] = {}
-    for row in rows:
-        parts.setdefault(row.patient or str(row.image), set()).add(row.part)
-    in_two = [patient for patient, both in parts.items() if len(both) > 1]
-    if in_two:
-        problems.append(f"{path}: at the site {site}, {_listed(in_two)} have rows with different values in the column "
-                        "'split'; expected one part of the split per patient")  # fmt: skip
+    pairs = [(row.image, None if classes else row.mask) for row in rows]
+    problems += _repeated(path, pairs, [row.place for row in rows])
     filled = {row.part != "" for row in rows}
     if len(filled) > 1:
         problems.append(f"{path}: the column 'split' of the site {site} is empty in some rows; fill it in all or none")
+    return problems
+
+
+def _part_problems(path: Path, site: str, cases: Sequence[Case]) -> list[str]:
+    """Return the problem that patients of a site are in two parts of the split, if there are some."""
+    parts: dict[str, set[str]] = {}
+    for case in cases:
+        parts.setdefault(case.subject, set()).add(case.part)
+    in_two = [patient for patient, both in parts.items() if len(both) > 1]
+    if not in_two:
+        return []
+    return [f"{path}: at the site {site}, {_listed(in_two)} have rows with different values in the column 'split'; "
+            "expected one part of the split per patient; correct the column"]  # fmt: skip
+
+
+def _repeated(path: Path, pairs: Sequence[tuple[Path, Path | None]], places: Sequence[str]) -> list[str]:
+    """Return one sentence for each image or mask that a list names twice, and for each mask that is also an image."""
+    problems = list[str]()
+    files: tuple[dict[str, tuple[Path, list[str]]], ...] = ({}, {})  # images and masks, with the places of each
+    for pair, place in zip(pairs, places):
+        for of_kind, file in zip(files, pair):
+            if file is not None:
+                of_kind.setdefault(os.path.abspath(file), (file, []))[1].append(place)
+    for kind, of_kind in zip(("image", "mask"), files):
+        problems += [
+            f"{file}: the datalist {path.name} names this {kind} in {_listed(lines)}; expected every {kind} once; "
+            "remove all rows but one"
+            for file, lines in of_kind.values() if len(lines) > 1
+        ]
+    problems += [
+        f"{file}: the datalist {path.name} names this file as an image and as a mask ({_listed(lines)}); expected "
+        "another file for the mask; correct the path"
+        for key, (file, lines) in files[1].items() if key in files[0]
+    ]
     return problems
 
 

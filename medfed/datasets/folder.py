@@ -270,9 +270,10 @@ class Folder(Dataset):
                 f"{site}: the folders {' and '.join(parts)} are read together, and medfed splits the patients itself; "
                 "to keep this split, list the images in a datalist with the column split"
             )
-        if found.patients and self.patient_pattern is None:
+        if folders and found.patients and self.patient_pattern is None:
+            example = next((found.patients[name] for name in found.patients if "/" in name), folders[0])
             warnings.append(
-                f"{site}: all images in a folder count as one patient, such as those in {folders[0]}; if they are not, "
+                f"{site}: all images in a folder count as one patient, such as those in {example}; if they are not, "
                 "set data.patient_pattern"
             )
         return warnings

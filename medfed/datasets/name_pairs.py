@@ -2,7 +2,9 @@
 
 Three ways are tried: equal names, a rule that turns the name of each image into the name of its mask (`im0001` and
 `im0001ah`, `Test_Image_1` and `mask_1`), and equal numbers (`img7` and `mask_007`). The way that pairs the most names
-is taken. If two rules pair the same mask with two images, nothing is guessed: both are returned as rivals.
+is taken. If two rules pair the same mask with two images, nothing is guessed: both are returned as rivals. A way that
+pairs names with different numbers or with opposite words, such as `p1_visit1` and `p1_visit2` or `7_left` and
+`7_right`, is not taken at all (`contradict`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 MASK_WORDS = (
@@ -27,6 +30,20 @@ _DIGITS = re.compile(r"\d+")
 _TOKEN_START = re.compile(r"(?<=[_\-. ])")
 _CHANNEL = re.compile(r"_\d{4}")  # nnU-Net's ending of an image name: _0000 for the first channel
 _WITH_DIGITS = re.compile(rf"[_\-. ]?t[12]w?|{_CHANNEL.pattern}", re.IGNORECASE)
+_WORD_AND_NUMBER = re.compile(r"([^\W\d_]+)[_\-. ]*(\d+)")
+_WORD = re.compile(r"[^\W\d_]+")
+_CAPITAL_WITHIN_A_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_SEQUENCE = re.compile(r"(?<![^\W\d_])t[12]w?(?![^\W_])")  # T1 and T2 name a sequence; they count nothing
+# Words that exclude each other, by what they are about. Words of the same entry mean the same.
+_OPPOSITES = {
+    "side": ("left l os", "right r od"),  # os and od are the left and the right eye
+    "phase of the heart": ("ed diastole", "es systole"),
+    "treatment": ("pre", "post"),
+    "plane": ("ax axial tra", "sag sagittal", "cor coronal"),
+}
+_MEANINGS = {
+    word: (topic, words) for topic, choices in _OPPOSITES.items() for words in choices for word in words.split()
+}
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,20 @@ class _Rule(NamedTuple):
             return None
         start = starts[self.place]
         return name[:start] + self.new + name[start + len(self.old) :]
+
+
+class _Statements(NamedTuple):
+    """What the name of a file says about its content.
+
+    Args:
+        numbers: all numbers in the order of the name, without those of the sequences T1 and T2.
+        by_word: the numbers by the word before them: 1 for "visit" in `p3_visit1`.
+        meanings: by the topic, which of the words that exclude each other the name has.
+    """
+
+    numbers: tuple[int, ...]
+    by_word: Mapping[str, set[int]]
+    meanings: Mapping[str, set[str]]
 
 
 @dataclass
@@ -120,7 +151,8 @@ def split_names(stems: Collection[str]) -> tuple[list[str], list[str]]:
         stem for stem in stems
         if stem in bases and (bases[stem].casefold() in known or stem.casefold() not in have_a_mask)
     ]
-    return [stem for stem in stems if stem not in masks], masks
+    chosen = set(masks)
+    return [stem for stem in stems if stem not in chosen], masks
 
 
 def pair_names(images: Collection[str], masks: Collection[str]) -> NamePairs:
@@ -132,21 +164,65 @@ def pair_names(images: Collection[str], masks: Collection[str]) -> NamePairs:
 
     Returns:
         The pairs that the best way finds: equal names (also with a word such as `_mask`, also in other upper and lower
-        case), one rule for all names, or equal numbers.
+        case), one rule for all names, or equal numbers. A rule that pairs two names that contradict each other
+        (`contradict`) pairs nothing.
     """
     equal = _pair_equal(images, masks)
     if len(equal.image_of) >= min(len(images), len(masks)):
         return NamePairs(equal.image_of, equal.second_masks)
-    trials = _pair_by_rule(images, masks)
-    best = max([equal, *trials, _pair_by_number(images, masks)], key=lambda trial: len(trial.image_of))
+    trials = [trial for trial in _pair_by_rule(images, masks) if not _has_contradiction(trial)]
+    by_number = _pair_by_number(images, masks)
+    ways = [equal, *trials] if _has_contradiction(by_number) else [equal, *trials, by_number]
+    best = max(ways, key=lambda trial: len(trial.image_of))
     if best is not equal and (rivals := _rivals(best, trials)):
         return NamePairs({}, (), rivals)
     return NamePairs(best.image_of, best.second_masks)
 
 
+def contradict(image: str, mask: str) -> bool:
+    """Return whether two names say that an image and a mask are of different patients, visits, eyes or phases.
+
+    They do if the same word has different numbers (`p1_visit1` and `p1_visit2`), if other numbers differ (`7` and
+    `mask_8`; a number that only one name has is no difference), or if they have words that exclude each other (`7_left`
+    and `7_right`, `7_ed` and `7_es`). Upper and lower case, and zeros before a number, are not distinguished.
+
+    Args:
+        image: name of the image file without its suffix.
+        mask: name of the mask file without its suffix.
+    """
+    first, second = _statements(image), _statements(mask)
+    if any(first.by_word[word] != second.by_word[word] for word in first.by_word.keys() & second.by_word.keys()):
+        return True
+    if any(first.meanings[key] != second.meanings[key] for key in first.meanings.keys() & second.meanings.keys()):
+        return True
+    fewer, more = sorted((first.numbers, second.numbers), key=len)
+    rest = iter(more)
+    return not all(number in rest for number in fewer)  # `in` goes on where it has stopped: the order must be equal
+
+
 def are_channels(image: str, other: str) -> bool:
     """Return whether two names differ only in nnU-Net's number of the channel, such as a_0000 and a_0001."""
     return _CHANNEL.fullmatch(image[-5:]) is not None and image != other and image[:-5] == other[:-5]
+
+
+@lru_cache(maxsize=1 << 14)
+def _statements(name: str) -> _Statements:
+    """Return the numbers and the words in a name that may contradict those in another name."""
+    words = _CAPITAL_WITHIN_A_WORD.sub(" ", name).casefold()
+    by_word: dict[str, set[int]] = {}
+    for word, number in _WORD_AND_NUMBER.findall(words):
+        by_word.setdefault(word, set()).add(int(number))
+    meanings: dict[str, set[str]] = {}
+    for word in _WORD.findall(words):
+        if word in _MEANINGS:
+            topic, meaning = _MEANINGS[word]
+            meanings.setdefault(topic, set()).add(meaning)
+    return _Statements(tuple(map(int, _DIGITS.findall(_SEQUENCE.sub("", words)))), by_word, meanings)
+
+
+def _has_contradiction(trial: _Trial) -> bool:
+    """Return whether a way of pairing has paired two names that contradict each other, and is therefore wrong."""
+    return any(contradict(image, mask) for mask, image in trial.image_of.items())
 
 
 def _pair_equal(images: Collection[str], masks: Collection[str]) -> _Trial:
@@ -221,7 +297,13 @@ def _common_start(first: str, second: str) -> int:
 
 
 def _is_safe_alone(rule: _Rule) -> bool:
-    """Return whether a rule that fits a single pair of names is no coincidence: it adds or removes no number."""
+    """Return whether a rule that fits a single pair of names is no coincidence.
+
+    It adds or removes no number, and at the start or within a name it adds nothing but a word for a mask: otherwise
+    `anna_1` and `bert_1` would be a pair.
+    """
+    if rule.place != "end" and rule.new.strip("_-. ") not in ("", *MASK_WORDS):
+        return False
     parts = [part for part in (rule.old, rule.new) if part and not _WITH_DIGITS.fullmatch(part)]
     is_cut = bool(rule.old) and rule.place == "end" and rule.old[0].isalpha()
     return not any(map(_DIGITS.search, parts)) and (not is_cut or _WITH_DIGITS.fullmatch(rule.old) is not None)

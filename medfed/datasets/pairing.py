@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from medfed.core.errors import UserError
 from medfed.datasets import file_names
 from medfed.datasets.file_names import stem_of
-from medfed.datasets.name_pairs import are_channels, pair_names, split_names
+from medfed.datasets.name_pairs import are_channels, contradict, pair_names, split_names
 from medfed.datasets.reading import suffix
 
 Problems = list[str]  # one sentence each
@@ -89,7 +90,7 @@ def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False)
         folder: folder of the images and masks.
         names: the patterns of the file names.
         is_case: whether the folder may belong to a single case. If it does, its only image and its only mask need no
-            similar names.
+            similar names, but their names must not contradict each other (`name_pairs.contradict`).
     """
     listing = file_names.list_folder(folder, names.ignored_names)
     images, masks = _split_files(listing.files, names)
@@ -99,29 +100,37 @@ def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False)
     masks_by_name, mask_problems = _by_name(masks, names.mask_name)
     problems = [*file_names.unsupported_problems(listing), *problems, *mask_problems]
     if is_case and len(images_by_name) == len(masks_by_name) == 1 and not problems:
-        (name, image), (mask,) = *images_by_name.items(), masks_by_name.values()
-        return Found({name: (image, mask)})
+        (name, image), (mask_name, mask) = *images_by_name.items(), *masks_by_name.items()
+        if not contradict(name, mask_name):
+            return Found({name: (image, mask)})
     if len(images_by_name) > 1 and not masks_by_name and not problems:
         return Found({}, [_no_mask_word(folder, images_by_name)])
     return _pair(images_by_name, masks_by_name, problems, folder, folder, suggest_keys=True)
 
 
-def find_case_files(folder: Path, image_name: str, mask_name: str) -> tuple[Path | None, Path | None]:
+def find_case_files(
+    folder: Path, image_name: str, mask_name: str, ignored_names: Sequence[str] = ()
+) -> tuple[Path | None, Path | None]:
     """Find the image and the mask in the folder of one case (one image of a patient with its mask).
 
     A file has one of the suffixes `.nii.gz`, `.nii`, `.mha`, `.mhd`, `.nrrd`, `.png`, `.jpg`, `.jpeg`, `.bmp`, `.tif`
-    and `.tiff`, in upper or lower case. Other files are ignored.
+    and `.tiff`. Upper and lower case are not distinguished, neither in names nor in suffixes. Other files are ignored.
 
     Args:
         folder: folder of the case.
-        image_name: name of the image file, without suffix.
-        mask_name: name of the mask file, without suffix.
+        image_name: name of the image file, without suffix, or with the suffix if several files have this name.
+        mask_name: name of the mask file, like `image_name`.
+        ignored_names: patterns of names that are left out.
 
     Returns:
         The paths (image, mask); None instead of the path of a file that does not exist.
+
+    Raises:
+        UserError: If several files in the folder have one of the two names.
     """
-    by_stem, _ = _by_name(file_names.list_folder(folder).files, None)
-    return by_stem.get(image_name), by_stem.get(mask_name)
+    files = file_names.list_folder(folder, ignored_names).files
+    image, mask = (_only_file(files, name) for name in (image_name, mask_name))
+    return image, mask
 
 
 def pair_case_folders(folder: Path, names: NameSettings) -> Found:
@@ -135,12 +144,17 @@ def pair_case_folders(folder: Path, names: NameSettings) -> Found:
         names: `image_name` and `mask_name` are the names of the two files in each case folder, without suffix.
 
     Returns:
-        The pairs by the name of the case folder, and one sentence for each case folder without image or mask.
+        The pairs by the name of the case folder, and one sentence for each case folder without image or mask, or with
+        several of them.
     """
     found = Found()
     assert names.image_name and names.mask_name
     for name, case in file_names.list_folder(folder, names.ignored_names).folders.items():
-        image, mask = find_case_files(case, names.image_name, names.mask_name)
+        try:
+            image, mask = find_case_files(case, names.image_name, names.mask_name, names.ignored_names)
+        except UserError as error:
+            found.problems.append(str(error))
+            continue
         if image and mask:
             found.pairs[name] = image, mask
         else:
@@ -195,18 +209,31 @@ def case_name(path: Path, pattern: str | None) -> str | None:
     return name[len(start) : len(name) - len(end)] if fits and len(name) > len(start) + len(end) else None
 
 
+def _only_file(files: Sequence[Path], name: str) -> Path | None:
+    """Return the file with a name; None if there is none. Several such files raise a UserError."""
+    fitting = [path for path in files if case_name(path, name) is not None]
+    if len(fitting) > 1:
+        raise UserError(
+            f"{fitting[1]}: another file has the same name: {fitting[0].name}; remove one of them, or give the name "
+            f"with its suffix (data.image_name or data.mask_name: {fitting[1].name})"
+        )
+    return fitting[0] if fitting else None
+
+
 def _split_files(files: Sequence[Path], names: NameSettings) -> tuple[list[Path], list[Path]]:
     """Divide the files in one folder into images and masks, by the patterns or by the usual words for a mask."""
     if names.mask_name is not None:
         masks = [path for path in files if case_name(path, names.mask_name) is not None]
-        return [path for path in files if path not in masks and case_name(path, names.image_name) is not None], masks
+        chosen = set(masks)
+        return [path for path in files if path not in chosen and case_name(path, names.image_name) is not None], masks
     stems = set(split_names([stem_of(path) for path in files])[1])
     masks = [path for path in files if stem_of(path) in stems]
     if names.image_name is None:
-        return [path for path in files if path not in masks], masks
+        return [path for path in files if stem_of(path) not in stems], masks
     images = [path for path in files if case_name(path, names.image_name) is not None]
-    others = [path for path in files if path not in images]
-    return images, [path for path in others if path in masks] or others
+    chosen = set(images)
+    others = [path for path in files if path not in chosen]
+    return images, [path for path in others if stem_of(path) in stems] or others
 
 
 def _by_name(paths: Sequence[Path], pattern: str | None) -> tuple[dict[str, Path], Problems]:

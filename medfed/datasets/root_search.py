@@ -42,7 +42,7 @@ def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Rol
     is_site = any(content.files for content in inner) or (bool(inner) and not any(content.folders for content in inner))
     if listing.files and not is_site and not roles:
         is_site = not any(count_images(path, names.ignored_names) for path in listing.folders.values())
-    if is_site or read_msd(root):
+    if is_site or read_msd(root, names.ignored_names):
         what = f"the folders {' and '.join(content.folder.name for content in inner)}" if inner else "image files"
         raise UserError(
             f"{root}: this folder holds {what}, so it looks like a single site; expected a folder that contains one "
@@ -51,6 +51,8 @@ def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Rol
     question = roles.question or ("" if roles else _twin_folders(listing, names))
     if question:
         raise UserError(f"{root}: {question}")
+    if roles.images and roles.masks:
+        _refuse_other_folders(root, listing, roles, names)
     if ask and len(listing.folders) > 1 and all(name.casefold() in PARTS for name in listing.folders):
         raise UserError(
             f"{root}: found the folders {' and '.join(listing.folders)}, which look like parts of a split; expected "
@@ -85,6 +87,19 @@ def _root_roles(listing: Listing, names: NameSettings) -> Roles:
         if not (_has_usual_name(name, names) and find_pairs(path, names).pairs)
     }
     return find_roles(Listing(listing.folder, listing.files, listing.unsupported, folders), names)
+
+
+def _refuse_other_folders(root: Path, listing: Listing, roles: Roles, names: NameSettings) -> None:
+    """Raise UserError if images lie beside the folders of images and masks that hold the folders of all sites."""
+    for path in listing.folders.values():
+        if path not in (roles.images, roles.masks) and count_images(path, names.ignored_names):
+            assert roles.images and roles.masks
+            images, masks = roles.images.name, roles.masks.name
+            raise UserError(
+                f"{root}: found {images}/ and {masks}/ with the folders of the sites, and {path.name}/ with other "
+                f"images; expected the images of all sites in {images}/ and {masks}/; move those of {path.name} there, "
+                f"or leave the folder out with data.ignored_names: [{path.name}]"
+            )
 
 
 def _ask_about_only_folder(root: Path, only: Path, names: NameSettings) -> None:

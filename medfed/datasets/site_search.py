@@ -58,12 +58,14 @@ def find_pairs(folder: Path, names: NameSettings, depth: int = 0) -> Found:
     """
     listing = list_folder(folder, names.ignored_names)
     roles = find_roles(listing, names)
-    if found := read_msd(folder):
+    if found := read_msd(folder, names.ignored_names):
         return found
-    if roles.images and roles.masks:
+    if roles.images and roles.masks and not roles.question:
         return pair_folders(roles.images, roles.masks, names)
-    in_folder = pair_in_one_folder(folder, names, is_case=depth > 0) if listing.files else None
+    is_case = depth > 0 and not _is_part(folder.name)
+    in_folder = pair_in_one_folder(folder, names, is_case) if listing.files else None
     if in_folder and (not roles or (in_folder.pairs and not in_folder.problems)):
+        in_folder.problems += _folders_beside_files(listing, names)
         return in_folder
     if roles.question:
         return Found({}, [f"{folder}: {roles.question}"])
@@ -91,7 +93,7 @@ def find_roles(listing: Listing, names: NameSettings) -> Roles:
             return Roles(question=f"found {listed}; which holds the {role}? set data.{role[:-1]}_folders, such as "
                                   f"[{folders[0].name}]")  # fmt: skip
     if images and masks:
-        return Roles(images[0], masks[0])
+        return Roles(images[0], masks[0], _second_masks(listing, images[0], masks[0], names))
     if masks and listing.files:  # the images lie beside the folder of the masks
         return Roles(None, masks[0])
     known, missing = ("images", "masks") if images else ("masks", "images")
@@ -143,6 +145,35 @@ def holds_a_mask(folder: Path) -> bool:
     return bool(split_names([stem_of(path) for path in list_folder(folder).files])[1])
 
 
+def _is_part(name: str) -> bool:
+    """Return whether a folder is called as a part of a split, such as "train"."""
+    return name.casefold() in PARTS
+
+
+def _second_masks(listing: Listing, images: Path, masks: Path, names: NameSettings) -> str:
+    """Return the question which folder holds the masks, if another one also has a file for each image; "" if not.
+
+    Data sets of the eye have a folder `mask` with the field of view beside the folder with the structures.
+    """
+    others = [path for path in listing.folders.values() if path not in (images, masks)]
+    if names.mask_folders or not others or not (n_images := count_images(images, names.ignored_names)):
+        return ""
+    for other in others:
+        if count_images(other, names.ignored_names) >= n_images == len(pair_folders(images, other, names).pairs):
+            return (f"found {masks.name}/ and {other.name}/; which holds the masks? set data.mask_folders, such as "
+                    f"[{other.name}]")  # fmt: skip
+    return ""
+
+
+def _folders_beside_files(listing: Listing, names: NameSettings) -> list[str]:
+    """Return one problem for each folder with images that lies beside the images and masks of a site or case."""
+    return [
+        f"{path}: this folder holds image files and lies beside the image files of {listing.folder}; expected either "
+        "files or folders; move the images into one folder, or leave this folder out with data.ignored_names"
+        for path in listing.folders.values() if count_images(path, names.ignored_names)
+    ]
+
+
 def _plain(stem: str) -> str:
     """Return the name of a file without a word such as `_mask`, or without nnU-Net's number of the channel."""
     stem = (mask_base(stem) or stem).casefold()
@@ -180,18 +211,36 @@ def pair_folders(images: Path, masks: Path, names: NameSettings) -> Found:
     if inner_images.files or inner_masks.files or not (inner_images.folders and inner_masks.folders):
         return pair_two_folders(images, masks, names)
     found = Found()
-    by_lower_case = {name.casefold(): path for name, path in inner_masks.folders.items()}
+    partners = _partners(list(inner_images.folders), list(inner_masks.folders))
     for name, path in inner_images.folders.items():
-        partner = by_lower_case.pop(name.casefold(), None)
+        partner = inner_masks.folders.get(partners.get(name, ""))
         if partner is None:
             found.problems.append(f"{path}: there is no folder {name} in {masks}; add it, or remove this folder")
             continue
         found.add(name, pair_folders(path, partner, names))
     found.problems += [
         f"{path}: there is no folder {path.name} in {images}; add it, or remove this folder"
-        for path in by_lower_case.values()
+        for name, path in inner_masks.folders.items() if name not in partners.values()
     ]
-    return _name_patients(found)
+    return _name_patients(found, is_part=_is_part(images.name) or _is_part(images.parent.name))
+
+
+def _partners(images: Sequence[str], masks: Sequence[str]) -> dict[str, str]:
+    """Return for each folder of images the folder of masks with its name.
+
+    Upper and lower case are not distinguished if only one folder of images and one of masks are left for a name.
+
+    Args:
+        images: names of the folders of images.
+        masks: names of the folders of masks.
+    """
+    partners = {name: name for name in images if name in masks}
+    left: dict[str, tuple[list[str], list[str]]] = {}
+    for index, folders in enumerate((images, masks)):
+        for name in folders:
+            if name not in partners:
+                left.setdefault(name.casefold(), ([], []))[index].append(name)
+    return partners | {first[0]: second[0] for first, second in left.values() if len(first) == len(second) == 1}
 
 
 def _pair_case_folders(listing: Listing, names: NameSettings, depth: int) -> Found:
@@ -200,12 +249,12 @@ def _pair_case_folders(listing: Listing, names: NameSettings, depth: int) -> Fou
     for name, path in listing.folders.items():
         inner = find_pairs(path, names, depth + 1)
         inner_problems |= bool(inner.problems)
-        if len(inner.pairs) == 1 and not inner.problems and name.casefold() not in PARTS:
+        if len(inner.pairs) == 1 and not inner.problems and not _is_part(name):
             found.pairs[name] = next(iter(inner.pairs.values()))
         else:
             found.add(name, inner)
     if found.pairs or not inner_problems:
-        return _name_patients(found)
+        return _name_patients(found, is_part=depth > 0 and _is_part(listing.folder.name))
     folders = [path for path in listing.folders.values() if list_folder(path, names.ignored_names).files]
     if len(folders) < 2 or any(map(holds_a_mask, folders)):
         return found
@@ -218,9 +267,12 @@ def _pair_case_folders(listing: Listing, names: NameSettings, depth: int) -> Fou
     ])  # fmt: skip
 
 
-def _name_patients(found: Found) -> Found:
-    """Take each of several inner folders as a patient, unless it is a part such as "train"; return the pairs."""
+def _name_patients(found: Found, is_part: bool) -> Found:
+    """Take each of several inner folders as a patient, unless it is a part such as "train"; return the pairs.
+
+    In the folder of a part, the only inner folder is a patient, too: the other parts may have several.
+    """
     folders = {name.partition("/")[0] for name in found.pairs}
-    if len(folders) > 1 and not any(name.casefold() in PARTS for name in folders):
+    if (len(folders) > 1 or is_part) and not any(map(_is_part, folders)):
         found.patients = {name: name.partition("/")[0] for name in found.pairs}
     return found

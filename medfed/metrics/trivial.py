@@ -35,10 +35,12 @@ def mean_mask(masks: Sequence[np.ndarray]) -> np.ndarray:
         masks: one mask (H, W, D) of 0 and 1 for each volume, all with the same H and W; at least one.
 
     Returns:
-        (H, W, 1) float64 of 0 and 1.
+        (H, W, 1) float64 of 0 and 1; 0 everywhere if all masks are empty.
     """
     total = sum(mask.sum(axis=-1) for mask in masks)
     mean = (total / sum(mask.shape[-1] for mask in masks))[..., None]
+    if not mean.any():
+        return np.zeros(mean.shape)
     options = [(mean >= threshold * mean.max()).astype(np.float64) for threshold in THRESHOLDS]
     return max(options, key=lambda option: fmean(constant_dice(option, mask) for mask in masks))
 

@@ -179,6 +179,11 @@ class MaskScoring(Scoring):
             UserError: if the file has another header, or a line that is not valid.
         """
         lines, header = read_csv(path), self.case_columns
+        if lines and {"site", "patient"} <= set(lines[0]) and any(name.endswith("_px") for name in lines[0]):
+            raise UserError(
+                f"{path}: the file has the column {next(name for name in lines[0] if name.endswith('_px'))}, so this "
+                f"run was made by an older version of medfed; expected the columns {','.join(header)}; run it again"
+            )
         if not lines or tuple(lines[0]) != header:
             raise UserError(
                 f"{path}: the first line is not {','.join(header)}; expected the cases.csv of a segmentation run; "

@@ -168,3 +168,51 @@ def test_the_list_of_the_medical_segmentation_decathlon_decides(root):
         recognise(root / "msd" / "north")
     (root / "msd" / "north" / "labelsTr" / "1.png").unlink()
     assert "1 of the listed files do not exist" in refusal(dataset)
+
+
+def decathlon(root: Path, pairs: list[tuple[str, str]], **settings) -> Folder:
+    """A site with a dataset.json that lists these images and masks, beside another site."""
+    for image, mask in pairs:
+        for name in (image, mask):
+            (root / "msd" / "north" / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / "msd" / "north" / name).write_bytes((root / "all" / "1.png").read_bytes())
+    content = {"training": [{"image": image, "label": mask} for image, mask in pairs]}
+    (root / "msd" / "north" / "dataset.json").write_text(json.dumps(content))
+    return Folder(root=str(root / "msd"), **settings)
+
+
+def test_equal_names_in_a_list_of_the_decathlon_are_all_kept(root):
+    dataset = decathlon(root, [("im/a/1.png", "m/a/1.png"), ("im/b/1.png", "m/b/1.png"), ("im/b/2.png", "m/b/2.png")])
+    assert [case.patient for case in dataset.cases("north")] == ["2", "im/a/1", "im/b/1"]
+    dataset = Folder(root=dataset.root, ignored_names=("a",))
+    assert [case.patient for case in dataset.cases("north")] == ["1", "2"]
+
+
+def test_mistakes_in_a_list_of_the_decathlon_are_named(root):
+    text = refusal(decathlon(root, [("im/1.png", "m/1.png"), ("im/2.png", "./m/1.png")]))
+    assert "m/1.png: the datalist dataset.json names this mask in entry 1, entry 2" in text
+    text = refusal(decathlon(root, [("im/1.png", "m/1.png"), ("im/2.png", "../south/2.png")]))
+    assert "dataset.json: 1 of the listed files lie outside the folder" in text and "south/2.png" in text
+
+
+def test_a_patient_by_the_pattern_is_in_one_part(root):
+    for name in ("p7_1", "p7_2"):
+        (root / f"{name}.png").write_bytes((root / "all" / "1.png").read_bytes())
+    text = "site,image,mask,split\nnorth,p7_1.png,all/1m.png,train\nnorth,p7_2.png,all/2m.png,test\n"
+    (root / "list.csv").write_text(text)
+    dataset = Folder(root=str(root), datalist="list.csv", patient_pattern="(p[0-9]*)_")
+    assert "at the site north, p7 have rows with different values in the column 'split'" in refusal(dataset)
+
+
+@pytest.mark.parametrize(("rows", "words"), [
+    ("north,all/1.png,all/1m.png\nnorth,all/2.png,all/1m.png\n", "1m.png: the datalist list.csv names this mask in"),
+    ("north,all/1.png,all/1.png\n", "1.png: the datalist list.csv names this file as an image and as a mask (line 2)"),
+    ("north,all/1.png,all/1m.png\nnorth,all/../all/1.png,all/2m.png\n", "1.png: the datalist list.csv names this"),
+])  # fmt: skip
+def test_a_file_that_is_listed_twice_is_named(root, rows, words):
+    assert words in refusal(table(root, f"site,image,mask\n{rows}"))
+
+
+def test_steps_in_a_listed_path_are_removed(root):
+    dataset = table(root, "site,image,mask\nnorth,none/../all/1.png,all/1m.png\n")
+    assert [case.image for case in dataset.cases("north")] == [root / "all" / "1.png"]

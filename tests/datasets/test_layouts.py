@@ -128,6 +128,11 @@ FOUND = {
     "an empty folder with a usual name": Found(two("images/{a,b}.png", "masks/{a,b}.png") + " {n,s}/labels/{a,b}.txt",
                                                "a n/images/a.png n/masks/a.png"),
     "a site that is called GT": Found("{n,s,GT}/{a,b}.png {n,s,GT}/{a,b}_mask.png", "a n/a.png n/a_mask.png"),
+    "fixed names in other upper and lower case": Found(
+        "{n,s}/{p1,p2}/{T2,gland}.png", "p1 n/p1/T2.png n/p1/gland.png", {"image_name": "t2", "mask_name": "GLAND"}),
+    "fixed names with a suffix": Found(
+        "{n,s}/{p1,p2}/{T2.png,T2.jpg,gland.png}", "p1 n/p1/T2.png n/p1/gland.png",
+        {"image_name": "T2.png", "mask_name": "gland"}),
 }  # fmt: skip
 REFUSED = {
     "a folder of masks with an unknown name": Refused(
@@ -197,6 +202,13 @@ REFUSED = {
         ("a.gif: this file format is not supported (as those of 1 other files ending in .gif", "convert or remove")),
     "a case folder without a mask": Refused(
         "{n,s}/{p1,p2,p3}/T2.nii {n,s}/{p1,p2}/T2_seg.nii", ("p3/T2.nii: this image has no mask",)),
+    "eyes": Refused(two("images/{1,2}_left.png", "masks/{1,2}_right.png"), ("none of the 2 images", "data.datalist")),
+    "an eye and the mask of the other eye": Refused(
+        "{n,s}/{p1,p2}/{left,right_mask}.png", ("none of the 1 images (such as left.png)", "right_mask.png")),
+    "two files of a fixed name": Refused(
+        "{n,s}/{p1,p2}/{t2.nii,t2.nii.gz,seg.nii}",
+        ("p1/t2.nii.gz: another file has the same name: t2.nii", "remove one", "data.image_name"),
+        {"image_name": "t2", "mask_name": "seg"}),
 }  # fmt: skip
 
 
@@ -299,3 +311,63 @@ def test_the_folder_beside_those_of_a_published_collection_is_named(tmp_path):
     ]  # fmt: skip
     ucl = replace(dataset, sites=("UCL",))
     assert ucl.unread([case for case in cases if case.site == "UCL"], []) == dataset.unread(cases, [])
+
+
+def sides(layout: str) -> str:
+    """The layout at the site n, and a normal site s."""
+    return f"{' '.join(f'n/{part}' for part in layout.split())} s/images/{{a,b}}.png s/masks/{{a,b}}.png"
+
+
+MORE = {
+    "the field of view beside the vessels": Refused(
+        "{n,s}/images/{21,22}_training.png {n,s}/1st_manual/{21,22}_manual1.png {n,s}/mask/{21,22}_training_mask.png",
+        ("n: found mask/ and 1st_manual/; which holds the masks? set data.mask_folders, such as [1st_manual]",)),
+    "the field of view beside the vessels, equal names": Refused(
+        "{n,s}/images/{01_dr,02_h}.jpg {n,s}/manual1/{01_dr,02_h}.tif {n,s}/mask/{01_dr,02_h}_mask.tif",
+        ("n: found mask/ and manual1/; which holds the masks? set data.mask_folders, such as [manual1]",)),
+    "a part with one image and one mask of unlike names": Refused(
+        sides("{train,test}/images/{a,b}.png {train,test}/masks/{a,b}.png val/scan.png val/gland_label.png"),
+        ("n/val: none of the 1 images (such as scan.png)", "data.image_name")),
+    "two folders of masks that differ in case": Refused(
+        sides("images/P1/a.png masks/{P1,p1}/a.png"), ("masks/p1: there is no folder p1 in", "images; add it")),
+    "two folders of images that differ in case": Refused(
+        sides("images/{Pa,pA}/a.png masks/pa/a.png"),
+        ("images/Pa: there is no folder Pa in", "images/pA: there is no", "masks/pa: there is no")),
+    "a site beside top folders": Refused(
+        "images/A/1.png masks/A/1.png B/images/2.png B/masks/2.png",
+        ("found images/ and masks/ with the folders of the sites, and B/ with other images",
+         "data.ignored_names: [B]")),
+    "a folder beside the files of a site": Refused(
+        sides("a{,_mask}.png more/b{,_mask}.png"),
+        ("n/more: this folder holds image files and lies beside the image files of", "data.ignored_names")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", MORE.values(), ids=MORE.keys())
+def test_what_would_be_dropped_or_mistaken_is_refused(layout, tmp_path):
+    test_a_layout_is_refused_with_what_was_found_and_what_helps(layout, tmp_path)
+
+
+def test_the_chosen_folder_of_masks_is_used_without_a_question(tmp_path):
+    make(tmp_path, MORE["the field of view beside the vessels"].files)
+    dataset = Folder(root=str(tmp_path), mask_folders=("1st_manual",))
+    assert [case.mask.name for case in dataset.cases("n")] == ["21_manual1.png", "22_manual1.png"]
+
+
+def test_folders_of_cases_with_a_single_image_give_no_warning(tmp_path):
+    dataset = recognise(make(tmp_path, "{n,s}/{P1,P2}/{scan,scan_mask}.png"))
+    assert dataset.site_warnings("n") == []
+    dataset = recognise(make(tmp_path / "mixed", "{n,s}/{P1,P2}/{1,1_mask}.png {n,s}/P2/{2,2_mask}.png"))
+    (warning,) = dataset.site_warnings("n")
+    assert "such as those in P2" in warning
+
+
+@pytest.mark.parametrize("layout", [
+    "{n,s}/{train/P1,train/P2,val/P3,test/P4}/{v1,v2}/{a,a_mask}.png",
+    "{n,s}/{images,masks}/{train/P1,train/P2,val/P3,test/P4}/{v1,v2}.png",
+    "{n,s}/{train/P1,train/P2,val/P3,test/P4}/{images,masks}/{v1,v2}.png",
+    "{n,s}/{train,val}/{images,masks}/P4/{v1,v2}.png {n,s}/test/{images,masks}/{P1,P2,P3}/{v1,v2}.png",
+])  # fmt: skip
+def test_the_only_patient_of_a_part_is_one_patient(layout, tmp_path):
+    dataset = recognise(make(tmp_path, layout))
+    assert {case.subject for case in dataset.cases("n")} == {"P1", "P2", "P3", "P4"}

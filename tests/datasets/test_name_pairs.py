@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medfed.datasets.name_pairs import pair_names, split_names
+from medfed.datasets.name_pairs import contradict, pair_names, split_names
 
 RULES = {
     "suffix of the masks": lambda k: (f"im{k:04d}", f"im{k:04d}ah"),
@@ -50,3 +50,42 @@ def test_an_image_that_has_a_mask_stays_an_image_whatever_its_name():
     assert split_names(["img_3", "GT_3", "b (1)", "b (1)_mask", "b (1)_mask_1"]) == (
         ["img_3", "b (1)"], ["GT_3", "b (1)_mask", "b (1)_mask_1"],
     )  # fmt: skip
+
+
+CONTRADICTING = {  # images, masks
+    "one pair, two patients": ("anna_t1", "bert_t1"),
+    "visits": ("p0_visit1 p1_visit1 p2_visit1 p3_visit1", "p0_visit2 p1_visit2 p2_visit2 p3_visit2"),
+    "patients with frames": ("pat1_frame0 pat1_frame1 pat1_frame2", "pat2_frame0 pat2_frame1 pat2_frame2"),
+    "patients and visits": ("p1_v1 p2_v1", "p3_v1 p3_v2"),
+    "numbers of other words": ("p1_v1 p2_v1", "x3_y1 x3_y2"),
+    "words in another order": ("p1_s1 p1_s2 p2_s1 p2_s2", "s1_p1 s1_p2 s2_p1 s2_p2"),
+    "eyes": ("0_left 1_left 2_left", "0_right 1_right 2_right"),
+    "eyes, capitals": ("0_eyeLeft 1_eyeLeft", "0_eyeRight 1_eyeRight"),
+    "phases": ("patient001_ed patient002_ed", "patient001_es_gt patient002_es_gt"),
+    "planes": ("0_ax 1_ax 2_ax", "0_sag_seg 1_sag_seg 2_sag_seg"),
+}
+AGREEING = {
+    "a dot": ("im0001", "im0001.ah"),
+    "zeros": ("img7 img8", "mask_007 mask_008"),
+    "a prefix": ("Test_Image_1", "mask_1"),
+    "a sequence": ("x_T2", "x_seg"),
+    "a number that only the masks have": ("21_training 22_training", "21_manual1 22_manual1"),
+    "nnU-Net": ("a_0000 b_0000", "a b"),
+    "words for both": ("001_img", "001_masks"),
+    "words that mean the same": ("1_ax 2_ax", "1_axial_gt 2_axial_gt"),
+}
+
+
+@pytest.mark.parametrize(("images", "masks"), CONTRADICTING.values(), ids=CONTRADICTING.keys())
+def test_names_of_other_patients_visits_or_sides_are_no_pairs(images, masks):
+    assert pair_names(images.split(), masks.split()).image_of == {}
+
+
+@pytest.mark.parametrize(("images", "masks"), AGREEING.values(), ids=AGREEING.keys())
+def test_names_that_agree_are_pairs(images, masks):
+    assert pair_names(images.split(), masks.split()).image_of == dict(zip(masks.split(), images.split()))
+
+
+def test_names_contradict_each_other_by_numbers_and_by_opposite_words():
+    assert contradict("left", "right_mask") and contradict("7", "8_mask") and contradict("eye_OD", "eye_os_gt")
+    assert not contradict("left", "LEFT_mask") and not contradict("scan", "gland_label") and not contradict("7", "m07")

@@ -14,6 +14,7 @@ from monai.metrics.utils import get_mask_edges, get_surface_distance
 from medfed.metrics.dice import Dice
 from medfed.metrics.mask_metric import MaskPair, image_diagonal
 from medfed.metrics.mask_metric import compute_mask_metrics as score_row
+from medfed.metrics.trivial import constant_dice, mean_mask
 from medfed.tasks.mask_scoring import MASK_METRICS
 
 DISTANCES = ("hd", "hd95", "assd")
@@ -268,3 +269,8 @@ def test_diagonal_of_three_by_four_is_five():
 def test_a_wrong_argument_is_rejected_by_name(prediction, reference, spacing, words):
     with pytest.raises(ValueError, match=words):
         score(prediction, reference, spacing)
+
+
+def test_the_mean_of_empty_masks_is_empty():
+    empty = np.zeros((4, 4, 2), dtype=np.uint8)
+    assert mean_mask([empty, empty]).sum() == 0 and constant_dice(mean_mask([empty]), empty) == 1

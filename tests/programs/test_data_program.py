@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from medfed.cli.progress import ProgressBar
 from medfed.data import main
 from medfed.datasets.prostate import Prostate
 
@@ -62,7 +64,8 @@ def test_problems_return_2_and_are_in_the_json_report(root, tmp_path, capsys):
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.json"]
 
 
-def test_a_progress_bar_goes_to_stderr(root, capsys):
+def test_progress_goes_to_stderr(root, capsys, monkeypatch):
+    monkeypatch.setattr(ProgressBar, "_last_line_s", -math.inf)  # the next line is due
     main(["check", str(root)])
     captured = capsys.readouterr()
     assert "0/4" in captured.err and "0/4" not in captured.out

@@ -76,3 +76,13 @@ def test_a_terminal_shows_bars(clock, monkeypatch):
     with ProgressBar(total=2, desc="reading") as bar:
         bar.update(1), bar.refresh()
     assert "\rreading:  50%|" in log.getvalue()
+
+
+def test_a_bar_that_another_thread_is_creating_is_left_out(clock, monkeypatch):
+    log = log_file(monkeypatch)
+    unfinished = ProgressBar.__new__(ProgressBar)
+    with ProgressBar(total=2, desc="reading") as bar:
+        clock.now_s += 31
+        bar.update(1), bar.refresh()
+    unfinished.disable = True
+    assert log.getvalue().count("reading") == 1

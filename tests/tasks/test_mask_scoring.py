@@ -235,6 +235,8 @@ def test_the_file_of_cases_has_the_columns_and_six_decimals(tmp_path):
     [
         ("", "first line is not site,role"),
         ("site,dice\nA,1\n", "first line is not site,role"),
+        (",".join(CASE_COLUMNS).replace("_percent_of_diagonal", "_px") + "\n",
+         "_px, so this run was made by an older version of medfed; expected the columns site,.*; run it again"),
         (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,good,,,,,,,,ok\n", "line 2: dice is 'good'"),
         (",".join(CASE_COLUMNS) + "\nA,seen,1\n", "line 2: has 3 values, expected 13"),
         (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,nan,,,,,,,,ok\n", "A/1/disc: dice is nan"),

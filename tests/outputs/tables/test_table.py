@@ -312,6 +312,8 @@ def test_the_closing_table_says_that_a_model_did_not_learn_and_what_is_as_good()
     as_good = LEARNING | {"images": "training", "trivial": 0.2, "start": 0.215}
     sentence = "on the training images of the source sites, the model has Dice 21.50 %, its initial weights 21.50 %;"
     assert sentence in closing_table(summary_of(RUN, learning=as_good))
+    no_number = closing_table(summary_of(RUN, learning=LEARNING | {"score": float("nan")}))
+    assert "the source sites, the Dice of the model is not a number; train with a lower learning rate" in no_number
     for fine in ({}, {"learning": LEARNING | {"learned": True}}):
         assert "LEARN" not in closing_table(summary_of(RUN, **fine))
 
