@@ -5,41 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
-from medfed.benchmarks.elcfs_round import elcfs_table, time_elcfs
-from medfed.benchmarks.exchange import exchange_table, time_exchange
-from medfed.benchmarks.expansion import expansion_table, time_expansion
-from medfed.benchmarks.federated_round import round_table, time_round
-from medfed.benchmarks.images import images_table, time_images
-from medfed.benchmarks.jobs import jobs_table, time_jobs
-from medfed.benchmarks.messages import count_bytes, messages_table
-from medfed.benchmarks.methods import methods_table, time_methods
-from medfed.benchmarks.metrics import metrics_table, time_metrics
-from medfed.benchmarks.patches import measure_patches, patches_table
-from medfed.benchmarks.styles import styles_table, time_styles
+from medfed.benchmarks.measures import MEASURES
 from medfed.cli.program import run_program
 from medfed.core.files import write_atomically
-
-MEASURES: tuple[tuple[str, Callable[..., dict[str, Any]], Callable[[dict[str, Any]], str]], ...] = (
-    ("exchange", time_exchange, exchange_table),
-    ("round", time_round, round_table),
-    ("larger_round", partial(time_round, size=128, n_sites=2), round_table),
-    ("elcfs", time_elcfs, elcfs_table),
-    ("jobs", time_jobs, jobs_table),
-    ("images", time_images, images_table),
-    ("patches", measure_patches, patches_table),
-    ("styles", time_styles, styles_table),
-    ("messages", count_bytes, messages_table),
-    ("expansion", time_expansion, expansion_table),
-    ("methods", time_methods, methods_table),
-    ("metrics", time_metrics, metrics_table),
-    ("aggregation", time_aggregation, aggregation_table),
-)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 from medfed.core.batch import Batch
 from medfed.core.seeds import seeded_layers, stream
 from medfed.engines.in_process import InProcess
+from medfed.federation.local_round import Samples
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER, Method
 from medfed.federation.rounds import federate
@@ -29,8 +30,10 @@ from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC
 from medfed.methods.stable_fdg import StableFDG
+from medfed.networks.base import NetworkSettings
 from medfed.networks.resnet import Depth, ResidualNetwork
 from medfed.tasks.classification import Classification
+from medfed.tasks.task import Task
 
 N_CLASSES, N_SITES = 7, 3
 METHODS: dict[str, Method] = {
@@ -102,13 +105,20 @@ def time_methods(
         in Table 6 of the StableFDG paper, for the methods in that table.
     """
     settings, task = ResidualNetwork(depth=depth, width=width), Classification(tuple("abcdefg"), 3, size)
+    training = Training(
+        optimizer="sgd", learning_rate=1e-3, momentum=0.9, batch_size=batch_size, optimizer_state="reset"
+    )
+
+    def samples(index: int, n_images: int) -> Samples:
+        return noise_samples("abc"[index], n_images, size)
+
     sites = {
-        name: _prepare_round(method, settings, task, size, n_images, batch_size) for name, method in METHODS.items()
+        name: prepare_round(method, settings, task, samples, n_images, training) for name, method in METHODS.items()
     }
     times: dict[str, list[float]] = {name: [] for name in METHODS}
     for number in range(2, repeats + 3):
         for name, (site, message) in sites.items():
-            times[name].append(_time_reply(site, replace(message, facts={"round": number})))
+            times[name].append(time_reply(site, replace(message, facts={"round": number}))[0])
     train_s = {name: statistics.mean(seconds[1:]) for name, seconds in times.items()}
     return {
         **{"depth": depth, "size": size, "n_images": n_images, "batch_size": batch_size, "repeats": repeats},
@@ -121,52 +131,63 @@ def time_methods(
     }
 
 
-def _prepare_round(
-    method: Method, settings: ResidualNetwork, task: Classification, size: int, n_images: int, batch_size: int
-) -> tuple[Site, Message]:
-    """Return a site that has shared its statistics, and the request with which it trains."""
+def prepare_round(
+    method: Method, settings: NetworkSettings, task: Task, samples: Callable[[int, int], Samples], n_images: int,
+    training: Training, device: str = "cpu",
+) -> tuple[Site, Message]:  # fmt: skip
+    """Return a site that has shared its statistics, and the request with which it trains.
+
+    The federation has `N_SITES` sites.
+
+    Args:
+        method: the federated method.
+        settings: the network, which gets random weights.
+        task: segmentation or classification.
+        samples: function that returns the images of a site from its number, from 0, and its number of images.
+        n_images: number of images of the site that is returned, the first one. The other sites have 4.
+        training: the settings of the local training.
+        device: PyTorch device of the network.
+    """
     with seeded_layers(0, "initial weights"):
-        network = method.wrap_network(settings.build(3, N_CLASSES), settings)
+        network = method.wrap_network(settings.build(task.channels, task.out_channels), settings).to(device)
     start = State.of(network)
-    training = Training(
-        optimizer="sgd", learning_rate=1e-3, momentum=0.9, batch_size=batch_size, optimizer_state="reset"
-    )
     sites = [
-        Site(name, noise_samples(name, 4, size), None, task, method, network, settings, training, frozenset(),
+        Site("abc"[index], samples(index, 4), None, task, method, network, settings, training, frozenset(),
              local_epochs=1, seed=0)
-        for name in "abc"
+        for index in range(N_SITES)
     ]  # fmt: skip
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         state = next(federate(method, InProcess(sites, None), start, Federation(rounds=1), 0, training)).state
     message = Message("train", start.weights, method.broadcast(state, "a"), {"round": 2})
-    return replace(sites[0], training=noise_samples("a", n_images, size), memory={}, _expanded=None), message
+    return replace(sites[0], training=samples(0, n_images), memory={}, _expanded=None, _on_device=None), message
 
 
 def _time_sharing(site: Site, message: Message) -> float:
     """Return the median time in seconds in which a site computes what it shares; 0 if the method shares nothing."""
     if site.method.shares == NEVER:
         return 0.0
-    return statistics.median(_time_reply(site, replace(message, kind="share")) for _ in range(3))
+    return statistics.median(time_reply(site, replace(message, kind="share"))[0] for _ in range(3))
 
 
-def _time_reply(site: Site, message: Message) -> float:
-    """Return how many seconds a site takes to reply to a request."""
+def time_reply(site: Site, message: Message) -> tuple[float, int]:
+    """Return how many seconds a site takes to reply to a request, and the number of its training steps."""
     began = time.perf_counter()
-    site.reply(message)
-    return time.perf_counter() - began
+    reply = site.reply(message)
+    return time.perf_counter() - began, reply.facts.get("steps", 0)
 
 
-def noise_samples(name: str, n_images: int, size: int) -> NoiseSamples:
+def noise_samples(name: str, n_images: int, size: int, n_classes: int = N_CLASSES) -> NoiseSamples:
     """Return RGB images of random pixels for a site. Image i has class i modulo the number of classes.
 
     Args:
         name: name of the site, which seeds the random numbers.
         n_images: number of images.
         size: height and width of the images in pixels.
+        n_classes: number of classes.
     """
     rng = stream(0, "noise", name)
-    return NoiseSamples(torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images) % N_CLASSES)
+    return NoiseSamples(torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images) % n_classes)
 
 
 def methods_table(result: dict) -> str:

@@ -21,6 +21,7 @@ def set_deterministic(threads: int) -> None:
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS results differ from run to run
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
     torch.set_num_threads(threads)
 
 
@@ -42,5 +43,9 @@ def deterministic(threads: int) -> Iterator[None]:
 
 
 def allow_faster_algorithms() -> None:
-    """Let PyTorch use GPU algorithms whose results differ from run to run, until `set_deterministic` is called."""
+    """Let PyTorch use GPU algorithms whose results differ from run to run, until `set_deterministic` is called.
+
+    cuDNN then also times its convolution algorithms when a shape occurs for the first time, and uses the fastest.
+    """
     torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.benchmark = True

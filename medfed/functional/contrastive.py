@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import torch
@@ -44,9 +44,10 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
     """Return the mean feature vector inside a region, concatenated over several feature maps of a network.
 
-    Each feature map is resized bilinearly to (H, W) and then averaged over the region. ELCFS (Liu et al., CVPR 2021,
-    eq. 5) concatenates the resized maps first and then averages them, which gives the same vectors but needs more
-    memory.
+    ELCFS (Liu et al., CVPR 2021, eq. 5) resizes each feature map bilinearly to (H, W), concatenates the maps, and
+    averages them over the region. The same average is computed here without enlarging a feature map: a resized pixel
+    is a weighted sum of entries of the small map, so the average over the region is a weighted mean over the small
+    map, in which an entry has the sum of its weights at the pixels of the region.
 
     Args:
         levels: feature maps (B, D_i, H_i, W_i) of one batch, for example the outputs of a U-Net's decoder levels.
@@ -55,12 +56,29 @@ def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
     Returns:
         (n, sum of D_i), one row for each of the n images whose region is not empty, in the order of the batch.
     """
-    pooled = []
-    for level in levels:
-        full = F.interpolate(level, region.shape[-2:], mode="bilinear", align_corners=False)
-        vectors, present = masked_mean(full, region)
-        pooled.append(vectors[present])
-    return torch.cat(pooled, dim=1)
+    region = region.to(torch.promote_types(region.dtype, torch.float32))
+    pooled = [masked_mean(level, _weights_of_entries(region, level.shape[-2:]))[0] for level in levels]
+    return torch.cat(pooled, dim=1)[region.flatten(1).any(dim=1)]
+
+
+def _weights_of_entries(region: Tensor, size: Sequence[int]) -> Tensor:
+    """Return how much each entry of a small map counts in the sum over a region of the map resized bilinearly.
+
+    Args:
+        region: (B, H, W), floating point.
+        size: height h and width w of the small map.
+
+    Returns:
+        (B, h, w): the transpose of the resizing, applied to the region. Each has the sum of its region.
+    """
+    if tuple(region.shape[-2:]) == tuple(size):
+        return region
+    rows, columns = (
+        F.interpolate(torch.eye(n, device=region.device, dtype=region.dtype)[None], n_pixels, mode="linear")[0]
+        for n, n_pixels in zip(size, region.shape[-2:], strict=True)
+    )  # (h, H) and (w, W): the weight of each entry at each pixel
+    with torch.autocast(region.device.type, enabled=False):
+        return rows @ region @ columns.T
 
 
 def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:

@@ -86,7 +86,8 @@ class FISC(CommonStyle, Method):
     Args:
         contrast: weight of the triplet loss, at least 0. 0.75 in the authors' code. 0 switches it off.
         regularisation: weight of the mean squared embeddings, at least 0. null uses 0.2 for classification (the
-            authors' code, for PACS) and 0 for masks. 0 switches it off.
+            authors' code, for PACS) and 0 for masks. 0 switches it off. With `contrast: 0`, set it to 0 as well: the
+            triplet loss no longer opposes it, and the embeddings shrink until the network cannot learn.
         margin: margin of the triplet loss, above 0. 0.3 in the authors' code. The paper's value is missing in our
             copy of its text.
         normalise: whether the embeddings have length 1 in the triplet loss, as in the authors' code. The paper does not

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from monai.networks.layers import AffineTransform
+import torch.nn.functional as F
 from torch import Tensor
 
 from medfed.core.device import to_device
@@ -55,8 +55,9 @@ def warp(image: Tensor, theta: Tensor, mode: str = "bilinear") -> Tensor:
     Returns:
         (B, C, H, W), a new tensor of the type of `image`.
     """
-    transform = AffineTransform(
-        mode=mode, normalized=True, padding_mode="border", align_corners=False, reverse_indexing=True
-    )
     values = image if image.is_floating_point() else image.float()
-    return transform(values, to_device(theta.to(values.dtype), values.device)).to(image.dtype)
+    theta = torch.cat([theta[:, :, :2].flip(1, 2), theta[:, :, 2:].flip(1)], dim=2)  # PyTorch's order is (W, H)
+    # MONAI's AffineTransform makes the same two calls, but waits for the GPU before them.
+    grid = F.affine_grid(to_device(theta.to(values.dtype), values.device), list(values.shape), align_corners=False)
+    warped = F.grid_sample(values, grid, mode, padding_mode="border", align_corners=False)
+    return warped.to(image.dtype)

@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from medfed.functional.contrastive import info_nce, masked_mean
+from medfed.functional.contrastive import info_nce, masked_mean, pool_levels
 
 TWO_CLUSTERS = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 2.0]] * 3, dtype=torch.float64)  # length does not matter
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -142,3 +143,15 @@ def test_masked_mean_of_half_precision_does_not_overflow():
 def test_wrong_shapes_of_masked_mean_are_rejected():
     with pytest.raises(ValueError, match="mask must be"):
         masked_mean(torch.ones(2, 3, 4, 4), torch.ones(2, 4, 5))
+
+
+def test_pooled_levels_are_the_means_of_the_maps_resized_to_the_region():
+    rng = torch.Generator().manual_seed(0)
+    sizes = [(24, 18), (12, 9), (5, 7), (30, 40)]  # of the same size, half, another shape, larger than the region
+    levels = [torch.randn(3, 2, *size, generator=rng, dtype=torch.float64) for size in sizes]
+    region = (torch.rand(3, 24, 18, generator=rng) > 0.8).double()
+    region[1] = 0  # has no vector
+    pooled = pool_levels(levels, region)
+    resized = torch.cat([F.interpolate(level, (24, 18), mode="bilinear") for level in levels], dim=1)
+    expected = [resized[image][:, region[image].bool()].mean(dim=1) for image in (0, 2)]
+    assert torch.allclose(pooled, torch.stack(expected), atol=1e-12)

@@ -1,21 +1,24 @@
 import json
 
 import pytest
+import torch
 from forked_workers import fork_workers
 
 from medfed import benchmark
-from medfed.benchmarks import aggregation, images, patches
+from medfed.benchmarks import aggregation, gpu, images, patches
 from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
 from medfed.benchmarks.elcfs_round import Case, elcfs_table, time_elcfs
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.expansion import expansion_table, time_expansion
 from medfed.benchmarks.federated_round import round_table, time_round
+from medfed.benchmarks.gpu import VARIANTS, gpu_table, time_gpu
 from medfed.benchmarks.jobs import jobs_table, time_jobs
 from medfed.benchmarks.messages import count_bytes, messages_table
 from medfed.benchmarks.methods import METHODS, methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
 from medfed.benchmarks.patches import measure_patches, patches_table
 from medfed.benchmarks.styles import styles_table, time_styles
+from medfed.config.schema import load_text
 from medfed.methods.elcfs import ELCFS
 from medfed.networks.unet import UNet
 
@@ -144,3 +147,24 @@ def test_the_timed_averages_agree(monkeypatch):
     result = time_aggregation(n_sites=2, repeats=1)
     assert result["max_difference"] < 1e-6 and result["times_faster"] == result["numpy_s"] / result["medfed_s"]
     assert result["replies_mb"] == pytest.approx(2 * 28.1, abs=1) and "2 sites" in aggregation_table(result)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
+def test_without_a_gpu_its_table_says_so():
+    assert gpu_table(time_gpu()).endswith("not measured, because PyTorch found no CUDA GPU")
+
+
+def test_a_step_of_a_paper_config_is_timed_in_all_variants(monkeypatch):
+    tiny = """
+        data: {name: prostate, root: unused, image_size: 32}
+        network: {name: unet, features: [4, 4, 4, 4, 4, 4]}
+        method: {name: elcfs, min_patients: 1}
+        training: {batch_size: 2}
+    """
+    monkeypatch.setattr(gpu, "load", lambda path: load_text(tiny, path.name))
+    result = time_gpu({"prostate_paper": (0, ("fedavg", "elcfs"))}, repeats=1, n_steps=1, device="cpu")
+    assert [(row["method"], row["size"], row["batch_size"]) for row in result["rows"]] == [
+        ("fedavg", 32, 2), ("elcfs", 32, 2),
+    ]  # fmt: skip
+    assert all(list(row["step_ms"]) == list(VARIANTS) and min(row["step_ms"].values()) > 0 for row in result["rows"])
+    assert len(gpu_table(result).splitlines()) == 5

@@ -1,0 +1,142 @@
+"""Time and memory of a training step of the shipped paper configs on a GPU, in float32 and in bf16.
+
+Network, image size, batch size, optimiser and method are those of the config. The images are random noise and the
+first weights are random, because neither changes the time.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from medfed.benchmarks.federated_round import noise_slices
+from medfed.benchmarks.methods import noise_samples, prepare_round, time_reply
+from medfed.config.schema import load
+from medfed.core.determinism import allow_faster_algorithms, set_deterministic
+from medfed.core.registry import shipped_configs
+from medfed.federation.local_round import Samples
+from medfed.federation.message import Message
+from medfed.federation.method import Method
+from medfed.federation.site import Site
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.fisc import FISC
+from medfed.tasks.classification import Classification
+from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.task import Task
+
+Cases = Mapping[str, tuple[int, tuple[str, ...]]]
+# By name of the config, its number of classes (0 for masks of one structure in grey images). A site's training step in
+# CCST is FedAvg's with more images, so FedAvg is timed instead; the codec of the paper's FISC needs downloaded weights.
+CASES: Cases = {
+    "prostate_paper": (0, ("fedavg", "elcfs")),
+    "camelyon17_paper": (2, ("fedavg",)),
+    "pacs_stablefdg": (7, ("fedavg", "stable_fdg")),
+    "pacs_fisc": (7, ("fedavg", "fisc")),
+}
+VARIANTS: dict[str, tuple[Literal["float32", "bf16"], bool]] = {  # precision, deterministic
+    "float32": ("float32", True),
+    "bf16": ("bf16", True),
+    "float32, not deterministic": ("float32", False),
+    "bf16, not deterministic": ("bf16", False),
+}
+
+
+def time_gpu(cases: Cases = CASES, repeats: int = 3, n_steps: int = 6, device: str = "cuda") -> dict[str, Any]:
+    """Time the local training of one site on a GPU under the settings of the shipped paper configs.
+
+    Args:
+        cases: by name of a shipped config, the number of its classes (0: masks) and the methods to time: "fedavg" or
+            the config's own.
+        repeats: how often the training of a site is timed in each variant, after a training that is not counted.
+        n_steps: number of steps of a site's training that is timed.
+        device: PyTorch device of the network. On "cpu" the peaks are 0, and all variants are deterministic.
+
+    Returns:
+        A dict with `gpu`, the name of the GPU or "" if there is none, `repeats`, and `rows`, an empty list if there is
+        no GPU. A row has `config`, `method`, `size` (pixels), `batch_size`, and two dicts by name of a variant:
+        `step_ms`, the median time of a training step in milliseconds, and `peak_gib`, the largest memory in GiB that
+        PyTorch held on the GPU during the training.
+    """
+    if device == "cuda" and not torch.cuda.is_available():
+        return {"gpu": "", "repeats": repeats, "rows": []}
+    rows = [
+        _measure(name, n_classes, method, repeats, n_steps, device)
+        for name, (n_classes, methods) in cases.items()
+        for method in methods
+    ]
+    return {"gpu": torch.cuda.get_device_name() if device == "cuda" else device, "repeats": repeats, "rows": rows}
+
+
+def _measure(
+    name: str, n_classes: int, method_name: str, repeats: int, n_steps: int, device: str
+) -> dict[str, Any]:  # fmt: skip
+    """Return a row of the table: a config with one method, in all variants."""
+    config = load(shipped_configs()[name])
+    size, batch_size = config.data.image_size, config.training.batch_size
+    method = FedAvg() if method_name == "fedavg" else _with_small_codec(config.method)
+    task: Task = Segmentation(("organ",), 1, size, (0.0, 1.0), standardised="none")
+    if n_classes:
+        task = Classification(tuple(map(str, range(n_classes))), 3, size)
+
+    def samples(index: int, n_images: int) -> Samples:
+        if n_classes:
+            return noise_samples(str(index), n_images, size, n_classes)
+        return noise_slices(index, n_images, size)
+
+    step_ms, peak_gib = {}, {}
+    for variant, (precision, is_deterministic) in VARIANTS.items():
+        set_deterministic(threads=1)
+        if not is_deterministic and device == "cuda":
+            allow_faster_algorithms()
+        training, network = replace(config.training, precision=precision), replace(config.network, weights="")
+        request = prepare_round(method, network, task, samples, n_steps * batch_size, training, device)
+        step_ms[variant], peak_gib[variant] = _time_steps(*request, repeats, device)
+    set_deterministic(threads=1)
+    return {"config": name, "method": method_name, "size": size, "batch_size": batch_size, "step_ms": step_ms,
+            "peak_gib": peak_gib}  # fmt: skip
+
+
+def _time_steps(site: Site, message: Message, repeats: int, device: str) -> tuple[float, float]:
+    """Return the median time of a training step in milliseconds, and the peak of the GPU's memory in GiB."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    times_ms = []
+    for number in range(2, repeats + 3):
+        seconds, n_steps = time_reply(site, replace(message, facts={"round": number}))
+        times_ms.append(1e3 * seconds / n_steps)
+    peak_bytes = torch.cuda.max_memory_allocated() if device == "cuda" else 0
+    return statistics.median(times_ms[1:]), peak_bytes / 2**30
+
+
+def _with_small_codec(method: Method) -> Method:
+    """Return the method with the codec that needs no downloaded weights, if the method is FISC."""
+    return replace(method, codec="small") if isinstance(method, FISC) else method
+
+
+def gpu_table(result: dict[str, Any]) -> str:
+    """Format the times on a GPU as a text table for the terminal.
+
+    Args:
+        result: the result of `time_gpu`.
+
+    Returns:
+        One or more lines of text, without a line break at the end.
+    """
+    if not result["gpu"]:
+        return "a training step of the paper configs on a GPU: not measured, because PyTorch found no CUDA GPU"
+    rows = [
+        f"  {row['config']:<18}{row['method']:<12}{row['size']:>5}{row['batch_size']:>6}"
+        + "".join(f"{row['step_ms'][variant]:>10.1f}{row['peak_gib'][variant]:>7.2f}" for variant in VARIANTS)
+        for row in result["rows"]
+    ]
+    return "\n".join([
+        f"a training step of the paper configs on {result['gpu']}: milliseconds and peak GiB, median of "
+        f"{result['repeats']}",
+        f"  {'':<41}{'deterministic':>34}{'not deterministic':>34}",
+        f"  {'config':<18}{'method':<12}{'px':>5}{'batch':>6}" + 2 * f"{'float32 ms, GiB':>17}{'bf16 ms, GiB':>17}",
+        *rows,
+    ])  # fmt: skip
