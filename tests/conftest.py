@@ -10,6 +10,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # pytest-xdist starts as many processes as there are cores
 
+import logging
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from medfed.methods.fedavg import FedAvg
     from medfed.testing.toy import ToyFederation, ToySegmentation
 
+logging.getLogger().addHandler(logging.NullHandler())  # warnings of libraries are not printed among a program's errors
 warnings.filterwarnings("ignore", message=".*always_return_as_numpy.*", category=FutureWarning)
 
 

@@ -17,13 +17,14 @@ LAYERS = [  # a package imports from itself and from the layers above it in this
     {"phantoms", "tasks"},
     {"config"},
     {"outputs"},
-    {"experiments", "style_codec"},
-    {"auditing", "benchmarks", "deployment"},
+    {"experiments", "preparation", "style_codec"},
+    {"auditing", "benchmarks", "deployment", "planning"},
     {"api", "testing"},
     {"reproduction"},
 ]
-PROGRAMS = {"__main__", "audit", "benchmark", "codec", "coordinator", "data", "evaluate", "export", "keys", "report",
-            "reproduce", "site", "train"}  # fmt: skip
+PROGRAMS = {"__main__", "audit", "benchmark", "codec", "completion", "coordinator", "data", "evaluate", "export",
+            "init", "keys",
+            "report", "reproduce", "site", "train"}  # fmt: skip
 WALLS = [  # (package, package that it may not import although that is in a lower layer)
     ("engines", "networks"),
     ("engines", "metrics"),

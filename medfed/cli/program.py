@@ -21,8 +21,8 @@ from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, first_line
 
 PROGRAMS = (
-    "train", "evaluate", "reproduce", "export", "report", "audit", "keys", "coordinator", "site", "data", "codec",
-    "benchmark",
+    "init", "train", "evaluate", "reproduce", "export", "report", "audit", "keys", "coordinator", "site", "data",
+    "codec", "benchmark", "completion",
 )  # fmt: skip
 INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals
 _ADVICE = {
@@ -72,7 +72,7 @@ def module_of(name: str) -> str:
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
     """Add the positional argument `config` to a parser: a YAML file, or the name of a config that comes with medfed."""
-    parser.add_argument("config", type=Path, help="a YAML file, for example configs/prostate.yaml, or the name of a "
+    parser.add_argument("config", type=Path, help="a YAML file, for example my.yaml, or the name of a "
                                                   "config that comes with medfed, for example prostate")  # fmt: skip
 
 

@@ -149,6 +149,37 @@ def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
     return _assemble(_parse(text, source), source, [Override.parse(override) for override in overrides])
 
 
+def load_dataset(block: Mapping[str, Any], overrides: Sequence[str]) -> Dataset:
+    """Build a dataset from the values of the block `data` alone, without the other blocks of a config.
+
+    If `image_channels` is not among the values, it is taken from the images (`Dataset.with_stored_channels`).
+
+    Args:
+        block: `name` and other keys of the block `data`.
+        overrides: values that replace those of the block or come in addition, such as "data.mask_threshold=128".
+
+    Raises:
+        UserError: if an override belongs to another block, or if the values have mistakes. The message has one sentence
+            for each mistake.
+    """
+    parsed = [Override.parse(override) for override in overrides]
+    for override in parsed:
+        if override.path[0] != "data" or len(override.path) == 1:
+            raise UserError(
+                f"{override.flag} {override.text}: expected a setting of the block data, such as "
+                f"{override.flag} data.mask_threshold=128"
+            )
+    document = {"data": dict(block)}
+    apply(document, parsed)
+    dataset, mistakes = validation.build(Dataset, document["data"], ("data",), _choose)
+    if mistakes:
+        raise UserErrors(
+            f"{origin(mistake, parsed) or block.get('root', 'data')}: {validation.with_key(mistake)}"
+            for mistake in mistakes
+        )
+    return dataset if "image_channels" in document["data"] else dataset.with_stored_channels()
+
+
 def changed(config: Config, changes: Mapping[str, object], more: Sequence[Override] = ()) -> Config:
     """Return a copy of a config in which some values are replaced. The new config is checked as a config file is.
 

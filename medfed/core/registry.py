@@ -142,8 +142,9 @@ def name_of(kind: str, found: type) -> str:
 
 def shipped_configs() -> dict[str, Path]:
     """Return the paths of the config files that come with medfed, by name without `.yaml`, such as "prostate"."""
-    folders = (PACKAGE / "configs", PACKAGE.parent / "configs")  # installed; a checkout of the source
-    return {file.stem: file for folder in folders for file in sorted(folder.glob("*.yaml"))}
+    installed, checkout = PACKAGE / "configs", PACKAGE.parent / "configs"
+    folder = installed if installed.is_dir() else checkout  # beside an installed medfed, `configs` is another package's
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
 @contextmanager

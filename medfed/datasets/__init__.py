@@ -1,9 +1,9 @@
 """Datasets, one file each: how the published folders of a collection are read, site by site.
 
 `Prostate` (six sites, MRI), `Fundus` (four sites, optic disc and cup) and `Camelyon17` (five sites, histology) read
-published collections; so do `PACS`, `OfficeHome` and `VLCS`, whose images are not medical and with which the papers
-compare methods. `Folder` and `FolderClasses` read your own images, one folder per site. `medfed.phantoms` has
-synthetic versions that need no download. To write a dataset, inherit from `Dataset` in a file of your own.
+published collections; so do `PACS`, `OfficeHome`, `VLCS` and `DigitsDG`, whose images are not medical and with which
+the papers compare methods. `Folder` and `FolderClasses` read your own images, one folder per site. `medfed.phantoms`
+has synthetic versions that need no download. To write a dataset, inherit from `Dataset` in a file of your own.
 `check_dataset` reads every file and reports all problems; `recognise` finds the dataset that a folder holds.
 
 >>> from medfed.datasets import Prostate
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from medfed.datasets.base import Card, Case, Dataset, Volume
     from medfed.datasets.camelyon17 import Camelyon17
     from medfed.datasets.checking import DatasetReport, check_dataset
+    from medfed.datasets.digits_dg import DigitsDG
     from medfed.datasets.folder import Folder
     from medfed.datasets.folder_classes import FolderClasses
     from medfed.datasets.fundus import Fundus
@@ -40,6 +41,7 @@ __all__ = [
     "Case",
     "Dataset",
     "DatasetReport",
+    "DigitsDG",
     "Folder",
     "FolderClasses",
     "Fundus",
@@ -55,6 +57,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "medfed.datasets.base": ("Card", "Case", "Dataset", "Volume"),
     "medfed.datasets.camelyon17": ("Camelyon17",),
     "medfed.datasets.checking": ("DatasetReport", "check_dataset"),
+    "medfed.datasets.digits_dg": ("DigitsDG",),
     "medfed.datasets.folder": ("Folder",),
     "medfed.datasets.folder_classes": ("FolderClasses",),
     "medfed.datasets.fundus": ("Fundus",),

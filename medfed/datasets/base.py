@@ -14,7 +14,7 @@ from medfed.core import bounds, registry, site_names
 from medfed.core.bounds import PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.core.files import has_utf8_name, printable_path
-from medfed.datasets import reading, unread, volumes
+from medfed.datasets import dicom_files, reading, unread, volumes
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, Volume
 
@@ -458,7 +458,7 @@ class Dataset:
     def _is_inside(self, path: Path) -> bool:
         """Return whether a file, and the file with its voxels, lie in `root`, or links may be followed."""
         try:
-            files = {path, volumes.data_file(path)}
+            files = {path, *(dicom_files.all_files(path) if path.is_dir() else [volumes.data_file(path)])}
         except (OSError, UserError):  # damaged: reading the file will report it
             files = {path}
         root = Path(self.root).resolve()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
+from medfed.datasets.check_groups import WIDTH, format_groups
 from medfed.datasets.checking import CaseFacts, DatasetReport, SiteFacts
 
 HEADER = ("site", "cases", "patients", "voxels", "spacing mm", "labels", "intensity", "empty")
@@ -31,18 +34,42 @@ def to_text(report: DatasetReport) -> str:
         report: from `check_dataset`.
 
     Returns:
-        Lines of text: a table with one row per site, then the warnings, then the problems, and at the end the number of
-        problems and the number of warnings.
+        Lines of text: a table with one row per site; a table with the number of images of each class, or with the part
+        of the images that each structure covers; the warnings and the problems, grouped by cause; the rows that a
+        result will lack; and at the end the number of problems and the number of warnings.
     """
-    rows = [HEADER, *(_row(site) for site in report.sites)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    lines = _table([HEADER, *(_row(site) for site in report.sites)])
+    lines += _class_lines(report) if report.classes else _foreground_lines(report)
     if report.is_phantom:
         lines += ["", "These images are synthetic; there is no patient in them."]
-    for title, sentences in (("warnings", report.warnings), ("problems", report.problems)):
+    names = [site.name for site in report.sites]
+    for title, sentences in (
+        ("a result will lack", report.missing_rows), ("warnings", report.warnings), ("problems", report.problems),
+    ):  # fmt: skip
         if sentences:
-            lines += ["", f"{title}:", *(f"  {sentence}" for sentence in sentences)]
+            lines += ["", f"{title}:", *format_groups(sentences, report.root, names)]
+    if any("data." in sentence for sentence in (*report.problems, *report.warnings)):
+        lines += ["", "Try a setting with --set, such as --set data.KEY=VALUE; in a config, write it under data."]
     return "\n".join([*lines, "", f"{_count(report.problems, 'problem')}, {_count(report.warnings, 'warning')}."])
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table. If it is wider than 100 characters, more columns follow below, after an empty line.
+
+    Args:
+        rows: the cells; each line begins with the first cell of its row.
+    """
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    blocks: list[list[int]] = [[0]]
+    for column in range(1, len(widths)):
+        if len(blocks[-1]) > 1 and sum(widths[c] + 2 for c in blocks[-1]) + widths[column] > WIDTH:
+            blocks.append([0])
+        blocks[-1].append(column)
+    lines: list[str] = []
+    for block in blocks:
+        lines += [""] if lines else []
+        lines += ["  ".join(row[column].ljust(widths[column]) for column in block).rstrip() for row in rows]
+    return lines
 
 
 def _row(site: SiteFacts) -> tuple[str, ...]:
@@ -51,16 +78,44 @@ def _row(site: SiteFacts) -> tuple[str, ...]:
     if not cases:
         return (site.name, str(site.n_cases), *("-" for _ in HEADER[2:]))
     empty = sum(bool(case.missing) for case in cases)
+    is_2d = all(case.spacing_mm is None for case in cases)  # only volumes store a voxel size
     return (
         site.name,
         str(site.n_cases),
         str(len({case.subject for case in cases})),
-        _ranges([case.shape for case in cases]),
+        _ranges([case.shape[:2] if is_2d else case.shape for case in cases]),
         _spacings(cases),
         " ".join(str(value) for value in sorted({value for case in cases for value in case.labels})),
         f"{min(case.lowest for case in cases):g} to {max(case.highest for case in cases):g}",
         str(empty),
     )
+
+
+def _class_lines(report: DatasetReport) -> Iterator[str]:
+    """Yield the lines of the table with the number of images of each class."""
+    counts = {site.name: Counter(case.labels[0] for case in site.cases) for site in report.sites}
+    rows = [(name, *(str(numbers[label]) for label in range(len(report.classes)))) for name, numbers in counts.items()]
+    yield from ("", "images of each class:", *_table([("site", *report.classes), *rows]))
+
+
+def _foreground_lines(report: DatasetReport) -> Iterator[str]:
+    """Yield the lines of the table with the part of the images that each structure covers."""
+    rows = []
+    for site in report.sites:
+        by_structure = [[case.foreground[i] for case in site.cases if case.foreground[i] > 0]
+                        for i in range(len(report.structures))]  # fmt: skip
+        rows.append((site.name, *(_percentages(values, len(site.cases)) for values in by_structure)))
+    if any(site.cases for site in report.sites):
+        yield from ("", "structures: median (range) of the part of the image in percent, over the images with it:")
+        yield from _table([("site", *report.structures), *rows])
+
+
+def _percentages(values: Sequence[float], n_images: int) -> str:
+    """Return how much of the images a structure covers, such as "6.1 (1.2-22) in 19 of 19"."""
+    if not values:
+        return f"in 0 of {n_images}" if n_images else "-"
+    low, middle, high = (100 * value for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle:.2g} ({low:.2g}-{high:.2g}) in {len(values)} of {n_images}"
 
 
 def _spacings(cases: Sequence[CaseFacts]) -> str:

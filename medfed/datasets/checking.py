@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from monai.data import MetaTensor
+import torch
 
 from medfed.core.errors import UserError
-from medfed.datasets import reading, volumes
+from medfed.datasets import check_names, dicom, image_files, reading, volumes
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
+from medfed.datasets.check_intensities import contrast_notices, equal_notices, outlier_notices
+from medfed.datasets.check_rows import missing_rows
+from medfed.datasets.check_similar import NearDuplicates
 
 MAX_HASHED_CASES = 20_000  # a run hashes the files of at most this many cases; more would take too long
-MAX_SAMPLED_VOXELS = 100_000  # number of voxels per volume in which unusual intensities are searched
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class CaseFacts:
         lowest, highest: range of the intensities.
         labels: values in the mask file; for classification, the class number.
         missing: names of the structures that the mask does not contain.
+        foreground: for each structure, the part of the image that it covers, in [0, 1]; empty for classification.
         notices: short descriptions of what was converted or looks unusual.
         sha256: SHA-256 of the image file, hexadecimal (`file_sha256`).
     """
@@ -44,6 +46,7 @@ class CaseFacts:
     highest: float
     labels: tuple[int, ...]
     missing: tuple[str, ...]
+    foreground: tuple[float, ...]
     notices: tuple[str, ...]
     sha256: str
 
@@ -67,6 +70,9 @@ class DatasetReport:
         sites: facts of every site.
         problems: what must be corrected before training, one sentence each.
         warnings: what may be a mistake and should be looked at, one sentence each.
+        missing_rows: rows and numbers that a result will lack, with the reason, one sentence each.
+        structures: names of the structures; empty for classification.
+        classes: names of the classes; empty for segmentation.
     """
 
     root: str
@@ -74,6 +80,9 @@ class DatasetReport:
     sites: tuple[SiteFacts, ...]
     problems: tuple[str, ...]
     warnings: tuple[str, ...]
+    missing_rows: tuple[str, ...]
+    structures: tuple[str, ...]
+    classes: tuple[str, ...]
 
 
 def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Progress | None = None) -> DatasetReport:
@@ -98,25 +107,38 @@ def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Pr
     problems = [problem for _, site_problems in found_at.values() for problem in site_problems]
     cases = [case for site_cases, _ in found_at.values() for case in site_cases]
     facts: dict[str, list[CaseFacts]] = {site: [] for site in names}
+    similar, known_sha256 = NearDuplicates(), dict[Path, str]()
     for case in progress(cases) if progress else cases:
-        case_facts, case_problems = check_case(dataset, case)
-        facts[case.site] += [case_facts] if case_facts else []
+        case_facts, case_problems = check_case(dataset, case, similar)
         problems += case_problems
+        if case_facts:
+            facts[case.site].append(case_facts)
+            known_sha256[case.image] = case_facts.sha256
     sites = tuple(SiteFacts(site, len(found_at[site][0]), tuple(facts[site])) for site in names)
-    repeated, allow_duplicates = find_duplicates(cases), allow_duplicates or dataset.allow_duplicates
-    problems += _intensity_problems(dataset) + ([] if allow_duplicates else repeated)
-    warnings = dataset.root_warnings() + [warning for site in names for warning in dataset.site_warnings(site)]
+    repeated, allow_duplicates = find_duplicates(cases, known_sha256), allow_duplicates or dataset.allow_duplicates
+    problems = ([] if allow_duplicates else repeated) + problems + _intensity_problems(dataset)
+    warnings = (repeated if allow_duplicates else []) + similar.warnings()
+    warnings += dataset.root_warnings() + [warning for site in names for warning in dataset.site_warnings(site)]
     warnings += dataset.unread(cases, problems)
-    warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *(repeated if allow_duplicates else [])]
-    return DatasetReport(dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings))
+    warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *_colour_warnings(sites)]
+    cases_at = {site: found_at[site][0] for site in names}
+    warnings += _patient_warnings(dataset, cases_at)
+    never_shown = {site.name: _never_shown(site) for site in sites}
+    return DatasetReport(
+        dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings),
+        tuple(missing_rows(dataset, cases_at, never_shown)), tuple(dataset.structures), _classes(dataset),
+    )  # fmt: skip
 
 
-def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
+def check_case(
+    dataset: Dataset, case: Case, similar: NearDuplicates | None = None
+) -> tuple[CaseFacts | None, list[str]]:
     """Read the files of one case, and check its image, its mask, and that the mask fits the image.
 
     Args:
         dataset: the dataset that reads the files.
         case: a case of this dataset: one image with its mask (segmentation) or its class (classification).
+        similar: the image is added to this collection, unless there is a problem with the case. None adds it nowhere.
 
     Returns:
         Two values. The first contains the properties of the case; it is None if there is a problem. The second is the
@@ -132,34 +154,40 @@ def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str
             problems.append(str(error))
     if problems:
         return None, problems
-    if case.mask is None:
-        return _facts(case, arrays[0], (case.label,), (), notices), []
-    image, mask = arrays
-    try:
-        mask = dataset.fit_mask(case, image, mask, notices)
-    except UserError as error:
-        return None, [str(error)]
-    missing = dataset.missing_structures(mask)
-    if not reading.is_2d_image_file(case.image):
-        notices += _outlier_notices(image.numpy())
-    return _facts(case, image, tuple(mask.meta["label_values"]), tuple(missing), notices), []
-
-
-def _facts(case: Case, image: MetaTensor, labels: tuple, missing: tuple[str, ...], notices: list[str]) -> CaseFacts:
+    image = arrays[0]
+    labels: tuple[int, ...] = () if case.label is None else (case.label,)
+    missing: Sequence[str] = ()
+    foreground: tuple[float, ...] = ()
+    if case.mask is not None:
+        try:
+            mask = dataset.fit_mask(case, image, arrays[1], notices)
+        except UserError as error:
+            return None, [str(error)]
+        labels, missing = tuple(mask.meta["label_values"]), dataset.missing_structures(mask)
+        channels = mask.as_subclass(torch.Tensor)
+        foreground = tuple(float(channel.count_nonzero() / channel.numel()) for channel in channels)
+        notices += equal_notices(image, channels)
+    notices += contrast_notices(image) if reading.is_2d_image_file(case.image) else outlier_notices(image)
+    sha256 = file_sha256(case.image)
+    if similar is not None:
+        similar.add(case, image, sha256)
     return CaseFacts(
         case.patient, case.subject, tuple(image.shape[1:]), reading.spacing_mm(case.image, image), float(image.min()),
-        float(image.max()), labels, missing, tuple(notices), file_sha256(case.image),
-    )  # fmt: skip
+        float(image.max()), labels, tuple(missing), foreground, tuple(notices), sha256,
+    ), []  # fmt: skip
 
 
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of an image file as 64 hexadecimal digits.
 
-    For an MHD file, which contains only a header, this is the SHA-256 of the file that contains the voxels.
+    For an MHD file, which contains only a header, this is the SHA-256 of the file that contains the voxels. For a
+    folder of DICOM files, all slices count (`dicom.folder_sha256`).
 
     Args:
-        path: the image file.
+        path: the image file, or the folder of a DICOM series.
     """
+    if path.is_dir():
+        return dicom.folder_sha256(path)
     sha256 = hashlib.sha256()
     with open(volumes.data_file(path), "rb") as file:
         while chunk := file.read(1 << 20):  # hashlib.file_digest needs Python 3.11
@@ -167,7 +195,7 @@ def file_sha256(path: Path) -> str:
     return sha256.hexdigest()
 
 
-def find_duplicates(cases: Iterable[Case]) -> list[str]:
+def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | None = None) -> list[str]:
     """Find images that exist more than once, in one site or in several.
 
     If an image exists twice, it may be in the training data and in the test data. Only files of equal size are read and
@@ -175,40 +203,34 @@ def find_duplicates(cases: Iterable[Case]) -> list[str]:
 
     Args:
         cases: cases of one or more sites. Their files may be missing or damaged; such files are skipped.
+        known_sha256: the SHA-256 of files that have been read already (`file_sha256`); None if there is none.
 
     Returns:
-        One sentence per duplicated image, with the paths of its copies.
+        One sentence per duplicated image, with the paths of its copies. Images that exist in several sites come first.
     """
     by_size: dict[int, list[Case]] = defaultdict(list)
     for case in cases:
         try:
-            by_size[volumes.data_file(case.image).stat().st_size].append(case)
+            by_size[_n_bytes(case.image)].append(case)
         except (OSError, UserError):  # reading the file will report the problem
             continue
-    by_sha256: dict[str, list[Path]] = defaultdict(list)
+    by_sha256: dict[str, list[Case]] = defaultdict(list)
     for group in by_size.values():
         for case in group if len(group) > 1 else ():
-            by_sha256[file_sha256(case.image)].append(case.image)
+            by_sha256[(known_sha256 or {}).get(case.image) or file_sha256(case.image)].append(case)
+    copies = {sha256: same for sha256, same in by_sha256.items() if len(same) > 1}
+    in_sites = {sha256: len({case.site for case in same}) for sha256, same in copies.items()}
     return [
-        f"{' and '.join(map(str, paths))}: these files are the same image (SHA-256 {sha256[:12]}); expected every "
-        "image once; remove all but one"
-        for sha256, paths in by_sha256.items()
-        if len(paths) > 1
+        f"{' and '.join(str(case.image) for case in copies[sha256])}: these files are the same image"
+        + (", so that an unseen site may have an image that was trained on" if in_sites[sha256] > 1 else "")
+        + f" (SHA-256 {sha256[:12]}); expected every image once; remove all but one"
+        for sha256 in sorted(copies, key=lambda sha256: in_sites[sha256] == 1)
     ]
 
 
-def _outlier_notices(image: np.ndarray) -> list[str]:
-    """Describe a lowest or highest value that is farther from all other values than these are from each other."""
-    flat = image.reshape(-1)
-    values = np.unique(np.append(flat[:: max(1, flat.size // MAX_SAMPLED_VOXELS)], (flat.min(), flat.max())))
-    if len(values) < 4:
-        return []
-    notices = []
-    if values[1] - values[0] > values[-1] - values[1]:
-        notices.append("the lowest intensity is far below all others (padding?)")
-    if values[-1] - values[-2] > values[-2] - values[0]:
-        notices.append("the highest intensity is far above all others")
-    return notices
+def _n_bytes(path: Path) -> int:
+    """Return the size of the file that contains the voxels of an image, or of all slices of a DICOM series."""
+    return dicom.folder_size(path) if path.is_dir() else volumes.data_file(path).stat().st_size
 
 
 def _intensity_problems(dataset: Dataset) -> list[str]:
@@ -240,10 +262,53 @@ def _notice_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
         notices = [(f"no {name} in the mask", case) for case in site.cases for name in case.missing]
         notices += [(notice, case) for case in site.cases for notice in case.notices]
         for text, n in Counter(text for text, _ in notices).items():
-            first = next(case.patient for other, case in notices if other == text)
-            warnings.append(f"{site.name}: {text}: in {n} of {site.n_cases} cases, the first is {first}")
+            first = " and ".join([case.patient for other, case in notices if other == text][:2])
+            warnings.append(f"{site.name}: {text}: in {n} of {site.n_cases} cases, the first "
+                            f"{'is' if n == 1 else 'are'} {first}")
         warnings += _mask_value_warnings(site)
     return warnings
+
+
+def _colour_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
+    """Warn if two-colour masks show the single structure in different colours: these may mean different structures."""
+    colours = Counter(
+        notice for site in sites for case in site.cases for notice in case.notices
+        if notice.startswith(image_files.TWO_COLOURS)
+    )  # fmt: skip
+    if len(colours) < 2:
+        return []
+    listed = ", ".join(f"{notice.split()[2]} in {n}" for notice, n in colours.most_common())
+    return [
+        f"the masks show the structure in {len(colours)} colours ({listed} masks), and all are read as the same "
+        "structure; if they mean different structures, name the colours in data.structure_names and data.mask_colours"
+    ]
+
+
+def _patient_warnings(dataset: Dataset, cases_at: Mapping[str, list[Case]]) -> list[str]:
+    """Warn for every site where each image counts as a patient although the names of the files suggest otherwise."""
+    if getattr(dataset, "patient_pattern", "no such setting") is not None:
+        return []
+    warnings = []
+    for site, cases in cases_at.items():
+        if all(case.subject == case.patient and not case.part for case in cases):
+            names = [case.patient if case.mask else case.patient.rpartition("/")[2] for case in cases]
+            warnings += check_names.patient_warning(site, names)
+    return warnings
+
+
+def _never_shown(site: SiteFacts) -> list[str]:
+    """Return the names of the structures that no mask of a site contains."""
+    if not site.cases or len(site.cases) < site.n_cases:  # the masks of the other cases may contain them
+        return []
+    return sorted(set.intersection(*(set(case.missing) for case in site.cases)))
+
+
+def _classes(dataset: Dataset) -> tuple[str, ...]:
+    """Return the names of the classes; empty if they cannot be determined, which is a problem of the dataset."""
+    try:
+        return tuple(dataset.classes)
+    except UserError:
+        return ()
 
 
 def _mask_value_warnings(site: SiteFacts) -> list[str]:

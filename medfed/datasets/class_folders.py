@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
+import numpy as np
 from monai.data import MetaTensor
 
 from medfed.core import registry
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
-from medfed.datasets import file_names, image_files, reading
+from medfed.datasets import datalists, file_names, image_files, reading
 from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case, Volume
+from medfed.datasets.folder_questions import share_names
 from medfed.datasets.pairing import NameSettings, guess_image_and_mask_names, pair_in_one_folder
-from medfed.datasets.site_search import IMAGE_FOLDERS, MASK_FOLDERS, find_roles, share_names
+from medfed.datasets.root_search import refuse_parts
+from medfed.datasets.site_search import IMAGE_FOLDERS, MASK_FOLDERS, find_roles
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
     explained at `Dataset`.
 
     A dataset for a published collection in this layout is a subclass that names the sites in `published_counts`, and
-    gives the number of classes in `published_n_classes`. Other folders in `root` are then ignored.
+    gives the number of classes in `published_n_classes`. Other folders in `root` are then ignored. If the collection
+    comes with a split in folders, as `ROOT/SITE/train/CLASS/NAME.png`, the subclass names them in `split_folders`.
 
     Args:
         image_size: side length in pixels, at least 1, of the images that the network receives; images are resized to
@@ -53,6 +57,7 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
     patient_pattern: str | None = None
 
     published_n_classes: ClassVar[int] = 0  # number of classes of a published collection; 0 for any
+    split_folders: ClassVar[Mapping[str, str]] = {}  # part of the split by the name of its folder in a site's folder
     renamed_values: ClassVar[Mapping[str, Mapping[object, object]]] = {"standardise": {True: "imagenet", False: "none"}}
 
     def __post_init__(self) -> None:
@@ -68,8 +73,9 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         SITE must contain only folders. Each of these folders is a class and must contain no other folder. At least one
         of them must contain a 2-D image file (PNG, JPEG, BMP, TIFF), and there must be at least two different class
         names. The folder is refused if it looks like one with masks: if a class is called "images", "masks" or "gt",
-        for example, if a class folder contains an image with its mask, or if two class folders (of one site or of
-        two) contain files of the same names.
+        for example, if a class folder contains an image with its mask, if two class folders (of one site or of two)
+        contain files of the same names, if only the images in some class folders are two-valued, as masks are, or if a
+        table in `root` lists images with masks.
 
         A subclass for a published collection only asks for the folders of all its sites, each with the published number
         of classes.
@@ -82,9 +88,12 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         """
         if cls.published_counts:
             folders = file_names.subfolders(root)
-            classes = [set(file_names.subfolders(folders[site])) for site in cls.published_counts if site in folders]
-            is_whole = len(classes) == len(cls.published_counts) and all(names == classes[0] for names in classes)
-            return cls(root=str(root)) if is_whole and len(classes[0]) == cls.published_n_classes else None
+            if not folders.keys() >= cls.published_counts.keys():
+                return None
+            holders = [path for site in cls.published_counts for path in cls._class_holders(folders[site])]
+            classes = [set(file_names.subfolders(path)) if path.is_dir() else set() for path in holders]
+            is_whole = all(names == classes[0] for names in classes) and len(classes[0]) == cls.published_n_classes
+            return cls(root=str(root)) if is_whole else None
         inside = [path for site in file_names.subfolders(root).values() for path in sorted(site.iterdir())]
         inside = [path for path in inside if path.name[0] != "."]
         names = {path.name.lower() for path in inside}
@@ -95,6 +104,10 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         if find_roles(file_names.list_folder(root), NameSettings()) or share_names(inside):
             return None
         if any(pair_in_one_folder(path, NameSettings()).pairs for path in inside):
+            return None
+        if len({_has_two_values(path) for path in inside} - {None}) > 1:
+            return None
+        if any(columns >= {"image", "mask"} for columns in datalists.tables(root).values()):
             return None
         files = [path for folder in inside for path in folder.iterdir()]
         is_classes = any(map(reading.is_2d_image_file, files)) and not any(path.is_dir() for path in files)
@@ -113,15 +126,23 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         alphabetical order.
 
         Raises:
-            UserError: if a site has no folder for one of the classes, or if there are fewer than two classes.
+            UserError: if a site has no folder for one of the classes or for a part of the published split, or if there
+                are fewer than two classes.
         """
-        folders = {site: file_names.subfolders(self._site_folders()[site]) for site in self.site_names()}
+        site_folders = self._site_folders()
+        holders = {path: site for site in self.site_names() for path in self._class_holders(site_folders[site])}
+        if missing := [path for path in holders if not path.is_dir()]:
+            raise UserError(
+                f"{missing[0]}: this folder of the site {holders[missing[0]]} does not exist; expected "
+                f"{self._layout_and_help()}"
+            )
+        folders = {path: file_names.subfolders(path) for path in holders}
         names = self.class_names or tuple(sorted(set[str]().union(*folders.values())))
-        for site, class_folders in folders.items():
+        for path, class_folders in folders.items():
             for name in names:
                 if name not in class_folders:
                     raise UserError(
-                        f"{self._site_folders()[site]}: the site {site} has no folder for the class '{name}'; expected "
+                        f"{path}: the site {holders[path]} has no folder for the class '{name}'; expected "
                         "the same classes at every site; create the folder (empty if the site has no such image), or "
                         f"set data.class_names. {registry.suggestion(name, class_folders)}"
                     )
@@ -142,8 +163,13 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         """Return the folder of each site by the name of the site.
 
         Each folder in `root` is a site, except hidden folders. For a published collection, only its sites are returned.
+
+        Raises:
+            UserError: if the folders in `root` are called as the parts of a split, such as "train" and "test".
         """
         folders = file_names.subfolders(Path(self.root))
+        if not self.published_counts and not self.sites:
+            refuse_parts(Path(self.root), folders)
         return {name: folders[name] for name in folders if name in (self.published_counts or folders)}
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
@@ -151,19 +177,23 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
 
         Args:
             site: name of the site.
-            folder: folder of the site, which contains one folder per class.
+            folder: folder of the site, which contains one folder per class, or one folder per part of a published split
+                that contains one folder per class. The name of a case then begins with the name of its part's folder.
 
         Returns:
             Two lists. The first contains the images, one `Case` each, with their class numbers. The second contains the
             problems, one sentence each, such as a file that is not a 2-D image file or that exists twice.
         """
         cases, problems = [], []
-        for label, name in enumerate(self.classes):
-            by_stem, class_problems = _image_files(folder / name)
-            for stem, path in by_stem.items():
-                subject = file_names.extract_patient(stem, self.patient_pattern, path, class_problems)
-                cases.append(Case(site, f"{name}/{stem}", path, None, subject, label))
-            problems += class_problems
+        classes = self.classes
+        for holder, part in self._class_holders(folder).items():
+            for label, name in enumerate(classes):
+                by_stem, class_problems = _image_files(holder / name)
+                prefix = (holder / name).relative_to(folder).as_posix()
+                for stem, path in by_stem.items():
+                    subject = file_names.extract_patient(stem, self.patient_pattern, path, class_problems)
+                    cases.append(Case(site, f"{prefix}/{stem}", path, None, subject, label, part))
+                problems += class_problems
         return cases, problems
 
     def site_warnings(self, site: str) -> list[str]:
@@ -175,8 +205,8 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         Returns:
             One sentence for each such class.
         """
-        folder = self._site_folders()[site]
-        empty = [name for name in self.classes if not _image_files(folder / name)[0]]
+        holders = self._class_holders(self._site_folders()[site])
+        empty = [name for name in self.classes if not any(_image_files(path / name)[0] for path in holders)]
         return [f"{site}: no images of the class '{name}'" for name in empty]
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
@@ -209,6 +239,26 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
             TypeError: always.
         """
         raise TypeError(f"{case.image}: this case has a class and no mask; read it with read_image")
+
+    @classmethod
+    def _class_holders(cls, folder: Path) -> dict[Path, str]:
+        """Return the folders in which a site has its class folders, each with its part of the published split.
+
+        Without a published split this is the site's folder itself, with the part "".
+        """
+        return {folder / name: part for name, part in cls.split_folders.items()} or {folder: ""}
+
+
+def _has_two_values(folder: Path) -> bool | None:
+    """Return whether the first image in a folder has two or three different values, as masks have.
+
+    None if the folder has no image, or if its first image cannot be read.
+    """
+    files = file_names.list_folder(folder).files
+    try:
+        return len(np.unique(image_files.read_image_file(files[0], None, []))) <= 3 if files else None
+    except UserError:
+        return None
 
 
 def _image_files(folder: Path) -> tuple[dict[str, Path], list[str]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from medfed.core import registry
 from medfed.core.errors import UserError
-from medfed.datasets import file_names
+from medfed.datasets import dicom, dicom_files, file_names
 from medfed.datasets.case import Case
 from medfed.datasets.file_names import stem_of
 from medfed.datasets.pairing import Found
@@ -94,15 +94,23 @@ def find_datalists(folder: Path) -> dict[str, bool]:
     Returns:
         For the name of each datalist, whether it has masks.
     """
+    columns = tables(folder)
+    return {name: "mask" in found for name, found in columns.items() if {"site", "image"} <= found}
+
+
+def tables(folder: Path) -> dict[str, set[str]]:
+    """Return the columns of each table (CSV or JSON) in a folder; files that are no table are left out.
+
+    Args:
+        folder: an existing folder.
+    """
     found = {}
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in SUFFIXES and path.is_file() and path.name != MSD_LIST:
             try:
-                columns = _columns(path, _records(path))
-            except (OSError, UserError):  # another table
+                found[path.name] = set(_columns(path, _records(path)))
+            except (OSError, UserError):  # another kind of file
                 continue
-            if {"site", "image"} <= set(columns):
-                found[path.name] = "mask" in columns
     return found
 
 
@@ -132,11 +140,13 @@ def site_cases(
         if stems[name] > 1:
             name = str(PurePosixPath(row.image.relative_to(path.parent) if row.image.is_relative_to(path.parent)
                                      else row.image).with_name(name))  # fmt: skip
-        usable = row.image.is_file() and (row.class_name in classes if classes else row.mask and row.mask.is_file())
+        usable = _exists(row.image) and (row.class_name in classes if classes else row.mask and row.mask.is_file())
         label = classes.index(row.class_name) if classes and usable else None
         if usable:
             mask = None if classes else row.mask
             patient = row.patient or file_names.extract_patient(name, patient_pattern, row.image, problems)
+            if not patient and row.image.is_dir():
+                patient = dicom.patient_id(row.image)
             cases.append(Case(site, name, row.image, mask, patient, label, row.part))
     return cases, problems + _part_problems(path, site, cases)
 
@@ -261,10 +271,15 @@ def _row(path: Path, place: str, record: Mapping[str, Any]) -> Row:
     return Row(place, values["site"], values["patient"], image, mask, values["class"], part)
 
 
+def _exists(path: Path) -> bool:
+    """Return whether a file of an image exists, or a folder with DICOM images."""
+    return path.is_file() or (path.is_dir() and dicom_files.holds_dicom(path))
+
+
 def _row_problems(path: Path, site: str, rows: Sequence[Row], classes: Sequence[str] | None) -> list[str]:
     """Return one sentence for each kind of mistake in the rows of one site."""
     problems = _missing(path, [file for row in rows for file in (row.image, None if classes else row.mask)
-                               if file is not None and not file.is_file()])  # fmt: skip
+                               if file is not None and not _exists(file)])  # fmt: skip
     column, allowed = ("class", classes) if classes else ("mask", None)
     empty = [row.place for row in rows if not (row.class_name in allowed if allowed else row.mask)]
     if empty:

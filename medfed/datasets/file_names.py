@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -15,7 +16,9 @@ from medfed.datasets.reading import SUFFIXES, suffix
 NON_IMAGE_SUFFIXES = (
     ".raw", ".zraw", ".txt", ".csv", ".tsv", ".json", ".yaml", ".md", ".xml", ".pdf", ".db", ".ini",
 )  # fmt: skip
-SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx")  # written by operating systems, lower case
+OUTLINE_SUFFIXES = (".json", ".xml", ".txt")  # in which drawing programs store outlines instead of masks
+# Written by operating systems, or a table of contents of DICOM files; lower case.
+SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx", "dicomdir")
 
 
 @dataclass(frozen=True)
@@ -74,20 +77,33 @@ def count_images(folder: Path, ignored_names: Sequence[str] = ()) -> int:
     return len(listing.files) + sum(count_images(inner, ignored_names) for inner in listing.folders.values())
 
 
-def unsupported_problems(listing: Listing) -> list[str]:
+def unsupported_problems(listing: Listing, suggest_keys: bool = False) -> list[str]:
     """Return one sentence for each kind of files in a folder that cannot be read.
 
     Args:
         listing: from `list_folder`.
+        suggest_keys: whether the sentences recommend the setting that leaves files out.
     """
     by_ending: dict[str, list[Path]] = {}
     for path in listing.unsupported:
         by_ending.setdefault(path.suffix.lower(), []).append(path)
     return [
         f"{paths[0]}: this file format is not supported{_others(paths, ending)}; expected {', '.join(SUFFIXES)}; "
-        "convert or remove the file" + ("s" if len(paths) > 1 else "")
+        f"convert or remove the file{'s' if len(paths) > 1 else ''}"
+        + (f", or leave out such files with data.ignored_names: ['*{ending}']" if suggest_keys and ending else "")
         for ending, paths in by_ending.items()
     ]
+
+
+def outline_files(folder: Path) -> str:
+    """Return the number of files in a folder that may hold outlines instead of masks, such as "3 .xml files"; or "".
+
+    Args:
+        folder: an existing folder.
+    """
+    endings = Counter(path.suffix.lower() for path in folder.iterdir() if path.is_file() and not is_ignored(path))
+    counts = {ending: n for ending, n in endings.items() if ending in OUTLINE_SUFFIXES}
+    return " and ".join(f"{n} {ending} file{'' if n == 1 else 's'}" for ending, n in sorted(counts.items()))
 
 
 def stem_of(path: Path) -> str:

@@ -10,10 +10,22 @@ from monai.data import MetaTensor
 
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
-from medfed.datasets import datalists, file_names, image_files, nesting, reading
+from medfed.datasets import (
+    datalists,
+    dicom,
+    dicom_files,
+    dicom_names,
+    dicom_search,
+    dicom_seg,
+    file_names,
+    image_files,
+    nesting,
+    reading,
+)
 from medfed.datasets.base import Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
+from medfed.datasets.mask_colours import ColourEntry, read_coloured_mask, structures_by_colour
 from medfed.datasets.pairing import (
     Found,
     NameSettings,
@@ -23,6 +35,8 @@ from medfed.datasets.pairing import (
 )
 from medfed.datasets.root_search import find_site_folders, pair_inner_folder
 from medfed.datasets.site_search import PARTS, Roles, find_pairs
+
+CHANNEL_SAMPLES = 4  # images of each site that are read before the number of channels is decided
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,9 @@ class Folder(Dataset):
     - `ROOT/SITE/NAME.ext` with `ROOT/SITE/NAME_mask.ext2` (or `_segmentation`, `_seg`, `_label`, `mask_NAME`, ...)
     - `ROOT/SITE/CASE/NAME_T2.ext` with `ROOT/SITE/CASE/NAME_seg.ext`: one folder per case
 
+    A folder of DICOM files is an image, too, as in `ROOT/SITE/CASE/*.dcm` with `ROOT/SITE/CASE/mask.nii.gz`. Its case
+    and its patient get names that tell nothing about the patient (`dicom_names`).
+
     For other layouts, set the names of the folders and files, or write the pairs into a table (`datalist`).
     docs/real_hospitals.md has examples.
 
@@ -50,6 +67,11 @@ class Folder(Dataset):
         mask_values: the values in the mask file that belong to each structure, such as {disc: [0, 128], cup: [0]}. If
             it is empty, a single structure is the one value other than the background (1 or 255, for example), and
             several structures have the values 1, 2, ... in their order.
+        mask_colours: the colours of each structure, if the masks show structures in colours, such as
+            {disc: ["#808080", "#000000"], cup: 0} or {lesion: [255, 0, 0]}: a grey value, a text in quotes with red,
+            green and blue in hexadecimal, the three numbers, or a list of colours with such texts. The background is
+            the grey value `background_value`, or the entry `background`. All other colours are refused. A mask with a
+            single structure in one colour on black needs no entry.
         background_value: the value in the mask file that belongs to no structure.
         mask_threshold: for a single structure whose mask has soft edges or is stored as JPEG: all values above this
             threshold are the structure. null expects exactly one value other than the background.
@@ -61,9 +83,10 @@ class Folder(Dataset):
             group is the patient. All images of a patient (two eyes, two visits) then stay in the same part of a split.
             null treats every image as a patient of its own, or every case folder if it holds several images.
         image_folders: names of folders with images, such as [scans]. They come before the usual names (images, imgs,
-            img, image, imagesTr). Upper and lower case are not distinguished.
-        mask_folders: names of folders with masks, such as [expert_1]. They come before the usual names (masks, mask,
-            labels, label, labelsTr, seg, segmentations, gt, annotations, ...).
+            img, image, imagesTr). Upper and lower case are not distinguished, and a `*` stands for any characters.
+        mask_folders: names of folders with masks, such as [expert_1] or ["*_lesion"]. They come before the usual names
+            (masks, mask, labels, label, labelsTr, seg, segmentations, gt, annotations, ...). If a folder of masks holds
+            only folders, the one with such a name is taken: [expert_1] for `masks/expert_1`.
         image_name: name of the image files, without suffix. A `*` stands for the name of the case: "*_T2", or "*.jpg"
             with a suffix. A name without `*`, such as "t2", is the same in every case folder. null finds it out.
         mask_name: name of the mask files, as for `image_name`.
@@ -73,6 +96,10 @@ class Folder(Dataset):
             patient and split; paths are relative to it. null searches the folders.
         resample_masks: true resamples a mask of another size to the size of its image, by nearest neighbour; false
             refuses such a mask.
+        dicom_series: the SeriesDescription of the DICOM series to read, if a case has several. A `*` stands for any
+            characters; upper and lower case are not distinguished. null expects one series per case.
+        dicom_salt: path of the file with the secret that hides the identifiers of DICOM patients; it is created if it
+            does not exist. null is the file `.medfed_dicom_salt` in the folder of each site.
         one_site_per_case: true if the case folders lie directly in `root` and each is a site of its own; needs
             `image_name` and `mask_name`.
     """
@@ -80,6 +107,7 @@ class Folder(Dataset):
     image_channels: PositiveInt = 1
     structure_names: tuple[str, ...] = ("foreground",)
     mask_values: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    mask_colours: dict[str, ColourEntry] = field(default_factory=dict)
     background_value: int = 0
     mask_threshold: float | None = None
     intensity_max: PositiveFloat | None = None
@@ -92,6 +120,8 @@ class Folder(Dataset):
     ignored_names: tuple[str, ...] = ()
     datalist: str | None = None
     resample_masks: bool = False
+    dicom_series: str | None = None
+    dicom_salt: str | None = None
     one_site_per_case: bool = False
 
     generality: ClassVar[int] = 2
@@ -135,6 +165,10 @@ class Folder(Dataset):
 
         Returns:
             The dataset; never None.
+
+        Raises:
+            UserError: if two tables in `root` list images and masks, or if a table lists them without their sites and
+                the names of the files give no pairs.
         """
         lists = [name for name, has_masks in datalists.find_datalists(root).items() if has_masks]
         if len(lists) > 1:
@@ -145,6 +179,7 @@ class Folder(Dataset):
         if lists:
             return cls(root=str(root), datalist=lists[0]).with_stored_channels()
         dataset = cls(root=str(root))
+        dataset._refuse_table_without_sites()
         first_site = next(iter(dataset.find_sites().values()), None)
         first_case = next(iter(file_names.subfolders(first_site).values()), None) if first_site else None
         for folder in filter(None, (first_site, first_case)):
@@ -156,12 +191,17 @@ class Folder(Dataset):
         return dataset.with_stored_channels()
 
     def with_stored_channels(self) -> Folder:
-        """Return this dataset with the number of image channels of its first 2-D image file; 1 if there is none."""
+        """Return this dataset with the number of image channels that a few 2-D image files of each site need.
+
+        The number is 1 if these images are grey, however they are stored, or if there is none. If grey and colour files
+        are mixed, it is 3, and `grey_to_rgb` is true.
+        """
+        paths = []
         for site, folder in self.find_sites().items():
-            for case in self.find_cases(site, folder)[0]:
-                if reading.is_2d_image_file(case.image) and (n_channels := image_files.count_channels(case.image)):
-                    return replace(self, image_channels=n_channels)
-        return replace(self, image_channels=1)
+            images = [case.image for case in self.find_cases(site, folder)[0] if reading.is_2d_image_file(case.image)]
+            paths += images[:: max(1, len(images) // CHANNEL_SAMPLES)][:CHANNEL_SAMPLES]
+        n_channels, has_grey = image_files.needed_channels(paths)
+        return replace(self, image_channels=n_channels, grey_to_rgb=self.grey_to_rgb or has_grey)
 
     @property
     def channels(self) -> int:
@@ -229,12 +269,16 @@ class Folder(Dataset):
             each, such as an image without a mask, a mask without an image, or a file that exists twice.
         """
         if self.datalist is not None:
-            return datalists.site_cases(Path(self.root) / self.datalist, site, self.patient_pattern)
-        found, cases = self._pairs(folder), []
+            cases, problems = datalists.site_cases(Path(self.root) / self.datalist, site, self.patient_pattern)
+            return self._hide_names(folder, cases), problems
+        found = self._pairs(folder)
+        cases = []
         for name, (image, mask) in found.pairs.items():
             subject = file_names.extract_patient(name, self.patient_pattern, image, found.problems)
+            if self.patient_pattern is None and image.is_dir():
+                subject = dicom.patient_id(image, self.ignored_names)
             cases.append(Case(site, name, image, mask, subject or found.patients.get(name, "")))
-        return cases, found.problems
+        return self._hide_names(folder, cases), found.problems
 
     def root_warnings(self) -> list[str]:
         """Return warnings about the folder `root`: about folders that may be something else than sites.
@@ -304,6 +348,8 @@ class Folder(Dataset):
         Raises:
             UserError: if image and mask differ in shape or position and the mask may not or cannot be resampled.
         """
+        if case.image.is_dir():
+            mask = reading.reorder_mask(image, mask, notices)
         if self.resample_masks and image.shape[1:] != mask.shape[1:]:
             mask = reading.resample_mask(case.image, image, case.mask_path, mask)
             notices.append("mask resampled to the size of its image")
@@ -326,6 +372,9 @@ class Folder(Dataset):
         Raises:
             UserError: if the file is missing, damaged or not as the settings of the dataset say.
         """
+        if case.image.is_dir():
+            image = dicom.read_series(case.image, self.dicom_series, self.ignored_names)
+            return reading.check_image(case.image, image, self.channels, notices, suggest_keys=True)
         return reading.read_image(
             case.image, self.channels, notices,
             intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, suggest_keys=True,
@@ -344,7 +393,15 @@ class Folder(Dataset):
         Raises:
             UserError: if the file is missing or damaged, or has values that belong to no structure.
         """
-        mask = reading.read_labels(case.mask_path, notices, self.mask_threshold)
+        if dicom_files.kind_of(case.mask_path) == "segmentation":
+            grid = self._grid(case)
+            return dicom_seg.read_segmentation(case.mask_path, grid, self.structures, self.mask_values, notices)
+        if self.mask_colours:
+            return self._read_colours(case.mask_path, notices)
+        is_single = len(self.structures) == 1 and not self.mask_values and self.background_value == 0
+        mask = reading.read_labels(
+            case.mask_path, notices, self.mask_threshold, is_single, ", or name the colours in data.mask_colours:"
+        )
         if self.mask_values or len(self.structures) > 1:
             hint = "assign the values to structures with data.mask_values"
             channels = reading.to_structures(case.mask_path, mask, self._labels(), self.structures, hint)
@@ -362,6 +419,13 @@ class Folder(Dataset):
         labels = {self.background_value: (), **dict.fromkeys(others, self.structures)}
         return reading.to_structures(case.mask_path, mask, labels, self.structures)
 
+    def _read_colours(self, path: Path, notices: list[str]) -> MetaTensor:
+        """Read a mask with the setting `mask_colours`."""
+        by_colour = structures_by_colour(self.mask_colours, self.structures, self.background_value)
+        mask = read_coloured_mask(path, by_colour, self.structures, notices)
+        notices += nesting.nesting_notices(mask.as_tensor(), by_colour, self.structures)
+        return mask
+
     def _names(self) -> NameSettings:
         """Return the settings of the names of folders and files."""
         return NameSettings(
@@ -377,18 +441,48 @@ class Folder(Dataset):
         if not self._has_fixed_names():
             roles = find_site_folders(Path(self.root), self._names())
             if roles.images and roles.masks:
+                inner = roles.images / folder.name, roles.masks / folder.name
+                if all(map(Path.is_dir, inner)) and dicom_files.holds_dicom(inner[0], self.ignored_names):
+                    return dicom_search.pair_dicom_folders(*inner, self._names())
                 return pair_inner_folder(roles.images, roles.masks, folder.name, self._names())
+            if dicom_files.holds_dicom(folder, self.ignored_names):
+                return dicom_search.find_dicom_pairs(folder, self._names())
             return find_pairs(folder, self._names())
         if not self.one_site_per_case:
             return pair_case_folders(folder, self._names())
         assert self.image_name and self.mask_name
-        image, mask = find_case_files(folder, self.image_name, self.mask_name)
+        try:
+            image, mask = find_case_files(folder, self.image_name, self.mask_name, self.ignored_names)
+        except UserError as error:
+            return Found({}, [str(error)])
         if image and mask:
             return Found({folder.name: (image, mask)})
         missing = self.mask_name if image else self.image_name
         return Found({}, [
             f"{folder}: the folder has no file named {missing}; add it, or list only the other sites in data.sites"
         ])  # fmt: skip
+
+    def _refuse_table_without_sites(self) -> None:
+        """Raise UserError if a table in `root` lists images and masks, but no sites, and the names make no pairs."""
+        root = Path(self.root)
+        tables = [name for name, columns in datalists.tables(root).items() if {"image", "mask"} <= columns]
+        if tables and not any(self._pairs(folder).pairs for folder in self.find_sites().values()):
+            datalists.read_datalist(root / tables[0])
+
+    def _grid(self, case: Case) -> dicom_seg.Grid:
+        """Return the voxel grid of the image of a case, on which a DICOM SEG mask is placed."""
+        if case.image.is_dir():
+            stack = dicom.find_stack(case.image, self.dicom_series, self.ignored_names)
+            return dicom_seg.Grid(case.image, stack.shape, stack.affine, stack.slices[0].frame_of_reference)
+        image = self.read_image(case, [])
+        return dicom_seg.Grid(case.image, tuple(image.shape[1:]), image.affine.numpy())
+
+    def _hide_names(self, folder: Path, cases: list[Case]) -> list[Case]:
+        """Replace the names of the DICOM cases of a site by names that tell nothing about the patients."""
+        if not any(case.image.is_dir() for case in cases):
+            return cases
+        salt = dicom_names.read_salt(Path(self.dicom_salt) if self.dicom_salt else folder / dicom_names.SALT_FILE)
+        return [dicom_names.hide_names(case, salt) if case.image.is_dir() else case for case in cases]
 
     def _labels(self) -> dict[int, tuple[str, ...]]:
         """Return the structures that each mask value belongs to; none for the background."""
@@ -410,5 +504,9 @@ class Folder(Dataset):
                 f"background_value {self.background_value} also belongs to a structure in mask_values; change one of "
                 "them"
             )
+        if self.mask_colours and (self.mask_values or self.mask_threshold is not None):
+            raise ValueError("mask_colours replaces mask_values and mask_threshold; remove them, or mask_colours")
+        if self.mask_colours:
+            structures_by_colour(self.mask_colours, names, self.background_value)
         if self.mask_threshold is not None and (self.mask_values or len(names) > 1):
             raise ValueError("mask_threshold needs a single structure without mask_values; remove one of the settings")

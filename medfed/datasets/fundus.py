@@ -55,7 +55,8 @@ class Fundus(Dataset):
         "(Drishti-GS); Fumero et al., CBMS 2011 (RIM-ONE; release 3); Orlando et al., Medical Image Analysis 2020 "
         "(REFUGE).",
         how_to_get="Follow the download link on https://github.com/emma-sjwang/Dofe and unpack it so that Domain1 to "
-        "Domain4 lie in data/fundus; then run `python -m medfed.data check data/fundus`. Without it, "
+        "Domain4 lie in data/fundus; then run `python -m medfed.data check data/fundus`. `python -m medfed.data "
+        "prepare fundus SOURCE... data/fundus` makes such folders from the downloads of the three sources. Without it, "
         "`if_missing: phantom` makes a synthetic phantom.",
         layout="ROOT/DomainK/train/ROIs/image/NAME.png with ROOT/DomainK/train/ROIs/mask/NAME.png, and the same in "
         "test, K from 1 to 4; or ROOT/SITE/images/NAME.png with ROOT/SITE/masks/NAME.png, SITE one of "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from medfed.core.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
+TWO_COLOURS = "two-colour mask:"  # start of the notice about such a mask
+MAX_COLOURS = 8  # of a mask with one colour for each structure; more mean soft edges, or JPEG
 MAX_PIXELS = 89_478_485  # Pillow's limit against decompression bombs: 1 GB as RGB in float32
 _READ_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError)  # that damaged files raise in Pillow
 _ORIENTATION = 0x0112  # EXIF tag
@@ -67,7 +69,7 @@ def read_image_file(
     return channels_first.astype(np.float32, order="C")  # converted last, because float32 needs four times the memory
 
 
-def read_label_file(path: Path, notices: list[str]) -> np.ndarray:
+def read_label_file(path: Path, notices: list[str], two_colours: bool = False, hint: str = "") -> np.ndarray:
     """Read a mask from a 2-D image file as its stored values.
 
     For an image with a palette, the values are the palette indices. An alpha channel is dropped, and the mask is
@@ -76,6 +78,8 @@ def read_label_file(path: Path, notices: list[str]) -> np.ndarray:
     Args:
         path: a PNG, JPEG, BMP or TIFF file.
         notices: a short description of every conversion is appended to this list.
+        two_colours: True reads a mask of exactly two colours, of which one is black, as the values 0 and 255.
+        hint: advice to the user about the colours, with which the message ends if the mask stores a few colours.
 
     Returns:
         (H, W) float32, the stored value of each pixel, such as 0, 128 and 255.
@@ -91,28 +95,74 @@ def read_label_file(path: Path, notices: list[str]) -> np.ndarray:
     if pixels.ndim == 3 and (pixels == pixels[..., :1]).all():
         pixels = pixels[..., 0]
     if pixels.ndim == 3:
-        n_colours = len(np.unique(pixels.reshape(-1, pixels.shape[-1]), axis=0))
+        pixels = pixels.astype(np.int32)
+        numbers = (pixels[..., 0] << 16) + (pixels[..., 1] << 8) + pixels[..., 2]
+        colours = np.unique(numbers)
+        if two_colours and len(colours) == 2 and colours[0] == 0:
+            notices.append(f"{TWO_COLOURS} #{colours[1]:06x} is the structure")
+            return np.where(numbers == 0, np.float32(0), np.float32(255))
+        listed = ", ".join(f"#{colour:06x}" for colour in colours[:MAX_COLOURS])
         raise UserError(
-            f"{path}: the mask stores its labels as {n_colours} colours; expected one number per pixel; write the mask "
-            "again with 0 for the background and 1, 2, ... for the structures"
+            f"{path}: the mask stores its labels as {len(colours)} colours; expected one number per pixel; write the "
+            "mask again with 0 for the background and 1, 2, ... for the structures"
+            + (f"{hint} {listed}" if hint and len(colours) <= MAX_COLOURS else "")
         )
     return pixels.astype(np.float32)
 
 
-def count_channels(path: Path) -> int | None:
-    """Return the number of channels of a 2-D image file: 1 for grey, 3 for colour. Only the header of the file is read.
+def read_colours(path: Path, notices: list[str]) -> np.ndarray:
+    """Read a mask from a 2-D image file as its colours. A palette is converted to the colours that it shows.
 
     Args:
-        path: the file.
+        path: a PNG, JPEG, BMP or TIFF file.
+        notices: a short description of every conversion is appended to this list.
 
     Returns:
-        1 or 3; None if the header cannot be read.
+        (H, W) of grey values, or (H, W, 3) uint8 of red, green and blue. Grey values are not scaled.
+
+    Raises:
+        UserError: if the file is not a supported image file, is damaged or too large.
     """
-    try:
-        with Image.open(path, formats=FORMATS) as image:
-            return 1 if image.mode[0] in ("1", "L", "I", "F") and image.mode != "LAB" else 3
-    except (*_READ_ERRORS, Image.DecompressionBombError):
-        return None
+    image = _open(path, notices)
+    if image.mode.startswith(("I", "F")):
+        return np.asarray(image)
+    if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+        notices.append("alpha channel of a mask dropped")
+        image.info.pop("transparency", None)
+    return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+
+
+def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:
+    """Find out how many channels are needed to read 2-D image files without loss.
+
+    An image with a palette of greys, and a colour image whose three channels are equal, are grey. The pixels of colour
+    files are read until one of them is in colour; of the other files, only the header is read. An image of a single
+    colour says nothing, unless all images are so: then the way in which they are stored counts.
+
+    Args:
+        paths: the files. Those that cannot be read are left out.
+
+    Returns:
+        The number of channels, 1 or 3, and whether the channel of some files must be repeated. (1, False) if no file
+        can be read.
+    """
+    has_grey_files = has_colour_files = is_colour = is_grey = False
+    for path in paths:
+        try:
+            with Image.open(path, formats=FORMATS) as image:
+                if image.mode[0] in ("1", "L", "I", "F") and image.mode != "LAB":
+                    has_grey_files = True
+                    continue
+                has_colour_files = True
+                if is_colour:
+                    continue
+                pixels = np.asarray(image.convert("RGB"))
+        except (*_READ_ERRORS, Image.DecompressionBombError):
+            continue
+        is_colour = not (pixels == pixels[..., :1]).all()
+        is_grey |= not is_colour and pixels.min() < pixels.max()
+    needs_colour = is_colour or (has_colour_files and not is_grey and not has_grey_files)
+    return (3, has_grey_files) if needs_colour else (1, False)
 
 
 def _open(path: Path, notices: list[str]) -> Image.Image:

@@ -4,7 +4,7 @@ Three ways are tried: equal names, a rule that turns the name of each image into
 `im0001ah`, `Test_Image_1` and `mask_1`), and equal numbers (`img7` and `mask_007`). The way that pairs the most names
 is taken. If two rules pair the same mask with two images, nothing is guessed: both are returned as rivals. A way that
 pairs names with different numbers or with opposite words, such as `p1_visit1` and `p1_visit2` or `7_left` and
-`7_right`, is not taken at all (`contradict`).
+`7_right`, is not taken at all (`name_statements.contradict`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import NamedTuple
+
+from medfed.datasets.name_statements import contradict, says_more_than_kind, spell_sequences
 
 MASK_WORDS = (
     "mask", "masks", "segmentation", "seg", "segs", "label", "labels", "gt", "groundtruth", "ground_truth",
@@ -30,22 +31,6 @@ _DIGITS = re.compile(r"\d+")
 _TOKEN_START = re.compile(r"(?<=[_\-. ])")
 _CHANNEL = re.compile(r"_\d{4}")  # nnU-Net's ending of an image name: _0000 for the first channel
 _WITH_DIGITS = re.compile(rf"[_\-. ]?t[12]w?|{_CHANNEL.pattern}", re.IGNORECASE)
-_WORD_AND_NUMBER = re.compile(r"([^\W\d_]+)[_\-. ]*(\d+)")
-_WORD = re.compile(r"[^\W\d_]+")
-_CAPITAL_WITHIN_A_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_SEQUENCE = re.compile(r"(?<![^\W\d_])t[12]w?(?![^\W_])")  # T1 and T2 name a sequence; they count nothing
-# Words that exclude each other, by what they are about. Words of the same entry mean the same.
-_OPPOSITES = {
-    "side": ("left l os", "right r od"),  # os and od are the left and the right eye
-    "phase of the heart": ("ed diastole", "es systole"),
-    "treatment": ("pre", "post"),
-    "plane": ("ax axial tra", "sag sagittal", "cor coronal"),
-}
-_MEANINGS = {
-    word: (topic, words) for topic, choices in _OPPOSITES.items() for words in choices for word in words.split()
-}
-
-
 @dataclass(frozen=True)
 class NamePairs:
     """Which image belongs to which mask.
@@ -81,20 +66,6 @@ class _Rule(NamedTuple):
             return None
         start = starts[self.place]
         return name[:start] + self.new + name[start + len(self.old) :]
-
-
-class _Statements(NamedTuple):
-    """What the name of a file says about its content.
-
-    Args:
-        numbers: all numbers in the order of the name, without those of the sequences T1 and T2.
-        by_word: the numbers by the word before them: 1 for "visit" in `p3_visit1`.
-        meanings: by the topic, which of the words that exclude each other the name has.
-    """
-
-    numbers: tuple[int, ...]
-    by_word: Mapping[str, set[int]]
-    meanings: Mapping[str, set[str]]
 
 
 @dataclass
@@ -179,45 +150,9 @@ def pair_names(images: Collection[str], masks: Collection[str]) -> NamePairs:
     return NamePairs(best.image_of, best.second_masks)
 
 
-def contradict(image: str, mask: str) -> bool:
-    """Return whether two names say that an image and a mask are of different patients, visits, eyes or phases.
-
-    They do if the same word has different numbers (`p1_visit1` and `p1_visit2`), if other numbers differ (`7` and
-    `mask_8`; a number that only one name has is no difference), or if they have words that exclude each other (`7_left`
-    and `7_right`, `7_ed` and `7_es`). Upper and lower case, and zeros before a number, are not distinguished.
-
-    Args:
-        image: name of the image file without its suffix.
-        mask: name of the mask file without its suffix.
-    """
-    first, second = _statements(image), _statements(mask)
-    if any(first.by_word[word] != second.by_word[word] for word in first.by_word.keys() & second.by_word.keys()):
-        return True
-    if any(first.meanings[key] != second.meanings[key] for key in first.meanings.keys() & second.meanings.keys()):
-        return True
-    fewer, more = sorted((first.numbers, second.numbers), key=len)
-    rest = iter(more)
-    return not all(number in rest for number in fewer)  # `in` goes on where it has stopped: the order must be equal
-
-
 def are_channels(image: str, other: str) -> bool:
     """Return whether two names differ only in nnU-Net's number of the channel, such as a_0000 and a_0001."""
     return _CHANNEL.fullmatch(image[-5:]) is not None and image != other and image[:-5] == other[:-5]
-
-
-@lru_cache(maxsize=1 << 14)
-def _statements(name: str) -> _Statements:
-    """Return the numbers and the words in a name that may contradict those in another name."""
-    words = _CAPITAL_WITHIN_A_WORD.sub(" ", name).casefold()
-    by_word: dict[str, set[int]] = {}
-    for word, number in _WORD_AND_NUMBER.findall(words):
-        by_word.setdefault(word, set()).add(int(number))
-    meanings: dict[str, set[str]] = {}
-    for word in _WORD.findall(words):
-        if word in _MEANINGS:
-            topic, meaning = _MEANINGS[word]
-            meanings.setdefault(topic, set()).add(meaning)
-    return _Statements(tuple(map(int, _DIGITS.findall(_SEQUENCE.sub("", words)))), by_word, meanings)
 
 
 def _has_contradiction(trial: _Trial) -> bool:
@@ -260,8 +195,9 @@ def _pair_by_rule(images: Collection[str], masks: Collection[str]) -> list[_Tria
             continue
         trial = _Trial()
         for image in images:
-            partner = by_name.get(rule.apply(image.casefold()) or "")
-            if partner is not None and partner not in trial.image_of:
+            name = image.casefold()
+            partner = by_name.get(rule.apply(name) or "")
+            if partner is not None and partner not in trial.image_of and _keeps_the_case(rule, name):
                 trial.image_of[partner] = image
         trials.append(trial)
     return sorted(trials, key=lambda trial: -len(trial.image_of))
@@ -284,6 +220,28 @@ def _rules(image: str, mask: str) -> Iterator[_Rule]:
         numbers = [_DIGITS.findall(part) for part in (rule.old, rule.new)]
         if numbers[0] == numbers[1] or not all(numbers):
             yield rule
+
+
+def _keeps_the_case(rule: _Rule, name: str) -> bool:
+    """Return whether a rule leaves something in a name that says which case it is.
+
+    A rule that turns `anna_t1` and `anna_t2` into `bert_t1` and `bert_t2` leaves only the names of sequences, and so it
+    exchanges the patient. Words for a mask can be exchanged: `img_left` may belong to `mask_left`.
+
+    Args:
+        rule: a rule that fits the name.
+        name: name of an image in lower case.
+    """
+    if not rule.old.strip("_-. ") or rule.new.strip("_-. ") in ("", *MASK_WORDS):
+        return True
+    if rule.place == "start":
+        rest = name[len(rule.old) :]
+    elif rule.place == "end":
+        rest = name[: len(name) - len(rule.old)]
+    else:
+        start = [match.start() for match in _TOKEN_START.finditer(name)][int(rule.place)]
+        rest = name[:start] + " " + name[start + len(rule.old) :]
+    return says_more_than_kind(rest)
 
 
 def _common_start(first: str, second: str) -> int:
@@ -333,9 +291,10 @@ def _varying_numbers(names: Collection[str]) -> dict[tuple[int, ...], str]:
 
     The result is empty if the names differ in something else than numbers, or if two names have the same numbers.
     """
-    if len({_DIGITS.sub("#", name.casefold()) for name in names}) != 1 or len(names) < 2:
+    counts = [spell_sequences(name) for name in names]
+    if len({_DIGITS.sub("#", name) for name in counts}) != 1 or len(names) < 2:
         return {}
-    rows = [tuple(map(int, _DIGITS.findall(name))) for name in names]
+    rows = [tuple(map(int, _DIGITS.findall(name))) for name in counts]
     varying = [column for column, values in enumerate(zip(*rows)) if len(set(values)) > 1]
     by_number = {tuple(row[column] for column in varying): name for row, name in zip(rows, names)}
     return by_number if len(by_number) == len(names) else {}

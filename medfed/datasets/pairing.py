@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from medfed.core.errors import UserError
-from medfed.datasets import file_names
+from medfed.datasets import file_names, pairing_messages
 from medfed.datasets.file_names import stem_of
-from medfed.datasets.name_pairs import are_channels, contradict, pair_names, split_names
+from medfed.datasets.name_pairs import pair_names, split_names
+from medfed.datasets.name_statements import contradict
 from medfed.datasets.reading import suffix
 
 Problems = list[str]  # one sentence each
@@ -57,7 +58,9 @@ class Found:
         self.patients.update({f"{name}/{case}": patient for case, patient in inner.patients.items()})
 
 
-def pair_two_folders(images: Path, masks: Path, names: NameSettings | None = None) -> Found:
+def pair_two_folders(
+    images: Path, masks: Path, names: NameSettings | None = None, is_case: bool = False
+) -> Found:
     """Pair the images in one folder with the masks in another folder: `images/NAME.ext` with `masks/NAME.ext2`.
 
     Here NAME is any name, and ext and ext2 are supported suffixes. A mask may also be called NAME_mask,
@@ -68,6 +71,7 @@ def pair_two_folders(images: Path, masks: Path, names: NameSettings | None = Non
         images: folder of the images.
         masks: folder of the masks.
         names: the patterns of the file names. None finds them out, and no message recommends a setting.
+        is_case: whether the folders may belong to a single case, as for `pair_in_one_folder`.
     """
     suggest_keys = names is not None
     names = names or NameSettings()
@@ -76,8 +80,10 @@ def pair_two_folders(images: Path, masks: Path, names: NameSettings | None = Non
         listing = file_names.list_folder(folder, names.ignored_names)
         files, duplicates = _by_name(listing.files, pattern)
         by_name.append(files)
-        problems += [*file_names.unsupported_problems(listing), *duplicates]
-    return _pair(by_name[0], by_name[1], problems, images, masks, suggest_keys)
+        problems += [*file_names.unsupported_problems(listing, suggest_keys), *duplicates]
+    if is_case and not problems and (found := _pair_only_case(by_name[0], by_name[1])):
+        return found
+    return pair_files(by_name[0], by_name[1], problems, images, masks, suggest_keys)
 
 
 def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False) -> Found:
@@ -90,22 +96,20 @@ def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False)
         folder: folder of the images and masks.
         names: the patterns of the file names.
         is_case: whether the folder may belong to a single case. If it does, its only image and its only mask need no
-            similar names, but their names must not contradict each other (`name_pairs.contradict`).
+            similar names, but their names must not contradict each other (`name_statements.contradict`).
     """
     listing = file_names.list_folder(folder, names.ignored_names)
     images, masks = _split_files(listing.files, names)
-    if pairs_of_endings := _same_name_twice(images, masks):
+    if pairs_of_endings := pairing_messages.same_name_twice(images, masks):
         return Found({}, [pairs_of_endings])
     images_by_name, problems = _by_name(images, names.image_name)
     masks_by_name, mask_problems = _by_name(masks, names.mask_name)
-    problems = [*file_names.unsupported_problems(listing), *problems, *mask_problems]
-    if is_case and len(images_by_name) == len(masks_by_name) == 1 and not problems:
-        (name, image), (mask_name, mask) = *images_by_name.items(), *masks_by_name.items()
-        if not contradict(name, mask_name):
-            return Found({name: (image, mask)})
+    problems = [*file_names.unsupported_problems(listing, True), *problems, *mask_problems]
+    if is_case and not problems and (found := _pair_only_case(images_by_name, masks_by_name)):
+        return found
     if len(images_by_name) > 1 and not masks_by_name and not problems:
-        return Found({}, [_no_mask_word(folder, images_by_name)])
-    return _pair(images_by_name, masks_by_name, problems, folder, folder, suggest_keys=True)
+        return Found({}, [pairing_messages.no_mask_word(folder, images_by_name)])
+    return pair_files(images_by_name, masks_by_name, problems, folder, folder, suggest_keys=True)
 
 
 def find_case_files(
@@ -249,16 +253,39 @@ def _by_name(paths: Sequence[Path], pattern: str | None) -> tuple[dict[str, Path
     return by_name, problems
 
 
-def _pair(
+def _pair_only_case(images: Mapping[str, Path], masks: Mapping[str, Path]) -> Found | None:
+    """Pair the only image and the only mask of a case, whatever their names; None for other numbers of files.
+
+    Several masks of a single image are a problem, because it is not known what each of them shows.
+    """
+    if len(images) != 1 or not masks:
+        return None
+    (name, image), = images.items()
+    if len(masks) == 1:
+        (mask_name, mask), = masks.items()
+        return None if contradict(name, mask_name) else Found({name: (image, mask)})
+    if pair_names(images, masks).image_of:
+        return None
+    return Found({}, [pairing_messages.several_masks(image, list(masks.values()))])
+
+
+def pair_files(
     images: Mapping[str, Path], masks: Mapping[str, Path], problems: Problems, image_folder: Path, mask_folder: Path,
     suggest_keys: bool,
 ) -> Found:
-    """Pair images and masks by their names; every file without a counterpart gives a problem."""
+    """Pair images and masks by their names; every file without a counterpart gives a problem.
+
+    Args:
+        images, masks: the files, or folders of DICOM slices, by the names of their cases.
+        problems: problems that were found before; they come first in the result.
+        image_folder, mask_folder: the folders that hold them, for the sentences about them.
+        suggest_keys: whether the sentences may recommend settings.
+    """
     result = pair_names(images, masks)
     if result.rivals:
-        return Found({}, [*problems, _rivals(result.rivals, images, masks)])
+        return Found({}, [*problems, pairing_messages.rivals(result.rivals, images, masks)])
     if images and masks and not result.image_of and suggest_keys:
-        return Found({}, [*problems, _no_pair(images, masks, image_folder, mask_folder)])
+        return Found({}, [*problems, pairing_messages.no_pair(images, masks, image_folder, mask_folder)])
     leave_out = ", or leave it out with data.ignored_names" if suggest_keys else ""
     second = {mask for masks_of_one in result.second_masks for mask in masks_of_one[:2]}
     mask_of = {image: mask for mask, image in result.image_of.items()}
@@ -275,63 +302,3 @@ def _pair(
         for name, path in masks.items() if name not in result.image_of and name not in second
     ]
     return Found({name: (path, masks[mask_of[name]]) for name, path in images.items() if name in mask_of}, problems)
-
-
-def _no_pair(images: Mapping[str, Path], masks: Mapping[str, Path], image_folder: Path, mask_folder: Path) -> str:
-    """Return the problem that no image has a name that belongs to a mask."""
-    image, mask = (next(iter(group.values())).name for group in (images, masks))
-    return (
-        f"{image_folder}: none of the {len(images)} images (such as {image}) has a name that belongs to one of the "
-        f"{len(masks)} masks (such as {mask}) in {mask_folder}; set data.image_name and data.mask_name, such as '*_T2' "
-        "and '*_seg', or write the pairs into a table (data.datalist)"
-    )
-
-
-def _rivals(rivals: Sequence[tuple[str, str, str]], images: Mapping[str, Path], masks: Mapping[str, Path]) -> str:
-    """Return the problem that two images may belong to the same mask."""
-    mask, first, second = rivals[0]
-    n = len({rival[0] for rival in rivals})
-    first, second = sorted((first, second))
-    kind = "two channels of a case" if are_channels(first, second) else "two images"
-    pattern = f"*{first[_common(first, second):]}"
-    if "*" == pattern or first[: _common(first, second)] == "":
-        pattern = first
-    return (
-        f"{masks[mask]}: {kind}, {images[first].name} and {images[second].name}, may belong to this mask"
-        f"{f' (and so for {n - 1} more masks)' if n > 1 else ''}; expected one image per mask; choose the image with "
-        f"data.image_name, such as '{pattern}'"
-    )
-
-
-def _common(first: str, second: str) -> int:
-    """Return the length of the common start of two names, up to the last separator in it."""
-    n = next((i for i, (a, b) in enumerate(zip(first, second)) if a != b), min(len(first), len(second)))
-    return max((i for i in range(n + 1) if first[i : i + 1] in ("_", "-", ".", " ")), default=n)
-
-
-def _same_name_twice(images: Sequence[Path], masks: Sequence[Path]) -> str:
-    """Return the problem that every image exists with two suffixes, one of which may be the mask; "" if not."""
-    endings: dict[str, set[str]] = {}
-    for path in images:
-        endings.setdefault(stem_of(path), set()).add(suffix(path) or "")
-    kinds = {tuple(sorted(both)) for both in endings.values()}
-    if masks or len(kinds) != 1 or len(both := next(iter(kinds))) != 2:
-        return ""
-    first = images[0]
-    return (
-        f"{first.parent}: every name exists as {both[0]} and as {both[1]}, such as {stem_of(first)}; which of them are "
-        f"the masks? set data.mask_name: '*{both[1]}' or '*{both[0]}'"
-    )
-
-
-def _no_mask_word(folder: Path, images: Mapping[str, Path]) -> str:
-    """Return the problem that no file in a folder is recognised as a mask."""
-    ordered = sorted(images)[:100]
-    example = next(((a, b) for a in ordered for b in ordered if a != b and b.startswith(a)
-                    and not (a[-1:].isdigit() and b[len(a)].isdigit())), None)  # fmt: skip
-    found = f"such as {images[example[0]].name} and {images[example[1]].name}" if example else f"such as {ordered[0]}"
-    pattern = f"*{example[1][len(example[0]):]}" if example else "*_gland"
-    return (
-        f"{folder}: found {len(images)} image files ({found}), and none has a name of a mask (NAME_mask, NAME_seg, "
-        f"NAME_label, mask_NAME); which files are the masks? set data.mask_name, such as '{pattern}'"
-    )

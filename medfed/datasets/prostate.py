@@ -42,8 +42,9 @@ class Prostate(Dataset):
         "Lemaitre et al., Computers in Biology and Medicine 2015 (I2CVB); Litjens et al., Medical Image Analysis 2014 "
         "(PROMISE12).",
         how_to_get="Follow the download link on https://liuquande.github.io/SAML/ and unpack it so that the six "
-        "folders lie in data/prostate; then run `python -m medfed.data check data/prostate`. Without it, `if_missing: "
-        "phantom` makes a synthetic phantom.",
+        "folders lie in data/prostate; then run `python -m medfed.data check data/prostate`. The command "
+        "`python -m medfed.data prepare prostate SOURCE... data/prostate` makes these folders from the downloads of "
+        "the three sources. Without them, `if_missing: phantom` makes a synthetic phantom.",
         layout="ROOT/SITE/CaseNN.nii.gz with ROOT/SITE/CaseNN_segmentation.nii.gz, SITE one of "
         + ", ".join(" or ".join(names) for names in SITES.values()),
     )

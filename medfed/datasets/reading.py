@@ -20,7 +20,7 @@ from monai.transforms import ResampleToMatch
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.datasets import image_files, volumes
+from medfed.datasets import grids, image_files, volumes
 
 SUFFIXES = (*volumes.SUFFIXES, *image_files.SUFFIXES)
 SPACING_TOLERANCE_MM = 1e-3
@@ -78,7 +78,7 @@ def read_image(
         UserError: if the file is missing, empty or damaged, has an unsupported format or another number of channels, or
             contains NaN or infinite values.
     """
-    _check_exists(path)
+    check_exists(path)
     if is_2d_image_file(path):
         hint = _SET_WHITE if suggest_keys else f"save it as 8-bit {'RGB' if channels == 3 else 'grey'}"
         image = MetaTensor(torch.from_numpy(image_files.read_image_file(path, intensity_max, notices, hint))[..., None])
@@ -87,6 +87,24 @@ def read_image(
         image = volumes.read_volume(path)
         if image.shape[-1] == 1:
             notices.append("only one slice")
+    return check_image(path, image, channels, notices, suggest_keys)
+
+
+def check_image(
+    path: Path, image: MetaTensor, channels: int, notices: list[str], suggest_keys: bool = False
+) -> MetaTensor:
+    """Check the number of channels and the intensities of an image, and return the image.
+
+    Args:
+        path: the image file, for the error message.
+        image: (C, H, W, D) float32.
+        channels: the expected number of channels C.
+        notices: "constant image" is appended to this list if all voxels are equal.
+        suggest_keys: whether error messages may recommend the config key data.image_channels.
+
+    Raises:
+        UserError: if the image has another number of channels, or contains NaN or infinite values.
+    """
     if len(image) != channels:
         hint = ", or set data.image_channels" if suggest_keys else ""
         raise UserError(
@@ -123,7 +141,9 @@ def read_mask(
     return to_structures(path, read_labels(path, notices), labels, structures, hint)
 
 
-def read_labels(path: Path, notices: list[str], threshold: float | None = None) -> MetaTensor:
+def read_labels(
+    path: Path, notices: list[str], threshold: float | None = None, two_colours: bool = False, hint: str = ""
+) -> MetaTensor:
     """Read the whole numbers that a mask file stores, without assigning them to structures.
 
     Args:
@@ -131,6 +151,8 @@ def read_labels(path: Path, notices: list[str], threshold: float | None = None) 
         notices: short descriptions of conversions and unusual properties are appended to this list.
         threshold: for masks with soft edges: values above the threshold become 1, all other values 0. None keeps the
             stored values, which must be whole numbers.
+        two_colours: True reads a 2-D image file of exactly two colours, of which one is black, as the values 0 and 255.
+        hint: advice to the user about the colours, with which the message ends if a 2-D image file stores a few.
 
     Returns:
         (1, H, W, D) float32 of whole numbers.
@@ -139,9 +161,10 @@ def read_labels(path: Path, notices: list[str], threshold: float | None = None) 
         UserError: if the file is missing or damaged, stores colours, or has fractional values although `threshold` is
             None.
     """
-    _check_exists(path)
+    check_exists(path)
     if is_2d_image_file(path):
-        mask = MetaTensor(torch.from_numpy(image_files.read_label_file(path, notices))[None, ..., None])
+        labels = image_files.read_label_file(path, notices, two_colours, hint)
+        mask = MetaTensor(torch.from_numpy(labels)[None, ..., None])
     else:
         mask = volumes.read_volume(path)
     if len(mask) > 1:
@@ -294,6 +317,27 @@ def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: Me
     return MetaTensor(_plain(resampled).to(torch.uint8), affine=image.affine, meta=_values_of(mask))
 
 
+def reorder_mask(image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
+    """Exchange and reverse the axes of a mask if it then has the voxels of its image; else return it unchanged.
+
+    Programs write the rows of a volume in different orders: dcm2niix reverses those of a DICOM series, for example.
+    The affines of both files say which voxels coincide, so that nothing is interpolated.
+
+    Args:
+        image: (C, H, W, D) with its affine.
+        mask: (S, H, W, D) of 0 and 1 with its affine.
+        notices: a short description is appended to this list if the mask changes.
+    """
+    grid = image.affine.numpy()
+    if np.allclose(mask.affine.numpy(), grid, atol=SPACING_TOLERANCE_MM):
+        return mask
+    reordered = grids.reorder_axes(_plain(mask).numpy(), mask.affine.numpy(), tuple(image.shape[1:]), grid)
+    if reordered is None:
+        return mask
+    notices.append("axes of the mask reordered as in its image")
+    return MetaTensor(torch.from_numpy(reordered.copy()), affine=image.affine, meta=_values_of(mask))
+
+
 def format_values(values: Sequence[int]) -> str:
     """Return whole numbers as text, such as "0, 128, 255".
 
@@ -351,8 +395,15 @@ def _match_channels(
     return image
 
 
-def _check_exists(path: Path) -> None:
-    """Raise UserError unless a file exists, is not empty, can be opened, and has a supported format by its name."""
+def check_exists(path: Path) -> None:
+    """Check that a file exists, is not empty, can be opened, and has a supported format by its name.
+
+    Args:
+        path: the image file or mask file.
+
+    Raises:
+        UserError: if one of these is not so.
+    """
     if not path.is_file():
         raise UserError(
             f"{path}: the file does not exist; add it, or remove this case from the dataset"
@@ -366,7 +417,8 @@ def _check_exists(path: Path) -> None:
         raise UserError(f"{path}: the file is empty (0 bytes); copy it again from its source")
     if start[128:] == b"DICM":
         raise UserError(
-            f"{path}: this is a DICOM file; expected one file per volume; convert the series to NIfTI (with dcm2niix)"
+            f"{path}: this is a DICOM file; expected one file per volume; put "
+            "the files of its series into a folder, or convert them to NIfTI (with dcm2niix)"
         )
     if suffix(path) is None:
         raise UserError(

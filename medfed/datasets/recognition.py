@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields
 from itertools import groupby
 from pathlib import Path
@@ -45,6 +46,36 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
         if recognised:
             return recognised.popitem()[1]
     raise UserError(f"{root}: the files fit no known dataset; choose one with --dataset NAME")
+
+
+def block_for(root: Path, name: str | None, overrides: Iterable[str]) -> dict[str, str]:
+    """Return the first keys of the block `data` for a folder or datalist for which the user gives further settings.
+
+    No file is opened, and the folder is not searched for a layout, because a setting may be needed to understand it.
+
+    Args:
+        root: folder of the dataset, or a datalist.
+        name: name of the dataset. None takes `folder_classes` if all settings belong to it and the folder looks like
+            one with classes, and otherwise `folder`.
+        overrides: the settings that the user gives, such as "data.mask_threshold=128".
+
+    Returns:
+        The keys `name`, `root`, and for a datalist `datalist`.
+
+    Raises:
+        UserError: if there is no such folder or datalist.
+    """
+    if root.is_file() and root.suffix.lower() in datalists.SUFFIXES:
+        name = registry.name_of("datasets", type(_from_datalist(root, name)))
+        return {"name": name, "root": str(root.parent), "datalist": root.name}
+    if not root.is_dir():
+        raise UserError(f"{root}: this is not a folder; expected a folder that contains one folder per site")
+    if name is None:
+        classes = registry.resolve("datasets", "folder_classes")
+        keys = {override.partition("=")[0].strip().removeprefix("data.") for override in overrides}
+        has_keys = keys <= {field.name for field in fields(classes)}
+        name = "folder_classes" if has_keys and classes.recognise(root) else "folder"
+    return {"name": name, "root": str(root)}
 
 
 def _from_datalist(path: Path, name: str | None) -> Dataset:

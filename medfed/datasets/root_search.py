@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.datasets.datalists import read_msd
 from medfed.datasets.file_names import Listing, count_images, list_folder
+from medfed.datasets.folder_questions import (
+    fixed_names,
+    folders_by_files,
+    has_word,
+    holds_a_mask,
+    share_names,
+    sites_in_two_folders,
+)
 from medfed.datasets.pairing import Found, NameSettings
 from medfed.datasets.site_search import (
     IMAGE_FOLDERS,
@@ -15,9 +24,7 @@ from medfed.datasets.site_search import (
     Roles,
     find_pairs,
     find_roles,
-    holds_a_mask,
     pair_folders,
-    share_names,
 )
 
 
@@ -38,7 +45,8 @@ def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Rol
     """
     listing = list_folder(root, names.ignored_names)
     roles = _root_roles(listing, names)
-    inner = [list_folder(path, names.ignored_names) for path in (roles.images, roles.masks) if path]
+    both = (roles.images, roles.masks) if roles else folders_by_files(listing, names) or ()
+    inner = [list_folder(path, names.ignored_names) for path in both if path]
     is_site = any(content.files for content in inner) or (bool(inner) and not any(content.folders for content in inner))
     if listing.files and not is_site and not roles:
         is_site = not any(count_images(path, names.ignored_names) for path in listing.folders.values())
@@ -46,23 +54,37 @@ def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Rol
         what = f"the folders {' and '.join(content.folder.name for content in inner)}" if inner else "image files"
         raise UserError(
             f"{root}: this folder holds {what}, so it looks like a single site; expected a folder that contains one "
-            f"folder per site; give {_parent(root)} instead, with the folders of the other sites in it"
+            f"folder per site; give {_parent(root)} instead, with the folders of the other sites in it; if the images "
+            "of several sites are mixed here, list them with their sites in a table (data.datalist)"
         )
-    question = roles.question or ("" if roles else _twin_folders(listing, names))
+    question = roles.question
+    if not roles:
+        question = _twin_folders(listing, names) or _sites_in_two_folders(listing, names)
     if question:
         raise UserError(f"{root}: {question}")
     if roles.images and roles.masks:
         _refuse_other_folders(root, listing, roles, names)
-    if ask and len(listing.folders) > 1 and all(name.casefold() in PARTS for name in listing.folders):
-        raise UserError(
-            f"{root}: found the folders {' and '.join(listing.folders)}, which look like parts of a split; expected "
-            "one folder per site; put the parts into the folder of their site, or list the images in a datalist "
-            f"(data.datalist) with the columns site and split; if they are sites, set data.sites: "
-            f"[{', '.join(listing.folders)}]"
-        )
-    if ask and not roles and len(listing.folders) == 1:
-        _ask_about_only_folder(root, next(iter(listing.folders.values())), names)
+    if ask:
+        refuse_parts(root, listing.folders)
+    if ask and not roles and not listing.files:
+        _refuse_folder_around_sites(root, listing, names)
     return roles
+
+
+def refuse_parts(root: Path, folders: Iterable[str]) -> None:
+    """Raise UserError if the folders where sites are expected are called as the parts of a split: "train" and "test".
+
+    Args:
+        root: the folder that contains them.
+        folders: their names.
+    """
+    parts = list(folders)
+    if len(parts) > 1 and all(name.casefold() in PARTS for name in parts):
+        raise UserError(
+            f"{root}: found the folders {' and '.join(parts)}, which look like parts of a split; expected one folder "
+            "per site; put the parts into the folder of their site, or list the images in a datalist (data.datalist) "
+            f"with the columns site and split; if they are sites, set data.sites: [{', '.join(parts)}]"
+        )
 
 
 def pair_inner_folder(images: Path, masks: Path, name: str, names: NameSettings) -> Found:
@@ -102,19 +124,41 @@ def _refuse_other_folders(root: Path, listing: Listing, roles: Roles, names: Nam
             )
 
 
-def _ask_about_only_folder(root: Path, only: Path, names: NameSettings) -> None:
-    """Raise UserError if the folders in the only folder in `root` look like sites: they hold folders of masks."""
-    content = list_folder(only, names.ignored_names)
-    sites = [
-        path.name for path in content.folders.values() if find_roles(list_folder(path), names).masks
-        and path.name.casefold() not in PARTS
-    ]  # fmt: skip
-    if len(sites) > 1 and not content.files and not find_roles(content, names):
+def _refuse_folder_around_sites(root: Path, listing: Listing, names: NameSettings) -> None:
+    """Raise UserError if a single folder in `root` holds images, and the folders in it look like sites.
+
+    They look like sites if they hold a folder of masks or more than one pair. They may also lie some folders deeper,
+    as in `data/train/SITE`.
+    """
+    outer, content = root, listing
+    while len(holders := [path for path in content.folders.values() if count_images(path, names.ignored_names)]) == 1:
+        outer, content = holders[0], list_folder(holders[0], names.ignored_names)
+        if content.files or find_roles(content, names):
+            return
+    if outer == root or folders_by_files(content, names):
+        return
+    if len(holders) > 1 and all(path.name.casefold() in PARTS for path in holders):
+        if any(_looks_like_sites(list_folder(path, names.ignored_names), names) for path in holders):
+            refuse_parts(outer, (path.name for path in holders))
+        return
+    if sites := _looks_like_sites(content, names):
+        only = next(path for path in (outer, *outer.parents) if path.parent == root)
         raise UserError(
-            f"{root}: the folder {only.name} is the only one in it, and {sites[0]} and {sites[1]} in {only.name} look "
-            f"like sites; expected the folder that contains the folders of the sites; give {only} instead; if "
-            f"{only.name} is one site with folders of patients, set data.sites: [{only.name}]"
+            f"{root}: the folder {only.name} is the only one in it that holds images, and {sites[0]} and {sites[1]} in "
+            f"{outer.relative_to(root)} look like sites; expected the folder that contains the folders of the sites; "
+            f"give {outer} instead; if {only.name} is one site with folders of patients, set data.sites: [{only.name}]"
         )
+
+
+def _looks_like_sites(content: Listing, names: NameSettings) -> list[str]:
+    """Return the names of the folders in a folder that look like sites, if there are at least two; otherwise []."""
+    if content.files or find_roles(content, names):
+        return []
+    sites = [
+        path.name for path in content.folders.values() if path.name.casefold() not in PARTS
+        and (find_roles(list_folder(path, names.ignored_names), names).masks or len(find_pairs(path, names).pairs) > 1)
+    ]  # fmt: skip
+    return sites if len(sites) > 1 else []
 
 
 def _twin_folders(listing: Listing, names: NameSettings) -> str:
@@ -123,6 +167,8 @@ def _twin_folders(listing: Listing, names: NameSettings) -> str:
         return ""
     first, second = (list_folder(path, names.ignored_names) for path in listing.folders.values())
     if first.files or second.files or len(first.folders) < 2 or set(first.folders) != set(second.folders):
+        return ""
+    if any(map(has_word, first.folders)) or any(list_folder(path).folders for path in first.folders.values()):
         return ""
     if find_roles(first, names) or not all(share_names([first.folders[name], second.folders[name]])
                                            for name in first.folders):  # fmt: skip
@@ -133,8 +179,21 @@ def _twin_folders(listing: Listing, names: NameSettings) -> str:
     return (
         f"found {a}/ and {b}/, both with the folders {c}/ and {d}/ and files of the same names; which holds the images "
         f"and which the masks? set data.image_folders and data.mask_folders: if {a} and {b} are the sites, such as "
-        f"[{c}] and [{d}]; if {c} and {d} are the sites, such as [{a}] and [{b}]; if {c} and {d} are classes, use the "
-        "dataset folder_classes (check it with --dataset folder_classes)"
+        f"[{c}] and [{d}]; if {c} and {d} are the sites, such as [{a}] and [{b}]"
+        f"{fixed_names(list(first.folders.values()))}; if {c} and {d} are classes, use the dataset folder_classes "
+        "(check it with --dataset folder_classes)"
+    )
+
+
+def _sites_in_two_folders(listing: Listing, names: NameSettings) -> str:
+    """Return the problem that a site has a folder of images and one of masks directly in `root`; "" if not."""
+    both = sites_in_two_folders(name for name, path in listing.folders.items() if list_folder(path).files)
+    if both is None or any(find_pairs(listing.folders[name], names).pairs for name in both[:2]):
+        return ""
+    images, masks, site = both
+    return (
+        f"found {images}/ and {masks}/, which look like the images and masks of a site; expected one folder per site; "
+        f"move them to {site}/images and {site}/masks, or list the images in a table (data.datalist)"
     )
 
 

@@ -7,14 +7,18 @@ files are read. What could mean two things is never guessed: the result is then 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
+from medfed.datasets import folder_questions
 from medfed.datasets.datalists import read_msd
-from medfed.datasets.file_names import Listing, count_images, list_folder, stem_of
-from medfed.datasets.name_pairs import mask_base, split_names
+from medfed.datasets.file_names import Listing, count_images, list_folder, outline_files, stem_of, unsupported_problems
+from medfed.datasets.folder_questions import which_holds
+from medfed.datasets.name_pairs import pair_names
 from medfed.datasets.pairing import Found, NameSettings, pair_in_one_folder, pair_two_folders
+from medfed.datasets.reading import suffix
 
 IMAGE_FOLDERS = ("images", "imgs", "img", "image", "imagestr")  # usual names, lower case
 MASK_FOLDERS = (
@@ -56,13 +60,21 @@ def find_pairs(folder: Path, names: NameSettings, depth: int = 0) -> Found:
         The pairs by the name of the case: the name of the image file, or of the folder if this folder holds a single
         pair. Names of inner folders come before it, as in "train/a".
     """
+    found = _find_pairs(folder, names, depth)
+    if depth == 0 and not found.pairs and not found.problems:
+        found.problems = _unsupported_inside(folder, names)
+    return found
+
+
+def _find_pairs(folder: Path, names: NameSettings, depth: int) -> Found:
+    """Find the pairs as `find_pairs` does."""
     listing = list_folder(folder, names.ignored_names)
     roles = find_roles(listing, names)
     if found := read_msd(folder, names.ignored_names):
         return found
-    if roles.images and roles.masks and not roles.question:
-        return pair_folders(roles.images, roles.masks, names)
     is_case = depth > 0 and not _is_part(folder.name)
+    if roles.images and roles.masks and not roles.question:
+        return pair_folders(roles.images, roles.masks, names, is_case)
     in_folder = pair_in_one_folder(folder, names, is_case) if listing.files else None
     if in_folder and (not roles or (in_folder.pairs and not in_folder.problems)):
         in_folder.problems += _folders_beside_files(listing, names)
@@ -70,7 +82,9 @@ def find_pairs(folder: Path, names: NameSettings, depth: int = 0) -> Found:
     if roles.question:
         return Found({}, [f"{folder}: {roles.question}"])
     if roles.masks:
-        return pair_folders(folder, roles.masks, names)
+        return pair_folders(folder, roles.masks, names, is_case)
+    if not roles and (both := folder_questions.folders_by_files(listing, names)):
+        return pair_folders(*both, names)
     if not listing.folders or depth == MAX_DEPTH:
         return Found()
     return _pair_case_folders(listing, names, depth)
@@ -89,60 +103,22 @@ def find_roles(listing: Listing, names: NameSettings) -> Roles:
         return Roles()
     for role, folders in (("images", images), ("masks", masks)):
         if len(folders) > 1:
-            listed = " and ".join(f"{path.name}/" for path in folders)
-            return Roles(question=f"found {listed}; which holds the {role}? set data.{role[:-1]}_folders, such as "
-                                  f"[{folders[0].name}]")  # fmt: skip
+            return Roles(question=which_holds(role, folders, folders[0]))
     if images and masks:
         return Roles(images[0], masks[0], _second_masks(listing, images[0], masks[0], names))
     if masks and listing.files:  # the images lie beside the folder of the masks
         return Roles(None, masks[0])
-    known, missing = ("images", "masks") if images else ("masks", "images")
+    missing = "masks" if images else "images"
     (folder,) = images or masks
     others = [path for path in listing.folders.values() if path != folder and count_images(path, names.ignored_names)]
     if not others:
         found = f"found only the folder {folder.name}/; expected a folder of {missing} too"
-        return Roles(question=f"{found}; add it, or set data.{missing[:-1]}_folders if it has an unusual name")
-    listed = " and ".join(sorted(f"{path.name}/" for path in (folder, *others)))
-    return Roles(question=f"found {listed}; which holds the {missing}? set data.{missing[:-1]}_folders, such as "
-                          f"[{others[0].name}]")  # fmt: skip
-
-
-def describe(folders: Mapping[str, Path], names: NameSettings) -> str:
-    """Return what folders contain, such as "a/ (40 images) and b/ (40 images)"; at most four are listed.
-
-    Args:
-        folders: the folders by name.
-        names: the names that the user has set.
-    """
-    counts = {name: count_images(path, names.ignored_names) for name, path in folders.items()}
-    listed = [f"{name}/ ({n} image{'' if n == 1 else 's'})" for name, n in list(counts.items())[:4]]
-    if len(counts) > 4:
-        return f"{', '.join(listed[:3])} and {len(counts) - 3} more folders"
-    return " and ".join(listed)
-
-
-def share_names(folders: Sequence[Path]) -> bool:
-    """Return whether two of the folders have image files of the same names, at least half of those of the smaller one.
-
-    A word such as `_mask` in a name does not count, and nnU-Net's ending `_0000` does not either.
-
-    Args:
-        folders: folders with image files.
-    """
-    stems = [{_plain(stem_of(path)) for path in list_folder(folder).files} for folder in folders]
-    return any(
-        len(first & second) * 2 >= min(len(first), len(second)) > 0
-        for index, first in enumerate(stems) for second in stems[:index]
-    )
-
-
-def holds_a_mask(folder: Path) -> bool:
-    """Return whether a folder has a file with the name of a mask; then it is more likely the folder of a case.
-
-    Args:
-        folder: a folder with image files.
-    """
-    return bool(split_names([stem_of(path) for path in list_folder(folder).files])[1])
+        return Roles(question=f"{found}; add it, or set data.{missing[:-1]}_folders if it has an unusual name"
+                     + folder_questions.OR_TABLE)
+    unreadable = "" if count_images(folder, names.ignored_names) else outline_files(folder)
+    note = f" ({folder.name}/ holds {unreadable}, which are no masks; masks are image files)" if unreadable else ""
+    in_order = sorted((folder, *others), key=lambda path: path.name)
+    return Roles(question=which_holds(missing, in_order, others[0]) + note + folder_questions.OR_TABLE)
 
 
 def _is_part(name: str) -> bool:
@@ -159,10 +135,29 @@ def _second_masks(listing: Listing, images: Path, masks: Path, names: NameSettin
     if names.mask_folders or not others or not (n_images := count_images(images, names.ignored_names)):
         return ""
     for other in others:
-        if count_images(other, names.ignored_names) >= n_images == len(pair_folders(images, other, names).pairs):
-            return (f"found {masks.name}/ and {other.name}/; which holds the masks? set data.mask_folders, such as "
-                    f"[{other.name}]")  # fmt: skip
+        content = list_folder(other, names.ignored_names)
+        files = (*content.files, *content.unsupported)
+        if len(files) >= n_images:
+            is_second = len(pair_names(_stems(list_folder(images, names.ignored_names).files), _stems(files)).image_of)
+        else:
+            is_second = count_images(other, names.ignored_names) and len(pair_folders(images, other, names).pairs)
+        if is_second == n_images:
+            endings = sorted({path.suffix for path in content.unsupported})
+            unreadable = f" ({' and '.join(endings)} files in {other.name}/ cannot be read; convert them)"
+            return which_holds("masks", (masks, other), other) + (unreadable if endings else "")
     return ""
+
+
+def _stems(files: Sequence[Path]) -> list[str]:
+    """Return the names of files without their suffixes, each once."""
+    return list(dict.fromkeys(stem_of(path) if suffix(path) else path.stem for path in files))
+
+
+def _unsupported_inside(folder: Path, names: NameSettings) -> list[str]:
+    """Return the problems with the formats of the files in a folder, or in the folders inside it."""
+    listing = list_folder(folder, names.ignored_names)
+    inner = [problem for path in listing.folders.values() for problem in _unsupported_inside(path, names)]
+    return [*unsupported_problems(listing, suggest_keys=True), *inner]
 
 
 def _folders_beside_files(listing: Listing, names: NameSettings) -> list[str]:
@@ -174,15 +169,14 @@ def _folders_beside_files(listing: Listing, names: NameSettings) -> list[str]:
     ]
 
 
-def _plain(stem: str) -> str:
-    """Return the name of a file without a word such as `_mask`, or without nnU-Net's number of the channel."""
-    stem = (mask_base(stem) or stem).casefold()
-    return stem[:-5] if stem[-5:-4] == "_" and stem[-4:].isdigit() else stem
-
-
 def _key(name: str) -> str:
     """Return the name of a folder in lower case and without separators: "groundtruth" for "Ground Truth"."""
     return name.casefold().translate(_SEPARATORS)
+
+
+def _is_listed(name: str, words: Sequence[str]) -> bool:
+    """Return whether the name of a folder is one of the listed names, in which a `*` stands for any characters."""
+    return any(fnmatch(_key(name), _key(word)) for word in words)
 
 
 def _with_role(
@@ -190,8 +184,7 @@ def _with_role(
 ) -> list[Path]:
     """Return the folders that the user has listed or that have a usual name; of several, those with image files."""
     for words in (listed, usual):
-        keys = set(map(_key, words))
-        folders = [path for name, path in listing.folders.items() if _key(name) in keys]
+        folders = [path for name, path in listing.folders.items() if _is_listed(name, words)]
         if len(folders) > 1:
             folders = [path for path in folders if count_images(path, names.ignored_names)] or folders[:1]
         if folders:
@@ -199,19 +192,36 @@ def _with_role(
     return []
 
 
-def pair_folders(images: Path, masks: Path, names: NameSettings) -> Found:
+def pair_folders(images: Path, masks: Path, names: NameSettings, is_case: bool = False) -> Found:
     """Pair a folder of images with one of masks; if both contain only folders, pair these by their names.
+
+    If only one of the two contains files, the folder that the user has set inside the other one is taken, or its only
+    folder: `images/a.png` with `masks/reader1/a.png`.
 
     Args:
         images: folder of images, or of folders such as "train".
         masks: folder of masks, or of folders with the same names.
         names: the names that the user has set.
+        is_case: whether the folders may belong to a single case (`pairing.pair_two_folders`).
     """
     inner_images, inner_masks = (list_folder(folder, names.ignored_names) for folder in (images, masks))
-    if inner_images.files or inner_masks.files or not (inner_images.folders and inner_masks.folders):
-        return pair_two_folders(images, masks, names)
-    found = Found()
     partners = _partners(list(inner_images.folders), list(inner_masks.folders))
+    if inner_masks.files or inner_images.files or not partners:
+        if not inner_masks.files and (inside := _inside(inner_masks, names.mask_folders, inner_images, names)):
+            if len(inside) == 1:
+                return pair_folders(images, inside[0], names, is_case)
+            question = folder_questions.which_inside(masks, "masks", inside, names.mask_folders)
+            return Found({}, [question])
+        if not inner_images.files and (inside := _inside(inner_images, names.image_folders, inner_masks, names)):
+            if len(inside) == 1:
+                return pair_folders(inside[0], masks, names, is_case)
+            question = folder_questions.which_inside(images, "images", inside, names.image_folders)
+            return Found({}, [question])
+        if inner_images.files and not inner_masks.files and not inner_masks.unsupported:
+            return Found({}, [folder_questions.no_masks(inner_images, inner_masks)])
+    if inner_images.files or inner_masks.files or not (inner_images.folders and inner_masks.folders):
+        return pair_two_folders(images, masks, names, is_case)
+    found = Found()
     for name, path in inner_images.folders.items():
         partner = inner_masks.folders.get(partners.get(name, ""))
         if partner is None:
@@ -223,6 +233,22 @@ def pair_folders(images: Path, masks: Path, names: NameSettings) -> Found:
         for name, path in inner_masks.folders.items() if name not in partners.values()
     ]
     return _name_patients(found, is_part=_is_part(images.name) or _is_part(images.parent.name))
+
+
+def _inside(listing: Listing, listed: Sequence[str], other: Listing, names: NameSettings) -> list[Path]:
+    """Return the folders inside a folder of one role that may fit the content of the folder of the other role.
+
+    Args:
+        listing: content of the folder, which holds no image files.
+        listed: the names that the user has set for its role; a folder with such a name is the only one.
+        other: content of the folder of the other role: files, or folders of which one has the same name.
+        names: the names that the user has set.
+    """
+    fitting = [
+        path for path in listing.folders.values() if count_images(path, names.ignored_names)
+        and (other.files or set(other.folders) & set(list_folder(path, names.ignored_names).folders))
+    ]
+    return [path for path in fitting if _is_listed(path.name, listed)] or fitting
 
 
 def _partners(images: Sequence[str], masks: Sequence[str]) -> dict[str, str]:
@@ -256,15 +282,20 @@ def _pair_case_folders(listing: Listing, names: NameSettings, depth: int) -> Fou
     if found.pairs or not inner_problems:
         return _name_patients(found, is_part=depth > 0 and _is_part(listing.folder.name))
     folders = [path for path in listing.folders.values() if list_folder(path, names.ignored_names).files]
-    if len(folders) < 2 or any(map(holds_a_mask, folders)):
+    holders = [path for path in listing.folders.values() if count_images(path, names.ignored_names)]
+    if len(holders) > 1 and len(folders) < 2 and any(folder_questions.has_mask_word(path.name) for path in holders):
+        folders = holders
+    if len(folders) < 2 or any(_may_be_case(path, names) for path in folders):
         return found
-    examples = " and ".join(f"[{path.name}]" for path in folders[:2])
-    same = " with files of the same names" if share_names(folders) else ""
-    return Found({}, [
-        f"{listing.folder}: found {describe(listing.folders, names)}{same}; which holds the images and which the "
-        f"masks? set data.image_folders and data.mask_folders, such as {examples}; if they are classes, use the "
-        "dataset folder_classes (check it with --dataset folder_classes)"
-    ])  # fmt: skip
+    return Found({}, [folder_questions.which_hold_both(listing, folders, names)])
+
+
+def _may_be_case(folder: Path, names: NameSettings) -> bool:
+    """Return whether a folder holds images and also masks, or a folder of masks, by their names."""
+    listing = list_folder(folder, names.ignored_names)
+    if find_roles(listing, names).masks:
+        return True
+    return folder_questions.holds_a_mask(folder) and not folder_questions.has_only_masks(folder)
 
 
 def _name_patients(found: Found, is_part: bool) -> Found:

@@ -7,7 +7,9 @@ without an error. Therefore every compressed file is decompressed completely her
 from __future__ import annotations
 
 import gzip
+import logging
 import math
+import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ from pathlib import Path
 
 import nibabel as nib
 import numpy as np
-from monai.data import MetaTensor
+from monai.data import ImageReader, MetaTensor
 from monai.transforms import LoadImage
 from nibabel import imageglobals
 from nibabel.arrayproxy import ArrayProxy
@@ -56,7 +58,7 @@ def read_volume(path: Path) -> MetaTensor:
                 _check_metaimage(path)
             from medfed.transforms.simpleitk_reader import SimpleITKReader  # slow to import, and rarely needed
 
-            loader = LoadImage(reader=SimpleITKReader(), image_only=True)
+            loader = _loader(SimpleITKReader())
         try:
             image = loader(path)
         except (RuntimeError, ValueError, TypeError, OSError) as error:
@@ -104,7 +106,19 @@ def data_file(path: Path) -> Path:
 @cache
 def _nifti_loader() -> LoadImage:
     """Return MONAI's loader of NIfTI files; to create one takes long, as it looks for the packages of other formats."""
-    return LoadImage(reader="NibabelReader", image_only=True)
+    return _loader("NibabelReader")
+
+
+def _loader(reader: str | ImageReader) -> LoadImage:
+    """Return MONAI's loader, without its warning that pydicom is installed and NVIDIA's decoder is not."""
+    logger = logging.getLogger("monai.data.nvimgcodec_pydicom_plugin")
+    was_disabled, logger.disabled = logger.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="NvImgCodecPydicomReader", category=UserWarning)
+            return LoadImage(reader=reader, image_only=True)
+    finally:
+        logger.disabled = was_disabled
 
 
 @contextmanager

@@ -72,8 +72,8 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
         hospital's own `data`, `device` and `cache`.
 
     Raises:
-        UserError: if a file is missing or wrong, if the plan names Python code from outside medfed, or if the plan has
-            more rounds than the hospital agreed to.
+        UserError: if a file is missing or wrong, if the plan names Python code from outside medfed or the file of the
+            hospital's secret (`data.dicom_salt`), or if the plan has more rounds than the hospital agreed to.
     """
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
@@ -83,7 +83,7 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     paths: dict[str, Any] = {name: str(path.parent / getattr(site_file, name)) for name in ("plan", "kit", "folder")}
     site_file = replace(site_file, **paths)
     values = dict(_dotted(local))
-    for key in ("data.root", "cache.folder"):
+    for key in ("data.root", "data.dicom_salt", "cache.folder"):
         if isinstance(value := values.get(key), str) and value:
             values[key] = str(path.parent / value)
     values = {f"cache.{key}": value for key, value in asdict(Cache()).items()} | values
@@ -91,6 +91,9 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
         raise UserError(f"{path}: plan: {site_file.plan} is missing; copy the plan from the coordinator to this path")
     _check_names(Path(site_file.plan))
     config = load(site_file.plan)
+    if getattr(config.data, "dicom_salt", None) and "data.dicom_salt" not in values:
+        raise UserError(f"{site_file.plan}: data.dicom_salt: the plan names the file with the secret that hides this "
+                        "hospital's patients, which the coordinator could then know; ask for a plan without it")
     if config.federation.validation_site != site_file.site:  # its images are not here
         values |= {"federation.validation_site": "", "federation.selection": "last"}
     config = changed(config, values)

@@ -24,7 +24,7 @@ from medfed.engines.site_store import SiteStore
 from medfed.engines.worker_pool import WorkerPool, balanced_groups
 from medfed.engines.worker_process import WorkerFailed, can_be_imported, check_can_be_imported, n_workers_worth_it
 from medfed.federation.engine import OnReply, OnStep
-from medfed.federation.message import WEIGHTS_NEEDED, Message, failed_reply
+from medfed.federation.message import WEIGHTS_NEEDED, Message, failed_reply_to_error
 from medfed.federation.model_transfer import ReceivedWeights, weights_digest
 from medfed.federation.settings import Federation
 from medfed.federation.site import Site
@@ -295,7 +295,7 @@ class InProcess:
         except UserError as error:
             if self.settings.on_bad_update != "drop":
                 raise
-            return failed_reply(str(error)).to_bytes()
+            return failed_reply_to_error(error).to_bytes()
 
 
 class _Requests:

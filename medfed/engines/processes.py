@@ -12,7 +12,7 @@ from medfed.core.machine import n_cores
 from medfed.engines.in_process import InProcess
 from medfed.engines.worker_pool import WorkerPool
 from medfed.engines.worker_process import WorkerFailed
-from medfed.federation.message import Message, failed_reply
+from medfed.federation.message import Message, failed_reply_to_error
 
 
 @dataclass
@@ -50,4 +50,4 @@ class Processes(InProcess):
 
 
 def _failed_replies(sites: Sequence[str], error: WorkerFailed) -> dict[str, Message]:
-    return dict.fromkeys(sites, failed_reply(str(error)))
+    return dict.fromkeys(sites, failed_reply_to_error(error))

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -87,6 +89,22 @@ def failed_reply(why: str) -> Message:
         why: the reason, as a clause whose subject is the site, such as "did not reply within 60 s".
     """
     return Message(FAILED, facts={"why": why})
+
+
+def failed_reply_to_error(error: Exception) -> Message:
+    """Return a reply of kind "failed" for an error of a site, without the names of its files.
+
+    The names of files and folders may contain names of patients, and the run folder stores the reasons of all failed
+    replies. If the text of the error contains a path, the reply only says so, and the text is printed on stderr.
+
+    Args:
+        error: an error that a user can correct.
+    """
+    why = str(error)
+    if "/" in why or os.sep in why:
+        print(why, file=sys.stderr, flush=True)
+        why = "could not reply; the reason names files and was printed where the site works"
+    return failed_reply(why)
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,12 @@ class Training:
     Args:
         optimizer: optimizer of the local training, "adam" or "sgd".
         learning_rate: step size in the first round, above 0.
-        schedule: how the step size changes over the rounds: "constant", or "cosine", which falls from `learning_rate`
-            in the first round towards 0 along half a cosine wave. The step size is constant within a round.
+        schedule: how the step size changes over the rounds: "constant"; "cosine", which falls from `learning_rate` in
+            the first round towards 0 along half a cosine wave; or "step", which multiplies the step size by
+            `decay_factor` after every `decay_rounds` rounds. The step size is constant within a round.
+        decay_rounds: for the schedule "step": the number of rounds with the same step size, at least 1. StableFDG's
+            paper decays "every 20 steps" on Digits-DG and does not say what a step is; medfed reads it as a round.
+        decay_factor: for the schedule "step": the step size is multiplied by this number, in (0, 1), at each decay.
         betas: Adam's two decay rates, each in [0, 1). ELCFS's paper has (0.9, 0.99), its code PyTorch's (0.9, 0.999).
         momentum: momentum of SGD, in [0, 1). Adam does not use it.
         weight_decay: weight of the L2 penalty of the optimizer, at least 0.
@@ -44,7 +48,9 @@ class Training:
 
     optimizer: Literal["adam", "sgd"] = "adam"
     learning_rate: PositiveFloat = 1e-3
-    schedule: Literal["constant", "cosine"] = "constant"
+    schedule: Literal["constant", "cosine", "step"] = "constant"
+    decay_rounds: PositiveInt = 20
+    decay_factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
     betas: tuple[RatioBelowOne, RatioBelowOne] = (0.9, 0.99)
     momentum: RatioBelowOne = 0.0
     weight_decay: NonNegativeFloat = 0.0
@@ -55,12 +61,12 @@ class Training:
     precision: Literal["float32", "bf16"] = "float32"
 
     def __post_init__(self) -> None:
-        """Check every value.
+        """Check every value, and that the values fit together.
 
         Raises:
-            ValueError: if a value is out of its range.
+            ValueError: if a value is out of its range, or has no effect.
         """
-        bounds.check(self)
+        bounds.check(self, self._conflicts)
 
     def learning_rate_in(self, round_number: int, rounds: int) -> float:
         """Return the learning rate (step size) of one round.
@@ -74,10 +80,20 @@ class Training:
 
             * "constant": the field `learning_rate`.
             * "cosine": learning_rate * (1 + cos(pi * (round_number - 1) / rounds)) / 2.
+            * "step": learning_rate * decay_factor^n, where n is (round_number - 1) / decay_rounds, rounded down.
         """
         if self.schedule == "constant":
             return self.learning_rate
+        if self.schedule == "step":
+            return self.learning_rate * self.decay_factor ** ((round_number - 1) // self.decay_rounds)
         return self.learning_rate * (1 + math.cos(math.pi * (round_number - 1) / rounds)) / 2
+
+    def _conflicts(self) -> Iterator[tuple[str, str]]:
+        """Yield (key, sentence) for each setting of the schedule "step" that is not used but not its default."""
+        for key in ("decay_rounds", "decay_factor"):
+            value: Any = getattr(self, key)
+            if value != getattr(Training, key) and self.schedule != "step":
+                yield key, _needs(value, "schedule 'step'", key)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class Site:
         The text is part of a cache key. A stored reply is used again only if this text and the request are both the
         same as before. The images are not part of the text.
         """
-        rounds = None if self.settings.schedule == "constant" else self.rounds
+        rounds = self.rounds if self.settings.schedule == "cosine" else None
         local_keys = sorted(self.local_keys)
         settings = (self.settings, self.method, self.local_epochs, rounds, self.seed, local_keys, self.privacy)
         return repr((*settings, self.min_patients))

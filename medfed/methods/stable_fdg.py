@@ -15,7 +15,7 @@ variance; and exploration takes place after the first active stage only, while l
 each active stage explores; it does not say whether images are then added again). Unlike the public code, k-means++
 selects samples instead of cluster centres; styles come from images without augmentation, in evaluation mode, and only
 from sites that take part in the round; and the attention is independent of the map's size (the code divides by 49). The
-paper's cosine schedule is `training.schedule`.
+paper's schedules of the learning rate (a cosine; on Digits-DG, steps) are settings of `training`.
 """
 
 from __future__ import annotations

@@ -4,22 +4,51 @@ from __future__ import annotations
 
 import platform
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
+from medfed import __version__
+from medfed.core.errors import UserError
+
+NOT_INSTALLED = "not installed"
 PACKAGES = ("medfed", "torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK", "safetensors")
 
 
 def versions() -> dict[str, str]:
-    """Return the installed versions of Python, medfed and the libraries that can change a result, by package name."""
+    """Return the versions of Python, medfed and the libraries that can change a result, by package name.
+
+    The version of a library that is not installed is the text "not installed". A source tree that is not installed has
+    the version that medfed's code states.
+    """
     return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
 
 
 @cache
 def _version(package: str) -> str:
     """Return the installed version of a package; `importlib.metadata` reads it from a file each time."""
-    return version(package)
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a source tree on PYTHONPATH, or a package that only some files need
+        return __version__ if package == "medfed" else NOT_INSTALLED
+
+
+def installed_version(package: str) -> str:
+    """Return the installed version of a package that a file must name, such as the requirements of a bundle.
+
+    Args:
+        package: the name under which pip installs the package, for example "pytorch-ignite".
+
+    Raises:
+        UserError: if the package is not installed.
+    """
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        raise UserError(
+            f"the package {package} is not installed; expected it, because the bundle states its version; "
+            f"pip install {package}"
+        ) from None
 
 
 def environment() -> dict[str, object]:

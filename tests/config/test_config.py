@@ -121,8 +121,8 @@ def test_a_value_that_is_no_choice_is_refused_with_the_nearest_one(override, wro
 
 
 TRAINING_KEYS = (
-    "optimizer, learning_rate, schedule, betas, momentum, weight_decay, batch_size, augment, optimizer_state, "
-    "threads, precision"
+    "optimizer, learning_rate, schedule, decay_rounds, decay_factor, betas, momentum, weight_decay, batch_size, "
+    "augment, optimizer_state, threads, precision"
 )
 BAD_VALUES = {
     "unknown key": (

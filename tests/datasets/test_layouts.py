@@ -2,65 +2,15 @@
 
 from __future__ import annotations
 
-import io
-import itertools
-import re
 from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from PIL import Image
+from folder_layouts import Found, Refused, check_found, check_refused, make, two
 
 from medfed.core.errors import UserError
-from medfed.datasets.base import Dataset
 from medfed.datasets.folder import Folder
 from medfed.datasets.folder_classes import FolderClasses
 from medfed.datasets.recognition import recognise
-
-
-def encoded(kind: str) -> bytes:
-    file = io.BytesIO()
-    Image.new("L", (8, 8), 7).save(file, kind)
-    return file.getvalue()
-
-
-CONTENT = {".png": encoded("PNG"), ".jpg": encoded("JPEG"), ".tif": encoded("TIFF"), ".bmp": encoded("BMP")}
-
-
-def expand(pattern: str) -> list[str]:
-    """Return the paths for braces as in a shell: `{n,s}/a.png` is n/a.png and s/a.png."""
-    parts = [part.split(",") if index % 2 else [part] for index, part in enumerate(re.split(r"[{}]", pattern))]
-    return ["".join(choice) for choice in itertools.product(*parts)]
-
-
-def make(root: Path, patterns: str) -> Path:
-    for path in (root / name for pattern in patterns.split() for name in expand(pattern)):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(CONTENT.get(path.suffix, b"not opened"))
-    return root
-
-
-class Found(NamedTuple):
-    """The files, and the pairs of the site n as `CASE IMAGE MASK`; the site s has the same number of cases."""
-
-    files: str
-    pairs: str
-    settings: dict = {}
-
-
-class Refused(NamedTuple):
-    """The files, and the words of the message: what was found, and the setting or step that helps."""
-
-    files: str
-    words: tuple[str, ...]
-    settings: dict = {}
-
-
-def two(images: str, masks: str) -> str:
-    """Both sites with the same names of folders and files."""
-    return f"{{n,s}}/{images} {{n,s}}/{masks}"
-
 
 FOUND = {
     "images and masks": Found(two("images/{a,b}.jpg", "masks/{a,b}.png"), "a n/images/a.jpg n/masks/a.png"),
@@ -212,33 +162,14 @@ REFUSED = {
 }  # fmt: skip
 
 
-def dataset_of(root: Path, settings: dict) -> Dataset:
-    return Folder(root=str(root), **settings) if settings else recognise(root)
-
-
 @pytest.mark.parametrize("layout", FOUND.values(), ids=FOUND.keys())
 def test_a_layout_is_recognised_with_the_right_pairs(layout, tmp_path):
-    dataset = dataset_of(make(tmp_path, layout.files), layout.settings)
-    cases, problems = dataset.cases_and_problems("n")
-    pairs = [(case.patient, *(path.relative_to(tmp_path).as_posix() for path in (case.image, case.mask)))
-             for case in cases]  # fmt: skip
-    assert problems == [] and tuple(layout.pairs.split(" ")) in pairs
-    assert len(dataset.cases("s")) == len(pairs) >= 1
-    n_images = len({image for _, image, _ in pairs})
-    assert n_images == len({mask for *_, mask in pairs}) == len(pairs)
+    check_found(layout, tmp_path)
 
 
 @pytest.mark.parametrize("layout", REFUSED.values(), ids=REFUSED.keys())
 def test_a_layout_is_refused_with_what_was_found_and_what_helps(layout, tmp_path):
-    make(tmp_path, layout.files)
-    try:
-        dataset = dataset_of(tmp_path, layout.settings)
-        message = "\n".join(text for site in dataset.site_names() for text in dataset.cases_and_problems(site)[1])
-    except UserError as error:
-        message = str(error)
-    assert str(tmp_path) in message
-    for words in layout.words:
-        assert words in message, message
+    check_refused(layout, tmp_path)
 
 
 def test_folders_of_classes_with_equal_file_names_are_asked_about(tmp_path):
@@ -345,7 +276,7 @@ MORE = {
 
 @pytest.mark.parametrize("layout", MORE.values(), ids=MORE.keys())
 def test_what_would_be_dropped_or_mistaken_is_refused(layout, tmp_path):
-    test_a_layout_is_refused_with_what_was_found_and_what_helps(layout, tmp_path)
+    check_refused(layout, tmp_path)
 
 
 def test_the_chosen_folder_of_masks_is_used_without_a_question(tmp_path):

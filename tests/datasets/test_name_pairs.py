@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medfed.datasets.name_pairs import contradict, pair_names, split_names
+from medfed.datasets.name_pairs import pair_names, split_names
+from medfed.datasets.name_statements import contradict
 
 RULES = {
     "suffix of the masks": lambda k: (f"im{k:04d}", f"im{k:04d}ah"),
@@ -62,6 +63,10 @@ CONTRADICTING = {  # images, masks
     "eyes": ("0_left 1_left 2_left", "0_right 1_right 2_right"),
     "eyes, capitals": ("0_eyeLeft 1_eyeLeft", "0_eyeRight 1_eyeRight"),
     "phases": ("patient001_ed patient002_ed", "patient001_es_gt patient002_es_gt"),
+    "one patient with each sequence of another": ("anna_t1 anna_t2", "bert_t1 bert_t2"),
+    "one patient with both eyes of another": ("left_anna right_anna", "left_bert right_bert"),
+    "sequences": ("anna_t1 bert_t1 carl_t1", "anna_t2 bert_t2 carl_t2"),
+    "sequences, words": ("anna_adc bert_adc", "anna_dwi bert_dwi"),
     "planes": ("0_ax 1_ax 2_ax", "0_sag_seg 1_sag_seg 2_sag_seg"),
 }
 AGREEING = {
@@ -72,6 +77,8 @@ AGREEING = {
     "a number that only the masks have": ("21_training 22_training", "21_manual1 22_manual1"),
     "nnU-Net": ("a_0000 b_0000", "a b"),
     "words for both": ("001_img", "001_masks"),
+    "sequences of one patient": ("img_t1 img_t2", "mask_t1 mask_t2"),
+    "a contrast agent": ("x_t1ce y_t1ce", "x_t1gd_seg y_t1gd_seg"),
     "words that mean the same": ("1_ax 2_ax", "1_axial_gt 2_axial_gt"),
 }
 

@@ -1,4 +1,4 @@
-"""PACS, Office-Home and VLCS: published collections in the layout of `folder_classes`."""
+"""PACS, Office-Home, VLCS and Digits-DG: published collections in the layout of `folder_classes`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 from medfed.core.errors import UserError
+from medfed.datasets.checking import check_dataset
+from medfed.datasets.digits_dg import DigitsDG
 from medfed.datasets.folder_classes import FolderClasses
 from medfed.datasets.officehome import OfficeHome
 from medfed.datasets.pacs import PACS
@@ -21,11 +23,26 @@ from medfed.federation.settings import Federation
 CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
 
-def make_folders(root: Path, sites, n_classes: int) -> Path:
+def make_folders(root: Path, sites, n_classes: int, parts=("",)) -> Path:
     for site in sites:
-        for number in range(n_classes):
-            (root / site / f"class {number}").mkdir(parents=True)
+        for part in parts:
+            for number in range(n_classes):
+                (root / site / part / f"class {number}").mkdir(parents=True)
     return root
+
+
+@pytest.fixture
+def digits_root(tmp_path) -> Path:
+    """In each domain, every digit has two images for training and one for validation, all with the same names."""
+    for number, site in enumerate(DigitsDG.published_counts):
+        for part, n_images, blue in (("train", 2, 10), ("val", 1, 110)):
+            for digit in range(10):
+                folder = tmp_path / site / part / str(digit)
+                folder.mkdir(parents=True)
+                for k in range(n_images):
+                    pixels = np.full((32, 32, 3), (60 * number, 20 * digit, blue + 40 * k), dtype=np.uint8)
+                    Image.fromarray(pixels).save(folder / f"{k:05d}.jpg")
+    return tmp_path
 
 
 @pytest.fixture
@@ -54,15 +71,19 @@ def lists(pacs_root, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("dataset", [PACS, OfficeHome, VLCS])
+@pytest.mark.parametrize("dataset", [PACS, OfficeHome, VLCS, DigitsDG])
 def test_a_collection_is_recognised_by_its_sites_and_its_number_of_classes(dataset, tmp_path):
     sites, n = tuple(dataset.published_counts), dataset.published_n_classes
-    assert recognise(make_folders(tmp_path / "whole", sites, n)) == dataset(root=str(tmp_path / "whole"))
-    assert dataset.recognise(make_folders(tmp_path / "few classes", sites, n - 1)) is None
-    assert dataset.recognise(make_folders(tmp_path / "few sites", sites[1:], n)) is None
+    parts = tuple(dataset.split_folders or ("",))
+    assert recognise(make_folders(tmp_path / "whole", sites, n, parts)) == dataset(root=str(tmp_path / "whole"))
+    assert dataset.recognise(make_folders(tmp_path / "few classes", sites, n - 1, parts)) is None
+    assert dataset.recognise(make_folders(tmp_path / "few sites", sites[1:], n, parts)) is None
+    assert dataset.recognise(make_folders(tmp_path / "other parts", sites, n, ("test",))) is None
 
 
-@pytest.mark.parametrize(("dataset", "total"), [(PACS, 9991), (OfficeHome, 15588), (VLCS, 10729)])
+@pytest.mark.parametrize(
+    ("dataset", "total"), [(PACS, 9991), (OfficeHome, 15588), (VLCS, 10729), (DigitsDG, 24000)]
+)
 def test_the_published_counts_sum_to_the_number_of_images(dataset, total):
     assert sum(dataset.published_counts.values()) == total
     assert f"{total:,} images" in dataset.card.description and dataset.card.licence
@@ -91,6 +112,40 @@ def test_an_image_in_no_list_and_a_missing_list_are_named(pacs_root, lists):
     (lists / "cartoon_crossval_kfold.txt").unlink()
     with pytest.raises(UserError, match=r"data.lists: the list .*cartoon_crossval_kfold.txt cannot be read \(FileNot"):
         PACS(root=str(pacs_root), lists=str(lists)).cases("cartoon")
+
+
+def test_digits_dg_has_four_domains_of_ten_digits_with_the_published_split(digits_root):
+    data = DigitsDG(root=str(digits_root))
+    assert data.site_names() == ["mnist", "mnist_m", "svhn", "syn"] and data.classes == tuple("0123456789")
+    cases = data.cases("svhn")
+    assert len(cases) == len({case.subject for case in cases}) == 30, "each image is a patient of its own"
+    assert all(case.image.parent.name == str(case.label) for case in cases)
+    for ratios in ((0.1, 0.2), (0.0, 0.0)):
+        parts = split(cases, 1, *ratios)
+        names = [[case.patient for case in part] for part in (parts.train, parts.validation, parts.test)]
+        assert names[0] == [f"train/{digit}/{k:05d}" for digit in range(10) for k in range(2)]
+        assert names[1:] == [[f"val/{digit}/00000" for digit in range(10)], []]
+    image = data.read_image(next(case for case in cases if case.patient == "val/7/00000"), [])
+    assert image.shape == (3, 32, 32, 1) and [round(float(c.mean()) / 10) for c in image] == [12, 14, 11]
+
+
+def test_every_domain_of_digits_dg_is_tested_whole(digits_root):
+    splits, _, unseen = assign_patients(
+        DigitsDG(root=str(digits_root)), Federation(unseen_site="syn"), 0, "x.yaml"
+    )
+    assert set(splits) == {"mnist", "mnist_m", "svhn"} and len(unseen["syn"]) == 30
+    assert all((len(parts.train), len(parts.validation), len(parts.test)) == (20, 10, 0) for parts in splits.values())
+
+
+def test_the_check_of_digits_dg_reads_all_images_and_names_what_is_missing(digits_root):
+    for path in sorted(digits_root.glob("syn/*/3/*.jpg")):
+        path.unlink()
+    report = check_dataset(DigitsDG(root=str(digits_root)))
+    assert not report.problems and [site.n_cases for site in report.sites] == [30, 30, 30, 27]
+    assert [text for text in report.warnings if "published" not in text] == ["syn: no images of the class '3'"]
+    (digits_root / "mnist" / "val").rename(digits_root / "mnist" / "test")
+    with pytest.raises(UserError, match="mnist/val: this folder of the site mnist does not exist; expected ROOT/DOM"):
+        DigitsDG(root=str(digits_root)).cases("mnist")
 
 
 def test_a_share_of_the_unseen_site_is_tested_and_the_other_sites_are_whole(pacs_root):

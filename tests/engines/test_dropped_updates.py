@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from medfed.core.errors import UserError
 from medfed.engines.in_process import InProcess
 from medfed.engines.site_store import SiteStore
 from medfed.federation.message import Message, digest, failed_reply
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate, requests_with_last_round
 from medfed.federation.settings import Federation, Training
+from medfed.federation.site import Site
 from medfed.testing.small_unet import SmallUNet
 from medfed.testing.toy import ToySegmentation
 
@@ -194,3 +196,20 @@ def test_without_local_entries_all_sites_get_the_same_validation_request(toy, fe
     for messages in (messages for kind, messages in seen if kind == "validate"):
         assert len({id(message) for message in messages.values()}) == 1
         assert "last" not in next(iter(messages.values())).facts
+
+
+def test_the_reason_of_a_dropped_update_names_no_file_of_the_site(toy, fedavg, monkeypatch, capsys):
+    reply = Site.reply
+
+    def fails_once(self, request):
+        if (request.kind, request.facts.get("round"), self.name) == ("train", 2, "south"):
+            raise UserError("data/south/Jane Doe/IM1: the file is damaged")
+        return reply(self, request)
+
+    monkeypatch.setattr(Site, "reply", fails_once)
+    settings = replace(SETTINGS, rounds=2, on_bad_update="drop")
+    engine = replace(toy.engine(fedavg, SITES), settings=settings)
+    with pytest.warns(UserWarning, match="south: its update of round 2 was not received: could not reply") as warned:
+        list(federate(fedavg, engine, toy.start(fedavg), settings, 0))
+    assert not any("Jane" in str(warning.message) for warning in warned)
+    assert "data/south/Jane Doe/IM1: the file is damaged" in capsys.readouterr().err

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from medfed.federation.message import Message, State, pack, unpack
+from medfed.core.errors import UserError
+from medfed.federation.message import Message, State, failed_reply_to_error, pack, unpack
 
 
 def message() -> Message:
@@ -90,3 +91,11 @@ def test_a_states_parameters_include_those_that_two_modules_share_and_no_buffers
     network.norm = torch.nn.BatchNorm1d(2)
     parameters = State.of(network).parameters
     assert parameters == {f"{part}.{entry}" for part in ("first", "second", "norm") for entry in ("weight", "bias")}
+
+
+def test_a_failed_reply_names_no_file_because_the_name_may_be_that_of_a_patient(capsys):
+    reply = failed_reply_to_error(UserError("data/HK/Jane Doe/IM1: the file is damaged; copy it again"))
+    assert b"Jane" not in reply.to_bytes()
+    assert reply.facts["why"].startswith("could not reply; ")
+    assert capsys.readouterr().err == "data/HK/Jane Doe/IM1: the file is damaged; copy it again\n"
+    assert failed_reply_to_error(UserError("HK: the loss is nan")).facts["why"] == "HK: the loss is nan"

@@ -7,6 +7,7 @@ from medfed.core.registry import known_names, resolve
 from medfed.deployment.dry_run import dry_run
 from medfed.federation.method import Method
 from medfed.testing import method_checks
+from medfed.testing.small_unet import SmallUNet
 from medfed.testing.toy import ToyClassification
 
 # Settings for images of 32 x 32 pixels and four patients per site.
@@ -17,10 +18,22 @@ FOR_MASKS = {"fedsr": {"l2": 0.0, "cmi": 0.0, "stochastic": False}, "stable_fdg"
 NAMES = [name for name in known_names("methods") if name != "stack"]  # every method is checked inside a stack as well
 
 
+# Methods whose code is the same for every task and network: they read no labels, features or image sizes. By default,
+# they train a U-Net with BatchNorm, so that integers and running statistics are averaged too; they classify in the slow
+# tests only.
+SAME_FOR_ALL_TASKS = {"coordinate_median", "fedavg", "fedbn", "feddyn", "fedgma", "fednova", "fedprox",
+                      "norm_clipping", "scaffold", "trimmed_mean"}  # fmt: skip
+
+
 def checks_of(name: str):
     """Yield the checks of a shipped method, with settings that fit the toy federations."""
     small, for_masks = SMALL.get(name, {}), FOR_MASKS.get(name, {})
     cls = resolve("methods", name)
+    if name in SAME_FOR_ALL_TASKS:
+        method = cls(**small) if small else cls
+        yield from method_checks(method, network=SmallUNet(norm="batch"))
+        yield from list(method_checks(method, tasks=["classification"]))[1:]  # without the check of the settings
+        return
     if not for_masks:
         yield from method_checks(cls(**small) if small else cls)
         return
@@ -32,14 +45,15 @@ def checks_of(name: str):
 IN_STACK = {"copa", "elcfs", "fedbn", "feddg_ga", "fisc", "scaffold", "stable_fdg"}
 
 
-def slow_in_a_stack(name: str, rule: str) -> list[pytest.MarkDecorator]:
-    """By default, a method is checked alone on both tasks, and some methods also inside a stack on masks."""
+def slow(name: str, rule: str) -> list[pytest.MarkDecorator]:
+    """By default, a method is checked alone, on both tasks if its code depends on the task, some also in a stack."""
     is_slow = rule.endswith("classification-stack") or (rule.endswith("-stack") and name not in IN_STACK)
-    return [pytest.mark.slow] if is_slow else []
+    is_repeated = rule.endswith("-classification") and name in SAME_FOR_ALL_TASKS
+    return [pytest.mark.slow] if is_slow or is_repeated else []
 
 
 @pytest.mark.parametrize("check", [
-    pytest.param(check, id=f"{name}-{rule}", marks=slow_in_a_stack(name, rule))
+    pytest.param(check, id=f"{name}-{rule}", marks=slow(name, rule))
     for name in NAMES for rule, check in checks_of(name)
 ])  # fmt: skip
 def test_a_shipped_method_keeps_the_rule(check):

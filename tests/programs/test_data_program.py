@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from medfed.cli.progress import ProgressBar
+from medfed.config.schema import load_text
 from medfed.data import main
 from medfed.datasets.prostate import Prostate
 
@@ -76,6 +77,51 @@ def test_a_config_is_checked_by_its_data_block(root, tmp_path, capsys):
     (tmp_path / "c.yaml").write_text(text % root)
     assert main(["check", str(tmp_path / "c.yaml"), "--quiet"]) == 2
     assert "set data.image_channels: 3" in capsys.readouterr().out
+
+
+def test_a_setting_is_tried_without_a_config(root, capsys):
+    for path in root.glob("*/masks/*.png"):
+        Image.fromarray(np.resize((0, 3, 250), (6, 8)).astype(np.uint8)).save(path)
+    assert main(["check", str(root), "--quiet"]) == 2
+    output = capsys.readouterr().out
+    assert "4 files: the mask has the values 3, 250" in output and "data.mask_values" in output
+    assert main(["check", str(root), "--quiet", "--set", "data.mask_threshold=128"]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith(f"data:\n  name: folder\n  root: {root}\n  image_channels: 3\n  mask_threshold: 128")
+    assert output.endswith("0 problems, 0 warnings.\n")
+
+
+def test_the_printed_settings_load_all_images_as_a_config(root, tmp_path, capsys):
+    """Grey files, palettes of greys and colours in one folder: after 0 problems, training asks nothing more."""
+    grey = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(6, 8))
+    grey.save(root / "north" / "images" / "a.png")
+    grey.rotate(180).convert("P").save(root / "north" / "images" / "b.png")
+    assert main(["check", str(root), "--quiet"]) == 0
+    block = capsys.readouterr().out.partition("\n\n")[0]
+    dataset = load_text(f"{block}\nmethod: {{name: fedavg}}\nnetwork: {{name: unet}}\n", "printed").data
+    assert dataset.grey_to_rgb
+    for site in ("north", "south"):
+        assert {dataset.load(case).image.shape for case in dataset.cases(site)} == {(3, 6, 8, 1)}
+
+
+@pytest.mark.parametrize(("setting", "words"), [
+    ("data.mask_treshold=1", "Did you mean 'mask_threshold'?"),
+    ("mask_threshold=1", "expected a setting of the block data, such as --set data.mask_threshold=128"),
+    ("training.batch_size=1", "expected a setting of the block data"),
+])  # fmt: skip
+def test_a_wrong_setting_is_one_line_and_code_2(root, capsys, setting, words):
+    assert main(["check", str(root), "--quiet", "--set", setting]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and captured.err.count("\n") == 1 and captured.out == ""
+
+
+def test_a_setting_of_a_folder_with_classes(tmp_path, capsys):
+    for number, name in enumerate(("north/cat", "north/dog", "south/cat", "south/dog")):
+        (tmp_path / name).mkdir(parents=True)
+        Image.fromarray(np.full((4, 4), number, np.uint8)).save(tmp_path / name / f"{number}.png")
+    assert main(["check", str(tmp_path), "--quiet", "--set", "data.image_size=32"]) == 0
+    output = capsys.readouterr().out
+    assert "name: folder_classes" in output and "site   cat  dog\nnorth  1    1\nsouth  1    1\n" in output
 
 
 def test_a_missing_folder_is_one_line_and_code_2(tmp_path, capsys):

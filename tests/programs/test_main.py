@@ -63,7 +63,7 @@ def test_version_and_help(capsys):
 
 def test_an_unknown_program_suggests(capsys):
     assert __main__.main(["trian"]) == 2
-    assert capsys.readouterr().err.startswith("medfed: no program 'trian'. Did you mean 'train'? Known: train")
+    assert capsys.readouterr().err.startswith("medfed: no program 'trian'. Did you mean 'train'? Known: init, train")
 
 
 def test_the_command_passes_the_other_arguments_to_the_program(monkeypatch):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from medfed import reproduce
+from medfed.outputs.figures import scores
 from medfed.outputs.figures.scores import save_score_bars, save_score_lines
 from medfed.outputs.tables.comparison import Block, Cell, Line, Table
 from medfed.reproduction.commands import commands_of
@@ -153,6 +154,22 @@ def test_figures_of_scores_are_drawn(tmp_path):
     varied = table_of(rows, ("a",))
     save_score_lines(varied, varied.blocks[0], tmp_path / "lines.png", "lines")
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("bars.png", "lines.png"))
+
+
+def test_bars_begin_at_zero_and_no_two_look_alike(monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(scores, "save_png", lambda figure, path, title: drawn.append(figure))
+    table = table_of({f"a method with a long name {number}": (60.0 + number,) for number in range(9)}, ("a",))
+    save_score_bars(table, table.blocks[0], tmp_path / "bars.png", "bars")
+    (axes,) = drawn[0].axes
+    assert axes.get_ylim()[0] == 0
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["a"]  # an average of one site says nothing new
+    bars = [container.patches[0] for container in axes.containers]
+    assert [bar.get_height() for bar in bars] == [60 + number for number in range(9)]
+    assert len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == 9
+    drawn[0].canvas.draw()
+    frame = drawn[0].legends[0].get_window_extent()
+    assert 0 <= frame.x0 and frame.x1 <= drawn[0].bbox.width
 
 
 @pytest.mark.slow

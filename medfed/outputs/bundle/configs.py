@@ -7,9 +7,9 @@ Both start from the template in `bundles/`. Only values that depend on the run a
 from __future__ import annotations
 
 import json
-from importlib.metadata import version
 from pathlib import Path
 
+from medfed.outputs.environment import installed_version
 from medfed.tasks.bundle_template import BundleTemplate, Json
 
 TORCHSCRIPT = {
@@ -53,10 +53,10 @@ def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: J
     """
     content = json.loads((template / "configs" / "metadata.json").read_text())
     content |= {
-        "monai_version": version("monai"),
-        "pytorch_version": version("torch").partition("+")[0],
-        "numpy_version": version("numpy"),
-        "required_packages_version": {name: version(name) for name in bundle.packages},
+        "monai_version": installed_version("monai"),
+        "pytorch_version": installed_version("torch").partition("+")[0],
+        "numpy_version": installed_version("numpy"),
+        "required_packages_version": {name: installed_version(name) for name in bundle.packages},
         "name": bundle.title,
         "data_source": provenance.get("dataset") or "not stated",
         "eval_metrics": scores,

@@ -8,7 +8,6 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata
 from medfed.outputs.bundle.model_card import model_card, scores
+from medfed.outputs.environment import installed_version
 from medfed.tasks.task import Task
 
 PACKAGE = Path(__file__).parent.parent.parent
@@ -89,7 +89,7 @@ def write_bundle(
         torch.save(module.state_dict(), folder / "models" / "model.pt")
         has_script = _save_script(folder / "models" / "model.ts", module, task, configs, needed=definition is None)
         names = ("torch", "monai", *configs["metadata"]["required_packages_version"], "fire")
-        versions = {name: version(name).partition("+")[0] for name in names}
+        versions = {name: installed_version(name).partition("+")[0] for name in names}
         card = model_card(template, bundle, module, facts, summary, versions, task.image_size, has_script)
         _write(folder / "docs" / "README.md", card)
         shutil.copyfile(template / "LICENSE", folder / "LICENSE")
@@ -109,7 +109,7 @@ def template_folder(name: str) -> Path:
     Raises:
         UserError: if the template is missing.
     """
-    places = [PACKAGE.parent / "bundles" / name, PACKAGE / "bundles" / name]
+    places = [PACKAGE / "bundles" / name, PACKAGE.parent / "bundles" / name]
     for place in places:
         if (place / "configs" / "inference.json").is_file():
             return place

@@ -8,14 +8,16 @@ from pathlib import Path
 from medfed.outputs.figures.figure import LINES, new_figure, save_png, style_axes
 from medfed.outputs.tables.comparison import Block, Cell, Table
 
-LEGEND_COLUMNS = 3
+MAX_LEGEND_COLUMNS = 3
+CHARACTERS_PER_INCH = 13  # of a legend's text, with room for the sample beside it
 BAR_SPACE = 0.8  # of the distance between two groups
+HATCHES = {"-": "", "--": "///", ":": "..."}  # of bars, by the dashes of lines: both tell equal colours apart
 
 
 def save_score_bars(table: Table, block: Block, path: str | Path, title: str) -> None:
-    """Write a PNG file with a group of bars for each site and one for the average; one bar for each method.
+    """Write a PNG file with a group of bars for each site, and one for the average if there are several sites.
 
-    Error bars show the standard deviation over seeds, if there are several.
+    Each group has one bar for each method. Error bars show the standard deviation over seeds, if there are several.
 
     Args:
         table: the comparison table.
@@ -23,8 +25,9 @@ def save_score_bars(table: Table, block: Block, path: str | Path, title: str) ->
         path: the PNG file to write.
         title: the title of the figure.
     """
-    groups = [*table.sites, "average"]
-    series = [(line.method, (*line.cells, line.average)) for line in block.lines]
+    several = len(table.sites) > 1
+    groups = [*table.sites, "average"] if several else list(table.sites)
+    series = [(line.method, (*line.cells, line.average) if several else line.cells) for line in block.lines]
     _save(groups, series, block, path, title, bars=True)
 
 
@@ -67,15 +70,15 @@ def _save(
         yerr = errors if any(errors) else None
         if bars:
             offset = (index + 0.5) * width - BAR_SPACE / 2
-            axes.bar([place + offset for place in x], y, width * 0.9, yerr=yerr, color=colour, label=name)
+            axes.bar([place + offset for place in x], y, width * 0.9, yerr=yerr, color=colour, label=name,
+                     hatch=HATCHES[dash], edgecolor="white")  # fmt: skip
         else:
             axes.errorbar(x, y, yerr=yerr, color=colour, linestyle=dash, marker="o", markersize=4, label=name)
-    lows = [cell.mean for _, cells in series for cell in cells if cell]
-    if bars and lows:
-        axes.set_ylim(bottom=max(0.0, min(lows) - 0.25 * (max(lows) - min(lows)) - 1))
     axes.set_xticks(range(len(ticks)), ticks)
     axes.set_ylabel(f"{block.name} ({block.unit})" if block.unit else block.name)
     axes.set_xlabel(key)
     style_axes(axes)
-    figure.legend(loc="outside lower center", ncols=min(LEGEND_COLUMNS, max(len(series), 1)), fontsize=9)
+    longest = max((len(name) for name, _ in series), default=1)
+    n_columns = int(figure.get_figwidth() * CHARACTERS_PER_INCH / (longest + 6))
+    figure.legend(loc="outside lower center", ncols=max(1, min(MAX_LEGEND_COLUMNS, n_columns)), fontsize=9)
     save_png(figure, path, title)

@@ -23,6 +23,7 @@ DATASETS = {  # name in the published tables of a config's dataset (for a phanto
     "pacs": "PACS",
     "officehome": "OfficeHome",
     "vlcs": "VLCS",
+    "digits_dg": "Digits-DG",
 }
 FOLDERS = {  # the same for `folder_classes`, by the last folder of `data.root` (lower-case letters and digits only)
     "pacs": "PACS",

@@ -1,0 +1,118 @@
+"""Group the sentences of a dataset check by their cause, so that a cause with 700 files is one paragraph."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from medfed.datasets.reading import SUFFIXES
+
+WIDTH = 100  # characters per line
+MAX_EXAMPLES = 2  # of each group
+_INDENT = "    "
+_NAMED = ": not read: "  # each such sentence about folders is shown, so that no folder is left out without a word
+_FILE = re.compile(rf"[^\s,;()']*(?:{'|'.join(map(re.escape, SUFFIXES))})(?![\w.])", re.IGNORECASE)
+# What differs between the sentences of one cause: examples, names in quotes, hashes, numbers and lists of numbers.
+_EXAMPLES = re.compile(r"such as (?!data\.)[^;]*?(?=, but|;|\)|$)|the first (?:is|are|with the rarest values is) [^;]*")
+_COLOUR = re.compile(r"#[0-9a-f]{6}")
+_NUMBER = re.compile(r"(?<![#\w])-?\d[\d.,]*(?: x \d[\d.,]*)*\b")
+_IN_SITES = re.compile(r": (in \d+ of \d+) cases, the first (?:is|are) (.*)$")
+_LIST = re.compile(r"0(?:, 0)+(?:, \.\.\.)?(?: \(0 values\))?")
+
+
+@dataclass
+class Group:
+    """Sentences with the same cause.
+
+    Args:
+        sentence: the first sentence without the place at its start.
+        places: the start of each sentence: a file, several files or a site; "" if a sentence has no place.
+        sentences: all sentences without their places.
+    """
+
+    sentence: str
+    places: list[str] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+
+
+def group_sentences(sentences: Iterable[str]) -> list[Group]:
+    """Group sentences of the form "PLACE: what was found; what was expected; what to do".
+
+    Sentences belong to the same group if they differ only in the place, in numbers, in names of files, in names in
+    quotes and in examples. Sentences about folders that were not read are a group each.
+
+    Args:
+        sentences: problems or warnings of a dataset check.
+
+    Returns:
+        The groups, in the order of their first sentences.
+    """
+    groups: dict[str, Group] = {}
+    for sentence in sentences:
+        place, colon, rest = sentence.partition(": ")
+        if not colon or place.startswith(("the ", "data.")):
+            place, rest = "", sentence
+        names_a_folder = _NAMED in sentence and "/ (" in rest
+        is_alone = names_a_folder or "published collection" in rest  # its numbers are what it says
+        group = groups.setdefault(sentence if is_alone else _cause(rest), Group(rest))
+        group.places.append(place)
+        group.sentences.append(rest)
+    return list(groups.values())
+
+
+def format_groups(sentences: Sequence[str], root: str, sites: Sequence[str]) -> list[str]:
+    """Return sentences as lines of text, one paragraph for each cause.
+
+    A sentence that is alone in its group is shown completely. For other groups, the paragraph has the number of files
+    or sites, the first sentence, two examples, and on a line of its own what to do.
+
+    Args:
+        sentences: problems or warnings of a dataset check.
+        root: folder of the dataset; the examples are relative to it.
+        sites: names of the sites.
+
+    Returns:
+        Lines of at most 100 characters, except for longer paths.
+    """
+    lines = []
+    for group in group_sentences(sentences):
+        if len(group.places) == 1:
+            place = f"{group.places[0]}: " if group.places[0] else ""
+            lines += _wrap(place + group.sentence, "  ", _INDENT)
+            continue
+        found, _, rest = _IN_SITES.sub("", group.sentence).partition("; ")
+        expected, _, cure = rest.rpartition("; ")
+        noun = "sites" if set(group.places) <= set(sites) else "files" if root in group.places[0] else "places"
+        lines += _wrap(f"{len(group.places):,} {noun}: {'; '.join(filter(None, [found, expected]))}", "  ", _INDENT)
+        start = "in" if noun == "sites" else "such as"
+        lines += _wrap(f"{start}: {_examples(group, root, noun)}", _INDENT, _INDENT * 2)
+        lines += _wrap(f"-> {cure}", _INDENT, _INDENT * 2) if cure else []
+    return lines
+
+
+def _examples(group: Group, root: str, noun: str) -> str:
+    """Return all sites of a group, each with its number of cases if the sentences have one, or two of its files."""
+    if noun != "sites":
+        return ", ".join(place.replace(f"{root}/", "") for place in group.places[:MAX_EXAMPLES])
+    counts = [_IN_SITES.search(sentence) for sentence in group.sentences]
+    return ", ".join(
+        f"{site} ({count[1].removeprefix('in ')}: {count[2]})" if count else site
+        for site, count in zip(group.places, counts)
+    )
+
+
+def _cause(text: str) -> str:
+    """Return a sentence without the parts that differ between files."""
+    text = _EXAMPLES.sub("such as ...", text)
+    text = re.sub(r"\(SHA-256 \w+\)", "", text)
+    text = re.sub(r"'[^']*'(?= has| does| is|;|,|$)", "''", _FILE.sub("FILE", text))
+    return _LIST.sub("0", _NUMBER.sub("0", text))
+
+
+def _wrap(text: str, first: str, others: str) -> list[str]:
+    """Return a text in lines of at most 100 characters; a path is never divided."""
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    )

@@ -1,0 +1,121 @@
+"""Find the DICOM files in a folder, and say by the first bytes of each which kind of object it holds.
+
+DICOM files have any name: `IM0001.dcm`, `IM-0001-0001`, `I10`, or the object's number with dots.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from medfed.datasets.file_names import NON_IMAGE_SUFFIXES, is_ignored
+from medfed.datasets.reading import suffix
+
+Kind = Literal["image", "segmentation", "other"]
+SUFFIXES = (".dcm", ".dicom", ".ima")  # usual endings of DICOM files, lower case
+MAX_DEPTH = 8  # folders inside each other; also ends a loop of symbolic links
+_PREFIX = "1.2.840.10008."
+_SEGMENTATIONS = (_PREFIX + "5.1.4.1.1.66.4", _PREFIX + "5.1.4.1.1.66.7")
+# Objects without an image: directories, waveforms, presentation states, reports, documents, plans, structure sets.
+_NO_IMAGES = tuple(_PREFIX + start for start in (
+    "1.3.10", "5.1.4.1.1.9.", "5.1.4.1.1.11.", "5.1.4.1.1.66", "5.1.4.1.1.88.", "5.1.4.1.1.104.", "5.1.4.1.1.481.",
+))  # fmt: skip
+STRUCTURE_SET = _PREFIX + "5.1.4.1.1.481.3"
+_LONG_TYPES = (b"OB", b"OW", b"OF", b"SQ", b"UN", b"UT", b"UC", b"UR")  # their length has four bytes
+
+
+def kind_of(path: Path) -> Kind | None:
+    """Return what a file holds, by its first bytes.
+
+    Args:
+        path: an existing file.
+
+    Returns:
+        "image" for a DICOM image, "segmentation" for a DICOM SEG object, "other" for a DICOM object without an image,
+        such as a report; None if the file is no DICOM file, or a file of another image format by its name.
+    """
+    name = path.name.lower()
+    if suffix(path) or name.endswith(NON_IMAGE_SUFFIXES):
+        return None
+    object_class = sop_class(path)
+    if object_class is None:
+        return "image" if name.endswith(SUFFIXES) else None  # old files have no preamble
+    if object_class in _SEGMENTATIONS:
+        return "segmentation"
+    return "other" if object_class.startswith(_NO_IMAGES) else "image"
+
+
+def sop_class(path: Path) -> str | None:
+    """Return the SOP class of a DICOM file, "" if its first bytes do not say it, or None if it is no DICOM file.
+
+    Args:
+        path: an existing file.
+    """
+    try:
+        return _sop_class(path, path.stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+def files_of_kind(folder: Path, kind: Kind, ignored_names: Sequence[str] = ()) -> list[Path]:
+    """Return the DICOM files of one kind in a folder and in the folders inside it, in the order of their names.
+
+    Args:
+        folder: an existing folder.
+        kind: the kind of the objects.
+        ignored_names: patterns of the names of files and folders that are left out.
+    """
+    return [path for path in _walk(folder, ignored_names, MAX_DEPTH) if kind_of(path) == kind]
+
+
+def holds_dicom(folder: Path, ignored_names: Sequence[str] = ()) -> bool:
+    """Return whether a folder, or a folder inside it, holds a DICOM image or a DICOM SEG object.
+
+    Args:
+        folder: an existing folder.
+        ignored_names: patterns of the names of files and folders that are left out.
+    """
+    return any(kind_of(path) in ("image", "segmentation") for path in _walk(folder, ignored_names, MAX_DEPTH))
+
+
+def all_files(folder: Path) -> Iterator[Path]:
+    """Yield all files in a folder and in the folders inside it."""
+    return _walk(folder, (), MAX_DEPTH)
+
+
+def _walk(folder: Path, ignored_names: Sequence[str], depth: int) -> Iterator[Path]:
+    folders = []
+    with os.scandir(folder) as content:
+        entries = sorted(content, key=lambda entry: entry.name)
+    for entry in entries:
+        path = Path(entry.path)
+        if is_ignored(path, ignored_names):
+            continue
+        if entry.is_dir():
+            folders.append(path)
+        else:
+            yield path
+    for path in folders if depth else ():
+        yield from _walk(path, ignored_names, depth - 1)
+
+
+@lru_cache(maxsize=1 << 18)
+def _sop_class(path: Path, _changed_ns: int) -> str | None:
+    """Return the value of MediaStorageSOPClassUID, which the file's first group of elements holds."""
+    with open(path, "rb") as file:
+        start = file.read(2048)
+    if start[128:132] != b"DICM":
+        return None
+    at = 132
+    while start[at : at + 2] == b"\x02\x00":
+        if start[at + 4 : at + 6] in _LONG_TYPES:
+            value, length = at + 12, int.from_bytes(start[at + 8 : at + 12], "little")
+        else:
+            value, length = at + 8, int.from_bytes(start[at + 6 : at + 8], "little")
+        if start[at + 2 : at + 4] == b"\x02\x00":
+            return start[value : value + length].rstrip(b"\0 ").decode("latin-1")
+        at = value + length
+    return ""

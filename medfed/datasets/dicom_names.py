@@ -1,0 +1,105 @@
+"""Names of DICOM cases and patients that may leave a hospital: keyed hashes, whose key stays at the site.
+
+A DICOM file holds the patient's name, identifier and birth date, and the names of its folders often do. A plain hash of
+an identifier is no protection, because all identifiers can be tried; a keyed hash (HMAC-SHA256) is, as long as the key
+(the salt) is secret. The salt lies beside the site's images, which hold the identifiers themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from medfed.core.errors import UserError
+from medfed.datasets.case import Case
+
+SALT_FILE = ".medfed_dicom_salt"  # in the folder of the site; hidden, so that no search for images reads it
+N_SALT_BYTES = 32
+N_PATIENT_DIGITS = 12
+N_CASE_DIGITS = 6
+
+
+def hide_names(case: Case, salt: bytes) -> Case:
+    """Return a DICOM case with names that tell nothing about its patient.
+
+    Args:
+        case: a case that is named by its folder, and whose `subject` is PatientID, or the folder if PatientID is empty.
+        salt: the site's secret, from `read_salt`.
+    """
+    patient = patient_key(salt, case.subject)
+    return replace(case, patient=case_key(salt, patient, case.patient), subject=patient)
+
+
+def patient_key(salt: bytes, patient: str) -> str:
+    """Return the name of a patient: `p` and 12 hexadecimal digits of a keyed hash.
+
+    Args:
+        salt: the site's secret, from `read_salt`.
+        patient: PatientID, or what takes its place; upper and lower case are distinguished.
+    """
+    return f"p{_digits(salt, 'patient', patient)[:N_PATIENT_DIGITS]}"
+
+
+def case_key(salt: bytes, patient: str, folder: str) -> str:
+    """Return the name of a case: the patient's key and 6 digits of the keyed hash of the case's folder.
+
+    Args:
+        salt: the site's secret, from `read_salt`.
+        patient: from `patient_key`.
+        folder: path of the case's folder, relative to the site, with `/` between folders.
+    """
+    return f"{patient}_{_digits(salt, 'case', folder)[:N_CASE_DIGITS]}"
+
+
+def read_salt(path: Path) -> bytes:
+    """Return the secret of a site. If the file does not exist, create it with a random secret.
+
+    Several processes may do this at the same time; all return the same secret. Only the user who created the file can
+    read it (mode 0600).
+
+    Args:
+        path: the file of the secret.
+
+    Raises:
+        UserError: if the file cannot be created or read, or is too short for a secret.
+    """
+    try:
+        _create_if_missing(path)
+        salt = path.read_bytes()
+        for _ in range(20):
+            if len(salt) >= N_SALT_BYTES:
+                break
+            time.sleep(0.05)  # another process has created the file and is about to write it
+            salt = path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot create or read the file with the secret that hides the patients' identifiers "
+            f"({error.strerror}); make the folder writable, or set data.dicom_salt to a path where the file may lie"
+        ) from None
+    if len(salt) < N_SALT_BYTES:
+        raise UserError(
+            f"{path}: the secret has {len(salt)} bytes; expected at least {N_SALT_BYTES}; restore the file, or delete "
+            "it to give all patients new names"
+        )
+    return salt
+
+
+def _create_if_missing(path: Path) -> None:
+    """Write a random secret to a new file that only its owner can read; keep a file that exists."""
+    if path.exists():
+        return
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:  # another process was faster
+        return
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(secrets.token_bytes(N_SALT_BYTES))
+
+
+def _digits(salt: bytes, purpose: str, text: str) -> str:
+    return hmac.new(salt, f"{purpose}:{text}".encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()

@@ -1,0 +1,37 @@
+"""Digits-DG: digits from four older collections, with a published split (Zhou et al., AAAI 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from medfed.datasets.card import Card
+from medfed.datasets.class_folders import _ClassFolders
+
+
+@dataclass(frozen=True)
+class DigitsDG(_ClassFolders):
+    """Digits-DG: the digits 0 to 9 in four collections, which are the sites. No image shows a patient.
+
+    The published split has a training part and a validation part, so the ratios of the split are not used. The unseen
+    site is tested on both parts. `python -m medfed.keys digits_dg` explains the fields.
+    """
+
+    generality: ClassVar[int] = 0
+    published_counts: ClassVar[Mapping[str, int]] = {"mnist": 6000, "mnist_m": 6000, "svhn": 6000, "syn": 6000}
+    published_n_classes: ClassVar[int] = 10
+    split_folders: ClassVar[Mapping[str, str]] = {"train": "train", "val": "validation"}
+    card: ClassVar[Card] = Card(
+        title="Digits-DG, four collections of digits",
+        description="24,000 images (32 x 32 pixels) of the digits 0 to 9, 600 of each digit from each of MNIST "
+        "(written by hand), MNIST-M (the digits of MNIST blended with photographs), SVHN (house numbers) and SYN "
+        "(rendered fonts); 80 % are for training and 20 % for validation.",
+        licence="None is published for the collection; the terms of the four source collections apply (SVHN: "
+        "non-commercial use only).",
+        citation="Zhou et al., 'Deep Domain-Adversarial Image Generation for Domain Generalisation', AAAI 2020, "
+        "https://arxiv.org/abs/2003.06054.",
+        how_to_get="Follow the link at Digits-DG in DATASETS.md of https://github.com/KaiyangZhou/Dassl.pytorch, "
+        "unpack the archive, and move its folder digits_dg to data/digits_dg.",
+        layout="ROOT/DOMAIN/PART/CLASS/NAME.jpg, DOMAIN: mnist, mnist_m, svhn, syn; PART: train, val",
+    )

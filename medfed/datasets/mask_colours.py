@@ -1,0 +1,147 @@
+"""Read masks in which structures are drawn in colours or grey values: the setting `mask_colours` of own datasets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from monai.data import MetaTensor
+
+from medfed.core.errors import UserError
+from medfed.datasets import image_files, reading
+
+ColourEntry = int | str | tuple[int | str, ...]  # one colour, or several, as a config writes them
+BACKGROUND = "background"  # name of the colour that belongs to no structure
+MAX_NAMED_COLOURS = 4  # in an error message
+_HEX = re.compile(r"#[0-9a-fA-F]{6}")
+_GREY = 0x010101  # times a grey value is the number of this colour
+
+
+def colours_of(entry: ColourEntry) -> tuple[int, ...]:
+    """Return the colours that one entry of `mask_colours` lists.
+
+    Args:
+        entry: a grey value in [0, 255], a text such as "#ff0000", three numbers in [0, 255] (red, green, blue), or a
+            list of several colours with at least one such text.
+
+    Returns:
+        Each colour as the number 65536 red + 256 green + blue.
+
+    Raises:
+        ValueError: if the entry has another form.
+    """
+    if isinstance(entry, str) and _HEX.fullmatch(entry):
+        return (int(entry[1:], 16),)
+    if isinstance(entry, int) and 0 <= entry <= 255:
+        return (entry * _GREY,)
+    if isinstance(entry, Sequence) and not isinstance(entry, str):
+        if any(isinstance(part, str) for part in entry):
+            return tuple(colour for part in entry for colour in colours_of(part))
+        if len(entry) == 3 and all(isinstance(part, int) and 0 <= part <= 255 for part in entry):
+            red, green, blue = map(int, entry)
+            return (red << 16 | green << 8 | blue,)
+    raise ValueError(
+        f"mask_colours: {entry!r} is not a colour; expected a grey value from 0 to 255, a text such as '#ff0000', or "
+        "[red, green, blue]"
+    )
+
+
+def structures_by_colour(
+    mask_colours: Mapping[str, ColourEntry], structures: Sequence[str], background_value: int
+) -> dict[int, tuple[str, ...]]:
+    """Return the structures that each colour belongs to.
+
+    Args:
+        mask_colours: the colours of each structure. The name "background" may be among the names.
+        structures: names of the structures.
+        background_value: the grey value of the background, if `mask_colours` does not name the background.
+
+    Returns:
+        For each colour (see `colours_of`), the names of its structures; none for the background, which comes first.
+
+    Raises:
+        ValueError: if an entry is no colour, a structure has none, or a colour of the background is also that of a
+            structure.
+    """
+    if set(mask_colours) - {BACKGROUND} != set(structures) or BACKGROUND in structures:
+        raise ValueError(
+            f"mask_colours must assign colours to each of {list(structures)} (structure_names), and may assign one to "
+            f"'{BACKGROUND}', got {list(mask_colours)}"
+        )
+    background = colours_of(mask_colours.get(BACKGROUND, background_value))
+    by_colour: dict[int, tuple[str, ...]] = dict.fromkeys(background, ())
+    for name in structures:
+        for colour in colours_of(mask_colours[name]):
+            if colour in background:
+                raise ValueError(
+                    f"mask_colours: the colour {name_of(colour)} of '{name}' is also the background; set "
+                    f"background_value, or name the colour of the background: {BACKGROUND}"
+                )
+            by_colour[colour] = (*by_colour.get(colour, ()), name)
+    return by_colour
+
+
+def read_coloured_mask(
+    path: Path, by_colour: Mapping[int, tuple[str, ...]], structures: Sequence[str], notices: list[str]
+) -> MetaTensor:
+    """Read a mask file and return one channel of 0 and 1 per structure.
+
+    An image with a palette is read as its colours. The values of a volume are grey values.
+
+    Args:
+        path: file in any format that `reading.read_labels` supports.
+        by_colour: from `structures_by_colour`.
+        structures: names of the S structures, in the order of the channels.
+        notices: short descriptions of conversions are appended to this list.
+
+    Returns:
+        (S, H, W, D) uint8 of 0 and 1. `meta["label_values"]` has 0 if the file shows the background, and 1, 2, ... for
+        the structures that it shows, in the order of `by_colour`. Colours of the same structures have the same value.
+
+    Raises:
+        UserError: if the file is missing or damaged, or has a colour that `by_colour` does not contain.
+    """
+    if reading.is_2d_image_file(path):
+        reading.check_exists(path)
+        pixels = image_files.read_colours(path, notices).astype(np.int64)
+        affine = None
+    else:
+        volume = reading.read_labels(path, notices)
+        pixels, affine = volume.numpy()[0].astype(np.int64), volume.affine
+    is_grey = pixels.ndim == 2 or affine is not None
+    colours = np.where((pixels >= 0) & (pixels <= 255), pixels * _GREY, -1 - abs(pixels)) if is_grey else (
+        pixels[..., 0] << 16 | pixels[..., 1] << 8 | pixels[..., 2]
+    )
+    present, places, counts = np.unique(colours, return_inverse=True, return_counts=True)
+    unknown = {int(colour): int(n) for colour, n in zip(present, counts) if int(colour) not in by_colour}
+    if unknown:
+        raise _unknown_colours(path, unknown, by_colour)
+    number_of = {names: number for number, names in enumerate(dict.fromkeys(by_colour.values()))}  # 0: the background
+    table = np.array([number_of[by_colour[int(colour)]] for colour in present], dtype=np.float32)
+    labels = torch.from_numpy(table[places.reshape(colours.shape)])
+    mask = MetaTensor(labels[None, ..., None] if affine is None else labels[None], affine=affine)
+    return reading.to_structures(path, mask, {number: names for names, number in number_of.items()}, structures)
+
+
+def name_of(colour: int) -> str:
+    """Return a colour as text: the grey value, such as "128", or red, green and blue, such as "#ff0000"."""
+    if colour < 0:
+        return str(-1 - colour)  # a value above 255 is no colour
+    return str(colour // _GREY) if colour % _GREY == 0 else f"#{colour:06x}"
+
+
+def _unknown_colours(path: Path, unknown: Mapping[int, int], by_colour: Mapping[int, tuple[str, ...]]) -> UserError:
+    """Return the error that a mask has colours without a meaning; the most frequent ones are named."""
+    frequent = sorted(unknown, key=lambda colour: -unknown[colour])[:MAX_NAMED_COLOURS]
+    listed = ", ".join(f"{name_of(colour)} ({unknown[colour]:,} pixels)" for colour in frequent)
+    more = f", ... ({len(unknown)} colours)" if len(unknown) > len(frequent) else ""
+    meanings = {name_of(colour): " and ".join(names) or BACKGROUND for colour, names in by_colour.items()}
+    expected = ", ".join(f"{name} ({meaning})" for name, meaning in meanings.items())
+    hint = "save it as PNG with one colour per structure" if more else (
+        f"add them to data.mask_colours; '{BACKGROUND}' is the name for colours of no structure"
+    )
+    return UserError(f"{path}: the mask has colours that data.mask_colours does not name: {listed}{more}; expected "
+                     f"{expected}; {hint}")  # fmt: skip

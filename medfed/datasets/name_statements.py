@@ -1,0 +1,94 @@
+"""Find out what the names of files say about patients, visits, eyes and sequences, and whether two names contradict.
+
+Only names are compared. Numbers count by the word before them; words such as left and right exclude each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+_DIGITS = re.compile(r"\d+")
+_WORD_AND_NUMBER = re.compile(r"([^\W\d_]+)[_\-. ]*(\d+)")
+_WORD = re.compile(r"[^\W\d_]+")
+_WORD_OR_NUMBER = re.compile(r"[^\W_]+")
+_CAPITAL_WITHIN_A_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_SEQUENCE = re.compile(r"(?<![^\W\d_])t[12](?:w|ce|c|gd)?(?![^\W_])")  # T1 and T2 name a sequence; they count nothing
+_DIGITS_AS_WORDS = str.maketrans({"1": "one", "2": "two"})  # of a sequence, whose number counts nothing
+# Words that exclude each other, by what they are about. Words of the same entry mean the same.
+_OPPOSITES = {
+    "side": ("left l os", "right r od"),  # os and od are the left and the right eye
+    "phase of the heart": ("ed diastole", "es systole"),
+    "treatment": ("pre", "post"),
+    "plane": ("ax axial tra", "sag sagittal", "cor coronal"),
+    "sequence": ("t1 t1w", "t1c t1ce t1gd", "t2 t2w", "adc", "dwi", "flair"),
+}
+_MEANINGS = {
+    word: (topic, words) for topic, choices in _OPPOSITES.items() for words in choices for word in words.split()
+}
+
+
+class _Statements(NamedTuple):
+    """What the name of a file says about its content.
+
+    Args:
+        numbers: all numbers in the order of the name, without those of the sequences T1 and T2.
+        by_word: the numbers by the word before them: 1 for "visit" in `p3_visit1`.
+        meanings: by the topic, which of the words that exclude each other the name has.
+    """
+
+    numbers: tuple[int, ...]
+    by_word: Mapping[str, set[int]]
+    meanings: Mapping[str, set[str]]
+
+
+def contradict(image: str, mask: str) -> bool:
+    """Return whether two names say that an image and a mask are of different patients, visits, eyes or phases.
+
+    They do if the same word has different numbers (`p1_visit1` and `p1_visit2`), if other numbers differ (`7` and
+    `mask_8`; a number that only one name has is no difference), or if they have words that exclude each other (`7_left`
+    and `7_right`, `7_ed` and `7_es`). Upper and lower case, and zeros before a number, are not distinguished.
+
+    Args:
+        image: name of the image file without its suffix.
+        mask: name of the mask file without its suffix.
+    """
+    first, second = _statements(image), _statements(mask)
+    if any(first.by_word[word] != second.by_word[word] for word in first.by_word.keys() & second.by_word.keys()):
+        return True
+    if any(first.meanings[key] != second.meanings[key] for key in first.meanings.keys() & second.meanings.keys()):
+        return True
+    fewer, more = sorted((first.numbers, second.numbers), key=len)
+    rest = iter(more)
+    return not all(number in rest for number in fewer)  # `in` goes on where it has stopped: the order must be equal
+
+
+def says_more_than_kind(text: str) -> bool:
+    """Return whether a part of a name says more than the kind of an image: the sequence, side, plane or phase.
+
+    Args:
+        text: a part of a file's name, such as "_t1" (False) or "anna_t1" (True), in lower case.
+    """
+    return any(word not in _MEANINGS for word in _WORD_OR_NUMBER.findall(_SEQUENCE.sub(" ", text)))
+
+
+def spell_sequences(name: str) -> str:
+    """Return a name in lower case, with the digits of the sequences T1 and T2 as words, so that they count nothing."""
+    return _SEQUENCE.sub(lambda match: match[0].translate(_DIGITS_AS_WORDS), name.casefold())
+
+
+@lru_cache(maxsize=1 << 14)
+def _statements(name: str) -> _Statements:
+    """Return the numbers and the words in a name that may contradict those in another name."""
+    words = _CAPITAL_WITHIN_A_WORD.sub(" ", name).casefold()
+    by_word: dict[str, set[int]] = {}
+    for word, number in _WORD_AND_NUMBER.findall(words):
+        by_word.setdefault(word, set()).add(int(number))
+    meanings: dict[str, set[str]] = {}
+    for word in [*_WORD.findall(words), *_SEQUENCE.findall(words)]:
+        if word in _MEANINGS:
+            topic, meaning = _MEANINGS[word]
+            meanings.setdefault(topic, set()).add(meaning)
+    return _Statements(tuple(map(int, _DIGITS.findall(_SEQUENCE.sub("", words)))), by_word, meanings)

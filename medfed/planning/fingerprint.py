@@ -1,0 +1,202 @@
+"""The fingerprint of the images of the sites that train: the numbers from which `rules` plans a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from medfed.datasets import image_files, reading
+from medfed.datasets.base import Dataset, Progress
+from medfed.datasets.case import Case
+from medfed.datasets.folder import Folder
+from medfed.datasets.splits import sample_cases, split
+
+MAX_READ = 30  # cases of a site that are read; further ones hardly change a median
+PERCENTILES = (0.5, 99.5)
+MAX_SAMPLED_VOXELS = 100_000  # voxels of an image from which the percentiles are computed
+
+
+@dataclass(frozen=True)
+class SiteFingerprint:
+    """Numbers of images of one site that trains.
+
+    Args:
+        name: name of the site.
+        n_images: number of images (files; a volume is one), of all parts of the split.
+        n_patients: number of patients, of all parts of the split.
+        n_training: number of slices that are used for training; a 2-D image is one slice. For volumes of which not all
+            were read, it is computed from the mean number of slices.
+    """
+
+    name: str
+    n_images: int
+    n_patients: int
+    n_training: int
+
+
+@dataclass(frozen=True)
+class Structure:
+    """How large a structure is in the masks of the training patients.
+
+    Args:
+        name: name of the structure.
+        foreground: mean fraction of the pixels that belong to the structure, over the slices that show it; 0 if none
+            does.
+        width: median over these slices of 2 * area / perimeter, as a fraction of the image's side. It is the width of a
+            line, and 0.39 of the diameter of a disc. 0 if no slice shows the structure.
+    """
+
+    name: str
+    foreground: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Properties of the images of all sites that train.
+
+    Args:
+        sites: numbers of images of each site, sorted by name.
+        height, width: median size of the slices in pixels.
+        depth: median number of slices of an image; 1 for 2-D images.
+        spacing_mm: median size of a voxel along height, width and depth in mm; None if no file stores it.
+        channels: number of image channels.
+        intensities: medians of the percentiles 0.5 and 99.5 of the stored intensities of each image.
+        structures: size of each structure; empty for classification.
+        classes: number of images of each class by its name, in the order of the class numbers; empty for segmentation.
+    """
+
+    sites: tuple[SiteFingerprint, ...]
+    height: int
+    width: int
+    depth: int
+    spacing_mm: tuple[float, float, float] | None
+    channels: int
+    intensities: tuple[float, float]
+    structures: tuple[Structure, ...]
+    classes: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class _CaseFacts:
+    """Properties of one case that was read; foreground and width of each structure, by slice that shows it."""
+
+    shape: tuple[int, ...]
+    spacing_mm: tuple[float, ...] | None
+    intensities: tuple[float, ...]
+    foreground: tuple[list[float], ...] = ()
+    width: tuple[list[float], ...] = ()
+
+
+def with_channels_of(dataset: Dataset, cases: Iterable[Case]) -> Dataset:
+    """Return a dataset with the number of image channels that its training images need.
+
+    Grey images between colour images are then repeated as three channels. Datasets other than `folder`, and volumes,
+    are returned unchanged.
+
+    Args:
+        dataset: the dataset.
+        cases: the cases of the sites that train.
+    """
+    if not isinstance(dataset, Folder):
+        return dataset
+    paths = [case.image for case in cases if reading.is_2d_image_file(case.image)]
+    if not paths:
+        return dataset
+    n_channels, has_grey = image_files.needed_channels(paths)
+    return replace(dataset, image_channels=n_channels, grey_to_rgb=dataset.grey_to_rgb or has_grey)
+
+
+def take_fingerprint(
+    dataset: Dataset, sites: Sequence[str], seed: int, progress: Progress | None = None
+) -> Fingerprint:
+    """Compute the fingerprint of the sites that train. No file of another site is opened.
+
+    Of each site, only the patients that train are read: neither those for validation nor those for the test.
+
+    Args:
+        dataset: the dataset with all its settings.
+        sites: names of the sites that train, at least one.
+        seed: seed of the run, which decides how the patients are split.
+        progress: function that wraps the list of cases to show a progress bar, as tqdm does; None shows none.
+
+    Raises:
+        UserError: if a file of these sites is missing, damaged or not as the dataset expects.
+    """
+    found = {site: dataset.cases(site) for site in sorted(sites)}
+    training = {
+        site: split(cases, seed, dataset.validation_ratio, dataset.test_ratio).train for site, cases in found.items()
+    }
+    chosen = [case for cases in training.values() for case in _first(cases, seed)]
+    facts: dict[str, list[_CaseFacts]] = {site: [] for site in found}
+    for case in progress(chosen) if progress else chosen:
+        facts[case.site].append(_read(dataset, case))
+    every = [case_facts for of_site in facts.values() for case_facts in of_site]
+    height, width, depth = (round(median(case_facts.shape[axis] for case_facts in every)) for axis in range(3))
+    spacings = [case_facts.spacing_mm for case_facts in every if case_facts.spacing_mm is not None]
+    low, high = (float(median(case_facts.intensities[end] for case_facts in every)) for end in (0, 1))
+    return Fingerprint(
+        tuple(_of_site(site, cases, len(training[site]), facts[site]) for site, cases in found.items()),
+        height,
+        width,
+        depth,
+        (_median_of(spacings, 0), _median_of(spacings, 1), _median_of(spacings, 2)) if spacings else None,
+        dataset.channels,
+        (low, high),
+        tuple(_structure(name, index, every) for index, name in enumerate(dataset.structures)),
+        tuple((name, sum(case.label == number for cases in found.values() for case in cases))
+              for number, name in enumerate(dataset.classes)),
+    )  # fmt: skip
+
+
+def _first(cases: Sequence[Case], seed: int) -> list[Case]:
+    """Return at most `MAX_READ` cases of a site, chosen by the seed."""
+    return list(cases) if len(cases) <= MAX_READ else sample_cases(cases, seed, MAX_READ / len(cases))
+
+
+def _of_site(name: str, cases: Sequence[Case], n_training: int, facts: Sequence[_CaseFacts]) -> SiteFingerprint:
+    n_slices = fmean(case_facts.shape[2] for case_facts in facts) if facts else 0.0
+    n_patients = len({case.subject for case in cases})
+    return SiteFingerprint(name, len(cases), n_patients, round(n_training * n_slices))
+
+
+def _read(dataset: Dataset, case: Case) -> _CaseFacts:
+    """Read one case and compute its properties."""
+    if case.mask is None:
+        image, masks = dataset.read_image(case, []), None
+        spacing_mm = reading.spacing_mm(case.image, image)
+    else:
+        volume = dataset.load(case)
+        image, masks, spacing_mm = volume.image, volume.mask.as_tensor(), volume.spacing_mm
+    voxels = image.numpy().ravel()
+    intensities = np.percentile(voxels[:: max(1, len(voxels) // MAX_SAMPLED_VOXELS)], PERCENTILES)
+    sizes = [_sizes(mask) for mask in masks] if masks is not None else []
+    return _CaseFacts(
+        tuple(image.shape[1:]), spacing_mm, tuple(float(value) for value in intensities),
+        tuple(foreground for foreground, _ in sizes), tuple(width for _, width in sizes),
+    )  # fmt: skip
+
+
+def _sizes(mask: Tensor) -> tuple[list[float], list[float]]:
+    """Return foreground fraction and relative width of a structure, (H, W, D), for each slice that shows it."""
+    slices = torch.nn.functional.pad(mask.movedim(-1, 0).bool(), (1, 1, 1, 1))
+    area = slices.sum((1, 2)).double()
+    edges = (slices[:, 1:] != slices[:, :-1]).sum((1, 2)) + (slices[:, :, 1:] != slices[:, :, :-1]).sum((1, 2))
+    shown, (height, width) = area > 0, mask.shape[:2]
+    widths = 2 * area[shown] / edges[shown] / (height * width) ** 0.5
+    return (area[shown] / (height * width)).tolist(), widths.tolist()
+
+
+def _structure(name: str, index: int, facts: Sequence[_CaseFacts]) -> Structure:
+    foreground = [value for case_facts in facts for value in case_facts.foreground[index]]
+    widths = [value for case_facts in facts for value in case_facts.width[index]]
+    return Structure(name, fmean(foreground) if foreground else 0.0, median(widths) if widths else 0.0)
+
+
+def _median_of(spacings: Sequence[tuple[float, ...]], axis: int) -> float:
+    return float(median(spacing[axis] for spacing in spacings))

@@ -1,0 +1,248 @@
+"""Write the config of a first run on a user's own images: recognise, take the fingerprint, plan, check, write."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medfed.config import strict_yaml
+from medfed.config.overrides import Override, apply
+from medfed.config.schema import Config, load_text, to_block
+from medfed.core import registry
+from medfed.core.errors import UserError
+from medfed.core.files import write_atomically
+from medfed.datasets.base import Dataset, Progress
+from medfed.datasets.folder_classes import FolderClasses
+from medfed.datasets.recognition import recognise
+from medfed.experiments.setup import build_network, build_task, local_entries
+from medfed.outputs.dataset_cards import format_data_block
+from medfed.planning import rules, timing, writing
+from medfed.planning.fingerprint import Fingerprint, take_fingerprint, with_channels_of
+from medfed.planning.rules import Plan
+
+SEED = 1337
+METHOD = "fedavg"
+MeasureStep = Callable[[Config], float]  # returns the seconds of one training step of a config
+MAX_MINUTES = 525_600
+WINDOW_HALF_WIDTH = 3.4  # cycles per image: a window of 7 x 7 of the spectrum, as in the paper of ELCFS
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was planned and written.
+
+    Args:
+        path: the config file.
+        fingerprint: of the sites that train.
+        plan: the plan that follows from the fingerprint.
+        config: the written config.
+        notes: sentences for the terminal about what was assumed.
+    """
+
+    path: Path
+    fingerprint: Fingerprint
+    plan: Plan
+    config: Config
+    notes: tuple[str, ...]
+
+
+def write_config(
+    folder: Path, out: Path, unseen: str | None = None, method: str = METHOD, minutes: float | None = None,
+    settings: Sequence[str] = (), dataset: str | None = None, measure_step: MeasureStep = timing.measure_step,
+    progress: Progress | None = None,
+) -> Written:
+    """Plan a run for the images in a folder, and write its config with a comment for every choice.
+
+    Of the unseen site only the name is used; no image of it influences the file. (The recognition of a folder may read
+    the header of its first image; the result is replaced by that of the sites that train.) The same folder and
+    arguments give the same file, except with `minutes`, for which a training step is measured.
+
+    Args:
+        folder: folder with one folder per site, or a datalist.
+        out: the YAML file to write; it must not exist.
+        unseen: the site that does not train and is tested; None takes the last site in alphabetical order.
+        method: name of the federated method.
+        minutes: wished time of the run on this machine; None plans by the rules.
+        settings: the user's own values, as texts such as "data.image_size=128". The plan follows from them.
+        dataset: name of the dataset in a config, if the folder's layout does not decide it; None recognises it.
+        measure_step: returns the seconds of one training step, for `minutes`.
+        progress: function that wraps the list of cases to show a progress bar; None shows none.
+
+    Raises:
+        UserError: if the folder is not recognised or has one site only, if `out` exists, if a setting is wrong, or if
+            an image of a site that trains cannot be used.
+    """
+    if out.exists():
+        raise UserError(f"{out}: exists already and is not overwritten; write another file with --out, or delete it")
+    if minutes is not None and not 0 < minutes <= MAX_MINUTES:
+        raise UserError(f"--minutes {minutes:g}: expected a number above 0 and at most {MAX_MINUTES} (a year)")
+    overrides = [entry for text in settings for entry in _entries(Override.parse(text))]
+    fixed: dict[str, Any] = {override.key: override.value for override in overrides}
+    if "data.root" in fixed:
+        raise UserError(f"--set data.root={fixed['data.root']}: the images are those in {folder}; name another FOLDER")
+    method = str(fixed.get("method.name", method))
+    document = _recognise(folder, fixed.get("data.name", dataset), fixed, method)
+    start = load_text(strict_yaml.dump(document), str(out), settings)
+    names = start.data.site_names()
+    held_out, reason, notes = _unseen(names, folder, fixed.get("federation.unseen_site", unseen))
+    validation_site = start.federation.validation_site
+    if validation_site and validation_site not in names:
+        raise UserError(
+            f"{folder}: no site '{validation_site}' (federation.validation_site). "
+            f"{registry.suggestion(validation_site, names)}"
+        )
+    source = [site for site in names if site not in (held_out, validation_site)]
+    if not source:
+        raise UserError(f"{folder}: no site is left to train on; add a site, or name another --unseen SITE")
+    images = start.data
+    if "data.image_channels" not in fixed:
+        images = with_channels_of(images, [case for site in source for case in images.cases(site)])
+    fingerprint = take_fingerprint(images, source, start.seed, progress)
+    document |= {"data": _data_block(images), "federation": {"unseen_site": held_out}}
+    plan = rules.make_plan(fingerprint, fixed)
+    measured = ""
+    if minutes is not None:
+        config = load_text(strict_yaml.dump(_complete(document, plan, fixed)), str(out), settings)
+        step_s = measure_step(config)
+        plan = rules.make_plan(fingerprint, fixed, timing.steps_in(minutes, step_s, len(source)))
+        measured = f"{minutes:g} minutes were wished; {timing.describe_machine(step_s, len(source))}"
+        notes += (measured,)
+    completed = _complete(document, plan, fixed)
+    apply(completed, overrides)
+    reasons = _reasons(plan, fingerprint, images, reason, method) | dict.fromkeys(fixed, "your choice (--set)")
+    header, footer = _header(folder, out, fingerprint), _footer(completed, plan, fingerprint, measured)
+    text = writing.to_text(completed, reasons, header, footer)
+    config = load_text(text, str(out))
+    _check(config, completed)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, text)
+    return Written(out, fingerprint, plan, config, notes)
+
+
+def _entries(override: Override) -> list[Override]:
+    """Return one override for each key of a whole block such as `training={batch_size: 8}`; other overrides as one."""
+    if len(override.path) > 1 or not isinstance(override.value, Mapping):
+        return [override]
+    return [Override((*override.path, str(key)), value, override.text) for key, value in override.value.items()]
+
+
+def _recognise(folder: Path, name: str | None, fixed: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """Return the document of a config for a folder: the dataset, a network for its task, and the method.
+
+    If the layout cannot be understood without the user's settings of the block `data`, these settings decide.
+    """
+    try:
+        recognised = recognise(folder, name)
+        recognised.site_names()
+    except UserError:
+        if not folder.is_dir() or not any(key.startswith("data.") for key in fixed):
+            raise
+        recognised = registry.resolve("datasets", name or "folder")(root=str(folder))
+    classifies = isinstance(recognised, FolderClasses) or bool(recognised.classes)
+    return {
+        "seed": SEED,
+        "data": _data_block(recognised),
+        "network": {"name": "densenet" if classifies else "unet"},
+        "method": {"name": method},
+    }
+
+
+def _unseen(names: Sequence[str], folder: Path, wished: str | None) -> tuple[str, str, tuple[str, ...]]:
+    """Return the unseen site, the reason for a comment, and what the terminal says about it."""
+    if wished == "":
+        return "", "all sites train, and none is unseen", ()
+    if len(names) < 2:
+        raise UserError(
+            f"{folder}: has only one site, {names[0]}; expected at least two, of which one stays unseen; name the "
+            "folder that contains the folders of all sites, or train without an unseen site: --set "
+            "federation.unseen_site="
+        )
+    if wished is None:
+        last = names[-1]
+        note = f"the unseen site is {last}, the last one in alphabetical order; choose another with --unseen SITE"
+        return last, "the last one in alphabetical order, as none was chosen; does not train and is tested", (note,)
+    if wished not in names:
+        raise UserError(f"{folder}: no site '{wished}'. {registry.suggestion(str(wished), names)}")
+    return wished, "does not train and is tested; no image of it influences this plan", ()
+
+
+def _data_block(dataset: Dataset) -> dict[str, Any]:
+    """Return the block `data`: the settings that differ from the defaults, and those that a reader looks for."""
+    block = strict_yaml.parse(format_data_block(dataset), dataset.root)["data"]
+    every = to_block(dataset)
+    for key in ("image_channels", "structure_names", "intensity_max"):
+        if key in every and every[key] is not None:
+            block[key] = every[key]
+    return block | {"validation_ratio": rules.VALIDATION_RATIO, "test_ratio": rules.TEST_RATIO}
+
+
+def _complete(document: Mapping[str, Any], plan: Plan, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with all planned values in their blocks; those of the user are not applied yet."""
+    completed = copy.deepcopy(dict(document))
+    side = fixed.get("data.image_size", plan.values["data.image_size"])
+    completed["method"] |= _method_settings(completed["method"]["name"], side)
+    for key, value in plan.values.items():
+        block, name = key.split(".")
+        completed.setdefault(block, {})[name] = value
+    return completed
+
+
+def _method_settings(name: str, side: int) -> dict[str, Any]:
+    """Return the settings of a method that depend on the image size."""
+    return {"alpha": round(WINDOW_HALF_WIDTH / side, 4), "gamma": 0.1, "ring_width": 2} if name == "elcfs" else {}
+
+
+def _reasons(
+    plan: Plan, fingerprint: Fingerprint, dataset: Dataset, unseen: str, method: str
+) -> dict[str, str]:
+    """Return the comment of every key."""
+    channels = {1: "grey images", 3: "colour images"}.get(fingerprint.channels, "as the files have")
+    return {
+        "seed": "all random numbers follow from it: the same config gives the same weights",
+        "data.name": f"recognised; `python -m medfed.keys {registry.name_of('datasets', type(dataset))}` explains it",
+        "data.root": "the images" if Path(dataset.root).is_absolute() else "relative to the current folder",
+        "data.datalist": "the table with the site, the patient and the files of each image",
+        "data.image_channels": channels,
+        "data.grey_to_rgb": "a grey image between colour images is repeated in three channels",
+        "data.structure_names": "what the masks show",
+        "data.intensity_max": "the stored value that means white",
+        "data.patient_pattern": "the first group is the patient, whose images stay in one part of the split",
+        "data.validation_ratio": "part of each training site's patients for the learning curve",
+        "data.test_ratio": "part of each training site's patients for the score on seen sites",
+        "method.name": "averages the weights of the sites; the fastest method" if method == METHOD else "your choice",
+        "method.alpha": "a window of 7 x 7 numbers of the spectrum",
+        "federation.unseen_site": unseen,
+        **{choice.key: choice.reason for choice in plan.choices},
+    }
+
+
+def _header(folder: Path, out: Path, fingerprint: Fingerprint) -> list[str]:
+    return [
+        f"Planned by `python -m medfed.init` for the images in {' '.join(str(folder).split())}.",
+        f"Train:  python -m medfed.train {' '.join(str(out).split())}",
+        "The plan follows from the sites that train:",
+        *writing.describe(fingerprint),
+    ]
+
+
+def _footer(document: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint, measured: str) -> list[str]:
+    values = {f"{block}.{key}": value for block, entries in document.items() if isinstance(entries, Mapping)
+              for key, value in entries.items()}  # fmt: skip
+    return writing.advice(values, plan, fingerprint, measured)
+
+
+def _check(config: Config, document: Mapping[str, Any]) -> None:
+    """Check that the written values are those of the config, and that images, network and method fit together."""
+    for block in ("data", "network", "method", "training", "federation"):
+        read = to_block(getattr(config, block))
+        written = {key: value for key, value in document[block].items() if key not in ("name", "preset")}
+        changed = [key for key, value in written.items() if read[key] != value]
+        assert not changed, f"{block}: {changed} change if they are written"
+    dataset = config.data
+    task = build_task(config, dataset)
+    config.network.check_image_size(dataset.image_size)
+    config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
+    local_entries(config, build_network(config.network, config.method, task, config.seed))

@@ -1,0 +1,92 @@
+"""The commands of `python -m medfed.data` that get a dataset: download it, or prepare it from original downloads."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medfed.cli.progress import ProgressBar
+from medfed.core import registry
+from medfed.datasets.base import Progress
+from medfed.datasets.fetching import download
+from medfed.outputs.dataset_cards import format_paragraph
+from medfed.phantoms.synthetic import SyntheticDataset
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def add_fetch_command(commands: Commands) -> None:
+    """Add the command `fetch` to the commands of a parser, as `add_subparsers` returns them."""
+    command = commands.add_parser("fetch", help="download a dataset, or explain how to get it")
+    command.add_argument("name", help="name in a config: prostate, prostate_phantom, ...")
+    command.add_argument("--to", type=Path, metavar="FOLDER", help="target folder (default: data/NAME)")
+    command.add_argument("--quiet", action="store_true", help="draw no progress bar")
+
+
+def run_fetch(args: argparse.Namespace) -> int:
+    """Run `python -m medfed.data fetch`: download a dataset, make a phantom, or print how to get the dataset.
+
+    Args:
+        args: the flags of the command, as the parser of `add_fetch_command` returns them.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        UserError: if there is no dataset of this name, or if the download fails.
+    """
+    folder = args.to or Path("data") / args.name
+    dataset = registry.resolve("datasets", args.name)(root=str(folder))
+    card = dataset.card
+    if isinstance(dataset, SyntheticDataset):
+        dataset.ensure_available(_bar("making the phantom", args.quiet))
+        print(f"The phantom is in {folder}.")
+    elif card.url is None:
+        print(f"There is no direct download of {args.name}.", format_paragraph("how to get", card.how_to_get),
+              format_paragraph("licence", card.licence), sep="\n")
+    else:
+        target = folder / card.url.rpartition("/")[2]
+        digest = download(card.url, target, card.sha256, args.quiet)
+        print(f"{target} (SHA-256 {digest})\n{format_paragraph('layout', card.layout)}")
+    return 0
+
+
+def add_prepare_command(commands: Commands) -> None:
+    """Add the command `prepare` to the commands of a parser, as `add_subparsers` returns them."""
+    command = commands.add_parser("prepare", help="write original downloads in the layout of a dataset",
+                                  description="Find original collections in folders with unpacked downloads, and write "
+                                              "their cases in the layout that a dataset reads. Nothing is overwritten. "
+                                              "docs/collections.md lists the downloads.")  # fmt: skip
+    command.add_argument("name", help="name in a config: prostate, fundus or camelyon17")
+    command.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="a folder with unpacked downloads")
+    command.add_argument("out", type=Path, metavar="OUT", help="the folder to write, for example data/prostate")
+    command.add_argument("--quiet", action="store_true", help="print only the result, no progress")
+
+
+def run_prepare(args: argparse.Namespace) -> int:
+    """Run `python -m medfed.data prepare` and print the summary.
+
+    Args:
+        args: the flags of the command, as the parser of `add_prepare_command` returns them.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        UserError: as `medfed.preparation.prepare.prepare`.
+    """
+    from medfed.preparation.prepare import (  # imported here because other commands do not need it
+        format_summary,
+        prepare,
+    )
+
+    summary = prepare(args.name, args.sources, args.out, _bar("preparing", args.quiet))
+    print(format_summary(summary))
+    print(f"The dataset is in {args.out}; to check it: python -m medfed.data check {args.out} --dataset {args.name}")
+    return 0
+
+
+def _bar(text: str, quiet: bool) -> Progress:
+    return lambda items: ProgressBar(items, desc=text, unit="case", disable=quiet, leave=False)

@@ -1,0 +1,61 @@
+"""704 files with one cause are one paragraph; different causes are never merged."""
+
+from __future__ import annotations
+
+from medfed.datasets.check_groups import format_groups, group_sentences
+
+ROOT = "/data"
+
+
+def colour_problem(site: str, number: int, n_colours: int = 3) -> str:
+    return (
+        f"/data/{site}/masks/{number}.png: the mask stores its labels as {n_colours} colours; expected one number per "
+        "pixel; name the colours in data.mask_colours: #000000, #00ff00"
+    )
+
+
+def test_one_cause_is_one_paragraph_with_its_number_two_examples_and_the_cure():
+    problems = [colour_problem("HK", number, 2 + number % 3) for number in range(704)]
+    lines = format_groups(problems, ROOT, ["HK"])
+    assert lines[0].startswith("  704 files: the mask stores its labels as 2 colours; expected one number per pixel")
+    assert lines[1] == "    such as: HK/masks/0.png, HK/masks/1.png"
+    assert lines[2] == "    -> name the colours in data.mask_colours: #000000, #00ff00" and len(lines) == 3
+
+
+def test_other_causes_and_other_colours_are_other_groups():
+    sentences = [
+        colour_problem("HK", 1), colour_problem("HK", 2).replace("#00ff00", "#ff0000"),
+        "/data/HK/a.png: the file is empty (0 bytes); copy it again from its source",
+        "/data/HK/b.png: the image is grey; expected colour; set data.grey_to_rgb: true to repeat its channel",
+    ]  # fmt: skip
+    assert [len(group.places) for group in group_sentences(sentences)] == [1, 1, 1, 1]
+
+
+def test_numbers_files_and_values_do_not_divide_a_cause():
+    sentences = [
+        "/data/a.png: the mask has the values 1, 2, 3, ... (34 values), and the background value 0; set X",
+        "/data/b.png: the mask has the values 1, 7, and the background value 0; set X",
+        "/data/m.png: the mask has 8 x 8 x 3 voxels, but its image /data/i 1.png has 8 x 9 x 3; resample it",
+        "/data/n.png: the mask has 7 x 8 x 3 voxels, but its image /data/i 2.png has 8 x 10 x 3; resample it",
+    ]
+    assert [len(group.places) for group in group_sentences(sentences)] == [2, 2]
+
+
+def test_a_warning_of_several_sites_names_each_with_its_cases():
+    text = "no cup in the mask: in %d of 9 cases, the first are a and b"
+    warnings = [f"HK: {text % 2}", f"UCL: {text % 3}"]
+    assert format_groups(warnings, ROOT, ["HK", "UCL"]) == [
+        "  2 sites: no cup in the mask", "    in: HK (2 of 9: a and b), UCL (3 of 9: a and b)",
+    ]  # fmt: skip
+
+
+def test_every_folder_that_was_not_read_is_named():
+    sentences = [f"/data/site{number}: not read: raw/ (3 files)" for number in range(5)]
+    text = "\n".join(format_groups(sentences, ROOT, []))
+    assert all(sentence in text for sentence in sentences)
+
+
+def test_lines_have_at_most_100_characters_and_a_single_sentence_is_complete():
+    problem = colour_problem("HK", 1)
+    lines = format_groups([problem], ROOT, ["HK"])
+    assert max(map(len, lines)) <= 100 and " ".join(" ".join(lines).split()) == problem

@@ -1,0 +1,211 @@
+"""Each warning of a dataset check, on a tiny folder made for it; a clean folder gives none."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from medfed.datasets import check_similar
+from medfed.datasets.case import Case
+from medfed.datasets.check_names import suggest_pattern
+from medfed.datasets.check_similar import NearDuplicates
+from medfed.datasets.checking import DatasetReport, check_dataset
+from medfed.datasets.folder import Folder
+from medfed.datasets.folder_classes import FolderClasses
+
+SIDE = 64
+
+
+def scan(*key: int) -> np.ndarray:
+    """A smooth random image of 64 x 64 grey levels, another one for every key."""
+    coarse = Image.fromarray(np.random.default_rng(key).integers(0, 256, (12, 12), dtype=np.uint8))
+    return np.asarray(coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+
+
+def write(root: Path, site: str, name: str, image: np.ndarray, value: int = 255) -> None:
+    """An image with a mask that is a square of a quarter of the side."""
+    mask = np.zeros((SIDE, SIDE), np.uint8)
+    mask[:16, :16] = value
+    for kind, pixels in (("images", image), ("masks", mask)):
+        (root / site / kind).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(root / site / kind / f"{name}.png")
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    """Two sites with four images each, all in order."""
+    for number, site in enumerate(("north", "south")):
+        for index in range(4):
+            write(tmp_path, site, f"scan{index}", scan(number, index))
+    return tmp_path
+
+
+def check(root: Path, **settings) -> DatasetReport:
+    return check_dataset(Folder(root=str(root), **settings))
+
+
+def test_a_clean_folder_gives_no_warning(root):
+    report = check(root)
+    assert (report.problems, report.warnings, report.missing_rows) == ((), (), ())
+    assert {case.foreground for site in report.sites for case in site.cases} == {(1 / 16,)}
+
+
+def smaller_jpeg(pixels: np.ndarray) -> np.ndarray:
+    """The image after it was stored as a JPEG of half the size."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).resize((SIDE // 2, SIDE // 2)).save(file, "JPEG", quality=40)
+    return np.asarray(Image.open(file).resize((SIDE, SIDE)))
+
+
+def test_a_compressed_copy_in_another_site_is_named(root):
+    write(root, "south", "copy", smaller_jpeg(scan(0, 2)))
+    (warning,) = check(root).warnings
+    assert warning.startswith("1 pair of nearly equal images lies in two sites, such as north/scan2.png and south/copy")
+
+
+def test_a_compressed_copy_in_the_same_site_is_named_unless_it_is_of_the_same_patient(root):
+    write(root, "north", "scan2b", smaller_jpeg(scan(0, 2)))
+    (warning,) = check(root).warnings
+    assert warning.startswith("north: 1 pair of nearly equal images count") and "scan2.png and scan2b.png" in warning
+    assert check(root, patient_pattern=r"(scan\d)").warnings == ()
+
+
+def test_a_file_in_two_sites_is_the_first_problem(root):
+    write(root, "north", "again", scan(0, 0))
+    write(root, "south", "also", scan(1, 1))
+    write(root, "south", "other", scan(0, 3))
+    (root / "north" / "images" / "scan2.png").write_bytes(b"")
+    leak, *others = check(root).problems
+    assert "north/images/scan3.png and " in leak and "an unseen site may have an image that was trained on" in leak
+    assert ["unseen site" in problem for problem in others] == [False, False, False]
+
+
+def test_different_images_with_the_same_field_of_view_are_no_duplicates(root):
+    """Photographs of retinas share a black frame, whose edges are much stronger than the vessels."""
+    frame = np.hypot(*np.mgrid[-1 : 1 : SIDE * 1j, -1 : 1 : SIDE * 1j]) > 0.9
+    for site in ("north", "south"):
+        for index in range(4):
+            pixels = np.where(frame, 0, 120 + scan(ord(site[0]), index) // 20).astype(np.uint8)
+            write(root, site, f"scan{index}", pixels)
+    assert check(root).warnings == ()
+
+
+def test_the_search_for_near_duplicates_is_bounded(monkeypatch):
+    monkeypatch.setattr(check_similar, "MAX_COMPARED_IMAGES", 3)
+    similar = NearDuplicates()
+    for number in range(5):
+        image = torch.from_numpy(scan(number % 4)[None, ..., None].copy())
+        similar.add(Case("north", str(number), Path(f"{number}.png")), image, str(number))
+    (warning,) = similar.warnings()
+    assert warning.startswith("2 images were not compared")
+
+
+def test_many_equal_hashes_are_compared_in_linear_time(monkeypatch):
+    """100 images with the same hash: each is compared with the next 5 in each of 4 parts, and not with 99."""
+    monkeypatch.setattr(check_similar, "MAX_NEIGHBOURS", 5)
+    similar, compared = NearDuplicates(), []
+    image = torch.from_numpy(scan(1)[None, ..., None].copy())
+    for number in range(100):
+        similar.add(Case("north", str(number), Path(f"{number}.png")), image, str(number))
+    monkeypatch.setattr(NearDuplicates, "_correlation", lambda self, *pair: compared.append(pair) or 0.0)
+    assert similar.warnings() == [] and 99 <= len(compared) <= 100 * 5 * 4
+
+
+def test_a_nearly_blank_image_is_counted(root):
+    write(root, "north", "scan1", 100 + scan(0, 1) // 5)
+    (warning,) = check(root).warnings
+    assert warning.startswith("north: nearly blank image (98 % of the pixels lie within 60 of 255 grey levels")
+    assert warning.endswith("in 1 of 4 cases, the first is scan1") and "data.ignored_names" in warning
+    assert check(root, ignored_names=("scan1.*",)).warnings == ()
+
+
+def test_an_image_that_equals_its_mask_is_named(root):
+    pixels = np.full((SIDE, SIDE), 20, np.uint8)
+    pixels[:16, :16] = 200
+    write(root, "south", "scan3", pixels + scan(9) % 4)
+    (warning,) = check(root).warnings
+    assert "south: the image equals its mask" in warning and "the first is scan3" in warning
+
+
+class TestPatients:
+    @pytest.mark.parametrize(("names", "patient"), [
+        (["Image_01L", "Image_01R", "Image_02L", "Image_02R", "Image_03L"], "Image_01"),
+        (["7_left", "7_right", "8_left", "8_right"], "7"),
+        (["sub-01_ses-1", "sub-01_ses-2", "sub-02_ses-1"], "sub-01"),
+        (["patch_patient_004_x_1", "patch_patient_004_x_2"], "patient_004"),
+        (["8863_x51", "8863_x101", "9022_x51", "9022_x101"], "8863"),
+    ])  # fmt: skip
+    def test_names_of_several_images_of_a_patient(self, names, patient):
+        pattern, group = suggest_pattern(names)
+        folder = Folder(root="x", patient_pattern=pattern)  # which accepts the pattern
+        assert {re.search(folder.patient_pattern, name)[1] for name in group} == {patient}
+
+    @pytest.mark.parametrize("names", [
+        [], ["102", "131"], ["01_test", "21_training"], ["case_001", "case_002"], ["n0210_576_652", "n0359_576_692"],
+        ["2018_001", "2018_002", "2018_003"], ["1-benign_0804-s", "1-malignant_0010-r", "2-benign_0817-s"],
+        ["cju160wshltz10993i1gmqxbe", "cju414lf2l1lt0801rl3hjllj"], ["benign_0888-l", "benign_0849-l", "benign_1-r"],
+    ])  # fmt: skip
+    def test_other_names(self, names):
+        assert suggest_pattern(names) is None
+
+    def test_both_eyes_of_a_person_are_two_patients_until_the_pattern_is_set(self, root):
+        for index, name in enumerate(("7_left", "7_right", "8_left", "8_right", "9_left")):
+            write(root, "east", name, scan(2, index))
+        (warning,) = check(root).warnings
+        assert "east: the file names suggest 3 patients for 5 images" in warning and "7_left and 7_right" in warning
+        pattern = warning.partition("data.patient_pattern: '")[2].partition("'")[0]
+        report = check(root, sites=("east",), patient_pattern=pattern)
+        assert report.warnings == () and {case.subject for case in report.sites[0].cases} == {"7", "8", "9"}
+        assert "(.+)" in warning and check(root, patient_pattern="(.+)").warnings == ()
+
+    def test_patches_in_folders_of_classes(self, tmp_path):
+        for site in ("north", "south"):
+            for number, name in enumerate(("p1_a", "p1_b", "p2_a", "p2_b")):
+                folder = tmp_path / site / ("benign", "malignant")[number % 2]
+                folder.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(scan(ord(site[0]), number)).save(folder / f"{name}.png")
+        dataset = FolderClasses(root=str(tmp_path), image_channels=1)
+        warnings = check_dataset(dataset).warnings
+        assert [warning.partition(" for")[0] for warning in warnings] == [
+            "north: the file names suggest 2 patients", "south: the file names suggest 2 patients"
+        ]  # fmt: skip
+        assert check_dataset(replace(dataset, patient_pattern=r"^(p\d)_")).warnings == ()
+
+
+class TestMissingRows:
+    def test_few_patients_give_no_test_part_and_no_validation_part(self, root):
+        for index in range(3):
+            (root / "north" / "images" / f"scan{index}.png").unlink()
+            (root / "north" / "masks" / f"scan{index}.png").unlink()
+        test, validation = check(root).missing_rows
+        assert test.startswith("north: no score of this site if it trains") and "1 patient" in test
+        assert "no validation part" in validation
+        assert check(root, test_ratio=0.0).missing_rows[0].endswith("set data.test_ratio, or let it be the unseen site")
+
+    def test_a_single_site_has_no_unseen_site(self, root):
+        (row,) = check(root, sites=("north",)).missing_rows
+        assert row.startswith("north: no score on an unseen site")
+
+    def test_a_structure_that_no_mask_of_a_site_shows(self, root):
+        for index in range(4):
+            write(root, "north", f"scan{index}", scan(0, index), value=2)
+            write(root, "south", f"scan{index}", scan(1, index), value=1 + index % 2)
+        (row,) = check(root, structure_names=("disc", "cup")).missing_rows
+        assert row.startswith("north: no scores of disc, because no mask of the site shows it")
+
+
+def test_two_colours_for_one_structure_are_named(root):
+    for index, colour in enumerate(("#ff0000", "#00ff00", "#00ff00")):
+        mask = Image.new("RGB", (SIDE, SIDE))
+        mask.paste(colour, (0, 0, 16, 16))
+        mask.save(root / "north" / "masks" / f"scan{index}.png")
+    *_, last = check(root).warnings
+    assert last.startswith("the masks show the structure in 2 colours (#00ff00 in 2, #ff0000 in 1 masks)")
+    assert check(root, mask_colours={"foreground": ("#ff0000", "#00ff00", "#ffffff")}).warnings == ()

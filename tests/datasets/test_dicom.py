@@ -1,0 +1,149 @@
+"""DICOM series: the same volume as from NIfTI, and refusals by name of what is no single regular stack."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from made_dicom import LPS_TO_RAS, oblique_affine, volume, write_nifti, write_series
+
+from medfed.core.errors import UserError
+from medfed.datasets import dicom, reading
+from medfed.datasets.checking import file_sha256
+
+
+def refused(folder, *words, **settings):
+    with pytest.raises(UserError) as caught:
+        dicom.read_series(folder, **settings)
+    for word in words:
+        assert word in str(caught.value), f"{word!r} is not in: {caught.value}"
+
+
+class TestReading:
+    @pytest.mark.parametrize("names", ["IM{:04d}.dcm", "IM-0001-{:04d}", "I{}", "1.2.840.{}"])
+    def test_an_oblique_series_gives_the_array_and_the_affine_of_its_nifti_file(self, tmp_path, names):
+        write_series(tmp_path / "series", volume(), names=names)
+        write_nifti(tmp_path / "a.nii.gz", volume())
+        image = dicom.read_series(tmp_path / "series")
+        nifti = reading.read_image(tmp_path / "a.nii.gz", 1, [])
+        assert np.array_equal(image.numpy(), nifti.numpy())
+        assert np.allclose(image.affine, nifti.affine, atol=1e-5)
+        assert reading.spacing_mm(tmp_path / "series", image) == pytest.approx((0.5, 0.7, 3.0), abs=1e-5)
+
+    def test_rescale_slope_and_intercept_of_each_slice_are_applied(self, tmp_path):
+        voxels = volume((4, 3, 2))
+        write_series(tmp_path, voxels, slices=[0], SeriesInstanceUID="1.2.3", RescaleSlope=2, RescaleIntercept=-10)
+        write_series(tmp_path, voxels, slices=[1], SeriesInstanceUID="1.2.3", RescaleSlope=0.5, RescaleIntercept=1)
+        image = dicom.read_series(tmp_path).numpy()[0]
+        assert np.array_equal(image[..., 0], voxels[..., 0] * 2.0 - 10)
+        assert np.array_equal(image[..., 1], voxels[..., 1] * 0.5 + 1)
+
+    def test_positions_rounded_to_a_tenth_of_a_slice_are_regular(self, tmp_path):
+        affine = np.diag([1.0, 1.0, 0.625, 1.0])
+        for index in range(8):
+            place = [0, 0, round(0.625 * index, 1)]
+            write_series(tmp_path, volume((4, 3, 8)), affine, slices=[index], SeriesInstanceUID="1.2.3",
+                         ImagePositionPatient=place)  # fmt: skip
+        assert dicom.read_series(tmp_path).affine[2, 2] == pytest.approx(0.625, abs=0.01)
+
+    def test_the_hash_of_a_series_depends_on_its_slices_and_not_on_file_names(self, tmp_path):
+        for name in "ab":
+            write_series(tmp_path / name, volume(), SOPInstanceUID="1.2.5", SeriesInstanceUID="1.2.3",
+                         StudyInstanceUID="1.2.4", FrameOfReferenceUID="1.2.6")  # fmt: skip
+        (slice_,) = (tmp_path / "b").glob("IM0097.dcm")
+        slice_.rename(tmp_path / "b" / "Z")
+        assert [path.name for path in (tmp_path / "a").iterdir()] != [path.name for path in (tmp_path / "b").iterdir()]
+        before = file_sha256(tmp_path / "a")
+        (tmp_path / "a" / "IM0097.dcm").write_bytes(b"0" * 200)
+        assert file_sha256(tmp_path / "b") == before != file_sha256(tmp_path / "a")
+
+
+class TestSeries:
+    def test_the_series_is_chosen_by_its_description(self, tmp_path):
+        write_series(tmp_path / "1", volume(seed=1), SeriesDescription="t2_tse_tra")
+        write_series(tmp_path / "2", volume((16, 12, 3), seed=2), SeriesDescription="ADC")
+        refused(tmp_path, "2 DICOM series", "'ADC' (3 slices)", "'t2_tse_tra' (5 slices)", "data.dicom_series")
+        refused(tmp_path, "0 series fit data.dicom_series 'T1'", "'ADC'", series="T1")
+        refused(tmp_path, "2 series fit", series="*")
+        assert np.array_equal(dicom.read_series(tmp_path, "T2*").numpy()[0], volume(seed=1))
+        assert np.array_equal(dicom.read_series(tmp_path, ignored_names=["1"]).numpy()[0], volume((16, 12, 3), seed=2))
+
+    def test_two_patients_in_a_folder_are_refused(self, tmp_path):
+        write_series(tmp_path, volume(), PatientID="7")
+        write_series(tmp_path, volume(), PatientID="8", names="other{}")
+        refused(tmp_path, "different values of PatientID")
+
+
+class TestRefusals:
+    def test_a_missing_slice_is_named(self, tmp_path):
+        write_series(tmp_path, volume(), slices=[0, 1, 3, 4])
+        refused(tmp_path, "IM0093.dcm and IM0085.dcm is 6 mm, but 3 mm is usual")
+
+    def test_a_slice_that_exists_twice_is_named(self, tmp_path):
+        write_series(tmp_path, volume(), SeriesInstanceUID="1.2.3")
+        write_series(tmp_path, volume(), SeriesInstanceUID="1.2.3", slices=[2], names="copy{}")
+        refused(tmp_path, "same position", "copy89")
+
+    def test_a_multi_frame_file_is_refused(self, tmp_path):
+        write_series(tmp_path, volume(), slices=[0], NumberOfFrames=2)
+        refused(tmp_path, "IM0097.dcm", "multi-frame", "dcm2niix")
+
+    def test_a_localiser_is_refused_and_can_be_left_out(self, tmp_path):
+        write_series(tmp_path, volume(), SeriesInstanceUID="1.2.3")
+        write_series(tmp_path, volume(), slices=[0], SeriesInstanceUID="1.2.3", names="scout",
+                     ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])  # fmt: skip
+        refused(tmp_path, "scout: this is a localiser", "data.ignored_names")
+        assert dicom.read_series(tmp_path, ignored_names=["scout"]).shape == (1, 16, 12, 5)
+
+    def test_a_slice_of_another_size_orientation_or_spacing_is_named(self, tmp_path):
+        for word, shape, tags in (
+            ("16 x 12 pixels", (16, 8, 5), {}),
+            ("another orientation", (16, 12, 5), {"ImageOrientationPatient": [1, 0, 0, 0, 0, 1]}),
+            ("PixelSpacing", (16, 12, 5), {"PixelSpacing": [0.9, 0.9]}),
+            ("is missing", (16, 12, 5), {"ImagePositionPatient": None}),
+        ):
+            folder = tmp_path / word
+            write_series(folder, volume(), SeriesInstanceUID="1.2.3", slices=[0, 1])
+            write_series(folder, volume(shape), SeriesInstanceUID="1.2.3", slices=[2], names="other", **tags)
+            refused(folder, "other: ", word)
+
+    def test_a_tilted_gantry_is_refused(self, tmp_path):
+        affine = np.diag([1.0, 1.0, 3.0, 1.0])
+        for index in range(5):
+            write_series(tmp_path, volume(), affine, slices=[index], SeriesInstanceUID="1.2.3",
+                         ImagePositionPatient=[0, index, 3 * index])  # fmt: skip
+        refused(tmp_path, "by 4 mm", "tilted gantry")
+
+    def test_colours_and_inverted_greys_are_refused(self, tmp_path):
+        write_series(tmp_path, volume(), PhotometricInterpretation="MONOCHROME1")
+        refused(tmp_path, "MONOCHROME1", "expected MONOCHROME2")
+
+    def test_a_damaged_file_is_named(self, tmp_path):
+        write_series(tmp_path, volume())
+        (tmp_path / "IM0097.dcm").write_bytes((tmp_path / "IM0097.dcm").read_bytes()[:400])
+        refused(tmp_path, "IM0097.dcm")
+
+
+class TestOrderOfAxes:
+    """Masks as other programs write them for the same voxels: with rows or slices in the reverse order."""
+
+    def reversed_mask(self, mask, axis):
+        affine = oblique_affine()
+        affine[:3, 3] += affine[:3, axis] * (mask.shape[axis] - 1)
+        affine[:3, axis] *= -1
+        return reading.MetaTensor(np.flip(mask, axis)[None].copy(), affine=LPS_TO_RAS @ affine,
+                                  meta={"label_values": [0, 1]})  # fmt: skip
+
+    @pytest.mark.parametrize("axis", [0, 1, 2])
+    def test_a_mask_with_a_reversed_axis_is_read_in_the_order_of_its_image(self, tmp_path, axis):
+        write_series(tmp_path, volume())
+        image, mask, notices = dicom.read_series(tmp_path), (volume() % 2).astype(np.uint8), []
+        reordered = reading.reorder_mask(image, self.reversed_mask(mask, axis), notices)
+        assert np.array_equal(reordered.numpy()[0], mask)
+        assert np.array_equal(reordered.affine, image.affine)
+        assert notices == ["axes of the mask reordered as in its image"]
+
+    def test_a_mask_that_lies_elsewhere_is_not_changed(self, tmp_path):
+        write_series(tmp_path, volume())
+        mask = self.reversed_mask((volume() % 2).astype(np.uint8), 1)
+        mask.affine[:3, 3] += 1.3
+        assert reading.reorder_mask(dicom.read_series(tmp_path), mask, []) is mask

@@ -1,0 +1,137 @@
+"""Masks in colours: what a colour means is written in the config, and a colour without a meaning is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from medfed.core.errors import UserError
+from medfed.datasets.folder import Folder
+
+RED, GREEN, BLUE, GREY, BLACK, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (128,) * 3, (0, 0, 0), (255,) * 3
+
+
+def folder_with(root: Path, colours: list, mode: str = "RGB", **settings) -> Folder:
+    """A site with one image of one row, whose mask shows these colours from left to right."""
+    for name, pixels in (("images", np.arange(len(colours), dtype=np.uint8)[None] * 9), ("masks", np.uint8([colours]))):
+        (root / "north" / name).mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(pixels)
+        (image.convert(mode, palette=Image.Palette.ADAPTIVE) if mode == "P" and name == "masks" else image).save(
+            root / "north" / name / "a.png"
+        )
+    return Folder(root=str(root), **settings)
+
+
+def mask_of(dataset: Folder, notices: list[str] | None = None) -> list:
+    """The mask as nested lists, (structure, column)."""
+    (case,) = dataset.cases("north")
+    return dataset.read_mask(case, [] if notices is None else notices)[:, 0, :, 0].tolist()
+
+
+@pytest.mark.parametrize("lesion", ["#ff0000", "#FF0000", (255, 0, 0), ("#ff0000",)])
+def test_a_colour_has_several_spellings(tmp_path, lesion):
+    dataset = folder_with(tmp_path, [BLACK, RED, BLACK], mask_colours={"foreground": lesion})
+    assert mask_of(dataset) == [[0, 1, 0]]
+
+
+def test_grey_values_are_colours_and_a_colour_can_belong_to_two_structures(tmp_path):
+    settings = {"structure_names": ("disc", "cup"), "background_value": 255}
+    dataset = folder_with(
+        tmp_path, [255, 128, 0, 128, 255], mask_colours={"disc": ("#808080", "#000000"), "cup": 0}, **settings
+    )
+    assert mask_of(dataset) == [[0, 1, 1, 1, 0], [0, 0, 1, 0, 0]]
+
+
+@pytest.mark.parametrize("mode", ["RGB", "P"])
+def test_a_palette_is_read_as_its_colours_and_the_background_can_have_one(tmp_path, mode):
+    dataset = folder_with(
+        tmp_path, [BLUE, RED, GREEN, WHITE], mode, structure_names=("a", "b"),
+        mask_colours={"b": "#00ff00", "a": "#ff0000", "background": ("#0000ff", "#ffffff")},
+    )  # fmt: skip
+    assert mask_of(dataset) == [[0, 1, 0, 0], [0, 0, 1, 0]]
+
+
+def test_a_volume_has_grey_values(tmp_path):
+    (tmp_path / "north").mkdir()
+    for name, values in (("a", [[[5, 6, 7]]]), ("a_mask", [[[0, 300, 2]]])):
+        nib.save(nib.Nifti1Image(np.int16(values), np.eye(4)), tmp_path / "north" / f"{name}.nii.gz")
+    dataset = Folder(root=str(tmp_path), mask_colours={"foreground": 2})
+    with pytest.raises(UserError, match=r"name: 300 \(1 pixels\); expected 0 \(background\), 2 \(foreground\)"):
+        mask_of(dataset)
+
+
+def test_colours_without_a_name_are_refused_with_their_count(tmp_path):
+    dataset = folder_with(tmp_path, [BLACK, RED, GREEN, GREEN, GREY], mask_colours={"foreground": "#ff0000"})
+    with pytest.raises(UserError, match=r"name: #00ff00 \(2 pixels\), 128 \(1 pixels\); expected .* data.mask_colours"):
+        mask_of(dataset)
+    many = [(n, n // 2, 7) for n in range(20)]
+    with pytest.raises(UserError, match=r"\(20 colours\).*save it as PNG with one colour per structure"):
+        mask_of(folder_with(tmp_path / "many", many, mask_colours={"foreground": "#ff0000"}))
+
+
+@pytest.mark.parametrize(("colours", "words"), [
+    ({"lesion": "#ff0000"}, "each of ['foreground']"),
+    ({"foreground": "red"}, "'red' is not a colour"),
+    ({"foreground": (255, 0)}, "(255, 0) is not a colour"),
+    ({"foreground": 256}, "256 is not a colour"),
+    ({"foreground": 0}, "the colour 0 of 'foreground' is also the background"),
+])  # fmt: skip
+def test_wrong_entries_are_refused_when_the_config_is_read(colours, words):
+    with pytest.raises(ValueError) as error:
+        Folder(root="x", mask_colours=colours)
+    assert words in str(error.value)
+
+
+def test_one_setting_says_what_the_values_mean():
+    with pytest.raises(ValueError, match="mask_colours replaces mask_values and mask_threshold"):
+        Folder(root="x", mask_colours={"foreground": "#ff0000"}, mask_threshold=128.0)
+
+
+def test_one_colour_on_black_needs_no_setting_and_is_named(tmp_path):
+    notices: list[str] = []
+    dataset = folder_with(tmp_path, [BLACK, GREEN, BLACK])
+    assert mask_of(dataset, notices) == [[0, 1, 0]] and notices == ["two-colour mask: #00ff00 is the structure"]
+    notices = []
+    assert mask_of(folder_with(tmp_path / "white", [BLACK, WHITE]), notices) == [[0, 1]] and notices == []
+
+
+@pytest.mark.parametrize(("colours", "settings"), [
+    ([WHITE, RED], {}),  # which of them is the background?
+    ([BLACK, RED, GREEN], {}),
+    ([BLACK, RED], {"structure_names": ("disc", "cup")}),  # which of them is red?
+])  # fmt: skip
+def test_other_colours_are_asked_for(tmp_path, colours, settings):
+    with pytest.raises(UserError, match=r"data.mask_colours: .*#ff0000"):
+        mask_of(folder_with(tmp_path, colours, **settings))
+
+
+class TestStoredChannels:
+    GREY = np.arange(64, dtype=np.uint8).reshape(8, 8)
+    COLOUR = np.stack([GREY, 2 * GREY, 3 * GREY], -1)
+
+    def dataset(self, root: Path, *images: Image.Image) -> Folder:
+        for number, image in enumerate(images):
+            for kind in ("images", "masks"):
+                (root / "north" / kind).mkdir(parents=True, exist_ok=True)
+            image.save(root / "north" / "images" / f"{number}.png")
+            Image.fromarray(self.GREY % 2).save(root / "north" / "masks" / f"{number}.png")
+        return Folder(root=str(root)).with_stored_channels()
+
+    def test_a_palette_of_greys_is_grey_whatever_the_first_image_is(self, tmp_path):
+        grey = Image.fromarray(self.GREY)
+        dataset = self.dataset(tmp_path, grey.convert("P"), grey, grey.convert("RGB"))
+        assert (dataset.image_channels, dataset.grey_to_rgb) == (1, False)
+        assert all(len(dataset.read_image(case, [])) == 1 for case in dataset.cases("north"))
+
+    def test_grey_images_among_colour_images_are_repeated(self, tmp_path):
+        dataset = self.dataset(tmp_path, Image.fromarray(self.GREY), Image.fromarray(self.COLOUR))
+        assert (dataset.image_channels, dataset.grey_to_rgb) == (3, True)
+        assert all(len(dataset.read_image(case, [])) == 3 for case in dataset.cases("north"))
+
+    def test_colour_images_need_no_repetition(self, tmp_path):
+        dataset = self.dataset(tmp_path, Image.fromarray(self.COLOUR), Image.fromarray(self.COLOUR).convert("P"))
+        assert (dataset.image_channels, dataset.grey_to_rgb) == (3, False)

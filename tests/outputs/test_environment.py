@@ -1,0 +1,40 @@
+"""Versions are recorded also where a package has no installed metadata, as in a source tree on PYTHONPATH."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+import medfed
+from medfed.core.errors import UserError
+from medfed.outputs import environment
+
+
+@pytest.fixture
+def without_metadata(monkeypatch):
+    """medfed and SimpleITK have no installed metadata; every other package has version 1."""
+
+    def version(package: str) -> str:
+        if package in ("medfed", "SimpleITK"):
+            raise PackageNotFoundError(package)
+        return "1"
+
+    monkeypatch.setattr(environment, "version", version)
+    environment._version.cache_clear()
+    yield
+    environment._version.cache_clear()
+
+
+def test_a_source_tree_without_metadata_has_the_version_of_its_code(without_metadata):
+    versions = environment.versions()
+    assert versions["medfed"] == medfed.__version__ and versions["torch"] == "1"
+
+
+def test_a_missing_package_is_recorded_as_not_installed(without_metadata):
+    assert environment.environment()["versions"]["SimpleITK"] == "not installed"
+
+
+def test_a_bundle_that_must_state_the_version_of_a_missing_package_says_so(without_metadata):
+    with pytest.raises(UserError, match="the package SimpleITK is not installed; .* pip install SimpleITK"):
+        environment.installed_version("SimpleITK")

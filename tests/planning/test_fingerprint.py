@@ -1,0 +1,84 @@
+"""The fingerprint of images whose numbers are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from medfed.datasets.folder import Folder
+from medfed.datasets.recognition import recognise
+from medfed.planning.fingerprint import take_fingerprint, with_channels_of
+
+
+def write(path: Path, pixels: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+
+
+@pytest.fixture
+def lines(tmp_path) -> Folder:
+    """Two sites with ten images of 40 x 100 pixels: half 10, half 250; the mask is a line, 4 pixels wide."""
+    for site in "ab":
+        for number in range(10):
+            image, mask = np.full((40, 100), 10), np.zeros((40, 100))
+            image[20:], mask[10:14] = 250, 255
+            write(tmp_path / site / "images" / f"p{number // 2}_{number}.png", image)
+            write(tmp_path / site / "masks" / f"p{number // 2}_{number}.png", mask)
+    return Folder(root=str(tmp_path), patient_pattern="^(p[0-9])_")
+
+
+def test_counts_sizes_and_intensities_are_those_of_the_files(lines):
+    fingerprint = take_fingerprint(lines, ["b", "a"], 0)
+    assert [(site.name, site.n_images, site.n_patients) for site in fingerprint.sites] == [("a", 10, 5), ("b", 10, 5)]
+    assert [site.n_training for site in fingerprint.sites] == [6, 6]  # 1 of 5 patients validates, 1 tests
+    assert (fingerprint.height, fingerprint.width, fingerprint.depth, fingerprint.spacing_mm) == (40, 100, 1, None)
+    assert fingerprint.intensities == (10, 250) and fingerprint.channels == 1 and fingerprint.classes == ()
+
+
+def test_the_width_of_a_line_is_its_width(lines):
+    (structure,) = take_fingerprint(lines, ["a"], 0).structures
+    assert structure.foreground == pytest.approx(4 / 40)
+    assert structure.width * 4000**0.5 == pytest.approx(2 * 400 / 208)  # 4, but for the two ends of the line
+
+
+def test_only_patients_that_train_are_read(lines):
+    before = take_fingerprint(lines, ["a"], 0)
+    from medfed.datasets.splits import split
+
+    parts = split(lines.cases("a"), 0, lines.validation_ratio, lines.test_ratio)
+    for case in [*parts.validation, *parts.test]:
+        case.image.write_bytes(b"damaged")
+    assert take_fingerprint(lines, ["a"], 0) == before
+
+
+def test_slices_of_volumes_are_counted_and_have_a_spacing(tmp_path):
+    image = np.random.default_rng(0).random((12, 20, 5), dtype=np.float32)
+    for number in range(4):
+        for name, array in (("", image), ("_mask", (image > 0.5).astype(np.uint8))):
+            (tmp_path / "a").mkdir(exist_ok=True)
+            nib.save(nib.Nifti1Image(array, np.diag([0.5, 0.25, 3, 1])), tmp_path / "a" / f"c{number}{name}.nii.gz")
+    fingerprint = take_fingerprint(Folder(root=str(tmp_path)), ["a"], 0)
+    assert fingerprint.sites[0].n_training == 2 * 5
+    assert (fingerprint.height, fingerprint.width, fingerprint.depth) == (12, 20, 5)
+    assert fingerprint.spacing_mm == (0.5, 0.25, 3)
+
+
+def test_classes_are_counted(tmp_path):
+    for site in "ab":
+        for name, n in (("benign", 3), ("malignant", 2)):
+            for number in range(n):
+                write(tmp_path / site / name / f"{name}_{number + 10 * n}{site}.png", np.full((16, 16, 3), 9 * number))
+    fingerprint = take_fingerprint(recognise(tmp_path), ["a"], 0)
+    assert fingerprint.classes == (("benign", 3), ("malignant", 2)) and fingerprint.structures == ()
+
+
+def test_channels_are_those_of_the_training_images(lines):
+    cases = lines.cases("a")
+    assert with_channels_of(lines, cases).channels == 1
+    write(cases[3].image, np.full((40, 100, 3), (200, 20, 90)))  # not grey
+    mixed = with_channels_of(lines, cases)
+    assert isinstance(mixed, Folder) and mixed.channels == 3 and mixed.grey_to_rgb

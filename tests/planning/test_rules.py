@@ -1,0 +1,115 @@
+"""The plan is a pure function of the fingerprint; each value can be worked out from the constants in `rules`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from medfed.planning import rules
+from medfed.planning.fingerprint import Fingerprint, SiteFingerprint, Structure
+from medfed.planning.rules import largest_side, make_plan
+
+
+def sites(*n_training: int) -> tuple[SiteFingerprint, ...]:
+    return tuple(SiteFingerprint(name, 2 * n, 2 * n, n) for name, n in zip("abcdef", n_training))
+
+
+FRAMES = Fingerprint(  # colour images of 512 x 384 pixels, and a round structure of a fifth of the side
+    sites(40, 40, 20), 384, 512, 1, None, 3, (0.0, 255.0), (Structure("polyp", 0.03, 0.08),), ()
+)
+TILES = replace(FRAMES, structures=(), classes=(("benign", 50), ("malignant", 50)))
+
+
+def test_100_images_of_the_largest_planned_size_take_15_minutes_on_two_cores():
+    """12,000 images of side S in 15 minutes, of which 60 % train on two cores: S^2 = 1080 s / 12,000 / s per pixel."""
+    assert largest_side("usual") == 96  # sqrt(1080 / 12,000 / 7.5e-6) = 109.5
+    assert largest_side("wide") == 64  # sqrt(1080 / 12,000 / 1.6e-5) = 75
+    assert largest_side("classification") == 112  # sqrt(1080 / 32,000 / 2.5e-6) = 116.2
+    for fingerprint in (FRAMES, TILES):
+        for parts in ((70,), (35, 35), (30, 30, 10), (64, 3, 3), (10, 10, 10, 10, 15, 15)):
+            assert make_plan(replace(fingerprint, sites=sites(*parts))).minutes < rules.MINUTES
+
+
+def test_every_site_takes_enough_steps():
+    """Batches of 4: 10, 10 and 5 steps in an epoch, so 120 epochs make 3,000 steps in all and 600 at the smallest."""
+    plan = make_plan(FRAMES)
+    assert plan.values["training.batch_size"] == 4
+    assert plan.values["federation.local_epochs"] == 2  # 20 steps of an average site with 8.3 in an epoch
+    assert plan.values["federation.rounds"] == 60
+    assert plan.site_steps == {"a": 1200, "b": 1200, "c": 600} and plan.whole_steps == 3000
+
+
+def test_the_reason_for_the_rounds_counts_the_steps_in_whole_rounds():
+    """25 + 25 + 17 images in batches of 4 are 7 + 7 + 5 steps: 158 epochs make 3002, and 53 rounds of 3 epochs 3021."""
+    plan = make_plan(replace(FRAMES, sites=sites(25, 25, 17)))
+    reason = next(choice.reason for choice in plan.choices if choice.key == "federation.rounds")
+    assert plan.values["federation.rounds"] * plan.values["federation.local_epochs"] == 159
+    assert plan.whole_steps == 3021 and "795 training steps at the smallest site, 3021 at all together" in reason
+
+
+def test_a_small_site_raises_the_number_of_epochs_up_to_a_limit():
+    """A site with one step in an epoch needs 300 epochs, but the time may only rise by 30 %: 1.3 * ceil(3000 / 51)."""
+    plan = make_plan(replace(FRAMES, sites=sites(200, 4)))
+    assert plan.site_steps["b"] == 1.3 * 60 - 2  # 1.3 * ceil(3000 / 51) = 76.7, rounded down
+    little = make_plan(replace(FRAMES, sites=sites(40, 40, 9)))  # 23 steps: 131 epochs, 3 steps: 100 epochs
+    assert little.site_steps["c"] == 3 * 131 + 3  # two epochs in a round
+
+
+def test_many_images_are_all_seen_20_times():
+    plan = make_plan(replace(FRAMES, sites=sites(4000, 4000)))
+    assert plan.site_steps == {"a": 20_000, "b": 20_000} and plan.values["federation.local_epochs"] == 1
+
+
+def test_the_image_size_is_that_of_the_images_or_the_largest_that_the_time_allows():
+    assert make_plan(FRAMES).values["data.image_size"] == 96
+    assert make_plan(TILES).values["data.image_size"] == 112
+    for height, width, side in ((90, 90, 80), (100, 49, 64), (20, 20, 32)):
+        assert make_plan(replace(FRAMES, height=height, width=width)).values["data.image_size"] == side
+
+
+def test_small_images_leave_time_for_a_wider_network():
+    assert make_plan(FRAMES).values["network.features"][0] == 16
+    assert make_plan(replace(FRAMES, height=64, width=64)).values["network.features"][0] == 32
+
+
+def test_a_thin_structure_needs_larger_images_and_gets_fewer_steps():
+    """A vessel of 1 % of the side is one pixel wide at 96; 160 pixels take (160 / 96)^2 of the time of a step."""
+    vessels = replace(FRAMES, structures=(Structure("vessel", 0.1, 0.01),))
+    plan, usual = make_plan(vessels), make_plan(FRAMES)
+    assert plan.values["data.image_size"] == 160
+    assert plan.whole_steps == 1100  # 3000 * 0.36 = 1080, in whole rounds of 50 steps
+    assert plan.minutes == pytest.approx(usual.minutes, rel=0.03)
+    assert make_plan(replace(vessels, height=128, width=128)).values["data.image_size"] == 128
+    assert make_plan(replace(FRAMES, structures=(Structure("never shown", 0.0, 0.0),))).values == usual.values
+
+
+def test_a_site_with_few_images_decides_the_batch_size():
+    plan = make_plan(replace(FRAMES, sites=sites(30, 2)))
+    assert plan.values["training.batch_size"] == 2
+    assert plan.values["training.learning_rate"] == pytest.approx(0.002 / 2**0.5, abs=1e-5)
+    assert make_plan(TILES).values["training.batch_size"] == 16
+    assert make_plan(TILES).values["training.learning_rate"] == 0.002
+
+
+def test_classes_get_a_network_that_classifies():
+    assert make_plan(TILES).values["network.name"] == "densenet"
+    assert make_plan(FRAMES).values["network.name"] == "unet"
+
+
+def test_other_values_follow_from_those_that_the_user_fixes():
+    plan = make_plan(FRAMES, {"training.batch_size": 8, "federation.local_epochs": 1})
+    assert plan.values["federation.rounds"] == 231  # 5 + 5 + 3 steps in an epoch: 3000 / 13
+    assert plan.values["training.learning_rate"] == pytest.approx(0.002 * 2**0.5, abs=1e-5)
+    assert make_plan(FRAMES, {"data.image_size": 192}).minutes == pytest.approx(4 * make_plan(FRAMES).minutes)
+
+
+def test_a_number_of_steps_replaces_the_rule():
+    assert make_plan(FRAMES, whole_steps=500).whole_steps == 500  # 20 epochs of 25 steps
+    assert make_plan(FRAMES, whole_steps=1).whole_steps == 25  # at least one round
+
+
+def test_every_choice_has_a_value_of_its_own():
+    for fingerprint in (FRAMES, TILES):
+        choices = make_plan(fingerprint).choices
+        assert len({choice.key for choice in choices}) == len(choices)

@@ -1,0 +1,278 @@
+"""Original downloads, made small in their own layouts, are written in the layouts that the datasets read."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import made_downloads as made
+
+from medfed.core import files
+from medfed.core.errors import UserError
+from medfed.data import main
+from medfed.datasets.camelyon17 import Camelyon17
+from medfed.datasets.checking import check_dataset
+from medfed.datasets.fundus import Fundus
+from medfed.datasets.prostate import Prostate
+from medfed.preparation import fundus_case
+from medfed.preparation.prepare import format_summary, prepare
+from medfed.train import main as train
+
+
+@pytest.fixture(autouse=True)
+def small_squares(monkeypatch) -> None:
+    """Photographs are cut to 200 x 200 instead of 800 x 800 pixels, which saves time."""
+    monkeypatch.setattr(fundus_case, "SIDE", 200)
+
+
+def table(summary) -> dict[str, tuple[int, int, int, int]]:
+    """(found, written, existing, left out) of each site."""
+    return {
+        site: (count.found, count.written, count.existing, len(count.left_out))
+        for (_, site), count in summary.counts.items()
+    }
+
+
+def reasons(summary) -> dict[str, str]:
+    return dict(pair for count in summary.counts.values() for pair in count.left_out)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_prepared_six_sites_are_written_unchanged_and_pass_the_check(tmp_path):
+    source = made.six_sites(tmp_path / "download", {"RUNMC": 2, "UCL": 3})
+    (source / "UCL" / "Case02_segmentation.nii.gz").unlink()
+    summary = prepare("prostate", [tmp_path / "download"], tmp_path / "out")
+    assert table(summary) == {"RUNMC": (2, 2, 0, 0), "UCL": (3, 2, 0, 1)}
+    assert "has no mask" in reasons(summary)["Case02.nii.gz"]
+    copied = (tmp_path / "out" / "RUNMC" / "Case01_segmentation.nii.gz").read_bytes()
+    assert copied == (source / "RUNMC" / "Case01_Segmentation.nii.gz").read_bytes()
+    assert check_dataset(Prostate(root=str(tmp_path / "out"))).problems == ()
+    assert any("Task05_Prostate" in note for note in summary.notes)
+
+
+def test_promise12_is_divided_by_case_number_and_runmc_is_left_out(tmp_path):
+    made.promise12(tmp_path / "in" / "TrainingData_Part1", (0, 1, 38, 13), without_mask=(20,))
+    summary = prepare("prostate", [tmp_path / "in"], tmp_path / "out")
+    assert table(summary) == {"BIDMC": (1, 1, 0, 0), "UCL": (1, 1, 0, 0), "RUNMC": (2, 0, 0, 2), "HK": (1, 1, 0, 0)}
+    assert "NCI-ISBI" in reasons(summary)["Case13.mhd"] and "no mask" in reasons(summary)["Case20.mhd"]
+    image = nib.load(tmp_path / "out" / "UCL" / "Case01.nii.gz")
+    assert np.array_equal(image.get_fdata(), made.noise((4, 16, 16), 1).transpose(2, 1, 0))
+    assert image.header.get_zooms() == pytest.approx((0.6, 0.6, 3))
+    assert np.allclose(image.affine[:3, 3], (-10, 20, 5))  # NIfTI counts towards right and front
+    assert check_dataset(Prostate(root=str(tmp_path / "out"))).problems == ()
+
+
+def test_nci_isbi_pairs_dicom_with_renamed_masks_and_places_a_short_mask_by_its_position(tmp_path):
+    summary = prepare("prostate", [made.nci_isbi(tmp_path / "in")], tmp_path / "out")
+    assert table(summary) == {"RUNMC": (1, 1, 0, 0), "BMC": (2, 2, 0, 0)}
+    image = nib.load(tmp_path / "out" / "RUNMC" / "Case010001.nii.gz")
+    assert np.array_equal(image.get_fdata(), made.noise((6, 16, 16), 0).transpose(2, 1, 0))
+    for name in ("Case010006", "Case010055"):  # the second mask has 4 of 6 slices, all that are marked
+        mask = nib.load(tmp_path / "out" / "BMC" / f"{name}_segmentation.nii.gz").get_fdata()
+        assert np.array_equal(mask, made.gland((6, 16, 16)).transpose(2, 1, 0))
+    assert check_dataset(Prostate(root=str(tmp_path / "out"))).problems == ()
+
+
+def test_a_mask_that_leaves_its_image_is_left_out(tmp_path):
+    source = made.nci_isbi(tmp_path / "in")
+    path = source / "Training" / "ProstateDx-01-0055.nrrd"
+    made.sitk.WriteImage(made.volume(made.gland((6, 16, 16)), origin=(10.0, -20.0, 14.0)), path)
+    summary = prepare("prostate", [source], tmp_path / "out")
+    assert "50% of its volume" in reasons(summary)["ProstateDx-01-0055"]  # 2 of 4 marked slices
+
+
+def test_i2cvb_takes_siemens_and_leaves_out_a_mask_with_a_missing_slice(tmp_path):
+    summary = prepare("prostate", [made.i2cvb(tmp_path / "in")], tmp_path / "out")
+    assert table(summary) == {"I2CVB": (3, 1, 0, 2)}
+    assert "a slice may be missing" in reasons(summary)["Patient 428260"]
+    assert "GE" in reasons(summary)["Patient 100001"]
+    mask = nib.load(tmp_path / "out" / "I2CVB" / "Case383121_segmentation.nii.gz").get_fdata()
+    assert np.array_equal(mask, made.gland((5, 16, 16)).transpose(2, 1, 0))
+    assert check_dataset(Prostate(root=str(tmp_path / "out"))).problems == ()
+
+
+def test_drishti_gs_masks_are_the_majority_of_the_experts_around_the_disc(tmp_path):
+    summary = prepare("fundus", [made.drishti_gs(tmp_path / "in")], tmp_path / "out")
+    assert table(summary) == {"DRISHTI-GS": (2, 2, 0, 0)}
+    mask = np.asarray(Image.open(tmp_path / "out" / "DRISHTI-GS" / "masks" / "drishtiGS_002.png"))
+    disc, cup = made.disc_and_cup(250, 300, 125, 90)  # the soft map of the disc also has pixels of one expert
+    expected = np.where(cup, 0, np.where(disc, 128, 255))[25:225, 0:200]
+    assert np.array_equal(mask, expected)
+    image = np.asarray(Image.open(tmp_path / "out" / "DRISHTI-GS" / "images" / "drishtiGS_002.png"))
+    assert np.array_equal(image, np.asarray(made.photo(250, 300, 0))[25:225, 0:200])
+    assert check_dataset(Fundus(root=str(tmp_path / "out"))).problems == ()
+
+
+def test_rim_one_uses_the_left_half_and_names_the_eye(tmp_path):
+    summary = prepare("fundus", [made.rim_one(tmp_path / "in")], tmp_path / "out")
+    assert table(summary) == {"RIM-ONE-r3": (2, 1, 0, 1)}
+    assert "cup" in reasons(summary)["G-2-R"]
+    image = Image.open(tmp_path / "out" / "RIM-ONE-r3" / "images" / "N-1-L.png")
+    assert image.size == (200, 200)
+    cases, _ = Fundus(root=str(tmp_path / "out")).cases_and_problems("RIM-ONE-r3")
+    assert [case.subject for case in cases] == ["N-1"]
+    assert check_dataset(Fundus(root=str(tmp_path / "out"))).problems == ()
+
+
+def test_refuge_has_two_sites_and_an_inverted_mask_is_left_out(tmp_path):
+    summary = prepare("fundus", [made.refuge(tmp_path / "in")], tmp_path / "out")
+    assert table(summary) == {"REFUGE-train": (2, 2, 0, 0), "REFUGE-test": (1, 0, 0, 1), "REFUGE-val": (2, 1, 0, 1)}
+    assert "expected 0 in the cup" in reasons(summary)["v0002"]
+    mask = np.asarray(Image.open(tmp_path / "out" / "REFUGE-val" / "masks" / "v0001.png"))
+    disc, cup = made.disc_and_cup(250, 300, 70, 230)  # near a corner: the square is moved into the photograph
+    assert np.array_equal(mask, np.where(cup, 0, np.where(disc, 128, 255))[0:200, 100:300])
+    assert check_dataset(Fundus(root=str(tmp_path / "out"))).problems == ()
+
+
+def test_wilds_lists_only_patches_that_exist_and_links_them(tmp_path):
+    source = made.wilds(tmp_path / "in", missing=(5,))
+    summary = prepare("camelyon17", [tmp_path / "in"], tmp_path / "out")
+    assert table(summary)["hospital_2"] == (4, 3, 0, 1) and table(summary)["hospital_1"] == (4, 4, 0, 0)
+    report = check_dataset(Camelyon17(root=str(tmp_path / "out")))
+    assert report.problems == () and sum(site.n_cases for site in report.sites) == 19
+    first = next((source / "camelyon17_v1.0" / "patches").rglob("*.png"))
+    assert first.samefile(tmp_path / "out" / first.relative_to(source))
+
+
+def test_two_downloads_fill_one_folder_and_a_second_run_changes_nothing(tmp_path):
+    made.promise12(tmp_path / "in" / "promise", (1, 38))
+    made.nci_isbi(tmp_path / "in" / "nci")
+    sources = [tmp_path / "in" / "promise", tmp_path / "in" / "nci"]
+    prepare("prostate", sources, tmp_path / "out")
+    before = content(tmp_path / "out")
+    again = prepare("prostate", sources, tmp_path / "out")
+    assert content(tmp_path / "out") == before and len(before) == 10
+    assert table(again)["UCL"] == (1, 0, 1, 0)
+
+
+def test_a_file_with_another_content_is_never_overwritten(tmp_path):
+    made.promise12(tmp_path / "in", (1,))
+    path = tmp_path / "out" / "UCL" / "Case01.nii.gz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"mine")
+    with pytest.raises(UserError, match=r"Case01\.nii\.gz: the file exists with another content"):
+        prepare("prostate", [tmp_path / "in"], tmp_path / "out")
+    assert content(tmp_path / "out") == {"UCL/Case01.nii.gz": b"mine"}
+
+
+def test_a_case_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    """Both when its second file exists with another content, and when Ctrl-C stops the writing of its second file."""
+    made.promise12(tmp_path / "in", (1,))
+    mine = tmp_path / "out" / "UCL" / "Case01_segmentation.nii.gz"
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"mine")
+    with pytest.raises(UserError, match="another content"):
+        prepare("prostate", [tmp_path / "in"], tmp_path / "out")
+    assert content(tmp_path / "out") == {"UCL/Case01_segmentation.nii.gz": b"mine"}
+
+    mine.unlink()
+    rename = files.os.replace
+    names = []
+
+    def stop_at_the_second(source: Path, target: Path) -> None:
+        names.append(target.name)
+        if len(names) == 2:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    monkeypatch.setattr(files.os, "replace", stop_at_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        prepare("prostate", [tmp_path / "in"], tmp_path / "out")
+    assert content(tmp_path / "out") == {} and len(names) == 2
+
+
+def test_a_metadata_table_that_is_no_text_is_one_sentence(tmp_path):
+    table = made.wilds(tmp_path / "in") / "camelyon17_v1.0" / "metadata.csv"
+    table.write_bytes(b"\xff\xfe\x00" * 50)
+    with pytest.raises(UserError, match=r"metadata\.csv"):
+        prepare("camelyon17", [tmp_path / "in"], tmp_path / "out")
+
+
+def test_the_same_case_of_two_downloads_is_written_once(tmp_path):
+    made.promise12(tmp_path / "a", (1,))
+    made.six_sites(tmp_path / "b", {"UCL": 2})
+    summary = prepare("prostate", [tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    assert "already written from PROMISE12, Case01.mhd" in reasons(summary)["Case01"]
+
+
+def test_a_source_without_a_known_download_says_what_was_found_and_expected(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "siemens-3t.tar.gz.aa").write_bytes(b"")
+    with pytest.raises(UserError, match=r"found siemens-3t\.tar\.gz\.aa; expected .*PROMISE12: CaseNN\.mhd .*; unpack"):
+        prepare("prostate", [tmp_path / "in"], tmp_path / "out")
+    (tmp_path / "a.zip").write_bytes(b"")
+    with pytest.raises(UserError, match="this is a file; expected a folder; unpack it first"):
+        prepare("prostate", [tmp_path / "a.zip"], tmp_path / "out")
+    with pytest.raises(UserError, match="contain each other"):
+        prepare("prostate", [tmp_path / "in"], tmp_path / "in" / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interruption_leaves_no_partial_file(tmp_path, monkeypatch):
+    made.promise12(tmp_path / "in", (1,))
+
+    def interrupt(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("medfed.core.files.os.replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        prepare("prostate", [tmp_path / "in"], tmp_path / "out")
+    monkeypatch.undo()
+    assert all(path.name.startswith(".") for path in (tmp_path / "out" / "UCL").iterdir())
+    prepare("prostate", [tmp_path / "in"], tmp_path / "out")
+    assert gzip.decompress((tmp_path / "out" / "UCL" / "Case01.nii.gz").read_bytes())
+    assert sorted(content(tmp_path / "out")) == ["UCL/Case01.nii.gz", "UCL/Case01_segmentation.nii.gz"]
+
+
+def test_the_program_prints_the_table_the_reasons_and_the_check(tmp_path, capsys):
+    made.promise12(tmp_path / "in", (1, 13))
+    assert main(["prepare", "prostate", str(tmp_path / "in"), str(tmp_path / "out"), "--quiet"]) == 0
+    output = capsys.readouterr().out
+    assert "PROMISE12   UCL    1      1        0         0" in output
+    assert "left out: RUNMC: 1 x overlaps with the NCI-ISBI challenge" in output and "(Case13.mhd)" in output
+    assert f"python -m medfed.data check {tmp_path / 'out'} --dataset prostate" in output
+    assert main(["prepare", "prostat", str(tmp_path / "in"), str(tmp_path / "out")]) == 2
+    assert "Did you mean 'prostate'?" in capsys.readouterr().err
+
+
+def test_equal_reasons_are_counted(tmp_path):
+    made.promise12(tmp_path / "in", (1, 13, 14, 15))
+    text = format_summary(prepare("prostate", [tmp_path / "in"], tmp_path / "out"))
+    assert "left out: RUNMC: 3 x overlaps" in text and text.count("left out:") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["prostate", "fundus", "camelyon17"])
+def test_prepared_downloads_train(tmp_path, name):
+    """Three sites are prepared, each with some cases, pass the check, and train one round."""
+    if name == "prostate":
+        made.promise12(tmp_path / "in", (1, 26, 27, 28, 0, 2, 3, 4, 38, 39, 40, 41))
+        unseen, network, size = "HK", "{name: unet, features: [4, 4, 4, 4, 4, 4]}", 32
+    elif name == "fundus":
+        made.drishti_gs(tmp_path / "in" / "a")
+        made.rim_one(tmp_path / "in" / "b")
+        made.refuge(tmp_path / "in" / "c")
+        unseen, network, size = "REFUGE-train", "{name: unet, features: [4, 4, 4, 4, 4, 4]}", 32
+    else:
+        made.wilds(tmp_path / "in")
+        unseen, network, size = "hospital_5", "{name: densenet}", 64
+    prepare(name, [tmp_path / "in"], tmp_path / "out")
+    assert main(["check", str(tmp_path / "out"), "--dataset", name, "--quiet"]) == 0
+    (tmp_path / "c.yaml").write_text(
+        f"data: {{name: {name}, root: {tmp_path / 'out'}, image_size: {size}, validation_ratio: 0, test_ratio: 0}}\n"
+        f"network: {network}\nmethod: {{name: fedavg}}\ntraining: {{batch_size: 2}}\n"
+        f"federation: {{unseen_site: {unseen}, rounds: 1, selection: last}}\n"
+    )
+    assert train(["--quiet", "--out", str(tmp_path / "run"), "--jobs", "1", str(tmp_path / "c.yaml")]) == 0
+    assert (tmp_path / "run" / "model.safetensors").is_file()

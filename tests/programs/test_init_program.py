@@ -1,0 +1,198 @@
+"""`medfed init`: it writes a config that loads, equals the plan, and never opens an image of the unseen site."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from medfed.config.schema import load
+from medfed.init import main
+from medfed.planning import initialise, timing
+
+
+def write(path: Path, pixels: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.astype(np.uint8)).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Three sites with five colour images of 40 x 60 pixels, in the folder `my images` below the current folder."""
+    rng = np.random.default_rng(0)
+    for site in ("north", "south", "west"):
+        for number in range(5):
+            mask = np.zeros((40, 60))
+            mask[8:30, 10:40] = 255
+            write(tmp_path / "my images" / site / "images" / f"{number}.png", rng.integers(0, 256, (40, 60, 3)))
+            write(tmp_path / "my images" / site / "masks" / f"{number}.png", mask)
+    monkeypatch.chdir(tmp_path)
+    return Path("my images")
+
+
+def init(*arguments: object) -> int:
+    return main([*map(str, arguments), "--quiet"])
+
+
+def test_the_written_config_loads_and_equals_the_plan(folder, capsys):
+    assert init(folder) == 0
+    config = load("my.yaml")
+    written = initialise.write_config(folder, Path("again.yaml"))
+    for key, value in written.plan.values.items():
+        block, name = key.split(".")
+        if name != "name":
+            stored = getattr(getattr(config, block), name)
+            assert (list(stored) if isinstance(stored, tuple) else stored) == value, key
+    assert config.data.root == "my images" and config.data.channels == 3 and config.data.image_size == 48
+    assert config.federation.unseen_site == "west" and config.method_name == "fedavg"
+    printed = capsys.readouterr().out
+    assert "the unseen site is west, the last one in alphabetical order" in printed
+    assert "python -m medfed.train my.yaml" in printed
+
+
+def test_every_choice_has_a_comment(folder):
+    init(folder)
+    lines = Path("my.yaml").read_text().splitlines()
+    entries = [n for n, line in enumerate(lines) if re.match(r"(  )?\w+: ", line)]
+    assert len(entries) > 15
+    assert [lines[n] for n in entries if " # " not in lines[n] and "# " not in lines[n - 1]] == []
+    assert "image_size: 48" in "\n".join(lines) and "the median image has 60 x 40 pixels" in "\n".join(lines)
+    assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("unseen", ["north", "west"])
+def test_no_image_of_the_unseen_site_is_used(folder, unseen):
+    assert init(folder, "--unseen", unseen, "--out", "before.yaml") == 0
+    for path in (folder / unseen).rglob("*.png"):
+        path.write_bytes(b"garbage")
+    assert init(folder, "--unseen", unseen, "--out", "after.yaml") == 0
+    before, after = (Path(f"{name}.yaml").read_text() for name in ("before", "after"))
+    assert before.replace("before.yaml", "after.yaml") == after
+
+
+def test_an_existing_file_is_not_overwritten(folder, capsys):
+    Path("my.yaml").write_text("mine")
+    assert init(folder) == 2
+    assert capsys.readouterr().err == (
+        "medfed.init: my.yaml: exists already and is not overwritten; write another file with --out, or delete it\n"
+    )
+    assert Path("my.yaml").read_text() == "mine"
+
+
+def test_minutes_become_steps_by_a_measured_step(folder, monkeypatch):
+    """A step of 2 s, two cores and 4 minutes: 240 s * 0.75 * 2 / 2 s = 180 steps; two sites with one step an epoch."""
+    monkeypatch.setattr(timing.machine, "n_cores", lambda: 2)
+    written = initialise.write_config(folder, Path("my.yaml"), minutes=4, measure_step=lambda config: 2.0)
+    assert written.plan.whole_steps == 200  # 90 epochs are five rounds of 20
+    federation = load("my.yaml").federation
+    assert federation.rounds * federation.local_epochs == 100
+    assert "minutes" not in re.sub(r"#.*", "", Path("my.yaml").read_text())
+    assert "# Time: 4 minutes were wished; a step takes 2 s on this machine" in Path("my.yaml").read_text()
+
+
+def test_a_training_step_can_be_measured_with_the_methods_settings(folder):
+    initialise.write_config(folder, Path("my.yaml"), method="elcfs", settings=["data.image_size=32"])
+    config = load("my.yaml", ["network.name=medfed.testing.small_unet.SmallUNet"])
+    assert config.method.alpha * 32 == pytest.approx(3.4, abs=0.01)
+    assert 0 < timing.measure_step(config) < 60
+
+
+def test_settings_of_the_user_replace_the_plan_and_are_marked(folder):
+    assert init(folder, "--set", "training.batch_size=2", "--set", "data.structure_names=[polyp]") == 0
+    config = load("my.yaml")
+    assert config.training.batch_size == 2 and config.data.structures == ("polyp",)
+    assert re.search(r"batch_size: 2 +# your choice", Path("my.yaml").read_text())
+    assert init(folder, "--set", "network.name=elcfs_unet", "--out", "other.yaml") == 0
+    assert not hasattr(load("other.yaml").network, "features") or "features" not in Path("other.yaml").read_text()
+
+
+def test_a_whole_block_of_settings_leaves_the_other_values_to_the_plan(folder):
+    assert init(folder, "--set", "training={batch_size: 2}") == 0
+    assert init(folder, "--set", "training.batch_size=2", "--out", "again.yaml") == 0
+    assert Path("my.yaml").read_text() == Path("again.yaml").read_text().replace("again.yaml", "my.yaml")
+
+
+def test_no_larger_images_are_advised_than_there_are(folder):
+    """Images of 40 x 60 pixels are planned with 48 pixels, the largest multiple of 16 below the root of 2400."""
+    init(folder)
+    assert "data.image_size:" not in Path("my.yaml").read_text()
+    init(folder, "--set", "data.image_size=32", "--out", "small.yaml")
+    assert "- data.image_size: 48 takes 2.2 times the time" in Path("small.yaml").read_text()
+
+
+def test_mistakes_are_one_sentence(folder, capsys):
+    for arguments, sentence in (
+        ((folder, "--unseen", "wset"), "no site 'wset'. Did you mean 'west'?"),
+        ((folder, "--method", "elcf"), "no method 'elcf'. Did you mean 'elcfs'?"),
+        ((folder, "--set", "data.image_sizes=3"), "unknown key"),
+        ((folder, "--minutes", "0"), "--minutes 0: expected a number above 0"),
+        ((folder, "--set", "network.name=densenet"), "classifies images"),
+        ((folder, "--set", "data.root=elsewhere"), "the images are those in my images; name another FOLDER"),
+        ((folder, "--set", "federation.validation_site=suoth"), "no site 'suoth' (federation.validation_site)."),
+        ((folder, "--minutes", "1e308"), "at most 525600"),
+        ((folder, "--method", "stable_fdg"), "set method.attention to false"),
+        (("nowhere",), "this is not a folder"),
+        ((folder / "north",), "north"),
+    ):
+        assert init(*arguments) == 2
+        error = capsys.readouterr().err
+        assert sentence in error and error.count("\n") == 1, error
+        assert not Path("my.yaml").exists()
+
+
+def test_a_folder_with_one_site_is_refused_in_one_sentence(folder, capsys):
+    for site in ("south", "west"):
+        (folder / site).rename(site)
+    assert init(folder) == 2
+    error = capsys.readouterr().err
+    assert "has only one site, north; expected at least two" in error and error.count("\n") == 1
+    assert init(folder, "--set", "federation.unseen_site=") == 0
+    assert load("my.yaml").federation.unseen_site == ""
+
+
+def test_a_folder_without_images_is_refused_in_one_sentence(folder, capsys):
+    (folder.parent / "empty" / "a").mkdir(parents=True)
+    (folder.parent / "empty" / "b").mkdir()
+    assert init("empty") == 2
+    error = capsys.readouterr().err
+    assert "empty/a" in error and error.count("\n") == 1
+
+
+def test_classes_are_planned_as_classes(folder):
+    rng = np.random.default_rng(1)
+    for site in "abc":
+        for name in ("benign", "malignant"):
+            for number in range(3):
+                path = Path("tiles") / site / name / f"{name}_{'ab'[name == 'benign']}{number}{site}.png"
+                write(path, rng.integers(0, 256, (64, 64, 3)))
+    assert init("tiles", "--out", "tiles.yaml") == 0
+    config = load("tiles.yaml")
+    assert config.data.classes == ("benign", "malignant") and config.data.image_size == 64
+    assert not config.network.decoder_levels
+
+
+def test_volumes_are_planned_and_nothing_is_missing_for_a_run(tmp_path, monkeypatch):
+    """After `init`, the run can be built: its sites have their prepared slices, six of each volume."""
+    from medfed.experiments.setup import build_experiment
+
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(2)
+    for site in ("BMC", "HK", "UCL"):
+        (tmp_path / "mri" / site).mkdir(parents=True)
+        for number in range(4):
+            image = rng.random((40, 40, 6), dtype=np.float32)
+            for ending, array in (("", 900 * image), ("_segmentation", (image > 0.7).astype(np.uint8))):
+                volume = nib.Nifti1Image(array, np.diag([0.5, 0.5, 3, 1]))
+                nib.save(volume, tmp_path / "mri" / site / f"Case{number}{ending}.nii.gz")
+    assert init("mri", "--unseen", "HK") == 0
+    text = Path("my.yaml").read_text()
+    assert "40 x 40 x 6, 1 channel, voxels of 0.5 x 0.5 x 3 mm" in text
+    assert "BMC: 4 images of 4 patients, 12 slices for training" in text
+    config = load("my.yaml")
+    assert config.data.channels == 1 and config.data.image_size == 32  # of 40 pixels, a multiple of 16
+    experiment = build_experiment(config, None, quiet=True)
+    assert {site.name: len(site.training) for site in experiment.sites} == {"BMC": 12, "UCL": 12}
