@@ -46,13 +46,14 @@ def find_config(path_or_name: str | Path) -> Path:
 
     Args:
         path_or_name: a path such as `configs/prostate.yaml`, or a name such as `prostate`. If a file with exactly this
-            path exists, this file is used, even if a config of medfed has the same name.
+            path exists, this file is used, even if a config of medfed has the same name. A name that could also mean a
+            file with a suffix, such as `prostate.yaml` in the current folder, is refused.
 
     Returns:
         The path of the config. A path that has a suffix or a folder is returned unchanged, and the file may be missing.
 
     Raises:
-        UserError: for a name without a suffix that is neither a file nor the name of a config.
+        UserError: for a name without a suffix that is neither a file nor the name of a config, or that could mean both.
     """
     path, name = Path(path_or_name), str(path_or_name)
     if path.exists() or path.suffix or path.name != name:
@@ -60,6 +61,12 @@ def find_config(path_or_name: str | Path) -> Path:
     shipped = registry.shipped_configs()
     if name not in shipped:
         raise UserError(f"no file '{name}' and no config of this name. {registry.suggestion(name, shipped)}")
+    for own in (path.with_suffix(suffix) for suffix in (".yaml", ".yml")):
+        if own.exists() and not own.samefile(shipped[name]):
+            raise UserError(
+                f"'{name}' is the name of a config that comes with medfed, but {own} exists, too; expected one; "
+                f"write {own} for this file, or {shipped[name]} for the other config"
+            )
     return shipped[name]
 
 

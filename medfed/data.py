@@ -8,12 +8,13 @@ from pathlib import Path
 
 from medfed.cli.program import run_program
 from medfed.cli.progress import ProgressBar
+from medfed.config.overrides import Override
 from medfed.config.schema import load, load_dataset
 from medfed.core.files import write_atomically
 from medfed.datasets import base, datalists
+from medfed.datasets.case_table import write_case_table
 from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check_dataset
-from medfed.datasets.recognition import block_for, recognise
 from medfed.outputs.dataset_cards import all_cards, format_card, format_data_block
 from medfed.preparation.commands import add_fetch_command, add_prepare_command, run_fetch, run_prepare
 
@@ -33,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting: data.sites=[A, B]")
     checks.add_argument("--allow-duplicates", action="store_true", help="accept images that occur twice")
     checks.add_argument("--json", type=Path, metavar="FILE", help="also write the report, case by case, to this file")
+    checks.add_argument("--patients", type=Path, metavar="FILE",
+                        help="also write a table with the files of each patient and case, which must stay at the site")
     checks.add_argument("--quiet", action="store_true", help="print only the report, no progress")
     add_fetch_command(commands)
     add_prepare_command(commands)
@@ -50,10 +53,10 @@ def _run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> int:
     if args.path.is_file() and args.path.suffix.lower() not in datalists.SUFFIXES:
         dataset = load(args.path, args.set).data.ensure_available(_bar("making the phantom", args.quiet))
-    elif args.set:
-        dataset = load_dataset(block_for(args.path, args.dataset, args.set), args.set)
     else:
-        dataset = recognise(args.path, args.dataset)
+        dataset = load_dataset(args.path, args.dataset, [Override.parse(text) for text in args.set])
+    if args.patients:
+        write_case_table(dataset, args.patients)
     report = check_dataset(dataset, args.allow_duplicates, _bar("reading", args.quiet))
     print(format_data_block(dataset), to_text(report), sep="\n")
     if args.json:

@@ -64,7 +64,8 @@ class Override:
 
         Args:
             text: the dotted key and the value in YAML, such as "training.batch_size=8". If nothing follows the =, the
-                value is the empty text.
+                value is the empty text. A text may begin with `*` without quotes, also in a list, because a shell
+                removes the quotes of data.mask_name='*_seg'; in YAML it would be an alias.
             flag: the command-line flag before the text, for error messages.
 
         Raises:
@@ -74,7 +75,7 @@ class Override:
         path = tuple(key.strip().split("."))
         if not equals or not all(path):
             raise UserError(f"{flag} {text}: expected key=value, such as {flag} training.batch_size=8")
-        return cls(path, strict_yaml.parse(value, f"{flag} {text}") if value.strip() else "", text, flag)
+        return cls(path, strict_yaml.parse(value, f"{flag} {text}", True) if value.strip() else "", text, flag)
 
     @classmethod
     def parse_each(cls, text: str, flag: str) -> list[Override]:

@@ -25,6 +25,7 @@ from medfed.core.bounds import NonNegativeInt
 from medfed.core.errors import UserError, UserErrors
 from medfed.core.mistakes import Mistake, describe_value, hint
 from medfed.datasets.base import Dataset
+from medfed.datasets.recognition import block_for
 from medfed.federation.method import Method
 from medfed.federation.privacy import Privacy
 from medfed.federation.settings import Cache, Federation, Training
@@ -149,35 +150,35 @@ def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
     return _assemble(_parse(text, source), source, [Override.parse(override) for override in overrides])
 
 
-def load_dataset(block: Mapping[str, Any], overrides: Sequence[str]) -> Dataset:
-    """Build a dataset from the values of the block `data` alone, without the other blocks of a config.
-
-    If `image_channels` is not among the values, it is taken from the images (`Dataset.with_stored_channels`).
+def load_dataset(
+    root: Path, name: str | None = None, overrides: Sequence[Override] = (), read_channels: bool = True
+) -> Dataset:
+    """Recognise the dataset in a folder and apply the user's settings of the block `data`, without the other blocks.
 
     Args:
-        block: `name` and other keys of the block `data`.
-        overrides: values that replace those of the block or come in addition, such as "data.mask_threshold=128".
+        root: folder of the dataset, or a datalist.
+        name: name of the dataset in a config; None recognises it (`recognition.block_for`).
+        overrides: values that replace the recognised ones or come in addition, such as that of `data.mask_threshold`.
+        read_channels: whether the number of image channels is taken from a few images of every site, if no override
+            sets it (`Dataset.with_stored_channels`). With False, no image is opened for it.
 
     Raises:
-        UserError: if an override belongs to another block, or if the values have mistakes. The message has one sentence
-            for each mistake.
+        UserError: if an override belongs to another block, if the folder is not recognised, or if the values have
+            mistakes. The message has one sentence for each mistake.
     """
-    parsed = [Override.parse(override) for override in overrides]
-    for override in parsed:
+    for override in overrides:
         if override.path[0] != "data" or len(override.path) == 1:
             raise UserError(
                 f"{override.flag} {override.text}: expected a setting of the block data, such as "
                 f"{override.flag} data.mask_threshold=128"
             )
-    document = {"data": dict(block)}
-    apply(document, parsed)
+    document = {"data": block_for(root, name, {override.path[1]: override.value for override in overrides})}
+    apply(document, overrides)
     dataset, mistakes = validation.build(Dataset, document["data"], ("data",), _choose)
     if mistakes:
-        raise UserErrors(
-            f"{origin(mistake, parsed) or block.get('root', 'data')}: {validation.with_key(mistake)}"
-            for mistake in mistakes
-        )
-    return dataset if "image_channels" in document["data"] else dataset.with_stored_channels()
+        places = [origin(mistake, overrides) or root for mistake in mistakes]
+        raise UserErrors(f"{place}: {validation.with_key(mistake)}" for place, mistake in zip(places, mistakes))
+    return dataset.with_stored_channels() if read_channels and "image_channels" not in document["data"] else dataset
 
 
 def changed(config: Config, changes: Mapping[str, object], more: Sequence[Override] = ()) -> Config:

@@ -68,6 +68,18 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _ArgumentLoader(_Loader):
+    """The same loader for a value of the command line, where a text may begin with `*`.
+
+    In YAML, `*name` repeats a value that `&name` has marked, which is of no use within a single value. A shell removes
+    the quotes of '*_seg', so that the program cannot know about them.
+    """
+
+    def fetch_alias(self) -> None:
+        """Read a text without quotes where YAML has an alias."""
+        self.fetch_plain()
+
+
 class _Dumper(yaml.SafeDumper):
     """PyYAML's safe dumper. It quotes each text that `_Loader`, or a reader of YAML 1.1, would not read as text, and
     writes a list on one line."""
@@ -79,12 +91,13 @@ for _reader in (_Loader, _Dumper):
 _Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(_TAG + "seq", data, flow_style=True))
 
 
-def parse(text: str, source: str) -> Any:
+def parse(text: str, source: str, is_argument: bool = False) -> Any:
     """Convert YAML text to dictionaries, lists, numbers, booleans and strings. The YAML is checked strictly.
 
     Args:
         text: YAML.
         source: where the text comes from, such as the name of its file. Error messages start with it.
+        is_argument: whether the text is a value of the command line, where `*_seg` is a text and no alias.
 
     Returns:
         The value; None for an empty text.
@@ -94,7 +107,7 @@ def parse(text: str, source: str) -> Any:
             itself. The message contains the line and column.
     """
     try:
-        return yaml.load(text, _Loader)  # a SafeLoader, and stricter
+        return yaml.load(text, _ArgumentLoader if is_argument else _Loader)  # a SafeLoader, and stricter
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
@@ -119,12 +132,15 @@ def read(path: str | Path) -> str:
 
     Raises:
         UserError: if the path does not exist, is a folder, cannot be read, or is not UTF-8 text. If it does not exist,
-            the message contains the name of a config that comes with medfed, if `path` ends with it, or the most
-            similar name of a YAML file in the same folder.
+            the message contains the path of a config that comes with medfed, if `path` is its name; its name, if `path`
+            ends with it; or the most similar name of a YAML file in the same folder.
     """
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
+        if shipped := shipped_configs().get(str(path)):
+            hint = f"The config of this name that comes with medfed is {shipped}"
+            raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
         if Path(path).stem in shipped_configs():
             hint = f"For the config that comes with medfed, write '{Path(path).stem}' without folder and ending"
             raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
@@ -132,8 +148,8 @@ def read(path: str | Path) -> str:
         hint = suggestion(str(path), others) if others else "None is in that folder; check the path"
         raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
     except IsADirectoryError:
-        shipped = shipped_configs().get(str(path))
-        hint = f"; the config of this name that comes with medfed is {shipped}" if shipped else ""
+        own = shipped_configs().get(str(path))
+        hint = f"; the config of this name that comes with medfed is {own}" if own else ""
         example = Path(path) / "config.yaml"
         raise UserError(f"{path}: is a folder; expected a YAML file, such as {example}{hint}") from None
     except UnicodeDecodeError as error:

@@ -54,7 +54,8 @@ def patient_warning(site: str, names: Sequence[str]) -> list[str]:
 
     Args:
         site: name of the site, in which every image counts as a patient.
-        names: names of the images, in which `data.patient_pattern` would be searched.
+        names: names of the images, in which `data.patient_pattern` would be searched. Images of two classes may have
+            equal names.
 
     Returns:
         One sentence with the pattern to set, or an empty list.
@@ -64,10 +65,16 @@ def patient_warning(site: str, names: Sequence[str]) -> list[str]:
         return []
     pattern, group = suggestion
     n_patients = len(_groups(names, pattern))
+    each_alone = ", or '(.+)' if each image is another patient"
+    if len(set(names)) < len(names):  # '(.+)' would take images of two classes with equal names as one patient
+        each_alone = (
+            "; if each image is another patient, give the files of different classes different names first, and set "
+            "data.patient_pattern: '(.+)', or name the patients in a table (data.datalist)"
+        )
     return [
         f"{site}: the file names suggest {n_patients} patients for {len(names)} images, such as one patient for "
         f"{group[0]} and {group[1]}, but every image counts as a patient; a split can separate images of a patient, so "
-        f"that scores are too good; set data.patient_pattern: '{pattern}', or '(.+)' if each image is another patient"
+        f"that scores are too good; set data.patient_pattern: '{pattern}'{each_alone}"
     ]
 
 

@@ -49,7 +49,7 @@ def to_text(report: DatasetReport) -> str:
         if sentences:
             lines += ["", f"{title}:", *format_groups(sentences, report.root, names)]
     if any("data." in sentence for sentence in (*report.problems, *report.warnings)):
-        lines += ["", "Try a setting with --set, such as --set data.KEY=VALUE; in a config, write it under data."]
+        lines += ["", 'Try a setting with --set "data.KEY=VALUE" (with the quotes); in a config, write it under data.']
     return "\n".join([*lines, "", f"{_count(report.problems, 'problem')}, {_count(report.warnings, 'warning')}."])
 
 

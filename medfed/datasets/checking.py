@@ -15,6 +15,7 @@ from medfed.datasets import check_names, dicom, image_files, reading, volumes
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
 from medfed.datasets.check_intensities import contrast_notices, equal_notices, outlier_notices
+from medfed.datasets.check_masks import cover_warnings
 from medfed.datasets.check_rows import missing_rows
 from medfed.datasets.check_similar import NearDuplicates
 
@@ -121,6 +122,10 @@ def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Pr
     warnings += dataset.root_warnings() + [warning for site in names for warning in dataset.site_warnings(site)]
     warnings += dataset.unread(cases, problems)
     warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *_colour_warnings(sites)]
+    has_keys = hasattr(dataset, "background_value") and hasattr(dataset, "mask_colours")
+    for site_facts in sites:
+        foreground = [case.foreground for case in site_facts.cases if case.foreground]
+        warnings += cover_warnings(site_facts.name, dataset.structures, foreground, has_keys)
     cases_at = {site: found_at[site][0] for site in names}
     warnings += _patient_warnings(dataset, cases_at)
     never_shown = {site.name: _never_shown(site) for site in sites}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -21,6 +22,10 @@ from medfed.datasets.pairing import NameSettings, guess_image_and_mask_names, pa
 from medfed.datasets.root_search import refuse_parts
 from medfed.datasets.site_search import IMAGE_FOLDERS, MASK_FOLDERS, find_roles
 
+EXTREME_LEVELS = 16  # of 255, by which nearly black and nearly white differ from black and white
+MIN_MASK_RATIO = 0.95  # pixels that are nearly black or nearly white in a mask that was stored as JPEG
+MAX_IMAGE_RATIO = 0.5  # the same in a photograph
+N_MASKS = 5  # images that must look like masks
 
 @dataclass(frozen=True)
 class _ClassFolders(Dataset):  # private, so that the registry lists no dataset of this name
@@ -74,8 +79,8 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
         of them must contain a 2-D image file (PNG, JPEG, BMP, TIFF), and there must be at least two different class
         names. The folder is refused if it looks like one with masks: if a class is called "images", "masks" or "gt",
         for example, if a class folder contains an image with its mask, if two class folders (of one site or of two)
-        contain files of the same names, if only the images in some class folders are two-valued, as masks are, or if a
-        table in `root` lists images with masks.
+        contain files of the same names, if only the images in some class folders are two-valued, as masks are (or
+        nearly, as JPEG files are, beside photographs of the same site), or if a table in `root` lists images and masks.
 
         A subclass for a published collection only asks for the folders of all its sites, each with the published number
         of classes.
@@ -105,7 +110,7 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
             return None
         if any(pair_in_one_folder(path, NameSettings()).pairs for path in inside):
             return None
-        if len({_has_two_values(path) for path in inside} - {None}) > 1:
+        if len({_has_two_values(path) for path in inside} - {None}) > 1 or _some_are_jpeg_masks(inside):
             return None
         if any(columns >= {"image", "mask"} for columns in datalists.tables(root).values()):
             return None
@@ -254,11 +259,34 @@ def _has_two_values(folder: Path) -> bool | None:
 
     None if the folder has no image, or if its first image cannot be read.
     """
-    files = file_names.list_folder(folder).files
-    try:
-        return len(np.unique(image_files.read_image_file(files[0], None, []))) <= 3 if files else None
-    except UserError:
-        return None
+    return next((len(np.unique(pixels)) <= 3 for pixels in _first_images(folder, 1)), None)
+
+
+def _some_are_jpeg_masks(folders: Sequence[Path]) -> bool:
+    """Return whether a folder of a site holds masks stored as JPEG, and another folder of the same site photographs.
+
+    Nearly all pixels of such a mask, but not all, are nearly black or nearly white; some drawings on white are so, too,
+    so that five images are looked at, and photographs in the same site are needed.
+    """
+    first = {path: next((_extreme_ratio(pixels) for pixels in _first_images(path, 1)), None) for path in folders}
+    photographs = {path.parent for path, ratio in first.items() if ratio is not None and ratio < MAX_IMAGE_RATIO}
+    return any(
+        all(_extreme_ratio(pixels) > MIN_MASK_RATIO for pixels in _first_images(path, N_MASKS))
+        for path, ratio in first.items() if ratio is not None and ratio > MIN_MASK_RATIO and path.parent in photographs
+    )  # fmt: skip
+
+
+def _first_images(folder: Path, n: int) -> Iterator[np.ndarray]:
+    """Yield the values of the first n images in a folder, (C, H, W) in [0, 255]; it ends at a damaged file."""
+    with suppress(UserError):
+        for path in file_names.list_folder(folder).files[:n]:
+            yield image_files.read_image_file(path, None, [])
+
+
+def _extreme_ratio(pixels: np.ndarray) -> float:
+    """Return the part of an image that is nearly black or nearly white; 0 if it has only one of the two."""
+    black, white = np.mean(pixels <= EXTREME_LEVELS), np.mean(pixels >= 255 - EXTREME_LEVELS)
+    return float(black + white) if black and white else 0.0
 
 
 def _image_files(folder: Path) -> tuple[dict[str, Path], list[str]]:

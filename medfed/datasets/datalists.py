@@ -195,8 +195,8 @@ def read_msd(folder: Path, ignored_names: Sequence[str] = ()) -> Found | None:
 
 
 def _in_folder(folder: Path, listed: str) -> Path:
-    """Return the path of a listed file, without steps such as `a/..` in it."""
-    return folder / os.path.normpath(listed.replace("\\", "/"))
+    """Return the path of a listed file, without steps such as `a/..` in it, and in the Unicode form of the file."""
+    return file_names.existing_form(folder / os.path.normpath(listed.replace("\\", "/")), folder)
 
 
 def _leaves(folder: Path, file: Path) -> bool:

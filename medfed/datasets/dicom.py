@@ -36,7 +36,8 @@ class Header:
 
     Args:
         path: the file.
-        patient, series, frame_of_reference: PatientID, SeriesInstanceUID and FrameOfReferenceUID.
+        patient, birth_date, sex: PatientID, PatientBirthDate and PatientSex.
+        study, series, frame_of_reference: StudyInstanceUID, SeriesInstanceUID and FrameOfReferenceUID.
         description: SeriesDescription.
         object_class: SOPClassUID.
         image_type, photometric: ImageType and PhotometricInterpretation.
@@ -50,6 +51,9 @@ class Header:
 
     path: Path
     patient: str
+    birth_date: str
+    sex: str
+    study: str
     series: str
     frame_of_reference: str
     description: str
@@ -207,7 +211,8 @@ def _header(path: Path, _changed_ns: int) -> Header:
 
     thickness = numbers("0018|0088", 1) or numbers("0018|0050", 1) or (1.0,)
     return Header(
-        path=path, patient=text("0010|0020"), series=text("0020|000e"), frame_of_reference=text("0020|0052"),
+        path=path, patient=text("0010|0020"), birth_date=text("0010|0030"), sex=text("0010|0040"),
+        study=text("0020|000d"), series=text("0020|000e"), frame_of_reference=text("0020|0052"),
         description=text("0008|103e"), object_class=text("0008|0016"), image_type=text("0008|0008").upper(),
         photometric=text("0028|0004"), n_frames=int((numbers("0028|0008", 1) or (1,))[0]),
         samples=int((numbers("0028|0002", 1) or (1,))[0]), size=(reader.GetSize()[0], reader.GetSize()[1]),

@@ -81,9 +81,14 @@ def holds_dicom(folder: Path, ignored_names: Sequence[str] = ()) -> bool:
     return any(kind_of(path) in ("image", "segmentation") for path in _walk(folder, ignored_names, MAX_DEPTH))
 
 
-def all_files(folder: Path) -> Iterator[Path]:
-    """Yield all files in a folder and in the folders inside it."""
-    return _walk(folder, (), MAX_DEPTH)
+def all_files(folder: Path, ignored_names: Sequence[str] = ()) -> Iterator[Path]:
+    """Yield the files in a folder, in the order of their names, and then those of each folder inside it.
+
+    Args:
+        folder: an existing folder.
+        ignored_names: patterns of the names of files and folders that are left out.
+    """
+    return _walk(folder, ignored_names, MAX_DEPTH)
 
 
 def _walk(folder: Path, ignored_names: Sequence[str], depth: int) -> Iterator[Path]:

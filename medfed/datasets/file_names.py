@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,36 @@ class Listing:
     folders: Mapping[str, Path]
 
 
+def composed(name: str) -> str:
+    """Return a name in the Unicode form NFC, in which "ü" is one character, so that equal names compare as equal.
+
+    Windows and Linux write file names in this form; macOS writes "ü" as "u" and a mark (NFD), which looks the same.
+    """
+    return unicodedata.normalize("NFC", name)
+
+
+def existing_form(path: Path, start: Path) -> Path:
+    """Return the path of a file or folder whose name may be stored in another Unicode form (`composed`).
+
+    Args:
+        path: a path, as a user has typed it.
+        start: an existing folder, in which the search starts if `path` lies inside it.
+
+    Returns:
+        `path` if it exists, or if no other file or two other files have these names; otherwise the existing path.
+    """
+    if str(path).isascii() or path.exists() or not path.is_relative_to(start):
+        return path
+    place = start
+    for part in path.relative_to(start).parts:
+        fitting = [other for other in place.iterdir() if composed(other.name) == composed(part)] \
+            if place.is_dir() else []
+        if len(fitting) != 1:
+            return path
+        place = fitting[0]
+    return place
+
+
 def is_ignored(path: Path, patterns: Sequence[str] = ()) -> bool:
     """Return whether a file or folder is left out by its name.
 
@@ -46,9 +77,9 @@ def is_ignored(path: Path, patterns: Sequence[str] = ()) -> bool:
         patterns: names that the user wants to leave out. A `*` stands for any characters; upper and lower case are not
             distinguished. Hidden files and the files of operating systems are always left out.
     """
-    name = path.name.casefold()
-    return (
-        name.startswith(".") or name in SYSTEM_FILES or any(fnmatch(name, pattern.casefold()) for pattern in patterns)
+    name = composed(path.name).casefold()
+    return name.startswith(".") or name in SYSTEM_FILES or any(
+        fnmatch(name, composed(pattern).casefold()) for pattern in patterns
     )
 
 
@@ -107,8 +138,8 @@ def outline_files(folder: Path) -> str:
 
 
 def stem_of(path: Path) -> str:
-    """Return the name of an image file without its suffix, such as "a" for "a.nii.gz"."""
-    return path.name[: len(path.name) - len(suffix(path) or "")]
+    """Return the name of an image file without its suffix, such as "a" for "a.nii.gz", in the form of `composed`."""
+    return composed(path.name[: len(path.name) - len(suffix(path) or "")])
 
 
 def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:

@@ -15,6 +15,7 @@ from medfed.datasets import (
     dicom,
     dicom_files,
     dicom_names,
+    dicom_patients,
     dicom_search,
     dicom_seg,
     file_names,
@@ -157,8 +158,7 @@ class Folder(Dataset):
         The first folder in `root`, and the first folder inside that folder, are searched for exactly one image and one
         mask with a usual name. If one of them contains such a pair, it is taken as the folder of a case, and the names
         of the two files become `image_name` and `mask_name`. If the case folder lies directly in `root`,
-        `one_site_per_case` is true. The number of image channels is that of the first 2-D image file, or 1 if there is
-        none.
+        `one_site_per_case` is true. The number of image channels is not looked at (`with_stored_channels`).
 
         Args:
             root: an existing folder.
@@ -177,7 +177,7 @@ class Folder(Dataset):
                 f"that you want: python -m medfed.data check {root / lists[0]}"
             )
         if lists:
-            return cls(root=str(root), datalist=lists[0]).with_stored_channels()
+            return cls(root=str(root), datalist=lists[0])
         dataset = cls(root=str(root))
         dataset._refuse_table_without_sites()
         first_site = next(iter(dataset.find_sites().values()), None)
@@ -188,7 +188,7 @@ class Folder(Dataset):
                     dataset, image_name=names[0], mask_name=names[1], one_site_per_case=folder == first_site
                 )
                 break
-        return dataset.with_stored_channels()
+        return dataset
 
     def with_stored_channels(self) -> Folder:
         """Return this dataset with the number of image channels that a few 2-D image files of each site need.
@@ -246,7 +246,8 @@ class Folder(Dataset):
         Hidden folders are left out.
 
         Raises:
-            UserError: if `root` looks like the folder of a single site, or if the datalist cannot be read.
+            UserError: if `root` looks like the folder of a single site, if its folders look like DICOM patients, or if
+                the datalist cannot be read. Sites that are listed in the field `sites` are not doubted.
         """
         root = Path(self.root)
         if self.datalist is not None:
@@ -255,6 +256,8 @@ class Folder(Dataset):
         folders: dict[str, Path] = {}
         for folder in (roles.masks, roles.images) if roles else (root,):
             folders |= file_names.list_folder(folder, self.ignored_names).folders if folder else {}
+        if not self.sites and not self._has_fixed_names():
+            dicom_patients.refuse_patients_as_sites(root, folders.values(), self.ignored_names)
         return dict(sorted(folders.items()))
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
@@ -301,6 +304,8 @@ class Folder(Dataset):
     def site_warnings(self, site: str) -> list[str]:
         """Return warnings about the folders of a site: which of them count as patients, and which are read together.
 
+        For DICOM images, PatientID decides, and a warning says if it is probably the same for several patients.
+
         Args:
             site: name of the site.
         """
@@ -314,12 +319,21 @@ class Folder(Dataset):
                 f"{site}: the folders {' and '.join(parts)} are read together, and medfed splits the patients itself; "
                 "to keep this split, list the images in a datalist with the column split"
             )
-        if folders and found.patients and self.patient_pattern is None:
-            example = next((found.patients[name] for name in found.patients if "/" in name), folders[0])
+        is_dicom = {name: image.is_dir() for name, (image, _) in found.pairs.items()}
+        by_folder = [name for name in found.patients if not (
+            is_dicom[name] and dicom.patient_id(found.pairs[name][0], self.ignored_names)
+        )]  # fmt: skip
+        if folders and by_folder and self.patient_pattern is None:
+            named = [name for name in by_folder if not is_dicom[name]]  # other folders may have names of patients
+            first = next((found.patients[name] for name in named if "/" in name), folders[0])
+            example = f", such as those in {first}" if named else ""
             warnings.append(
-                f"{site}: all images in a folder count as one patient, such as those in {example}; if they are not, "
-                "set data.patient_pattern"
+                f"{site}: all images in a folder count as one patient{example}; if they are not, set "
+                "data.patient_pattern"
             )
+        if self.patient_pattern is None:
+            cases = self.cases_and_problems(site)[0]
+            warnings += dicom_patients.shared_patient_warnings(site, cases, self.ignored_names)
         return warnings
 
     def lists_in_root(self) -> tuple[str, ...]:

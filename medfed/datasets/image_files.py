@@ -85,11 +85,13 @@ def read_label_file(path: Path, notices: list[str], two_colours: bool = False, h
         (H, W) float32, the stored value of each pixel, such as 0, 128 and 255.
 
     Raises:
-        UserError: if the file is not a supported image file, is damaged or too large, or stores the labels as colours.
+        UserError: if the file is not a supported image file, is damaged or too large, stores the labels as colours, or
+            has a single colour and its shape in the alpha channel.
     """
     image = _open(path, notices)
     pixels = np.asarray(image)
     if image.mode in ("LA", "PA", "RGBA"):
+        _check_alpha(path, image)
         notices.append("alpha channel of a mask dropped")
         pixels = pixels[..., :-1]
     if pixels.ndim == 3 and (pixels == pixels[..., :1]).all():
@@ -121,15 +123,29 @@ def read_colours(path: Path, notices: list[str]) -> np.ndarray:
         (H, W) of grey values, or (H, W, 3) uint8 of red, green and blue. Grey values are not scaled.
 
     Raises:
-        UserError: if the file is not a supported image file, is damaged or too large.
+        UserError: if the file is not a supported image file, is damaged or too large, or has a single colour and its
+            shape in the alpha channel.
     """
     image = _open(path, notices)
     if image.mode.startswith(("I", "F")):
         return np.asarray(image)
     if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
+        if image.mode in ("LA", "PA", "RGBA"):
+            _check_alpha(path, image)
         notices.append("alpha channel of a mask dropped")
         image.info.pop("transparency", None)
     return np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+
+
+def _check_alpha(path: Path, image: Image.Image) -> None:
+    """Raise a UserError if a mask with an alpha channel has a single colour, and its shape is in the alpha channel."""
+    *are_constant, is_alpha_constant = (len(set(channel.getextrema())) == 1 for channel in image.split())
+    if all(are_constant) and not is_alpha_constant:
+        raise UserError(
+            f"{path}: all pixels of the mask have the same colour, and its shape is in the alpha channel, which is not "
+            "read; expected the shape as grey values; save the alpha channel as a grey PNG, for example with Pillow: "
+            "Image.open(FILE).getchannel('A').save(FILE)"
+        )
 
 
 def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:

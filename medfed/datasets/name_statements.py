@@ -1,4 +1,4 @@
-"""Find out what the names of files say about patients, visits, eyes and sequences, and whether two names contradict.
+"""Find out what names of files say about patients, visits, sides, views and sequences, and whether two contradict.
 
 Only names are compared. Numbers count by the word before them; words such as left and right exclude each other.
 """
@@ -15,16 +15,38 @@ _WORD_AND_NUMBER = re.compile(r"([^\W\d_]+)[_\-. ]*(\d+)")
 _WORD = re.compile(r"[^\W\d_]+")
 _WORD_OR_NUMBER = re.compile(r"[^\W_]+")
 _CAPITAL_WITHIN_A_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_NON = re.compile(r"(?<![^\W\d_])non[_\-. ]+(?=contrast)")  # "non-contrast" is one word
 _SEQUENCE = re.compile(r"(?<![^\W\d_])t[12](?:w|ce|c|gd)?(?![^\W_])")  # T1 and T2 name a sequence; they count nothing
 _DIGITS_AS_WORDS = str.maketrans({"1": "one", "2": "two"})  # of a sequence, whose number counts nothing
-# Words that exclude each other, by what they are about. Words of the same entry mean the same.
+# Words that exclude each other, by what they are about. Words of the same entry mean the same. Words that only name
+# masks, such as organs, lesions and readers, do not belong here: they say nothing about the image.
 _OPPOSITES = {
-    "side": ("left l os", "right r od"),  # os and od are the left and the right eye
-    "phase of the heart": ("ed diastole", "es systole"),
-    "treatment": ("pre", "post"),
-    "plane": ("ax axial tra", "sag sagittal", "cor coronal"),
+    "side": (  # os and od are the left and the right eye; English, Latin, German, French, Italian, Spanish
+        "left l os sin sinister links li gauche sinistra sinistro izquierda izquierdo",
+        "right r od dex dexter rechts re droite droit destra destro derecha derecho",
+    ),
+    "phase of the heart": ("ed diastole diastolic", "es systole systolic"),
+    "load of the heart": ("rest", "stress"),
+    "breathing": ("insp inspiration inspiratory", "exp expiration expiratory"),
+    "contrast agent": (
+        "native noncontrast unenhanced", "contrast enhanced", "arterial", "venous portal portalvenous", "delayed",
+    ),
+    "treatment": ("pre preop preoperative before", "post postop postoperative after"),
+    "visit": ("baseline", "followup follow"),
+    "order": ("first", "second", "third"),
+    "age of the file": ("old", "new"),
+    "time": ("early", "late"),
+    "finding": ("benign", "malignant", "normal"),
+    "plane": ("ax axial tra transversal transverse", "sag sagittal", "cor coronal"),
+    "mammogram": ("cc", "mlo"),
+    "projection": ("ap", "pa", "frontal", "lat lateral", "medial"),
+    "height": ("upper superior cranial", "lower inferior caudal"),
+    "depth": ("anterior ventral", "posterior dorsal"),
+    "distance": ("proximal", "distal"),
+    "position": ("supine", "prone"),
+    "modality": ("ct", "mr mri", "pet"),
     "sequence": ("t1 t1w", "t1c t1ce t1gd", "t2 t2w", "adc", "dwi", "flair"),
-}
+}  # fmt: skip
 _MEANINGS = {
     word: (topic, words) for topic, choices in _OPPOSITES.items() for words in choices for word in words.split()
 }
@@ -45,11 +67,11 @@ class _Statements(NamedTuple):
 
 
 def contradict(image: str, mask: str) -> bool:
-    """Return whether two names say that an image and a mask are of different patients, visits, eyes or phases.
+    """Return whether two names say that an image and a mask are of different patients, visits, sides, views or phases.
 
     They do if the same word has different numbers (`p1_visit1` and `p1_visit2`), if other numbers differ (`7` and
     `mask_8`; a number that only one name has is no difference), or if they have words that exclude each other (`7_left`
-    and `7_right`, `7_ed` and `7_es`). Upper and lower case, and zeros before a number, are not distinguished.
+    and `7_right`, `7_arterial` and `7_venous`). Upper and lower case, and zeros before a number, are not distinguished.
 
     Args:
         image: name of the image file without its suffix.
@@ -82,7 +104,7 @@ def spell_sequences(name: str) -> str:
 @lru_cache(maxsize=1 << 14)
 def _statements(name: str) -> _Statements:
     """Return the numbers and the words in a name that may contradict those in another name."""
-    words = _CAPITAL_WITHIN_A_WORD.sub(" ", name).casefold()
+    words = _NON.sub("non", _CAPITAL_WITHIN_A_WORD.sub(" ", name).casefold())
     by_word: dict[str, set[int]] = {}
     for word, number in _WORD_AND_NUMBER.findall(words):
         by_word.setdefault(word, set()).add(int(number))

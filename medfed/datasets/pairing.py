@@ -8,7 +8,7 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, pairing_messages
-from medfed.datasets.file_names import stem_of
+from medfed.datasets.file_names import composed, stem_of
 from medfed.datasets.name_pairs import pair_names, split_names
 from medfed.datasets.name_statements import contradict
 from medfed.datasets.reading import suffix
@@ -200,12 +200,13 @@ def case_name(path: Path, pattern: str | None) -> str | None:
             file without its suffix.
 
     Returns:
-        The name; None if the file does not fit the pattern.
+        The name in the Unicode form NFC (`file_names.composed`); None if the file does not fit the pattern.
     """
     stem = file_names.stem_of(path)
     if pattern is None:
         return stem
-    name = path.name if suffix(Path(pattern)) else stem
+    pattern = composed(pattern)
+    name = composed(path.name) if suffix(Path(pattern)) else stem
     start, star, end = pattern.partition("*")
     if not star:
         return stem if name.casefold() == pattern.casefold() else None
@@ -247,7 +248,13 @@ def _by_name(paths: Sequence[Path], pattern: str | None) -> tuple[dict[str, Path
     for path in paths:
         if (name := case_name(path, pattern)) is None:
             continue
-        if name in by_name:
+        if name in by_name and path.name != by_name[name].name and composed(path.name) == composed(by_name[name].name):
+            problems.append(
+                f"{path}: the names of two files in this folder look the same, but store their letters with accents in "
+                "two ways (Unicode NFC and NFD, as Windows and macOS do); expected one file of this name; remove or "
+                "rename one of them"
+            )
+        elif name in by_name:
             problems.append(f"{path}: another file has the same name: {by_name[name].name}; remove one of them")
         by_name[name] = path
     return by_name, problems

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from itertools import groupby
 from pathlib import Path
 
@@ -12,9 +12,28 @@ from medfed.core.errors import UserError
 from medfed.datasets import datalists
 from medfed.datasets.base import Dataset
 
+_LAYOUT_KEYS = ("image_folders", "mask_folders", "datalist")  # they replace the recognised layout
+_NAME_KEYS = ("image_name", "mask_name", "one_site_per_case")  # so do these, if a name has a *
+
 
 def recognise(root: Path, name: str | None = None) -> Dataset:
     """Find out which dataset a folder contains, and return this dataset with settings that fit the folder's files.
+
+    The layout decides on the dataset (`recognise_layout`), and a few images of each site decide on the number of image
+    channels (`Dataset.with_stored_channels`).
+
+    Args:
+        root: folder of the dataset, or a datalist: a CSV or JSON file that lists the images.
+        name: name of the only dataset to try, as in `recognise_layout`.
+
+    Raises:
+        UserError: as `recognise_layout`.
+    """
+    return recognise_layout(root, name).with_stored_channels()
+
+
+def recognise_layout(root: Path, name: str | None = None) -> Dataset:
+    """Find out which dataset a folder contains, and return this dataset with settings that fit the folder's layout.
 
     The method `Dataset.recognise` of each dataset decides whether the folder has the layout of this dataset. Published
     collections are tried first, then datasets for any images in a particular layout, then datasets for any folder
@@ -48,34 +67,46 @@ def recognise(root: Path, name: str | None = None) -> Dataset:
     raise UserError(f"{root}: the files fit no known dataset; choose one with --dataset NAME")
 
 
-def block_for(root: Path, name: str | None, overrides: Iterable[str]) -> dict[str, str]:
-    """Return the first keys of the block `data` for a folder or datalist for which the user gives further settings.
+def block_for(root: Path, name: str | None, overrides: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys of the block `data` for a folder or datalist for which the user gives further settings.
 
-    No file is opened, and the folder is not searched for a layout, because a setting may be needed to understand it.
+    The keys are those that `recognise_layout` finds out. Where the user's settings describe another layout, by names of
+    folders, by names of files with a `*` or by a datalist, these decide instead. They also decide if no layout is
+    recognised, because a setting may be needed to understand the folder. The number of image channels is not among the
+    keys.
 
     Args:
         root: folder of the dataset, or a datalist.
-        name: name of the dataset. None takes `folder_classes` if all settings belong to it and the folder looks like
-            one with classes, and otherwise `folder`.
-        overrides: the settings that the user gives, such as "data.mask_threshold=128".
+        name: name of the dataset. None takes the recognised dataset, or `folder` if no dataset is recognised, or if
+            only `folder` has a setting that the user gives.
+        overrides: the values that the user gives, by the names of the settings, such as {"mask_threshold": 128}.
 
     Returns:
-        The keys `name`, `root`, and for a datalist `datalist`.
+        The keys `name` and `root`, and those whose values differ from the defaults.
 
     Raises:
-        UserError: if there is no such folder or datalist.
+        UserError: if there is no such folder or datalist, or if no layout is recognised and `overrides` is empty.
     """
-    if root.is_file() and root.suffix.lower() in datalists.SUFFIXES:
-        name = registry.name_of("datasets", type(_from_datalist(root, name)))
-        return {"name": name, "root": str(root.parent), "datalist": root.name}
-    if not root.is_dir():
-        raise UserError(f"{root}: this is not a folder; expected a folder that contains one folder per site")
-    if name is None:
-        classes = registry.resolve("datasets", "folder_classes")
-        keys = {override.partition("=")[0].strip().removeprefix("data.") for override in overrides}
-        has_keys = keys <= {field.name for field in fields(classes)}
-        name = "folder_classes" if has_keys and classes.recognise(root) else "folder"
-    return {"name": name, "root": str(root)}
+    name = str(overrides["name"]) if "name" in overrides else name
+    try:
+        dataset = recognise_layout(root, name)
+        dataset.site_names()
+    except UserError:
+        if not overrides or not root.is_dir():
+            raise
+        return {"name": name or "folder", "root": str(root)}
+    only_folder = overrides.keys() - _field_names(type(dataset)) & _field_names(registry.resolve("datasets", "folder"))
+    if name is None and only_folder:
+        return {"name": "folder", "root": str(root)}
+    block: dict[str, object] = {}
+    for entry in fields(dataset):
+        value = getattr(dataset, entry.name)
+        if value != (entry.default if entry.default_factory is MISSING else entry.default_factory()):
+            block[entry.name] = list(value) if isinstance(value, tuple) else value
+    describes_layout = overrides.keys() & _LAYOUT_KEYS or any("*" in str(overrides.get(key)) for key in _NAME_KEYS)
+    if describes_layout and root.is_dir():
+        block = {key: value for key, value in block.items() if key not in (*_LAYOUT_KEYS, *_NAME_KEYS)}
+    return {"name": registry.name_of("datasets", type(dataset)), **block}
 
 
 def _from_datalist(path: Path, name: str | None) -> Dataset:
@@ -83,6 +114,10 @@ def _from_datalist(path: Path, name: str | None) -> Dataset:
     rows = datalists.read_datalist(path)
     name = name or ("folder" if any(row.mask for row in rows) else "folder_classes")
     dataset_class = registry.resolve("datasets", name)
-    if "datalist" not in {field.name for field in fields(dataset_class)}:
+    if "datalist" not in _field_names(dataset_class):
         raise UserError(f"{path}: the dataset {name} reads no datalist; use --dataset folder or folder_classes")
-    return dataset_class(root=str(path.parent), datalist=path.name).with_stored_channels()
+    return dataset_class(root=str(path.parent), datalist=path.name)
+
+
+def _field_names(dataset_class: type[Dataset]) -> set[str]:
+    return {entry.name for entry in fields(dataset_class)}

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from medfed.datasets import folder_questions
 from medfed.datasets.datalists import read_msd
-from medfed.datasets.file_names import Listing, count_images, list_folder, outline_files, stem_of, unsupported_problems
+from medfed.datasets.file_names import (
+    Listing,
+    composed,
+    count_images,
+    list_folder,
+    outline_files,
+    stem_of,
+    unsupported_problems,
+)
 from medfed.datasets.folder_questions import which_holds
 from medfed.datasets.name_pairs import pair_names
 from medfed.datasets.pairing import Found, NameSettings, pair_in_one_folder, pair_two_folders
@@ -150,7 +158,7 @@ def _second_masks(listing: Listing, images: Path, masks: Path, names: NameSettin
 
 def _stems(files: Sequence[Path]) -> list[str]:
     """Return the names of files without their suffixes, each once."""
-    return list(dict.fromkeys(stem_of(path) if suffix(path) else path.stem for path in files))
+    return list(dict.fromkeys(stem_of(path) if suffix(path) else composed(path.stem) for path in files))
 
 
 def _unsupported_inside(folder: Path, names: NameSettings) -> list[str]:
@@ -171,7 +179,7 @@ def _folders_beside_files(listing: Listing, names: NameSettings) -> list[str]:
 
 def _key(name: str) -> str:
     """Return the name of a folder in lower case and without separators: "groundtruth" for "Ground Truth"."""
-    return name.casefold().translate(_SEPARATORS)
+    return composed(name).casefold().translate(_SEPARATORS)
 
 
 def _is_listed(name: str, words: Sequence[str]) -> bool:
@@ -254,7 +262,8 @@ def _inside(listing: Listing, listed: Sequence[str], other: Listing, names: Name
 def _partners(images: Sequence[str], masks: Sequence[str]) -> dict[str, str]:
     """Return for each folder of images the folder of masks with its name.
 
-    Upper and lower case are not distinguished if only one folder of images and one of masks are left for a name.
+    Upper and lower case, and Unicode forms, are not distinguished if only one folder of images and one of masks are
+    left for a name.
 
     Args:
         images: names of the folders of images.
@@ -265,7 +274,7 @@ def _partners(images: Sequence[str], masks: Sequence[str]) -> dict[str, str]:
     for index, folders in enumerate((images, masks)):
         for name in folders:
             if name not in partners:
-                left.setdefault(name.casefold(), ([], []))[index].append(name)
+                left.setdefault(composed(name).casefold(), ([], []))[index].append(name)
     return partners | {first[0]: second[0] for first, second in left.values() if len(first) == len(second) == 1}
 
 

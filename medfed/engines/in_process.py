@@ -100,8 +100,9 @@ class InProcess:
             setting `federation.on_bad_update` is "drop", its reply is a message of kind "failed" with the reason.
 
         Raises:
-            UserError: if a site raises a UserError and the setting `federation.on_bad_update` is "stop", if a site's
-                file in the engine's folder is missing or damaged, or if a worker process ends.
+            UserError: if a site raises a UserError and the setting `federation.on_bad_update` is "stop" (with worker
+                processes, the first error in time), if a site's file in the engine's folder is missing or damaged, or
+                if a worker process ends.
         """
         complete, replies = self._complete(messages)
         start = time.perf_counter()

@@ -19,6 +19,7 @@ from medfed.experiments.setup import Experiment
 from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.site import Site
+from medfed.functional.quantiles import quantiles
 from medfed.outputs.figures import (
     attention,
     boxes,
@@ -30,6 +31,7 @@ from medfed.outputs.figures import (
     overlays,
     styles,
 )  # fmt: skip
+from medfed.outputs.figures.figure import shorten_name
 from medfed.outputs.figures.style_map import RestyledImages, save_interpolation_map, save_style_map
 from medfed.outputs.run_folder import FIGURES, UNSEEN_ROUNDS, RunFolder
 from medfed.tasks.results import EvaluationResult
@@ -113,7 +115,7 @@ def _draw_overlays(run: Results) -> None:
     cases = _scored(run, {*telling.values(), *same})
     if telling:
         shown = [
-            cases[name] | {"title": f"{word}: {cases[name]['name']}, Dice {dice[name]:.3f}"}
+            cases[name] | {"title": f"{word}, Dice {dice[name]:.3f}\n{cases[name]['name']}"}
             for word, name in telling.items()
         ]
         overlays.save_overlays(shown, run.folder / "unseen_cases.png", run.label)
@@ -129,7 +131,7 @@ def _scored(run: Results, patients: Collection[str]) -> dict[str, dict]:
     for case in (case for case in run.unseen if case.patient in patients):
         volume = run.dataset.load(case)
         cases[case.patient] = {
-            "name": f"{case.site} {case.patient}",
+            "name": "\n".join(map(shorten_name, (case.site, case.patient))),
             "image": _for_display(volume.image.as_tensor()),
             "reference": volume.mask.as_tensor(),
             "prediction": run.result.masks[case.patient].unpack(),
@@ -141,7 +143,7 @@ def _scored(run: Results, patients: Collection[str]) -> dict[str, dict]:
 
 def _for_display(image: Tensor) -> Tensor:
     """Return the image scaled so that its 1st and 99th percentile become 0 and 1 (very large ones: their range)."""
-    low, high = image.flatten().quantile(image.new_tensor([0.01, 0.99])) if image.numel() < 2**24 else image.aminmax()
+    low, high = quantiles(image, (0.01, 0.99)) if image.numel() < 2**24 else image.aminmax()
     return ((image - low) / (high - low).clamp_min(1e-6)).clamp(0, 1)
 
 

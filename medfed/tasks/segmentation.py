@@ -17,7 +17,6 @@ from monai.transforms import (
     MapTransform,
     Orientationd,
     ScaleIntensityRanged,
-    ScaleIntensityRangePercentilesd,
 )
 from torch import Tensor, nn
 
@@ -41,6 +40,7 @@ from medfed.tasks.results import EvaluationResult, PackedMask
 from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Notice, Task
 from medfed.tasks.trivial_masks import MEAN_MASK, FixedMask, mean_masks
 from medfed.transforms.resize_slices import ResizeSlicesd
+from medfed.transforms.scale_percentiles import ScalePercentilesd
 
 
 class SliceBuffer:
@@ -178,7 +178,7 @@ class Segmentation(Task):
         """
         low, high = PERCENTILES
         if self.intensity_range is None:
-            scale: MapTransform = ScaleIntensityRangePercentilesd("image", low, high, b_min=0.0, b_max=1.0, clip=True)
+            scale: MapTransform = ScalePercentilesd("image", low, high)
         else:
             scale = ScaleIntensityRanged("image", *self.intensity_range, b_min=0.0, b_max=1.0, clip=True)
         resize = ResizeSlicesd("image", self.image_size)

@@ -4,8 +4,9 @@
 another style with a codec (CCST); `MomentMatch` changes the mean and deviation of the intensities only. Each has a
 random version that draws from a bank of styles (`RandAmplitudeMix`, ...) and a version for dictionaries (`...d`).
 `low_frequency_window` and `load_codec` make what the banks hold. `build_big_aug` composes the nine transforms of
-BigAug. `ResizeSlicesd` resizes each slice of a volume with anti-aliasing. `SimpleITKReader` reads MHA and MHD files for
-`LoadImage`. Images are (C, H, W) with intensities in [0, 1]: apply these transforms before z-scoring.
+BigAug. `ResizeSlicesd` resizes each slice of a volume with anti-aliasing, and `ScalePercentilesd` maps two percentiles
+of its intensities to 0 and 1. `SimpleITKReader` reads MHA and MHD files for `LoadImage`. Images are (C, H, W) with
+intensities in [0, 1]: apply these transforms before z-scoring.
 
 Both exchanges in a MONAI `Compose`:
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from medfed.transforms.amplitude_mix import AmplitudeMix, RandAmplitudeMix, RandAmplitudeMixd
     from medfed.transforms.big_aug import BigAugRanges, build_big_aug
     from medfed.transforms.resize_slices import ResizeSlicesd
+    from medfed.transforms.scale_percentiles import ScalePercentilesd
     from medfed.transforms.simpleitk_reader import SimpleITKReader
 
 __all__ = [
@@ -57,6 +59,7 @@ __all__ = [
     "RandMomentMatch",
     "RandMomentMatchd",
     "ResizeSlicesd",
+    "ScalePercentilesd",
     "SimpleITKReader",
     "build_big_aug",
     "load_codec",
@@ -72,5 +75,6 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "medfed.transforms.amplitude_mix": ("AmplitudeMix", "RandAmplitudeMix", "RandAmplitudeMixd"),
     "medfed.transforms.big_aug": ("BigAugRanges", "build_big_aug"),
     "medfed.transforms.resize_slices": ("ResizeSlicesd",),
+    "medfed.transforms.scale_percentiles": ("ScalePercentilesd",),
     "medfed.transforms.simpleitk_reader": ("SimpleITKReader",),
 })  # fmt: skip

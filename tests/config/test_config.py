@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 from contextlib import nullcontext
 
 import pytest
 
+from medfed.config.overrides import Override
 from medfed.config.schema import changed, difference, load, load_text, resolved, to_yaml
 from medfed.core.errors import UserError
 from medfed.methods.elcfs import ELCFS
@@ -429,6 +431,12 @@ def test_a_shipped_config_in_another_folder_is_answered_with_its_name(tmp_path):
         load(tmp_path / "configs" / "prostate.yaml")
 
 
+def test_the_name_of_a_shipped_config_is_answered_with_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="The config of this name that comes with medfed is /.*/prostate.yaml$"):
+        load("prostate")
+
+
 OUTSIDE = """
 from dataclasses import dataclass, field
 from medfed.federation.method import Method
@@ -658,3 +666,14 @@ def test_a_setting_that_is_younger_than_a_run_is_no_change_at_its_default():
     assert difference(old, resolved(read())) == []
     assert difference(old, resolved(read("", "federation.clients=9"))) == ["federation.clients: 0 -> 9"]
     assert "x.y: 1 -> (absent)" in difference(old | {"x": {"y": 1}}, resolved(read()))
+
+
+@pytest.mark.parametrize(("typed", "value"), [
+    ("data.mask_name='*-labelled'", "*-labelled"), ("data.ignored_names=['*.mrml']", ["*.mrml"]),
+    ("\"data.mask_name='*-labelled'\"", "*-labelled"),
+    ("\"data.ignored_names=['*.a b', '*_x.*']\"", ["*.a b", "*_x.*"]),
+    ("data.ignored_names=['*_a.*','*_b.*']", ["*_a.*", "*_b.*"]),
+])  # fmt: skip
+def test_a_text_that_begins_with_a_star_survives_the_shell(typed, value):
+    (argument,) = shlex.split(typed)  # as a shell passes it
+    assert Override.parse(argument).value == value

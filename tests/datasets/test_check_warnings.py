@@ -14,6 +14,7 @@ from PIL import Image
 
 from medfed.datasets import check_similar
 from medfed.datasets.case import Case
+from medfed.datasets.check_intensities import contrast_notices
 from medfed.datasets.check_names import suggest_pattern
 from medfed.datasets.check_similar import NearDuplicates
 from medfed.datasets.checking import DatasetReport, check_dataset
@@ -178,6 +179,20 @@ class TestPatients:
         ]  # fmt: skip
         assert check_dataset(replace(dataset, patient_pattern=r"^(p\d)_")).warnings == ()
 
+    def test_equal_names_in_two_classes_must_differ_before_each_image_is_a_patient(self, tmp_path):
+        """The pattern (.+) finds the patient in the name of the file, without the folder of the class."""
+        for number, name in enumerate(("benign/p1_a", "benign/p1_b", "malignant/p1_a", "malignant/p2_a")):
+            for site in ("north", "south"):
+                path = tmp_path / site / f"{name}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(scan(ord(site[0]), number)).save(path)
+        dataset = FolderClasses(root=str(tmp_path), image_channels=1)
+        merged = replace(dataset, patient_pattern="(.+)").cases("north")
+        assert len({case.subject for case in merged}) == 3 < len(merged)
+        for warning in check_dataset(dataset).warnings:
+            assert ", or '(.+)' if each" not in warning
+            assert "give the files of different classes different names first" in warning
+
 
 class TestMissingRows:
     def test_few_patients_give_no_test_part_and_no_validation_part(self, root):
@@ -209,3 +224,72 @@ def test_two_colours_for_one_structure_are_named(root):
     *_, last = check(root).warnings
     assert last.startswith("the masks show the structure in 2 colours (#00ff00 in 2, #ff0000 in 1 masks)")
     assert check(root, mask_colours={"foreground": ("#ff0000", "#00ff00", "#ffffff")}).warnings == ()
+
+
+def ramp(low: float, high: float) -> np.ndarray:
+    """40 x 40 values from `low` to `high`, row by row."""
+    return np.linspace(low, high, 1600).reshape(40, 40)
+
+
+def marked(pixels: np.ndarray, value: float) -> np.ndarray:
+    """The image with a marker of 15 of its 1,600 pixels in a corner."""
+    pixels = pixels.copy()
+    pixels[1:4, 1:6] = value
+    return pixels
+
+
+@pytest.mark.parametrize(("channels", "is_blank"), [
+    ([ramp(180, 230)], True),  # an x-ray nearly without content
+    ([marked(ramp(180, 230), 0)], True),  # ... with the letter of its side
+    ([marked(ramp(180, 230), 0)] * 3, True),  # ... stored in colour
+    ([marked(ramp(20, 20), 255)], True),  # all pixels but those of the letter are equal
+    ([ramp(7, 7), ramp(90, 90), ramp(7, 7)], False),
+    ([ramp(7, 7)], False),  # a constant image has a notice of its own
+    ([ramp(100, 170)], False),
+    ([ramp(60, 170), ramp(20, 70), ramp(4, 14)], False),  # a dim photograph of a retina: its mean has 57 levels
+    ([ramp(60, 110), ramp(20, 70), ramp(4, 54)], True),
+])  # fmt: skip
+def test_an_image_is_nearly_blank_if_it_is_so_in_every_channel(channels, is_blank):
+    image = torch.from_numpy(np.stack(channels)[..., None].astype(np.float32))
+    assert bool(contrast_notices(image)) == is_blank
+
+
+def test_a_small_image_may_have_few_values():
+    assert contrast_notices(torch.from_numpy(ramp(180, 230)[None, :20, :, None])) == []
+
+
+def test_masks_whose_foreground_is_the_background_are_named_with_the_setting_that_inverts_them(root):
+    for index in range(3):
+        path = root / "north" / "masks" / f"scan{index}.png"
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    (warning,) = check(root).warnings
+    assert warning.startswith("north: foreground covers more than 90% of the pixels in 3 of 4 masks; the masks may be")
+    assert "data.background_value" in warning and "data.mask_colours" in warning
+    write(root, "north", "scan2", scan(0, 2))  # half of the masks may be large
+    assert check(root).warnings == ()
+    for index in (2, 3):
+        path = root / "north" / "masks" / f"scan{index}.png"
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
+    report = check(root, sites=("north",), background_value=255)
+    assert report.warnings == () and {case.foreground for case in report.sites[0].cases} == {(1 / 16,)}
+
+
+def test_a_site_whose_masks_have_no_shape_is_named(root):
+    for index in range(4):
+        Image.fromarray(np.full((SIDE, SIDE), 255 * (index == 0), np.uint8)).save(root / f"north/masks/scan{index}.png")
+    warnings = check(root).warnings
+    assert any(text.startswith("north: every mask is completely covered by foreground or does") for text in warnings)
+
+
+@pytest.mark.parametrize("colour", [0, 255])
+@pytest.mark.parametrize("settings", [{}, {"mask_colours": {"foreground": "#ffffff"}}])
+def test_a_mask_whose_shape_is_in_the_alpha_channel_is_refused(root, colour, settings):
+    path = root / "south" / "masks" / "scan1.png"
+    shape = Image.open(path)
+    Image.merge("RGBA", [*[Image.new("L", shape.size, colour)] * 3, shape]).save(path)
+    (problem,) = check(root, **settings).problems
+    assert problem.startswith(f"{path}: all pixels of the mask have the same colour, and its shape is in the alpha")
+    Image.open(path).getchannel("A").save(path)  # as the sentence says
+    assert check(root, **settings).problems == ()
+    Image.merge("RGBA", [*[shape] * 3, Image.new("L", shape.size, 255)]).save(path)
+    assert check(root, **settings).problems == ()

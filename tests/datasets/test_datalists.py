@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -216,3 +217,18 @@ def test_a_file_that_is_listed_twice_is_named(root, rows, words):
 def test_steps_in_a_listed_path_are_removed(root):
     dataset = table(root, "site,image,mask\nnorth,none/../all/1.png,all/1m.png\n")
     assert [case.image for case in dataset.cases("north")] == [root / "all" / "1.png"]
+
+
+def test_a_table_may_write_umlauts_in_another_unicode_form_than_the_disk(root):
+    stored, typed = (unicodedata.normalize(form, "Kö/Bähr") for form in ("NFD", "NFC"))
+    (root / stored).parent.mkdir()
+    for name, end in (("1", ".png"), ("1m", "_mask.png")):
+        (root / "all" / f"{name}.png").rename(root / f"{stored}{end}")
+    dataset = table(root, f"site,image,mask\nnorth,{typed}.png,{typed}_mask.png\nnorth,all/2.png,all/2m.png\n")
+    case = next(case for case in dataset.cases("north") if case.patient == typed.rpartition("/")[2])
+    assert (case.image, case.mask) == (root / f"{stored}.png", root / f"{stored}_mask.png")
+    (root / f"{typed}.png").parent.mkdir(exist_ok=True)
+    (root / f"{typed}.png").write_bytes((root / f"{stored}.png").read_bytes())
+    other = Folder(root=str(root), datalist="other.csv")
+    (root / "other.csv").write_text((root / "list.csv").read_text())
+    assert "1 of the listed files do not exist" in refusal(other)  # two folders look like the one of the mask

@@ -38,7 +38,7 @@ def found(root, **settings):
 class TestLayouts:
     def test_slices_and_mask_in_one_folder(self, tmp_path):
         for case in "ab":
-            series(tmp_path / "n" / case, names="I{}")
+            series(tmp_path / "n" / case, names="I{}", PatientID=case)
             nifti_mask(tmp_path / "n" / case / "mask.nii.gz")
         (tmp_path / "n" / "DICOMDIR").write_bytes(b"\0" * 128 + b"DICM")
         assert found(tmp_path) == ({"n/a n/a/mask.nii.gz", "n/b n/b/mask.nii.gz"}, [])
@@ -70,7 +70,7 @@ class TestLayouts:
         for site in "nm":
             series(tmp_path / "images" / site / "a")
             nifti_mask(tmp_path / "masks" / site / "a.nii.gz")
-        assert found(tmp_path) == ({"images/n/a masks/n/a.nii.gz"}, [])
+        assert found(tmp_path, sites=("n", "m")) == ({"images/n/a masks/n/a.nii.gz"}, [])
 
     def test_masks_beside_the_folders_of_the_slices(self, tmp_path):
         for case in ("a", "b"):
@@ -186,7 +186,7 @@ class TestSegmentations:
             self.mask(tmp_path, mask_values={"gland": (1,)})
 
     def test_a_segmentation_of_another_grid_is_refused(self, tmp_path):
-        other = write_series(tmp_path / "other", volume((4, 3, 5)), oblique_affine((0.6, 0.7, 3.0)),
+        other = write_series(tmp_path / ".other", volume((4, 3, 5)), oblique_affine((0.6, 0.7, 3.0)),
                              FrameOfReferenceUID="1.2.6")  # fmt: skip
         datasets = write_series(tmp_path / "n" / "a", volume((4, 3, 5)), FrameOfReferenceUID="1.2.6")
         write_segmentation(tmp_path / "n" / "a" / "seg", other, {"x": self.sparse(0, 1)})
@@ -196,7 +196,7 @@ class TestSegmentations:
         assert np.array_equal(self.mask(tmp_path)[0], [self.sparse(0, 1)])
 
     def test_a_segmentation_of_another_scan_is_refused(self, tmp_path):
-        other = write_series(tmp_path / "other", volume((4, 3, 5)))
+        other = write_series(tmp_path / ".other", volume((4, 3, 5)))
         self.make(tmp_path, {"x": self.sparse(0)}, datasets=other)
         with pytest.raises(UserError, match="another frame of reference"):
             self.mask(tmp_path)
@@ -213,7 +213,7 @@ class TestSegmentations:
             self.mask(tmp_path)
 
     def test_a_nifti_image_may_have_such_a_mask(self, tmp_path):
-        datasets = write_series(tmp_path / "other", volume((4, 3, 5)))
+        datasets = write_series(tmp_path / ".other", volume((4, 3, 5)))
         write_nifti(tmp_path / "n" / "a" / "image.nii.gz", volume((4, 3, 5)))
         write_segmentation(tmp_path / "n" / "a" / "seg.dcm", datasets, {"x": self.sparse(2)})
         assert np.array_equal(self.mask(tmp_path)[0], [self.sparse(2)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import replace
 
 import pytest
@@ -302,3 +303,29 @@ def test_folders_of_cases_with_a_single_image_give_no_warning(tmp_path):
 def test_the_only_patient_of_a_part_is_one_patient(layout, tmp_path):
     dataset = recognise(make(tmp_path, layout))
     assert {case.subject for case in dataset.cases("n")} == {"P1", "P2", "P3", "P4"}
+
+
+NFC, NFD = (unicodedata.normalize(form, "Bähr") for form in ("NFC", "NFD"))
+
+
+@pytest.mark.parametrize("names", [
+    (f"images/{NFC}.jpg", f"masks/{NFD}.png"), (f"images/{NFD}.jpg", f"masks/{NFC}_seg.png"),
+    (f"{NFC}.jpg", f"{NFD}_mask.png"), (f"{NFD}_T2.jpg", f"{NFC}_seg.png"),
+])  # fmt: skip
+def test_names_in_two_unicode_forms_are_a_pair(tmp_path, names):
+    image, mask = names
+    files = (image, mask, *(path.replace(NFC, "Jörg").replace(NFD, "Jo\u0308rg") for path in names))
+    make(tmp_path, " ".join(f"{{n,s}}/{path}" for path in files))
+    cases, problems = recognise(tmp_path).cases_and_problems("n")
+    assert problems == [] and (tmp_path / "n" / image, tmp_path / "n" / mask) in [(c.image, c.mask) for c in cases]
+
+
+def test_the_folders_of_a_patient_may_have_their_name_in_two_unicode_forms(tmp_path):
+    make(tmp_path, f"{{n,s}}/images/{{{NFC},b}}/{{1,2}}.png {{n,s}}/masks/{{{NFD},b}}/{{1,2}}.png")
+    assert len(recognise(tmp_path).cases("n")) == 4
+
+
+def test_two_files_whose_names_look_the_same_are_refused_in_one_sentence(tmp_path):
+    make(tmp_path, f"{{n,s}}/images/{{{NFC},{NFD},b}}.png {{n,s}}/masks/{{{NFC},b}}.png")
+    _, problems = recognise(tmp_path).cases_and_problems("n")
+    assert len(problems) == 1 and "look the same" in problems[0] and "NFC and NFD" in problems[0]

@@ -3,8 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from medfed.datasets.name_pairs import pair_names, split_names
-from medfed.datasets.name_statements import contradict
+from medfed.datasets.name_pairs import MASK_WORDS, pair_names, split_names
+from medfed.datasets.name_statements import contradict, says_more_than_kind
+from medfed.datasets.pairing import MASK_NAMES
+from medfed.datasets.site_search import IMAGE_FOLDERS, MASK_FOLDERS
 
 RULES = {
     "suffix of the masks": lambda k: (f"im{k:04d}", f"im{k:04d}ah"),
@@ -67,6 +69,18 @@ CONTRADICTING = {  # images, masks
     "one patient with both eyes of another": ("left_anna right_anna", "left_bert right_bert"),
     "sequences": ("anna_t1 bert_t1 carl_t1", "anna_t2 bert_t2 carl_t2"),
     "sequences, words": ("anna_adc bert_adc", "anna_dwi bert_dwi"),
+    **{
+        f"{image} and {mask}": (f"p0_{image} p1_{image} p2_{image}", f"p0_{mask}{end} p1_{mask}{end} p2_{mask}{end}")
+        for image, mask, end in (
+            ("arterial", "venous", ""), ("portal", "delayed", "_seg"), ("baseline", "follow-up", ""),
+            ("baseline", "followup", "_mask"), ("CC", "MLO", "_mask"), ("AP", "PA", ""), ("ap", "lat", ""),
+            ("insp", "exp", "_mask"), ("before", "after", ""), ("native", "contrast", ""), ("native", "enhanced", ""),
+            ("contrast", "non-contrast", ""), ("upper", "lower", ""), ("dex", "sin", "_gt"), ("rechts", "links", ""),
+            ("droite", "gauche", ""), ("benign", "malignant", ""), ("old", "new", ""), ("first", "second", "_mask"),
+            ("rest", "stress", ""), ("superior", "inferior", ""), ("medial", "lateral", ""), ("proximal", "distal", ""),
+            ("anterior", "posterior", "_mask"), ("ct", "mri", ""), ("early", "late", ""),
+        )
+    },
     "planes": ("0_ax 1_ax 2_ax", "0_sag_seg 1_sag_seg 2_sag_seg"),
 }
 AGREEING = {
@@ -79,6 +93,10 @@ AGREEING = {
     "words for both": ("001_img", "001_masks"),
     "sequences of one patient": ("img_t1 img_t2", "mask_t1 mask_t2"),
     "a contrast agent": ("x_t1ce y_t1ce", "x_t1gd_seg y_t1gd_seg"),
+    "phases that mean the same": ("p1_venous p2_venous", "p1_portal_venous_seg p2_portal_venous_seg"),
+    "a side in two languages": ("p1_links p2_links", "p1_left_mask p2_left_mask"),
+    "a phase that only the images have": ("p1_arterial p2_arterial", "p1_mask p2_mask"),
+    "readers of one view": ("p1_CC p2_CC", "p1_CC_expert p2_CC_expert"),
     "words that mean the same": ("1_ax 2_ax", "1_axial_gt 2_axial_gt"),
 }
 
@@ -96,3 +114,8 @@ def test_names_that_agree_are_pairs(images, masks):
 def test_names_contradict_each_other_by_numbers_and_by_opposite_words():
     assert contradict("left", "right_mask") and contradict("7", "8_mask") and contradict("eye_OD", "eye_os_gt")
     assert not contradict("left", "LEFT_mask") and not contradict("scan", "gland_label") and not contradict("7", "m07")
+
+
+def test_no_word_for_a_mask_or_an_image_is_one_of_the_opposite_words():
+    words = {*MASK_WORDS, *MASK_NAMES, *MASK_FOLDERS, *IMAGE_FOLDERS, *"anno lesion manual ho tumor gland".split()}
+    assert [word for word in sorted(words) if not says_more_than_kind(word)] == []

@@ -9,6 +9,7 @@ from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.datasets.folder import Folder
+from medfed.datasets.folder_classes import FolderClasses
 from medfed.datasets.recognition import recognise
 
 MONTGOMERY = "{n,s}/CXR_png/{1,2}.png {n,s}/ManualMask/{leftMask,rightMask}/{1,2}.png"
@@ -143,6 +144,40 @@ def test_folders_of_which_one_holds_two_valued_images_are_not_taken_for_classes(
     (tmp_path / "list.csv").write_text("image,mask\nn/scans/s0n.png,n/drawn/d0n.png\n")
     with pytest.raises(UserError, match="list.csv: there is no column 'site'"):
         recognise(tmp_path)
+
+
+def jpegs(folder, image):
+    """Three JPEG files of an image, whose names begin with the folder's first character and its site."""
+    folder.mkdir(parents=True)
+    for number in range(3):
+        Image.fromarray(image).save(folder / f"{folder.name[0]}{folder.parent.name}{number}.jpg")
+
+
+DISC = np.where(np.hypot(*np.mgrid[-1:1:96j, -1:1:96j]) < 0.4, 255, 0).astype(np.uint8)
+PHOTOGRAPH = np.linspace(30, 220, 96 * 96).reshape(96, 96).astype(np.uint8)
+
+
+def test_masks_stored_as_jpeg_beside_photographs_are_not_taken_for_a_class(tmp_path):
+    for site in "ns":
+        jpegs(tmp_path / site / "scans", PHOTOGRAPH)
+        jpegs(tmp_path / site / "drawn", DISC)
+    assert len(np.unique(np.asarray(Image.open(tmp_path / "n" / "drawn" / "dn0.jpg")))) > 3
+    dataset = recognise(tmp_path)
+    assert isinstance(dataset, Folder)
+    (problem,) = dataset.cases_and_problems("n")[1]
+    assert "found drawn/ (3 images) and scans/ (3 images); which holds the images and which the masks?" in problem
+
+
+def test_classes_of_drawings_are_classes_also_beside_a_site_of_photographs(tmp_path):
+    """All classes of the site s are black on white; in the site m, one photograph among drawings is one, too."""
+    for name in ("cats", "dogs"):
+        jpegs(tmp_path / "n" / name, PHOTOGRAPH)
+        jpegs(tmp_path / "s" / name, DISC)
+    assert isinstance(recognise(tmp_path), FolderClasses)
+    jpegs(tmp_path / "m" / "dogs", PHOTOGRAPH)
+    jpegs(tmp_path / "m" / "cats", DISC)
+    Image.fromarray(PHOTOGRAPH).save(tmp_path / "m" / "cats" / "cm1.jpg")
+    assert isinstance(recognise(tmp_path), FolderClasses)
 
 
 def test_two_files_of_one_name_at_a_site_of_one_case_are_a_problem_of_this_site(tmp_path):

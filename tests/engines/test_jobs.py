@@ -128,8 +128,12 @@ def test_an_error_of_a_site_in_a_worker_is_that_of_a_site_in_this_process(on_bad
         with pytest.raises(UserError) as raised:
             rounds(config, tmp_path / str(jobs), jobs)
         sentences.append(str(raised.value))
-    assert sentences[0] == sentences[1]
-    assert sentences[0].startswith({"stop": "BMC: training diverged", "drop": "round 1: 0 of 3 sites"}[on_bad_update])
+    if on_bad_update == "stop":  # all three sites fail; of two workers, the one that fails first ends the run
+        sites, reasons = zip(*(sentence.split(": ", 1) for sentence in sentences))
+        assert sites[0] == "BMC" and sites[1] in ("BMC", "HK", "UCL")
+        assert reasons[0] == reasons[1] and reasons[0].startswith("training diverged")
+    else:
+        assert sentences[0] == sentences[1] and sentences[0].startswith("round 1: 0 of 3 sites")
 
 
 def test_groups_have_about_the_same_number_of_images():

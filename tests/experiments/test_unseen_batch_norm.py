@@ -106,6 +106,18 @@ def test_the_nearest_site_is_the_site_with_the_same_images(tiny_phantom, like):
     assert all(torch.equal(result[name], weights[name]) for name in result if name not in chosen.local_keys)
 
 
+def test_equal_statistics_of_all_sites_are_not_called_the_nearest(tiny_phantom):
+    """As after training with BatchNorm that is frozen."""
+    simulation, weights = trained(tiny_phantom, "nearest")
+    images = simulation.task.network_images(simulation.dataset, simulation.unseen["UCL"])
+    for site in simulation.engine.local_sites:
+        site.memory |= {f"local/{name}": weights[name] for name in site.local_keys}
+    with pytest.warns(UserWarning, match="BatchNorm of BMC, the first site, because all sites have the same statist"):
+        weights_of_nearest_site(
+            simulation.engine.local_sites, simulation.network, simulation.task, weights, "UCL", images
+        )
+
+
 @pytest.mark.parametrize("unseen_bn, transductive, told", [
     ("average", False, "the unseen site with the average of the source sites' entries"),
     ("batch_stats", True, "BatchNorm used the statistics of each batch of test images"),

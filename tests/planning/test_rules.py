@@ -23,12 +23,16 @@ TILES = replace(FRAMES, structures=(), classes=(("benign", 50), ("malignant", 50
 
 def test_100_images_of_the_largest_planned_size_take_15_minutes_on_two_cores():
     """12,000 images of side S in 15 minutes, of which 60 % train on two cores: S^2 = 1080 s / 12,000 / s per pixel."""
-    assert largest_side("usual") == 96  # sqrt(1080 / 12,000 / 7.5e-6) = 109.5
-    assert largest_side("wide") == 64  # sqrt(1080 / 12,000 / 1.6e-5) = 75
-    assert largest_side("classification") == 112  # sqrt(1080 / 32,000 / 2.5e-6) = 116.2
+    assert largest_side(rules.USUAL) == 96  # sqrt(1080 / 12,000 / 7.5e-6) = 109.5
+    assert largest_side(rules.WIDE) == 64  # sqrt(1080 / 12,000 / 1.6e-5) = 75
+    assert largest_side(rules.PRETRAINED_UNET) == 160  # sqrt(1080 / 4,800 / 8e-6) = 167.7
+    assert largest_side(rules.DENSENET) == 112  # sqrt(1080 / 32,000 / 2.5e-6) = 116.2
+    assert largest_side(rules.PRETRAINED_CLASSIFIER) == 128  # sqrt(1080 / 12,800 / 4.5e-6) = 136.9
     for fingerprint in (FRAMES, TILES):
         for parts in ((70,), (35, 35), (30, 30, 10), (64, 3, 3), (10, 10, 10, 10, 15, 15)):
-            assert make_plan(replace(fingerprint, sites=sites(*parts))).minutes < rules.MINUTES
+            for pretrained in (False, True):
+                plan = make_plan(replace(fingerprint, sites=sites(*parts)), pretrained=pretrained)
+                assert plan.minutes < rules.MINUTES
 
 
 def test_every_site_takes_enough_steps():
@@ -95,6 +99,24 @@ def test_a_site_with_few_images_decides_the_batch_size():
 def test_classes_get_a_network_that_classifies():
     assert make_plan(TILES).values["network.name"] == "densenet"
     assert make_plan(FRAMES).values["network.name"] == "unet"
+
+
+def test_networks_with_image_net_weights_are_used_if_they_are_installed():
+    for fingerprint, name in ((FRAMES, "efficientnet_unet"), (TILES, "efficientnet_lite")):
+        plan = make_plan(fingerprint, pretrained=True)
+        assert plan.values["network.name"] == name and plan.values["network.freeze_batch_norm"] is True
+        assert plan.values["training.learning_rate"] == 0.0005 and plan.values["data.image_size"] % 32 == 0
+    assert make_plan(FRAMES, pretrained=True).whole_steps == 1200  # 48 epochs of 25 steps
+
+
+def test_the_users_network_decides_the_recipe():
+    """The settings of a network are not those of another one."""
+    for pretrained in (False, True):
+        assert make_plan(FRAMES, {"network.name": "unet"}, pretrained=pretrained).values == make_plan(FRAMES).values
+    assert make_plan(FRAMES, {"data.image_size": 48}, pretrained=True).values["network.name"] == "unet"
+    other = make_plan(FRAMES, {"network.name": "elcfs_unet"}, pretrained=True)
+    assert other.values["network.name"] == "elcfs_unet" and "network.features" not in other.values
+    assert other.whole_steps == 3000
 
 
 def test_other_values_follow_from_those_that_the_user_fixes():

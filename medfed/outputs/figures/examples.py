@@ -14,13 +14,13 @@ from medfed.outputs.figures.figure import (
     figure_with_panels,
     new_figure,
     save_png,
+    shorten_name,
     show_image,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_NAME = 26  # characters of a name above an image
 
 
 def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
@@ -87,12 +87,8 @@ def _example(axes: Axes, case: Mapping) -> None:
     show_image(axes, as_array(case["image"]))
     axes.spines[:].set(color=GREEN if row["correct"] else VERMILION, linewidth=2.5)
     predicted = f"{row['predicted']} {100 * _confidence(row):.1f} %"
-    axes.set_title(f"{row['site']}\n{_short(row['patient'])}\nis {row['label']}\npredicted {predicted}", fontsize=8)
-
-
-def _short(name: str) -> str:
-    """Return the end of a long name, because the names of patches differ at the end."""
-    return name if len(name) <= MAX_NAME else f"…{name[-MAX_NAME:]}"
+    lines = (shorten_name(row["site"]), shorten_name(row["patient"]), f"is {row['label']}", f"predicted {predicted}")
+    axes.set_title("\n".join(lines), fontsize=8)
 
 
 def _confidence(row: Mapping) -> float:

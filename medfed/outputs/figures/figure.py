@@ -31,6 +31,7 @@ GREY, PALE = "#555555", "#DDDDDD"  # of the labels of axes; of grid lines
 LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
 ROLE_COLOURS = {"seen": BLUE, "validation": PURPLE, "unseen": VERMILION}
 MAX_COLUMNS = 5
+MAX_NAME = 26  # characters of a name above an image
 Site = tuple[str, str]  # (role, name)
 
 
@@ -215,3 +216,8 @@ def role_colour(role: str) -> str:
         role: "seen" (sites that trained), "validation" (sites that only scored) or "unseen".
     """
     return ROLE_COLOURS[role]
+
+
+def shorten_name(name: str) -> str:
+    """Return a name that fits above an image: the end of a long name, because names of images differ at the end."""
+    return name if len(name) <= MAX_NAME else f"…{name[-MAX_NAME:]}"

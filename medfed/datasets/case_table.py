@@ -1,0 +1,49 @@
+"""The table of a site's own cases: which file each name in a table of scores means. It never leaves the site."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+
+from medfed.core.errors import UserError
+from medfed.datasets.base import Dataset
+
+COLUMNS = ("site", "patient", "case", "image", "mask")
+
+
+def write_case_table(dataset: Dataset, path: Path) -> None:
+    """Write a CSV file with a line for each case: site, patient, case, and the paths of image and mask.
+
+    The names of patients and cases are those in run folders; for DICOM images they are keyed hashes, so that this file
+    is what tells patients by their names, and only its owner can read it (mode 0600). No image is opened. The file is
+    for the site alone: it is refused in a run folder, whose files are meant to be passed on.
+
+    Args:
+        dataset: the dataset; its `root` must exist.
+        path: the file to write; it must not exist. Folders that are missing are created.
+
+    Raises:
+        UserError: if the file exists, lies in a run folder, or cannot be written.
+    """
+    if any((folder / "environment.json").is_file() for folder in path.absolute().parents):
+        raise UserError(
+            f"{path}: lies in a run folder, whose files may leave the site; expected a place that stays at the site; "
+            "name another file"
+        )
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for site in dataset.site_names():
+        for case in dataset.cases_and_problems(site)[0]:
+            writer.writerow([site, case.subject, case.patient, case.image, case.mask or ""])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UserError(f"{path}: exists already and is not overwritten; name another file, or delete it") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror}); name another file") from None
+    with os.fdopen(descriptor, "w", encoding="utf-8", newline="") as file:
+        file.write(table.getvalue())

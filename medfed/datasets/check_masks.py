@@ -1,0 +1,43 @@
+"""Find sites whose masks cover nearly the whole image, because the masks are inverted or a wrong channel was read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+MAX_COVERED = 0.9  # of the pixels; a structure that covers more in most masks of a site may be the background
+
+
+def cover_warnings(
+    site: str, structures: Sequence[str], foreground: Sequence[Sequence[float]], suggest_keys: bool
+) -> list[str]:
+    """Warn about structures that cover more than 90 % of the pixels in more than half of a site's masks.
+
+    If every mask of the site is completely covered by the structure or does not show it, the masks have no shape, and
+    the warning says so. Structures that no mask shows are not looked at.
+
+    Args:
+        site: name of the site.
+        structures: names of the structures.
+        foreground: for each mask, the part of the image that each structure covers, in [0, 1].
+        suggest_keys: whether the dataset has the settings `background_value` and `mask_colours`.
+
+    Returns:
+        At most one sentence for each structure.
+    """
+    keys = "if the masks are inverted, set data.background_value to the value of the background (such as 255), or name "
+    cure = keys + "the colours in data.mask_colours" if suggest_keys else "look at the files, and write the masks again"
+    warnings = []
+    for index, name in enumerate(structures):
+        covered = [parts[index] for parts in foreground]
+        n_large = sum(part > MAX_COVERED for part in covered)
+        if 2 * n_large <= len(covered) and not (1.0 in covered and set(covered) <= {0.0, 1.0}):
+            continue
+        if set(covered) <= {0.0, 1.0}:
+            found = f"every mask is completely covered by {name} or does not show it, so that the masks have no shape"
+        else:
+            found = f"{name} covers more than {MAX_COVERED:.0%} of the pixels in {n_large} of {len(covered)} masks"
+        warnings.append(
+            f"{site}: {found}; the masks may be inverted, or a wrong channel may have been read, such as one without "
+            f"the alpha channel; {cure}"
+        )
+    return warnings

