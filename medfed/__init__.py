@@ -10,6 +10,12 @@ Every name is imported when it is first used.
 
 from __future__ import annotations
 
+import os
+import sys
+
+if sys.argv[:1] == ["-m"] and sys.path[:1] == [os.getcwd()]:
+    del sys.path[0]  # `python -m medfed...`: no file in the current folder may take the place of an installed module
+
 from typing import TYPE_CHECKING
 
 from medfed.core.lazy import lazy_names

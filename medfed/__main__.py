@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 
 from medfed import __version__
@@ -48,8 +47,6 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name not in programs():
         raise UserError(f"no program '{name}'. {suggestion(name, programs())}")
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())  # as with `python -m`: a dotted name in a config may be a file in this folder
     return importlib.import_module(module_of(name)).main(rest)
 
 

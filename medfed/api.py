@@ -134,6 +134,7 @@ class Run:
         self._keep = _keep
         if not (self.folder / "config.yaml").is_file() or not RunFolder(self.folder).is_finished():
             raise UserError(f"{self.folder}: holds no finished run; name the folder of one")
+        RunFolder(self.folder).check()
 
     @cached_property
     def config(self) -> Config:

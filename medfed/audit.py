@@ -11,7 +11,7 @@ from medfed import api
 from medfed.auditing.audit import N_GALLERY, N_IMAGES, audit
 from medfed.auditing.page import build_page
 from medfed.auditing.report_text import to_text
-from medfed.cli.program import add_config_argument, overrides, run_program
+from medfed.cli.program import add_code_flag, add_config_argument, overrides, run_program
 from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
@@ -40,9 +40,10 @@ def main(argv: list[str] | None = None) -> int:
                         help="change one setting of the config")
     parser.add_argument("--seed", type=int, help="the same as --set seed=...")
     parser.add_argument("--device", help="the same as --set device=...: auto, cpu or cuda")
+    add_code_flag(parser)
     parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
     args = parser.parse_args(argv)
-    return run_program("medfed.audit", lambda: _audit(args))
+    return run_program("medfed.audit", lambda: _audit(args), args.allow_code)
 
 
 def _audit(args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_common_flags, run_program
+from medfed.cli.program import add_code_flag, add_common_flags, run_program
 from medfed.deployment.coordinate import run_coordinator
 from medfed.deployment.prepare import prepare_federation
 
@@ -37,12 +37,17 @@ def main(argv: list[str] | None = None) -> int:
     runs.add_argument("folder", type=Path, help="the folder that prepare wrote")
     runs.add_argument("--kits", type=Path,
                       help="the folder with one kit for each participant, which `nvflare provision` wrote")
-    runs.add_argument("--join-seconds", type=float, default=600.0, help="seconds to wait for the hospitals to join")
+    runs.add_argument("--join-seconds", type=float, default=600.0,
+                      help="seconds to wait for the hospitals to join and to read their data")
+    runs.add_argument("--reply-seconds", type=float, metavar="S",
+                      help="seconds that a hospital may take to reply, 0 for no limit; by default "
+                           "federation.reply_timeout_s of the plan. It may be changed with --resume")
     runs.add_argument("--resume", action="store_true", help="continue after the last finished round")
+    add_code_flag(runs)
     runs.add_argument("--quiet", action="store_true", help="show no progress, only the result")
     args = parser.parse_args(argv)
     work = {"prepare": prepare_federation, "run": run_coordinator}[args.command]
-    return run_program("medfed.coordinator", lambda: work(args))
+    return run_program("medfed.coordinator", lambda: work(args), args.allow_code)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import run_program
+from medfed.cli.program import add_code_flag, run_program
 from medfed.cli.progress import ProgressBar
 from medfed.config.overrides import Override
 from medfed.config.schema import load, load_dataset
+from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.datasets import base, datalists
 from medfed.datasets.case_table import write_case_table
@@ -17,6 +18,8 @@ from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check_dataset
 from medfed.outputs.dataset_cards import all_cards, format_card, format_data_block
 from medfed.preparation.commands import add_fetch_command, add_prepare_command, run_fetch, run_prepare
+
+OTHER_TABLES = (".xlsx", ".xls", ".ods", ".txt")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,11 +39,13 @@ def main(argv: list[str] | None = None) -> int:
     checks.add_argument("--json", type=Path, metavar="FILE", help="also write the report, case by case, to this file")
     checks.add_argument("--patients", type=Path, metavar="FILE",
                         help="also write a table with the files of each patient and case, which must stay at the site")
+    add_code_flag(checks)
     checks.add_argument("--quiet", action="store_true", help="print only the report, no progress")
     add_fetch_command(commands)
     add_prepare_command(commands)
+    parser.set_defaults(allow_code=False)
     args = parser.parse_args(argv)
-    return run_program("medfed.data", lambda: _run(args))
+    return run_program("medfed.data", lambda: _run(args), args.allow_code)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -51,6 +56,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    if args.path.is_file() and args.path.suffix.lower() in OTHER_TABLES:
+        raise UserError(f"{args.path}: tables in this format are not read; expected a CSV file; save it in UTF-8 (in "
+                        "Excel with 'Save as', file type 'CSV UTF-8'), and check the new file")  # fmt: skip
     if args.path.is_file() and args.path.suffix.lower() not in datalists.SUFFIXES:
         dataset = load(args.path, args.set).data.ensure_available(_bar("making the phantom", args.quiet))
     else:

@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     add_jobs_flag(parser, "runs")
     add_common_flags(parser)
     args = parser.parse_args(argv)
-    return run_program("medfed.evaluate", lambda: _evaluate(args))
+    return run_program("medfed.evaluate", lambda: _evaluate(args), args.allow_code)
 
 
 def _evaluate(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from medfed import api
 from medfed.api import export
-from medfed.cli.program import run_program
+from medfed.cli.program import add_code_flag, run_program
 from medfed.outputs.bundle.check import check_bundle
 from medfed.tasks.factory import TASKS
 
@@ -35,9 +35,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true",
                         help="only check that a bundle is complete and that its configs run no code")
     parser.add_argument("--force", action="store_true", help="export the model although it did not learn")
+    add_code_flag(parser)
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     args = parser.parse_args(argv)
-    return run_program("medfed.export", lambda: _check(args) if args.check else _export(args))
+    return run_program("medfed.export", lambda: _check(args) if args.check else _export(args), args.allow_code)
 
 
 def _check(args: argparse.Namespace) -> int:

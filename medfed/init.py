@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from medfed.cli.program import run_program
+from medfed.cli.program import add_code_flag, run_program
 from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
 from medfed.planning.initialise import METHOD, write_config
@@ -37,9 +37,10 @@ def main(argv: list[str] | None = None) -> int:
                              "rounds as fit")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="choose a value yourself: --set data.image_size=128; the plan follows")  # fmt: skip
+    add_code_flag(parser)
     parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
     args = parser.parse_args(argv)
-    return run_program("medfed.init", lambda: _init(args))
+    return run_program("medfed.init", lambda: _init(args), args.allow_code)
 
 
 def _init(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 
-from medfed.cli.program import run_program
+from medfed.cli.program import add_code_flag, run_program
 from medfed.config import search
 from medfed.config.setting import BLOCK_KINDS, REQUIRED, Group, Setting, describe_schema
 from medfed.core import registry
@@ -26,8 +26,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("word", nargs="?", help="a block, method, network, dataset, engine, metric or key; "
                                                  "without it, all blocks")  # fmt: skip
     parser.add_argument("--json-schema", action="store_true", help="print the JSON Schema of a config, for editors")
+    add_code_flag(parser)
     args = parser.parse_args(argv)
-    return run_program("medfed.keys", lambda: _work(args))
+    return run_program("medfed.keys", lambda: _work(args), args.allow_code)
 
 
 def _work(args: argparse.Namespace) -> int:

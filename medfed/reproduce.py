@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed.cli.program import add_jobs_flag, run_program
+from medfed.cli.program import add_code_flag, add_jobs_flag, run_program
 from medfed.core.errors import UserError
 from medfed.reproduction.commands import choose_parts, commands_of, read_folders
 from medfed.reproduction.entries import PAPERS, load_paper
@@ -40,10 +40,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of all runs")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results (default: runs/PAPER-ENTRY)")
     parser.add_argument("--resume", action="store_true", help="continue the runs in that folder")
+    add_code_flag(parser)
     parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
     add_jobs_flag(parser, "runs")
     args = parser.parse_args(argv)
-    return run_program("medfed.reproduce", lambda: _reproduce(args))
+    return run_program("medfed.reproduce", lambda: _reproduce(args), args.allow_code)
 
 
 def _reproduce(args: argparse.Namespace) -> int:

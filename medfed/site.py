@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 when the federation is over, after --dry-run, or if the user did not agree; 2 after an error
         that the user can correct.
     """
-    parser = argparse.ArgumentParser(prog="python -m medfed.site", description=__doc__)
+    parser = argparse.ArgumentParser(prog="medfed site", description=__doc__)
     parser.add_argument(
         "file", type=Path, help="this hospital's YAML file, as medfed.coordinator prepare writes it and you complete it"
     )

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     add_jobs_flag(parser, "sites")
     add_common_flags(parser)
     args = parser.parse_args(argv)
-    return run_program("medfed.train", lambda: _train(args))
+    return run_program("medfed.train", lambda: _train(args), args.allow_code)
 
 
 def _train(args: argparse.Namespace) -> int:

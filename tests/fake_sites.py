@@ -10,6 +10,7 @@ from multiprocessing.connection import Connection
 
 connection = Connection(int(sys.argv[1]))
 job = json.loads(connection.recv_bytes())
+os.chdir(job["directory"])
 site = job["sites"][0]
 open(site + ".pid", "w").write(str(os.getpid()))
 action = lambda: open(site + ".does").read() if os.path.exists(site + ".does") else "echo"
@@ -44,6 +45,7 @@ def install_fake_worker(folder: Path, monkeypatch) -> Path:
     (folder / "fake_worker.py").write_text(PROGRAM)
     monkeypatch.setattr("medfed.engines.worker_process.WORKER", "fake_worker")
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
     return folder
 
 

@@ -29,6 +29,8 @@ def work(path: Path) -> None:
     """Run, or go on with, a run as `medfed.train` does."""
     method, toy = ELCFS(alpha=0.1, min_patients=1), ToySegmentation(image_side=16, n_images=4)
     with RunFolder(path).locked() as folder:
+        folder.check()
+        folder.begin_manifest()
         engine = toy.engine(method, folder=path / "sites")
         rounds = folder.rounds()
         state = folder.load_state(rounds[-1]) if rounds else toy.start(method)
@@ -38,6 +40,7 @@ def work(path: Path) -> None:
             folder.save_round(done, RULES[SETTINGS.selection]([*folder.history(), done.history]))
             state = done.state
         folder.save_model(folder.load_state(RULES[SETTINGS.selection](folder.history())).weights)
+        folder.finish({})
 
 
 def in_child(path: Path, kill_after_s: float | None) -> bool:
@@ -60,7 +63,8 @@ def in_child(path: Path, kill_after_s: float | None) -> bool:
 
 
 def results(path: Path) -> dict[str, bytes]:
-    return {name: (path / name).read_bytes() for name in ("model.safetensors", "history.csv", "ledger.csv")}
+    names = ("model.safetensors", "history.csv", "ledger.csv", "manifest.json")
+    return {name: (path / name).read_bytes() for name in names}
 
 
 def main(n_kills: int, seed: int, result: Path) -> None:

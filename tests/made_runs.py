@@ -13,7 +13,8 @@ import torch
 from safetensors.numpy import save_file
 
 from medfed.federation.ledger import COLUMNS, message_rows
-from medfed.federation.message import Message
+from medfed.federation.message import Message, State
+from medfed.federation.rounds import Round
 from medfed.outputs.run_folder import FIGURES, RunFolder, _as_csv
 from medfed.tasks.class_scoring import ClassScoring
 from medfed.tasks.mask_scoring import MaskScoring
@@ -76,6 +77,14 @@ def ledger_rows(sites: list[str], rounds: int, extra: str = "windows") -> list[d
         up = Message("train", WEIGHTS, {}, {"examples": 12, "loss": 0.5})
         rows += message_rows(number, "down", down) + message_rows(number, "up", dict.fromkeys(sites, up))
     return rows
+
+
+def done(number: int, value: float = 0.0) -> Round:
+    """A finished round without training; each round adds a row to the ledger and a column to the history."""
+    ledger = [{"round": number, "site": "a", "direction": "up", "kind": "train", "name": "w", "shape": "2",
+               "dtype": "float32", "bytes": 8}]
+    history = {"round": number, "train_loss": 0.1 + value, "validation_score": None, f"train_loss/{number}": 1.0}
+    return Round(State(number, {"w": torch.full((2,), value)}), history, ledger)
 
 
 def made_run(

@@ -28,7 +28,7 @@ ROOT = Path(medfed.__file__).parent
 def imported_for_type_checkers(package: str) -> set[str]:
     """Return the names that a package's `if TYPE_CHECKING:` block imports."""
     tree = ast.parse(Path(importlib.import_module(package).__file__).read_text())
-    block = next(node for node in tree.body if isinstance(node, ast.If))
+    block = next(n for n in tree.body if isinstance(n, ast.If) and isinstance(n.test, ast.Name))  # TYPE_CHECKING
     return {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
 
 

@@ -16,21 +16,33 @@ from pathlib import Path
 from typing import TextIO
 
 from medfed.cli.notes import show_notes_by
-from medfed.core.errors import UserError, arguments_are_flags
+from medfed.core.errors import UserError, arguments_are_flags, is_out_of_memory
+from medfed.core.import_path import append_current_folder, exclude_current_folder
 from medfed.core.malloc import keep_freed_memory
-from medfed.core.registry import PACKAGE, first_line
+from medfed.core.registry import PACKAGE, code_allowed, first_line
 
 PROGRAMS = (
     "init", "train", "evaluate", "reproduce", "export", "report", "audit", "keys", "coordinator", "site", "data",
     "codec", "benchmark", "completion",
 )  # fmt: skip
 INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals
+OUT_OF_MEMORY = (
+    "the memory is not enough; expected what the images and the network need; lower data.image_size or "
+    "training.batch_size, choose a smaller network or fewer --jobs, or free some memory"
+)
 _ADVICE = {
     errno.ENOSPC: "free some space and continue with --resume",
     errno.EDQUOT: "free some of your quota and continue with --resume",
     errno.EROFS: "choose a writable folder with --out",
     errno.EACCES: "change the permissions, or choose another folder with --out",
     errno.EPERM: "change the permissions, or choose another folder with --out",
+    errno.EFBIG: "allow larger files (ulimit -f), or choose another folder with --out",
+    errno.ELOOP: "remove the symbolic link, which leads to itself",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ENOENT: "it was removed, or a name is wrong; check the path",
+    errno.EIO: "the disk or the network drive failed; try again",
+    errno.ESTALE: "the network drive failed; try again",
+    errno.EMFILE: "allow more open files (ulimit -n)",
     errno.EEXIST: "there is a file where a folder is needed; choose another path",
     errno.ENOTDIR: "there is a file where a folder is needed; choose another path",
 }
@@ -79,7 +91,7 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that several programs share to a command-line parser.
 
-    These are --out, --resume, --set (which may be repeated), --seed, --device and --quiet.
+    These are --out, --resume, --set (which may be repeated), --seed, --device, --allow-code and --quiet.
     """
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results")
     parser.add_argument("--resume", action="store_true", help="continue the run in that folder after its last round")
@@ -87,7 +99,15 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
                         help="change one setting: --set training.batch_size=8")  # fmt: skip
     parser.add_argument("--seed", type=int, help="the same as --set seed=...")
     parser.add_argument("--device", help="the same as --set device=...: auto, cpu or cuda")
+    add_code_flag(parser)
     parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
+
+
+def add_code_flag(parser: argparse.ArgumentParser) -> None:
+    """Add the flag `--allow-code` to the parser of a program that reads configs; `run_program` takes its value."""
+    parser.add_argument("--allow-code", action="store_true",
+                        help="let the config name Python files of your own, such as my_methods.py in this folder, "
+                             "which are then run; without it, only installed packages")  # fmt: skip
 
 
 def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
@@ -116,7 +136,7 @@ def overrides(arguments: argparse.Namespace) -> list[str]:
     return [*arguments.set, *(f"{key}={value}" for key, value in short.items() if value is not None)]
 
 
-def run_program(name: str, work: Callable[[], int]) -> int:
+def run_program(name: str, work: Callable[[], int], allow_code: bool = False) -> int:
     """Call the function that does a program's work, and return the exit code of the program.
 
     Errors that a user can correct are printed without a traceback.
@@ -124,7 +144,7 @@ def run_program(name: str, work: Callable[[], int]) -> int:
     The exit codes are:
 
     - the result of `work`, if it ends without an error;
-    - 1 if a file or folder cannot be written, for example because the disk is full;
+    - 1 if a file or folder cannot be written, for example because the disk is full, or if the memory is not enough;
     - 2 for a UserError;
     - 129 for SIGHUP, 130 for Ctrl-C and 143 for SIGTERM;
     - 141, without a message, if the program that reads the output has ended, such as `head` in `medfed data | head`.
@@ -134,10 +154,14 @@ def run_program(name: str, work: Callable[[], int]) -> int:
     Args:
         name: name of the program, such as `medfed.train`, with which each line on stderr starts.
         work: function that does the work and returns an exit code.
+        allow_code: whether a config may name code that is in no installed package, such as a class in a file in the
+            current folder: the flag `--allow-code`. Otherwise Python finds no module in the current folder, which
+            somebody else may have sent.
     """
+    (append_current_folder if allow_code else exclude_current_folder)()
     keep_freed_memory()
     try:
-        with _signals_raise(), arguments_are_flags(), _notices_are_lines():
+        with _signals_raise(), arguments_are_flags(), _notices_are_lines(), code_allowed(allow_code):
             code = work()
             _flush()
             return code
@@ -155,6 +179,10 @@ def run_program(name: str, work: Callable[[], int]) -> int:
         if not _drop_dead_streams():
             raise
         return CLOSED_PIPE
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return _end(name, (OUT_OF_MEMORY,), 1)
     except OSError as error:
         if error.errno not in _ADVICE:
             raise

@@ -1,9 +1,9 @@
 """Read a config: one YAML file, in which each block becomes a frozen dataclass. Data, never code.
 
 The blocks `data`, `network` and `method` choose their class by `name` (a file of `medfed/datasets`, `medfed/networks`,
-`medfed/methods`, or a dotted name). Their other keys, and those of `training`, `federation`, `evaluation`,
-`privacy` and `cache`, are the fields of the dataclass. In `method`, the values of the named `preset` apply first, then
-the written keys.
+`medfed/methods`, or a dotted name that `registry.check_code` accepts). Their other keys, and those of `training`,
+`federation`, `evaluation`, `privacy` and `cache`, are the fields of the dataclass. In `method`, the values of the named
+`preset` apply first, then the written keys.
 """
 
 from __future__ import annotations

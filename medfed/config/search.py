@@ -7,7 +7,6 @@ and imports neither torch nor MONAI. Only a class that is not in this file is im
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -132,7 +131,7 @@ def _without_repeats(groups: list[Group]) -> list[Group]:
 def _outside(word: str, names: Iterable[str]) -> Group:
     """Return the settings of a class outside of medfed by its dotted name, or one setting if a key follows the name."""
     parts = word.split(".")
-    if not all(part.isidentifier() for part in parts) or importlib.util.find_spec(parts[0]) is None:
+    if not all(part.isidentifier() for part in parts) or registry.find_top_level(parts[0]) is None:
         raise _unknown(word, names, ())
     errors = []
     for name, key in ((word, ""), (".".join(parts[:-1]), parts[-1])):

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from medfed.core.errors import UserError
+from medfed.core.files import read_text
 from medfed.core.mistakes import MAX_DIGITS
 from medfed.core.registry import shipped_configs, suggestion
 
@@ -19,6 +20,7 @@ _NUMBER = re.compile(
     r"[-+]?(?:(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(?:inf|Inf|INF))$"
     r"|\.(?:nan|NaN|NAN)$"
 )
+MAX_BYTES = 1 << 20  # of a YAML file; a config with every key has 6,000
 _REPLACED_TAGS = {_TAG + name for name in ("int", "float", "timestamp", "merge")}
 
 
@@ -136,7 +138,7 @@ def read(path: str | Path) -> str:
             ends with it; or the most similar name of a YAML file in the same folder.
     """
     try:
-        return Path(path).read_text(encoding="utf-8-sig")
+        return read_text(Path(path), MAX_BYTES)
     except FileNotFoundError:
         if shipped := shipped_configs().get(str(path)):
             hint = f"The config of this name that comes with medfed is {shipped}"

@@ -33,6 +33,8 @@ PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]  # of steps, rounds, images; more would take years
+ImageSize = Annotated[int, Field(ge=1, le=4096)]  # side in pixels; one float32 image of 4096 has 67 MB per channel
 Ratio = Annotated[float, Field(ge=0, le=1)]
 RatioBelowOne = Annotated[float, Field(ge=0, lt=1)]
 

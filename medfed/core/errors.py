@@ -19,17 +19,28 @@ class UserError(ValueError):
         return (str(self),)
 
 
+MAX_SENTENCES = 50  # of one error; a list of 10,000 wrong entries would fill the terminal
+
+
 class UserErrors(UserError):
     """Several mistakes of a user, such as all mistakes in one config file. The programs print one line for each."""
 
     def __init__(self, sentences: Iterable[str]) -> None:
         self._sentences = tuple(sentences)
+        if (n_more := len(self._sentences) - MAX_SENTENCES) > 0:
+            self._sentences = (*self._sentences[:MAX_SENTENCES], f"and {n_more:,} more mistakes of this kind")
         super().__init__("\n".join(self._sentences))
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """The sentences of the error message, one for each mistake."""
         return self._sentences
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether an exception says that there is not enough memory, of the machine or of a GPU."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
 
 
 @contextmanager

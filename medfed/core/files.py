@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
+import json
 import os
+import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from medfed.core.errors import UserError
 
@@ -89,6 +93,70 @@ def read_with_checksum(path: Path, advice: str) -> bytes:
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise UserError(f"{path}: the file is damaged: its content does not match its checksum; {advice}")
     return data[32:]
+
+
+def checked_json(content: Mapping[str, Any]) -> bytes:
+    """Return JSON values as bytes, with the SHA-256 of all other values under the key "sha256".
+
+    Args:
+        content: JSON values by name, without the name "sha256".
+    """
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return (json.dumps({**content, "sha256": digest}, indent=2, sort_keys=True) + "\n").encode()
+
+
+def read_checked_json(data: bytes) -> dict[str, Any]:
+    """Return the JSON values that `checked_json` converted to bytes, without their checksum.
+
+    Args:
+        data: the bytes.
+
+    Raises:
+        ValueError: if a byte was changed.
+        RecursionError: if changed bytes are too deeply nested.
+    """
+    content = json.loads(data.decode())
+    if not isinstance(content, dict):
+        raise ValueError("it is not a JSON object")
+    content.pop("sha256", None)
+    if checked_json(content) != data:
+        raise ValueError("its content does not match its checksum")
+    return content
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """Read a text file in UTF-8 of a user. A pipe or a device, which may never end, is refused.
+
+    Args:
+        path: the file. A byte order mark at its beginning is left out.
+        max_bytes: the largest size of the file, in bytes.
+
+    Raises:
+        OSError: if the file cannot be read (`read_bounded`).
+        UnicodeDecodeError: if the file is not UTF-8 text.
+    """
+    return read_bounded(path, max_bytes).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def read_bounded(path: Path, max_bytes: int) -> bytes:
+    """Read a file of a user. A pipe or a device, which may never end, is refused.
+
+    Args:
+        path: the file.
+        max_bytes: the largest size of the file, in bytes.
+
+    Raises:
+        OSError: if there is no such file, if it cannot be read, is no regular file or is larger. Its `strerror` is a
+            clause for an error message.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # to open a pipe would otherwise wait for a writer
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", str(path))
+    return content
 
 
 @contextmanager

@@ -138,10 +138,10 @@ def describe_limits(schema: Schema) -> str:
     """
     low, high = _limit(schema, "inimum"), _limit(schema, "aximum")
     if low and high:
-        return f"in {'[' if low[1] else '('}{low[0]:g}, {high[0]:g}{']' if high[1] else ')'}"
+        return f"in {'[' if low[1] else '('}{low[0]:.15g}, {high[0]:.15g}{']' if high[1] else ')'}"
     if low:
-        return f"{'at least' if low[1] else 'above'} {low[0]:g}"
-    return f"{'at most' if high[1] else 'below'} {high[0]:g}" if high else ""
+        return f"{'at least' if low[1] else 'above'} {low[0]:.15g}"
+    return f"{'at most' if high[1] else 'below'} {high[0]:.15g}" if high else ""
 
 
 def describe_value(value: object) -> str:

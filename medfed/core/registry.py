@@ -9,11 +9,17 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib
+import importlib.util
+import os
 import re
+import site
+import sys
+import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,6 +43,7 @@ FOLDERS = {  # folders that hold a kind, if they are not the folder of the same 
 _DOCSTRING = re.compile(r'(?:\s*#[^\n]*\n)*\s*[rR]?(?:"""(?:.|\n)*?"""|"[^"\n]*")')
 _METHOD = re.compile(r"    (?:async )?def (\w+)\(")
 RENAMED = {("datasets", "phantom"): "prostate_phantom"}
+_is_code_allowed = False  # whether a config may name code that is in no installed package; see `code_allowed`
 
 
 def known_names(kind: str) -> dict[str, str]:
@@ -74,12 +81,12 @@ def resolve(kind: str, name: str) -> type[Any]:
 
     Args:
         kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
-        name: the name of a file of this kind without `.py`, such as "elcfs"; or the dotted name of any importable
-            class, as `package.module` or `package.module.Class`.
+        name: the name of a file of this kind without `.py`, such as "elcfs"; or the dotted name of a class, as
+            `package.module` or `package.module.Class`, that a config may name (`check_code`).
 
     Raises:
-        UserError: if there is no such class. If the name is unknown, the message contains the most similar known name
-            and all known names.
+        UserError: if there is no such class, or if a config may not name it. If the name is unknown, the message
+            contains the most similar known name and all known names.
     """
     require(kind, name)
     if "." not in name:
@@ -94,7 +101,7 @@ def resolve(kind: str, name: str) -> type[Any]:
 
 
 def require(kind: str, name: str) -> None:
-    """Check that a name in a config is a known name, such as "elcfs", or has the form of a dotted name.
+    """Check that a name in a config is a known name, such as "elcfs", or a dotted name that a config may have.
 
     A known name is the name of a file of medfed without `.py`. The file is not imported.
 
@@ -104,13 +111,58 @@ def require(kind: str, name: str) -> None:
             class.
 
     Raises:
-        UserError: if the name is neither known nor of the form `package.module.Class`.
+        UserError: if the name is neither known nor of the form `package.module.Class`, or if a config may not name the
+            code of such a class (`check_code`).
     """
     if (kind, name) in RENAMED:
         raise UserError(f"the {KINDS[kind][0]} '{name}' is now called '{RENAMED[kind, name]}'; use that name")
     names = known_names(kind)
-    if name not in names and not ("." in name and all(part.isidentifier() for part in name.split("."))):
+    if name not in names and not is_dotted(name):
         raise UserError(f"no {KINDS[kind][0]} '{name}'. {suggestion(name, names)}")
+    if name not in names:
+        check_code(name)
+
+
+def is_dotted(name: str) -> bool:
+    """Return whether a name has the form of a dotted name, such as `package.module.Class`."""
+    return "." in name and all(part.isidentifier() for part in name.split("."))
+
+
+@contextmanager
+def code_allowed(is_allowed: bool = True) -> Iterator[None]:
+    """Context manager in which a config may name code that is in no installed package (the flag `--allow-code`).
+
+    Args:
+        is_allowed: False changes nothing.
+    """
+    global _is_code_allowed
+    before, _is_code_allowed = _is_code_allowed, _is_code_allowed or is_allowed
+    try:
+        yield
+    finally:
+        _is_code_allowed = before
+
+
+def check_code(name: str) -> None:
+    """Check that a config may have a dotted name. Nothing is imported.
+
+    A config is data, and may come from anyone. The name may stand for code of medfed or of an installed package, or for
+    a module that this process has already imported. Any other file, such as one in the working directory, would run
+    when it is imported, and needs the flag `--allow-code`.
+
+    Args:
+        name: the dotted name of a module or a class, such as `package.module.Class`.
+
+    Raises:
+        UserError: if the name needs that flag, and the flag is not set (`code_allowed`).
+    """
+    file = None if _is_code_allowed else _first_file_outside(name)
+    if file is not None:
+        raise UserError(
+            f"'{name}' would run the code in {file}, which belongs to no installed package; expected a class of medfed "
+            "or of an installed package; if you trust this file, add the flag --allow-code, or import the module "
+            "before, in a Python program"
+        )
 
 
 def file_of(kind: str, name: str) -> str:
@@ -290,6 +342,45 @@ def _resolve(name: str) -> object:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         raise UserError(f"'{name}' cannot be imported: {error}; it must be installed or in this folder") from error
+
+
+def find_top_level(name: str) -> ModuleSpec | None:
+    """Return where a module or package is that is in no other package; nothing is imported.
+
+    Programs import from the current folder only with `--allow-code`. Here it counts in any case, so that an error can
+    name the file and the flag.
+
+    Args:
+        name: name without a dot.
+
+    Returns:
+        The place; None if there is no such module.
+    """
+    return importlib.util.find_spec(name) or PathFinder.find_spec(name, [os.getcwd()])
+
+
+def _first_file_outside(name: str) -> Path | None:
+    """Return the first file or folder in no installed package that the import of a dotted name would run, or None."""
+    folders = {PACKAGE, Path(site.getusersitepackages()), *map(Path, site.getsitepackages())}
+    folders |= {Path(sysconfig.get_path(key)) for key in ("purelib", "platlib")}
+    parts, inside = name.split("."), None
+    for end in range(1, len(parts) + 1):
+        prefix = ".".join(parts[:end])
+        if prefix in sys.modules:  # its code has run
+            inside = getattr(sys.modules[prefix], "__path__", None)
+        else:
+            # The search in the folders of a package does not import the package.
+            spec = find_top_level(prefix) if end == 1 else PathFinder.find_spec(prefix, inside)
+            if spec is None:
+                return None  # an attribute of a module, or nothing
+            inside = spec.submodule_search_locations
+            files = [spec.origin] if spec.has_location and spec.origin else list(inside or ())
+            for file in map(Path, files):
+                if not any(file.is_relative_to(folder) for folder in folders):
+                    return file
+        if inside is None:
+            return None
+    return None
 
 
 def _only_class(kind: str, module: ModuleType) -> type[Any]:

@@ -11,13 +11,14 @@ from typing import ClassVar, Literal
 from monai.data import MetaTensor
 
 from medfed.core import bounds, registry, site_names
-from medfed.core.bounds import PositiveInt, RatioBelowOne
+from medfed.core.bounds import ImageSize, PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
 from medfed.core.files import has_utf8_name, printable_path
-from medfed.datasets import dicom_files, reading, unread, volumes
+from medfed.datasets import dicom_files, reading, unread, volume_headers
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, Volume
 
+MAX_LISTED_PROBLEMS = 10  # in an error message
 PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic
 Standardise = Literal["none", "slice", "volume", "dataset", "imagenet"]  # see `Dataset`
 Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progress bar, as tqdm does
@@ -32,7 +33,7 @@ class Dataset:
 
     Args:
         root: folder that contains the sites, relative to the working directory.
-        image_size: side length in pixels, at least 1, of the square images that the network receives. Slices are
+        image_size: side length in pixels, from 1 to 4096, of the square images that the network receives. Slices are
             resized to it.
         sites: names of the sites to use; an empty list uses every site that is found in `root`.
         validation_ratio: fraction of each source site's patients, in [0, 1), that is used to select the best round.
@@ -57,7 +58,7 @@ class Dataset:
     """
 
     root: str
-    image_size: PositiveInt = 384
+    image_size: ImageSize = 384
     sites: tuple[str, ...] = ()
     validation_ratio: RatioBelowOne = 0.1
     test_ratio: RatioBelowOne = 0.2
@@ -219,7 +220,7 @@ class Dataset:
             One sentence for each folder that holds something that is not read.
         """
         folders = self._site_folders()
-        known = {path for case in cases for path in (case.image, case.mask) if path}
+        known = {path for case in cases for path in case.files}
         known |= {Path(problem.partition(": ")[0]) for problem in problems}
         known |= {folder for name, folder in folders.items() if self.sites and name not in self.sites}
         known |= {Path(self.root) / name for name in (PHANTOM_MARK, *self.lists_in_root())}
@@ -232,6 +233,19 @@ class Dataset:
     def names_to_ignore(self) -> tuple[str, ...]:
         """Return the patterns of the names of files and folders that the user wants to leave out: none."""
         return ()
+
+    def check_sizes(self, case: Case) -> None:
+        """Compare the sizes of an image and its mask by the headers of their files, before their pixels are read.
+
+        A subclass that accepts a mask of another size must override this method.
+
+        Args:
+            case: a case of this dataset, with a mask.
+
+        Raises:
+            UserError: if the sizes differ.
+        """
+        reading.check_stored_sizes(case.image, case.mask_path)
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """Check that a mask has the voxel grid of its image, and return the mask.
@@ -350,7 +364,7 @@ class Dataset:
         cases, problems = self.find_cases(site, folder)
         # Only paths with a problem are put into a dict: each path that is hashed keeps 200 bytes more, of which a
         # collection of 455,954 patches would need 90 MB.
-        paths = [path for case in cases for path in (case.image, case.mask) if path]
+        paths = [path for case in cases for path in case.files]
         outside = dict.fromkeys(path for path in paths if not self._is_inside(path))
         not_utf8 = dict.fromkeys(path for path in paths if not has_utf8_name(path))
         problems += [
@@ -373,7 +387,7 @@ class Dataset:
                 "other sites in data.sites"
             ]
         if unusable := {**outside, **not_utf8}:
-            cases = [case for case in cases if case.image not in unusable and case.mask not in unusable]
+            cases = [case for case in cases if not unusable.keys() & set(case.files)]
         return sorted(cases, key=lambda case: case.patient), problems
 
     def cases(self, site: str) -> list[Case]:
@@ -409,7 +423,10 @@ class Dataset:
         by_site = {site: self.cases_and_problems(site) for site in sites}
         problems = [problem for _, site_problems in by_site.values() for problem in site_problems]
         if problems:
-            other_problems = f" (and {len(problems) - 1} more: {'; '.join(problems[1:])})" if len(problems) > 1 else ""
+            listed = "; ".join(problems[1:MAX_LISTED_PROBLEMS])
+            if len(problems) > MAX_LISTED_PROBLEMS:
+                listed += "; ...; `medfed data check` shows all, grouped by cause"
+            other_problems = f" (and {len(problems) - 1} more: {listed})" if len(problems) > 1 else ""
             raise UserError(problems[0] + other_problems)
         return {site: cases for site, (cases, _) in by_site.items()}
 
@@ -427,6 +444,7 @@ class Dataset:
             UserError: if a file is missing or damaged, or if image and mask differ in shape or position.
         """
         notices: list[str] = []
+        self.check_sizes(case)
         image = self.read_image(case, notices)
         mask = self.fit_mask(case, image, self.read_mask(case, notices), notices)
         notices += [f"no {name} in the mask" for name in self.missing_structures(mask)]
@@ -458,8 +476,11 @@ class Dataset:
     def _is_inside(self, path: Path) -> bool:
         """Return whether a file, and the file with its voxels, lie in `root`, or links may be followed."""
         try:
-            files = {path, *(dicom_files.all_files(path) if path.is_dir() else [volumes.data_file(path)])}
+            files = {path, *(dicom_files.all_files(path) if path.is_dir() else [volume_headers.data_file(path)])}
         except (OSError, UserError):  # damaged: reading the file will report it
             files = {path}
         root = Path(self.root).resolve()
-        return self.follow_symlinks or all(file.resolve().is_relative_to(root) for file in files)
+        try:
+            return self.follow_symlinks or all(file.resolve().is_relative_to(root) for file in files)
+        except (OSError, RuntimeError):  # a link that leads to itself: reading the file will report it
+            return True

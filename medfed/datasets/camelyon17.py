@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from monai.data import MetaTensor
 
-from medfed.core.bounds import NonNegativeInt, PositiveInt
+from medfed.core.bounds import ImageSize, NonNegativeInt
 from medfed.core.errors import UserError
 from medfed.datasets import camelyon17_metadata as metadata
 from medfed.datasets import camelyon17_slides as slides
@@ -45,7 +45,7 @@ class Camelyon17(Dataset):
             patches, and the same patches are selected in every run.
     """
 
-    image_size: PositiveInt = 96
+    image_size: ImageSize = 96
     standardise: Standardise = "imagenet"
     splits: Literal["patient", "slide", "published"] = "patient"
     max_per_site: NonNegativeInt = 0

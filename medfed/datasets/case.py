@@ -21,6 +21,7 @@ class Case:
             a split. "" takes `patient`, so that every case counts as a patient of its own.
         label: class number, starting at 0, for classification; None for segmentation.
         part: "train", "validation" or "test" if a published split assigns the case; "" lets `splits.split` decide.
+        more_masks: paths of further masks of the image, such as those of its other lesions; the masks are joined.
     """
 
     site: str
@@ -30,9 +31,15 @@ class Case:
     subject: str = ""
     label: int | None = None
     part: str = ""
+    more_masks: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "subject", self.subject or self.patient)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Paths of the image and of all its masks."""
+        return (self.image, *([self.mask] if self.mask else []), *self.more_masks)
 
     @property
     def mask_path(self) -> Path:

@@ -16,6 +16,8 @@ COLUMNS = ("site", "patient", "case", "image", "mask")
 def write_case_table(dataset: Dataset, path: Path) -> None:
     """Write a CSV file with a line for each case: site, patient, case, and the paths of image and mask.
 
+    Several masks of an image (`data.merge_masks`) are separated by semicolons.
+
     The names of patients and cases are those in run folders; for DICOM images they are keyed hashes, so that this file
     is what tells patients by their names, and only its owner can read it (mode 0600). No image is opened. The file is
     for the site alone: it is refused in a run folder, whose files are meant to be passed on.
@@ -37,7 +39,7 @@ def write_case_table(dataset: Dataset, path: Path) -> None:
     writer.writerow(COLUMNS)
     for site in dataset.site_names():
         for case in dataset.cases_and_problems(site)[0]:
-            writer.writerow([site, case.subject, case.patient, case.image, case.mask or ""])
+            writer.writerow([site, case.subject, case.patient, case.image, ";".join(map(str, case.files[1:]))])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -11,14 +11,18 @@ from medfed.datasets.reading import SUFFIXES
 
 WIDTH = 100  # characters per line
 MAX_EXAMPLES = 2  # of each group
+MAX_PATTERNS = 12  # that a group lists in data.ignored_names
 _INDENT = "    "
 _NAMED = ": not read: "  # each such sentence about folders is shown, so that no folder is left out without a word
 _FILE = re.compile(rf"[^\s,;()']*(?:{'|'.join(map(re.escape, SUFFIXES))})(?![\w.])", re.IGNORECASE)
 # What differs between the sentences of one cause: examples, names in quotes, hashes, numbers and lists of numbers.
 _EXAMPLES = re.compile(r"such as (?!data\.)[^;]*?(?=, but|;|\)|$)|the first (?:is|are|with the rarest values is) [^;]*")
+_QUOTED = re.compile(r"(?<!\w)'[^']*'(?!\w)")
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
 _NUMBER = re.compile(r"(?<![#\w])-?\d[\d.,]*(?: x \d[\d.,]*)*\b")
 _IN_SITES = re.compile(r": (in \d+ of \d+) cases, the first (?:is|are) (.*)$")
+_LEFT_OUT = re.compile(r"data\.ignored_names: \[([^\]]*)\]")
+_WITH_DIGIT = re.compile(r"(?<![#\w])[^\s,;:()\[\]'#]*\d[^\s,;:()\[\]'#]*")  # a name such as p07_left
 _LIST = re.compile(r"0(?:, 0)+(?:, \.\.\.)?(?: \(0 values\))?")
 
 
@@ -37,14 +41,16 @@ class Group:
     sentences: list[str] = field(default_factory=list)
 
 
-def group_sentences(sentences: Iterable[str]) -> list[Group]:
+def group_sentences(sentences: Iterable[str], root: str = "") -> list[Group]:
     """Group sentences of the form "PLACE: what was found; what was expected; what to do".
 
     Sentences belong to the same group if they differ only in the place, in numbers, in names of files, in names in
-    quotes and in examples. Sentences about folders that were not read are a group each.
+    quotes or with digits, in examples, in files and folders in the folder of the dataset, and in what
+    `data.ignored_names` leaves out. Sentences about folders that were not read are a group each.
 
     Args:
         sentences: problems or warnings of a dataset check.
+        root: folder of the dataset.
 
     Returns:
         The groups, in the order of their first sentences.
@@ -56,7 +62,7 @@ def group_sentences(sentences: Iterable[str]) -> list[Group]:
             place, rest = "", sentence
         names_a_folder = _NAMED in sentence and "/ (" in rest
         is_alone = names_a_folder or "published collection" in rest  # its numbers are what it says
-        group = groups.setdefault(sentence if is_alone else _cause(rest), Group(rest))
+        group = groups.setdefault(sentence if is_alone else _cause(rest, place, root), Group(rest))
         group.places.append(place)
         group.sentences.append(rest)
     return list(groups.values())
@@ -77,7 +83,7 @@ def format_groups(sentences: Sequence[str], root: str, sites: Sequence[str]) -> 
         Lines of at most 100 characters, except for longer paths.
     """
     lines = []
-    for group in group_sentences(sentences):
+    for group in group_sentences(sentences, root):
         if len(group.places) == 1:
             place = f"{group.places[0]}: " if group.places[0] else ""
             lines += _wrap(place + group.sentence, "  ", _INDENT)
@@ -88,6 +94,7 @@ def format_groups(sentences: Sequence[str], root: str, sites: Sequence[str]) -> 
         lines += _wrap(f"{len(group.places):,} {noun}: {'; '.join(filter(None, [found, expected]))}", "  ", _INDENT)
         start = "in" if noun == "sites" else "such as"
         lines += _wrap(f"{start}: {_examples(group, root, noun)}", _INDENT, _INDENT * 2)
+        cure = _LEFT_OUT.sub(f"data.ignored_names: [{_left_out(group)}]", cure)
         lines += _wrap(f"-> {cure}", _INDENT, _INDENT * 2) if cure else []
     return lines
 
@@ -103,16 +110,30 @@ def _examples(group: Group, root: str, noun: str) -> str:
     )
 
 
-def _cause(text: str) -> str:
-    """Return a sentence without the parts that differ between files."""
+def _left_out(group: Group) -> str:
+    """Return all names that the sentences of a group leave out with `data.ignored_names`."""
+    names = list(dict.fromkeys(match[1] for text in group.sentences for match in _LEFT_OUT.finditer(text)))
+    return ", ".join(names[:MAX_PATTERNS]) + (", ..." if len(names) > MAX_PATTERNS else "")
+
+
+def _cause(text: str, place: str, root: str) -> str:
+    """Return a sentence without the parts that differ between files, such as the name of the file or folder `place`."""
+    if name := place.rpartition("/")[2]:
+        text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "NAME", text)
+    text = _LEFT_OUT.sub("data.ignored_names: []", text)
+    if root:
+        text = re.sub(re.escape(root) + r"[^\s;,:()]*", "FOLDER", text)
     text = _EXAMPLES.sub("such as ...", text)
     text = re.sub(r"\(SHA-256 \w+\)", "", text)
-    text = re.sub(r"'[^']*'(?= has| does| is|;|,|$)", "''", _FILE.sub("FILE", text))
-    return _LIST.sub("0", _NUMBER.sub("0", text))
+    text = re.sub(r"second mask of the image [^;]*;[^;]* is also one", "second mask", text)
+    text = re.sub(r"(?<!the class )'[^']*'(?= has| does| is|;|,|$)", "''", _FILE.sub("FILE", text))
+    return _LIST.sub("0", _NUMBER.sub("0", _WITH_DIGIT.sub("0", text)))
 
 
 def _wrap(text: str, first: str, others: str) -> list[str]:
-    """Return a text in lines of at most 100 characters; a path is never divided."""
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
+    """Return a text in lines of at most 100 characters; a path, and a setting in quotes, is never divided."""
+    whole = _QUOTED.sub(lambda match: match[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(
+        whole, WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False
     )
+    return [line.replace("\0", " ") for line in lines]

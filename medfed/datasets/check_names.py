@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
+
+from medfed.datasets.case import Case
+from medfed.datasets.part_names import are_years
 
 MIN_PAIRS_OF_SIDES = 2  # patients with a left and a right image in a site
 _LABELLED = re.compile(
     r"(?:^|[^A-Za-z])((?:patient|patnt|pat|pt|subject|subj|sub|person|case|p)([_-]?)\d+)", re.IGNORECASE
 )
-# Patterns with the patient in the first group, and the words that may follow it.
-_SIDES = ("[lL]eft|[rR]ight|LEFT|RIGHT", "OD|OS|od|os", "L|R", "l|r")
+_COPY = r"^(.*?)(?:[_\-. ](?:aug|hflip|vflip|flip|rot|mirror|crop|copy)[^/]*)?$"
+_SIDES = ("[lL]eft|[rR]ight|LEFT|RIGHT", "OD|OS|od|os", "L|R", "l|r", "RE|LE", "[lL]inks|[rR]echts")  # may follow it
 
 
 def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
@@ -21,8 +25,10 @@ def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
 
     - a word such as patient, pat, sub, case or p with a number: `sub-01_ses-1`, `sub-01_ses-2`
     - a side at the end: `01L` and `01R`, `7_left` and `7_right`, at least twice in the site
+    - a side at the start or within the name, with both sides at least twice: `OD_7` and `OS_7`, `7_L_x` and `7_R_x`
+    - a word for a changed copy at the end, at least twice: `7` and `7_aug1`, `8` and `8_flip`
     - a number with more after it: `8863_x51`, `8863_x101`, `9022_x51`. There must be two or more such patients, with
-      two or more images on average, because a single number may be a year or a series.
+      two or more images on average, because a single number may be a series, and they must not be years.
 
     Args:
         names: names of the images, without suffix.
@@ -36,17 +42,36 @@ def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
         word = label[1][: re.search(r"[_-]?\d", label[1]).start()]  # type: ignore[union-attr]
         patterns.append((rf"(?:^|[^A-Za-z])({word}{label[2]}\d+)", 1))
     patterns += [(rf"^(.*?)(?:[_\-. ]?(?:{sides}))?$", 0) for sides in _SIDES]  # other sites may name no side
+    patterns.append((_COPY, 0))
+    patterns += [(pattern, 0) for sides in _SIDES for pattern in _inner_patterns(names, sides)]
     patterns.append((r"^(\D*\d+)[_\-. ].", 2))
     for pattern, min_patients in patterns:
         groups = _groups(names, pattern)
         several = [group for group in groups.values() if len(group) > 1]
-        if not several:
+        if not several or are_years(groups):
             continue
         if len(several) >= MIN_PAIRS_OF_SIDES if min_patients == 0 else (
             len(groups) >= min_patients and (min_patients < 2 or len(names) >= 2 * len(groups))
         ):
             return pattern, several[0]
     return None
+
+
+def year_problems(folder: Path, cases: Sequence[Case]) -> list[str]:
+    """Return the problem that years were taken as the patients of a site, as its folders or by `data.patient_pattern`.
+
+    Args:
+        folder: folder of the site.
+        cases: the cases of the site.
+    """
+    patients = sorted({case.subject for case in cases})
+    if len(patients) == len(cases) or not are_years(patients):
+        return []
+    return [
+        f"{folder}: its {len(patients)} patients, such as {patients[0]} and {patients[1]}, look like years or dates; "
+        "expected the identifiers of patients; set data.patient_pattern to the part of a name that is the patient, or "
+        "'(.+)' if each image is another patient, or name the patients in a table (data.datalist)"
+    ]
 
 
 def patient_warning(site: str, names: Sequence[str]) -> list[str]:
@@ -76,6 +101,17 @@ def patient_warning(site: str, names: Sequence[str]) -> list[str]:
         f"{group[0]} and {group[1]}, but every image counts as a patient; a split can separate images of a patient, so "
         f"that scores are too good; set data.patient_pattern: '{pattern}'{each_alone}"
     ]
+
+
+def _inner_patterns(names: Sequence[str], sides: str) -> list[str]:
+    """Return the patterns of a side at the start or within names that find both sides of several patients."""
+    word = re.compile(rf"(?<![^\W_])(?:{sides})(?![^\W_])")
+    patterns = (rf"^(?:(?:{sides})[_\-. ])?(.+)$", rf"^(.*?)(?:[_\-. ](?:{sides})(?:[_\-. ].*)?)?$")
+    return [
+        pattern for pattern in patterns
+        if sum(len({side for name in group for side in word.findall(name)}) > 1
+               for group in _groups(names, pattern).values()) >= MIN_PAIRS_OF_SIDES
+    ]  # fmt: skip
 
 
 def _groups(names: Sequence[str], pattern: str) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from medfed.core.errors import UserError
-from medfed.datasets import check_names, dicom, image_files, reading, volumes
+from medfed.datasets import check_names, dicom, image_files, reading, volume_headers
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
 from medfed.datasets.check_intensities import contrast_notices, equal_notices, outlier_notices
@@ -152,11 +152,19 @@ def check_case(
     notices: list[str] = []
     problems: list[str] = []
     arrays = []
+    if case.mask is not None:
+        try:
+            dataset.check_sizes(case)
+        except UserError as error:
+            return None, [str(error)]
     for read in (dataset.read_image, *([dataset.read_mask] if case.mask else [])):
         try:
             arrays.append(read(case, notices))
         except UserError as error:
             problems.append(str(error))
+        except MemoryError:
+            path = case.mask if arrays or problems else case.image
+            return None, [f"{path}: the file needs more memory than is free; expected a smaller image; crop it"]
     if problems:
         return None, problems
     image = arrays[0]
@@ -194,7 +202,7 @@ def file_sha256(path: Path) -> str:
     if path.is_dir():
         return dicom.folder_sha256(path)
     sha256 = hashlib.sha256()
-    with open(volumes.data_file(path), "rb") as file:
+    with open(volume_headers.data_file(path), "rb") as file:
         while chunk := file.read(1 << 20):  # hashlib.file_digest needs Python 3.11
             sha256.update(chunk)
     return sha256.hexdigest()
@@ -235,7 +243,7 @@ def find_duplicates(cases: Iterable[Case], known_sha256: Mapping[Path, str] | No
 
 def _n_bytes(path: Path) -> int:
     """Return the size of the file that contains the voxels of an image, or of all slices of a DICOM series."""
-    return dicom.folder_size(path) if path.is_dir() else volumes.data_file(path).stat().st_size
+    return dicom.folder_size(path) if path.is_dir() else volume_headers.data_file(path).stat().st_size
 
 
 def _intensity_problems(dataset: Dataset) -> list[str]:

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-import numpy as np
 from monai.data import MetaTensor
 
 from medfed.core import registry
-from medfed.core.bounds import PositiveFloat, PositiveInt
+from medfed.core.bounds import ImageSize, PositiveFloat
 from medfed.core.errors import UserError
-from medfed.datasets import datalists, file_names, image_files, reading
+from medfed.datasets import check_names, file_names, image_files, reading
 from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case, Volume
-from medfed.datasets.folder_questions import share_names
-from medfed.datasets.pairing import NameSettings, guess_image_and_mask_names, pair_in_one_folder
+from medfed.datasets.class_search import class_holders, class_key, holds_classes
 from medfed.datasets.root_search import refuse_parts
-from medfed.datasets.site_search import IMAGE_FOLDERS, MASK_FOLDERS, find_roles
 
-EXTREME_LEVELS = 16  # of 255, by which nearly black and nearly white differ from black and white
-MIN_MASK_RATIO = 0.95  # pixels that are nearly black or nearly white in a mask that was stored as JPEG
-MAX_IMAGE_RATIO = 0.5  # the same in a photograph
-N_MASKS = 5  # images that must look like masks
 
 @dataclass(frozen=True)
 class _ClassFolders(Dataset):  # private, so that the registry lists no dataset of this name
@@ -53,7 +45,7 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
             of its own.
     """
 
-    image_size: PositiveInt = 224
+    image_size: ImageSize = 224
     standardise: Standardise = "imagenet"
     image_channels: Literal[1, 3] = 3
     grey_to_rgb: bool = True
@@ -67,20 +59,15 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(set(self.class_names)) < len(self.class_names) or len(self.class_names) == 1:
+        if len(set(map(class_key, self.class_names))) < len(self.class_names) or len(self.class_names) == 1:
             raise ValueError(f"class_names must be empty or at least two different names, got {list(self.class_names)}")
         file_names.check_patient_pattern(self.patient_pattern)
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset for a folder with the layout ROOT/SITE/CLASS/NAME.png.
+        """Return this dataset for a folder with the layout ROOT/SITE/CLASS/NAME.png or ROOT/SITE/train/CLASS/NAME.png.
 
-        SITE must contain only folders. Each of these folders is a class and must contain no other folder. At least one
-        of them must contain a 2-D image file (PNG, JPEG, BMP, TIFF), and there must be at least two different class
-        names. The folder is refused if it looks like one with masks: if a class is called "images", "masks" or "gt",
-        for example, if a class folder contains an image with its mask, if two class folders (of one site or of two)
-        contain files of the same names, if only the images in some class folders are two-valued, as masks are (or
-        nearly, as JPEG files are, beside photographs of the same site), or if a table in `root` lists images and masks.
+        `class_search.holds_classes` decides, and refuses a folder that looks like one with masks.
 
         A subclass for a published collection only asks for the folders of all its sites, each with the published number
         of classes.
@@ -99,24 +86,7 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
             classes = [set(file_names.subfolders(path)) if path.is_dir() else set() for path in holders]
             is_whole = all(names == classes[0] for names in classes) and len(classes[0]) == cls.published_n_classes
             return cls(root=str(root)) if is_whole else None
-        inside = [path for site in file_names.subfolders(root).values() for path in sorted(site.iterdir())]
-        inside = [path for path in inside if path.name[0] != "."]
-        names = {path.name.lower() for path in inside}
-        if len(names) < 2 or names & {*IMAGE_FOLDERS, *MASK_FOLDERS}:
-            return None
-        if not all(path.is_dir() for path in inside) or any(map(guess_image_and_mask_names, inside)):
-            return None
-        if find_roles(file_names.list_folder(root), NameSettings()) or share_names(inside):
-            return None
-        if any(pair_in_one_folder(path, NameSettings()).pairs for path in inside):
-            return None
-        if len({_has_two_values(path) for path in inside} - {None}) > 1 or _some_are_jpeg_masks(inside):
-            return None
-        if any(columns >= {"image", "mask"} for columns in datalists.tables(root).values()):
-            return None
-        files = [path for folder in inside for path in folder.iterdir()]
-        is_classes = any(map(reading.is_2d_image_file, files)) and not any(path.is_dir() for path in files)
-        return cls(root=str(root)) if is_classes else None
+        return cls(root=str(root)) if holds_classes(root) else None
 
     @property
     def channels(self) -> int:
@@ -141,15 +111,20 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
                 f"{missing[0]}: this folder of the site {holders[missing[0]]} does not exist; expected "
                 f"{self._layout_and_help()}"
             )
-        folders = {path: file_names.subfolders(path) for path in holders}
-        names = self.class_names or tuple(sorted(set[str]().union(*folders.values())))
-        for path, class_folders in folders.items():
+        at_site = {site: self._class_keys(site_folders[site]) for site in self.site_names()}
+        spelling: dict[str, str] = {}
+        for keys in at_site.values():
+            spelling = {key: next(iter(paths)).name for key, paths in keys.items()} | spelling
+        names = self.class_names or tuple(sorted(spelling.values()))
+        for site, keys in at_site.items():
             for name in names:
-                if name not in class_folders:
+                if class_key(name) not in keys:
+                    known = [path.name for paths in keys.values() for path in paths]
                     raise UserError(
-                        f"{path}: the site {holders[path]} has no folder for the class '{name}'; expected "
-                        "the same classes at every site; create the folder (empty if the site has no such image), or "
-                        f"set data.class_names. {registry.suggestion(name, class_folders)}"
+                        f"{site_folders[site]}: the site {site} has no folder for the class '{name}'; expected the "
+                        f"same classes at every site; if a folder has another name for this class, rename it to {name};"
+                        " if the site has no such image, create an empty folder, or set data.class_names to the classes"
+                        f" of all sites. {registry.suggestion(name, known)}"
                     )
         if len(names) < 2:
             count = f"only the class '{names[0]}'" if names else "no class"
@@ -190,29 +165,44 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
             problems, one sentence each, such as a file that is not a 2-D image file or that exists twice.
         """
         cases, problems = [], []
-        classes = self.classes
-        for holder, part in self._class_holders(folder).items():
-            for label, name in enumerate(classes):
-                by_stem, class_problems = _image_files(holder / name)
-                prefix = (holder / name).relative_to(folder).as_posix()
-                for stem, path in by_stem.items():
-                    subject = file_names.extract_patient(stem, self.patient_pattern, path, class_problems)
-                    cases.append(Case(site, f"{prefix}/{stem}", path, None, subject, label, part))
+        keys = self._class_keys(folder)
+        for label, name in enumerate(self.classes):
+            for path, part in keys[class_key(name)].items():
+                by_stem, class_problems = _image_files(path)
+                prefix = path.relative_to(folder).as_posix()
+                for stem, file in by_stem.items():
+                    subject = file_names.extract_patient(stem, self.patient_pattern, file, class_problems)
+                    cases.append(Case(site, f"{prefix}/{stem}", file, None, subject, label, part))
                 problems += class_problems
-        return cases, problems
+        return cases, problems + check_names.year_problems(folder, cases)
 
     def site_warnings(self, site: str) -> list[str]:
-        """Return a warning for every class of which a site has no image. This is allowed, but may be a mistake.
+        """Return warnings about one site: a class without images, parts of a split, and names in other spellings.
 
         Args:
             site: name of the site.
 
         Returns:
-            One sentence for each such class.
+            One sentence for each class of which the site has no image, one if folders such as "train" and "test" are
+            read together, and one if a folder differs from its class in upper and lower case.
         """
-        holders = self._class_holders(self._site_folders()[site])
-        empty = [name for name in self.classes if not any(_image_files(path / name)[0] for path in holders)]
-        return [f"{site}: no images of the class '{name}'" for name in empty]
+        folder = self._site_folders()[site]
+        keys = self._class_keys(folder)
+        empty = [name for name in self.classes if not any(_image_files(path)[0] for path in keys[class_key(name)])]
+        warnings = [f"{site}: no images of the class '{name}'" for name in empty]
+        holders = self._class_holders(folder)
+        if folder not in holders and not any(holders.values()):
+            warnings.append(
+                f"{site}: the folders {' and '.join(path.name for path in holders)} are read together, and medfed "
+                "splits the patients itself; to keep this split, list the images in a datalist with the column split"
+            )
+        other = sorted({path.name for name in self.classes for path in keys[class_key(name)] if path.name != name})
+        if other:
+            warnings.append(
+                f"{site}: the names of folders differ from those of the classes in upper and lower case, and are read "
+                f"as these: {', '.join(other)}"
+            )
+        return warnings
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
         """Read the image of a case.
@@ -249,44 +239,30 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
     def _class_holders(cls, folder: Path) -> dict[Path, str]:
         """Return the folders in which a site has its class folders, each with its part of the published split.
 
-        Without a published split this is the site's folder itself, with the part "".
+        Without a published split this is the site's folder itself; outside published collections, these are its folders
+        such as "train" and "test" if it has no other folders. Their part is "".
         """
-        return {folder / name: part for name, part in cls.split_folders.items()} or {folder: ""}
+        published = {folder / name: part for name, part in cls.split_folders.items()}
+        return published or dict.fromkeys([folder] if cls.published_counts else class_holders(folder), "")
 
+    def _class_keys(self, folder: Path) -> dict[str, dict[Path, str]]:
+        """Return the class folders of a site, each with its part of the published split, by `class_key`.
 
-def _has_two_values(folder: Path) -> bool | None:
-    """Return whether the first image in a folder has two or three different values, as masks have.
-
-    None if the folder has no image, or if its first image cannot be read.
-    """
-    return next((len(np.unique(pixels)) <= 3 for pixels in _first_images(folder, 1)), None)
-
-
-def _some_are_jpeg_masks(folders: Sequence[Path]) -> bool:
-    """Return whether a folder of a site holds masks stored as JPEG, and another folder of the same site photographs.
-
-    Nearly all pixels of such a mask, but not all, are nearly black or nearly white; some drawings on white are so, too,
-    so that five images are looked at, and photographs in the same site are needed.
-    """
-    first = {path: next((_extreme_ratio(pixels) for pixels in _first_images(path, 1)), None) for path in folders}
-    photographs = {path.parent for path, ratio in first.items() if ratio is not None and ratio < MAX_IMAGE_RATIO}
-    return any(
-        all(_extreme_ratio(pixels) > MIN_MASK_RATIO for pixels in _first_images(path, N_MASKS))
-        for path, ratio in first.items() if ratio is not None and ratio > MIN_MASK_RATIO and path.parent in photographs
-    )  # fmt: skip
-
-
-def _first_images(folder: Path, n: int) -> Iterator[np.ndarray]:
-    """Yield the values of the first n images in a folder, (C, H, W) in [0, 255]; it ends at a damaged file."""
-    with suppress(UserError):
-        for path in file_names.list_folder(folder).files[:n]:
-            yield image_files.read_image_file(path, None, [])
-
-
-def _extreme_ratio(pixels: np.ndarray) -> float:
-    """Return the part of an image that is nearly black or nearly white; 0 if it has only one of the two."""
-    black, white = np.mean(pixels <= EXTREME_LEVELS), np.mean(pixels >= 255 - EXTREME_LEVELS)
-    return float(black + white) if black and white else 0.0
+        Raises:
+            UserError: if two folders beside each other differ only in upper and lower case.
+        """
+        keys: dict[str, dict[Path, str]] = {}
+        for holder, part in self._class_holders(folder).items():
+            for path in file_names.subfolders(holder).values() if holder.is_dir() else ():
+                others = keys.setdefault(class_key(path.name), {})
+                if same := next((other for other in others if other.parent == holder), None):
+                    raise UserError(
+                        f"{holder}: the folders {same.name} and {path.name} differ only in upper and lower case; "
+                        "expected one folder for each class; move the images of the same class into one folder, or "
+                        "list the images in a table (data.datalist) with the columns site, image and class"
+                    )
+                others[path] = part
+        return keys
 
 
 def _image_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
@@ -300,9 +276,14 @@ def _image_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
         if path.name[0] == "." or (path.name.lower().endswith(file_names.NON_IMAGE_SUFFIXES) and path.is_file()):
             continue
         if path.is_dir() or not reading.is_2d_image_file(path):
-            kind = "a folder" if path.is_dir() else "not a 2-D image file"
-            expected = ", ".join(image_files.SUFFIXES)
-            problems.append(f"{path}: this is {kind}; expected files of the types {expected}; move or convert it")
+            problems.append(
+                f"{path}: this is a folder in the folder of a class; expected image files; if it is the folder of a "
+                "patient or of a kind of this class, list all images in a table (data.datalist) with the columns site, "
+                "patient, image and class; if not, move its images into the folder of the class"
+                if path.is_dir() else
+                f"{path}: this is not a 2-D image file; expected files of the types {', '.join(image_files.SUFFIXES)}; "
+                "move or convert it"
+            )
         elif path.stem in by_stem:
             other = by_stem[path.stem].name
             problems.append(f"{path}: another image has the same name: {other}; remove or rename one of them")

@@ -17,6 +17,7 @@ from typing import Any
 
 from medfed.core import registry
 from medfed.core.errors import UserError
+from medfed.core.files import read_bounded, read_text
 from medfed.datasets import dicom, dicom_files, file_names
 from medfed.datasets.case import Case
 from medfed.datasets.file_names import stem_of
@@ -24,11 +25,12 @@ from medfed.datasets.pairing import Found
 
 COLUMNS = ("site", "patient", "image", "mask", "class", "split")
 MSD_LIST = "dataset.json"
-SUFFIXES = (".csv", ".json")
+SUFFIXES = (".csv", ".tsv", ".json")
 _PARTS = {
     "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
     "test": "test", "testing": "test", "": "",
 }  # fmt: skip
+MAX_BYTES = 100_000_000  # of a datalist; 455,954 images need 60 MB
 MAX_LISTED = 3  # files or rows of one kind that an error message names
 
 
@@ -58,11 +60,12 @@ def read_datalist(path: Path) -> tuple[Row, ...]:
     """Read a datalist.
 
     A CSV file has a header with the columns site, image, and mask or class; the columns patient and split are optional.
-    Columns are separated by commas, semicolons or tabs. A JSON file is a list of objects with the same keys. Paths are
+    Columns are separated by commas, semicolons or tabs; a TSV file is the same. Text is in UTF-8, or in UTF-16 as Excel
+    writes "Unicode text". A JSON file is a list of objects with the same keys. Paths are
     relative to the folder of the datalist. Other columns are not read.
 
     Args:
-        path: a file that ends with .csv or .json.
+        path: a file that ends with .csv, .tsv or .json.
 
     Raises:
         UserError: if the file is missing or damaged, lacks a column, or if a row lacks a value.
@@ -109,9 +112,26 @@ def tables(folder: Path) -> dict[str, set[str]]:
         if path.suffix.lower() in SUFFIXES and path.is_file() and path.name != MSD_LIST:
             try:
                 found[path.name] = set(_columns(path, _records(path)))
-            except (OSError, UserError):  # another kind of file
+            except OSError:
                 continue
+            except UserError:  # another kind of file, or a table in another encoding, whose header has no accents
+                header = path.read_bytes().partition(b"\n")[0].decode("utf-8", "replace") + "\n-"
+                found[path.name] = set() if path.suffix.lower() == ".json" else \
+                    set(_columns(path, _csv_records(header)))
     return found
+
+
+def table_of_classes(folder: Path) -> str:
+    """Return what to do with a table in the folder of a site that names the class of each image, as a clause; or "".
+
+    Args:
+        folder: the folder of a site, which holds images without masks.
+    """
+    names = [name for name, columns in tables(folder).items() if columns & {"class", "label", "diagnosis", "target"}]
+    if not names:
+        return ""
+    return (f"; if {names[0]} names the class of each image, write one table for all sites, beside their folders, with "
+            "the columns site, image and class (data.datalist)")  # fmt: skip
 
 
 def site_cases(
@@ -140,7 +160,7 @@ def site_cases(
         if stems[name] > 1:
             name = str(PurePosixPath(row.image.relative_to(path.parent) if row.image.is_relative_to(path.parent)
                                      else row.image).with_name(name))  # fmt: skip
-        usable = _exists(row.image) and (row.class_name in classes if classes else row.mask and row.mask.is_file())
+        usable = _exists(row.image) and (row.class_name in classes if classes else row.mask and _exists(row.mask))
         label = classes.index(row.class_name) if classes and usable else None
         if usable:
             mask = None if classes else row.mask
@@ -165,10 +185,10 @@ def read_msd(folder: Path, ignored_names: Sequence[str] = ()) -> Found | None:
     """
     path = folder / MSD_LIST
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = json.loads(read_text(path, MAX_BYTES))
         listed = [(_in_folder(folder, entry["image"]), _in_folder(folder, entry["label"]))
                   for entry in content["training"]]  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # a path that is no text
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # a path that is no text
         return None
     if not any(image.is_file() for image, _ in listed):
         return None
@@ -225,19 +245,39 @@ def _read_version(path: Path, changed_ns: int) -> tuple[Row, ...]:
 
 def _records(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the rows of a CSV file or the objects of a JSON file, each with its place in the file."""
+    text = _decoded(path)
     try:
-        text = path.read_text(encoding="utf-8-sig")
         if path.suffix.lower() != ".json":
             return _csv_records(text)
         content = json.loads(text)
-    except (UnicodeDecodeError, ValueError) as error:
-        raise UserError(f"{path}: not a JSON or CSV file in UTF-8 ({error}); expected a datalist") from None
+    except RecursionError:
+        raise UserError(f"{path}: the lists are nested too deeply to be read; expected a list of objects") from None
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"{path}: not a JSON or CSV file ({error}); expected a datalist") from None
     if isinstance(content, dict) and isinstance(content.get("training"), list):
         content = [{"mask": entry.get("label"), **entry} if isinstance(entry, dict) else entry
                    for entry in content["training"]]  # fmt: skip
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
         raise UserError(f"{path}: expected a list of objects such as {{\"site\": ..., \"image\": ..., \"mask\": ...}}")
     return [(f"entry {index}", entry) for index, entry in enumerate(content, 1)]
+
+
+def _decoded(path: Path) -> str:
+    """Return the text of a table in UTF-8, or in UTF-16 if it begins with the mark of this encoding.
+
+    Raises:
+        UserError: if the table has another encoding, such as that of an older Excel; accents in it would be guessed.
+    """
+    content = read_bounded(path, MAX_BYTES)
+    try:
+        return content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(
+            f"{path}: line {line} is not in the encoding UTF-8 (byte 0x{content[error.start]:02x}, an accent in an "
+            "older encoding such as Windows-1252); expected a table in UTF-8; save it again: in Excel with 'Save as', "
+            "file type 'CSV UTF-8', in LibreOffice with 'Edit filter settings', character set 'Unicode (UTF-8)'"
+        ) from None
 
 
 def _csv_records(text: str) -> list[tuple[str, Mapping[str, Any]]]:
@@ -273,7 +313,10 @@ def _row(path: Path, place: str, record: Mapping[str, Any]) -> Row:
 
 def _exists(path: Path) -> bool:
     """Return whether a file of an image exists, or a folder with DICOM images."""
-    return path.is_file() or (path.is_dir() and dicom_files.holds_dicom(path))
+    try:
+        return path.is_file() or (path.is_dir() and dicom_files.holds_dicom(path))
+    except OSError:  # such as a name of more than 255 bytes
+        return False
 
 
 def _row_problems(path: Path, site: str, rows: Sequence[Row], classes: Sequence[str] | None) -> list[str]:

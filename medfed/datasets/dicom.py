@@ -28,6 +28,7 @@ DIRECTION_TOLERANCE = 1e-3  # of each direction cosine, and of the pixel spacing
 MAX_SHEAR = 0.5  # shift of the last slice along its plane in pixels; more is a scanner with a tilted gantry
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _ENHANCED = tuple(f"1.2.840.10008.5.1.4.1.1.{end}" for end in ("2.1", "4.1", "4.3", "4.4", "117.1", "128.1", "130"))
+_DEFLATED = b"1.2.840.10008.1.2.1.99"  # the transfer syntax, in the first group of elements
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,12 @@ def header(path: Path) -> Header:
 def _header(path: Path, _changed_ns: int) -> Header:
     import SimpleITK as sitk  # slow to import, and rarely needed
 
+    with open(path, "rb") as file:
+        if _DEFLATED in file.read(2048):
+            raise UserError(
+                f"{path}: this DICOM file is compressed as a whole (deflated), so its size is known only after "
+                "decompressing it; expected another transfer syntax; convert it, for example with dcmconv +te"
+            )
     reader = sitk.ImageFileReader()
     reader.SetImageIO("GDCMImageIO")
     reader.SetFileName(str(path))

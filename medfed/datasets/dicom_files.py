@@ -6,12 +6,13 @@ DICOM files have any name: `IM0001.dcm`, `IM-0001-0001`, `I10`, or the object's 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from medfed.datasets.file_names import NON_IMAGE_SUFFIXES, is_ignored
+from medfed.datasets.file_names import NON_IMAGE_SUFFIXES, is_ignored, leads_back, per_version
 from medfed.datasets.reading import suffix
 
 Kind = Literal["image", "segmentation", "other"]
@@ -55,7 +56,9 @@ def sop_class(path: Path) -> str | None:
         path: an existing file.
     """
     try:
-        return _sop_class(path, path.stat().st_mtime_ns)
+        status = path.stat()
+        # To open a pipe would wait for another program to write to it.
+        return _sop_class(path, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
     except OSError:
         return None
 
@@ -92,19 +95,22 @@ def all_files(folder: Path, ignored_names: Sequence[str] = ()) -> Iterator[Path]
 
 
 def _walk(folder: Path, ignored_names: Sequence[str], depth: int) -> Iterator[Path]:
-    folders = []
-    with os.scandir(folder) as content:
-        entries = sorted(content, key=lambda entry: entry.name)
-    for entry in entries:
-        path = Path(entry.path)
-        if is_ignored(path, ignored_names):
-            continue
-        if entry.is_dir():
-            folders.append(path)
-        else:
-            yield path
+    files, folders = per_version(_files_and_folders, folder, tuple(ignored_names))
+    yield from files
     for path in folders if depth else ():
         yield from _walk(path, ignored_names, depth - 1)
+
+
+@lru_cache(maxsize=1 << 12)
+def _files_and_folders(
+    folder: Path, _changed_ns: int, ignored_names: tuple[str, ...]
+) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """Return the files and the folders directly in a folder, each in the order of their names."""
+    with os.scandir(folder) as content:
+        paths = [Path(entry.path) for entry in sorted(content, key=lambda entry: entry.name)]
+    paths = [path for path in paths if not is_ignored(path, ignored_names)]
+    folders = {path: leads_back(path) for path in paths if path.is_dir()}  # a link that leads to itself is a file
+    return tuple(path for path in paths if path not in folders), tuple(path for path in folders if not folders[path])
 
 
 @lru_cache(maxsize=1 << 18)

@@ -14,8 +14,9 @@ from medfed.datasets.dicom_files import MAX_DEPTH, STRUCTURE_SET, SUFFIXES, file
 from medfed.datasets.file_names import is_ignored, list_folder, stem_of
 from medfed.datasets.name_pairs import mask_base
 from medfed.datasets.pairing import Found, NameSettings, case_name, pair_files
+from medfed.datasets.part_names import is_part
 from medfed.datasets.reading import suffix
-from medfed.datasets.site_search import MASK_FOLDERS, PARTS, find_pairs, find_roles
+from medfed.datasets.site_search import MASK_FOLDERS, find_pairs, find_roles
 from medfed.datasets.volumes import SUFFIXES as VOLUME_SUFFIXES
 
 
@@ -82,7 +83,7 @@ def find_dicom_pairs(folder: Path, names: NameSettings) -> Found:
                 f"folder is a case, give the folder {folder.parent.parent} instead"
             ])  # fmt: skip
     for name in found.pairs:
-        folders = [part for part in name.split("/") if part.casefold() not in PARTS]
+        folders = [part for part in name.split("/") if not is_part(part)]
         found.patients[name] = folders[0] if folders else name
     return found
 
@@ -110,7 +111,7 @@ def pair_dicom_folders(images: Path, masks: Path, names: NameSettings) -> Found:
     for inner in mask_content.folders:
         if path := _mask_of(inner, names, problems):
             masks_by_name[inner.folder.name] = path
-    return pair_files(images_by_name, masks_by_name, problems, images, masks, suggest_keys=True)
+    return pair_files(images_by_name, masks_by_name, problems, images, masks, names)
 
 
 def _read_content(folder: Path, names: NameSettings, depth: int) -> Content:
@@ -169,6 +170,7 @@ def _find_cases(content: Content, site: Path, names: NameSettings, is_site: bool
     for inner in content.folders:
         result = _find_cases(inner, site, names)
         found.pairs |= result.pairs
+        found.more_masks |= result.more_masks
         found.problems += result.problems
     found.problems += [
         f"{path}: this file lies beside the folders of the cases; expected a mask in the folder of its case; move it, "
@@ -198,7 +200,7 @@ def _plain_case(content: Content, name: str, names: NameSettings) -> Found:
     """Find the pairs of a folder without DICOM files as in other sites, with the folder's name before their names."""
     inner = find_pairs(content.folder, names, depth=1)
     if len(inner.pairs) == 1 and not inner.problems:
-        return Found({name: next(iter(inner.pairs.values()))})
+        return inner.only_case(name)
     found = Found()
     found.add(name, inner)
     return found
@@ -208,7 +210,7 @@ def _pair_beside(content: Content, images: Sequence[Content], names: NameSetting
     """Pair folders of slices with files that lie beside these folders, by their names."""
     by_name = {inner.folder.name: folder for inner in images if (folder := inner.image_folder())}
     masks = _masks_by_name(content.masks, names.mask_name)
-    return pair_files(by_name, masks, [], content.folder, content.folder, suggest_keys=True)
+    return pair_files(by_name, masks, [], content.folder, content.folder, names)
 
 
 def _masks_by_name(files: Sequence[Path], pattern: str | None) -> dict[str, Path]:

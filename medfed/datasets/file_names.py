@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import re
+import time
 import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from medfed.core.errors import UserError
 from medfed.datasets.reading import SUFFIXES, suffix
 
 # Files with these suffixes may lie in an image folder; they are not read.
+_ESCAPE_OR_SET = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # such as \d or [a-z]
+_REPEAT = re.compile(r"[*+]|\{\d*,\}")  # without a limit
+SETTLED_NS = 2_000_000_000  # file systems store times of change with up to two seconds
+MAX_DEPTH = 100  # parts of the path of a folder
 NON_IMAGE_SUFFIXES = (
     ".raw", ".zraw", ".txt", ".csv", ".tsv", ".json", ".yaml", ".md", ".xml", ".pdf", ".db", ".ini",
 )  # fmt: skip
@@ -83,6 +90,28 @@ def is_ignored(path: Path, patterns: Sequence[str] = ()) -> bool:
     )
 
 
+def leads_back(path: Path) -> bool:
+    """Return whether a folder is a symbolic link to one of the folders in which it lies, so that a search never ends.
+
+    Args:
+        path: an existing folder.
+    """
+    return path.is_symlink() and path.resolve() in {folder.resolve() for folder in path.absolute().parents}
+
+
+def check_depth(folder: Path) -> None:
+    """Check that a folder does not lie inside very many other folders.
+
+    Raises:
+        UserError: if its path has more than `MAX_DEPTH` parts.
+    """
+    if len(folder.parts) > MAX_DEPTH:
+        raise UserError(
+            f"{Path(*folder.parts[:8])}: folders lie inside each other in it, {MAX_DEPTH} or more; expected a folder "
+            "for each site; remove or move the inner folders"
+        )
+
+
 def list_folder(folder: Path, ignored_names: Sequence[str] = ()) -> Listing:
     """List the image files and the folders in a folder.
 
@@ -90,8 +119,32 @@ def list_folder(folder: Path, ignored_names: Sequence[str] = ()) -> Listing:
         folder: an existing folder.
         ignored_names: patterns of names that are left out (`is_ignored`).
     """
-    paths = [path for path in sorted(folder.iterdir()) if not is_ignored(path, ignored_names)]
+    check_depth(folder)
+    return per_version(_list_folder, folder, tuple(ignored_names))
+
+
+def per_version(cached: Any, folder: Path, ignored_names: tuple[str, ...]) -> Any:
+    """Call a cached function of a folder; the result of an earlier call is used only if the folder has not changed.
+
+    Args:
+        cached: function with `lru_cache` of the folder, its time of change, and `ignored_names`.
+        folder: an existing folder.
+        ignored_names: patterns of names that are left out.
+    """
+    changed_ns = folder.stat().st_mtime_ns
+    if time.time_ns() - changed_ns < SETTLED_NS:  # a file that is added now may leave the time of change as it is
+        return cached.__wrapped__(folder, changed_ns, ignored_names)
+    return cached(folder, changed_ns, ignored_names)
+
+
+@lru_cache(maxsize=1 << 12)
+def _list_folder(folder: Path, _changed_ns: int, ignored_names: tuple[str, ...]) -> Listing:
+    """List a folder once per version: the search for sites, images and masks asks about 40 times."""
+    paths = sorted(folder.iterdir(), key=lambda path: path.name)
+    paths = [path for path in paths if not is_ignored(path, ignored_names)]
     folders = {path.name: path for path in paths if path.is_dir()}
+    paths = [path for path in paths if path.name not in folders or not leads_back(path)]
+    folders = {path.name: path for path in paths if path.name in folders}
     files = [path for path in paths if path.name not in folders and not path.name.lower().endswith(NON_IMAGE_SUFFIXES)]
     images = tuple(path for path in files if suffix(path))
     return Listing(folder, images, tuple(path for path in files if not suffix(path)), folders)
@@ -172,7 +225,8 @@ def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Pa
 
 def subfolders(folder: Path) -> dict[str, Path]:
     """Return the folders directly inside a folder, by name, in alphabetical order. Hidden folders are left out."""
-    return {path.name: path for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."}
+    return {path.name: path for path in sorted(folder.iterdir())
+            if path.is_dir() and path.name[0] != "." and not leads_back(path)}  # fmt: skip
 
 
 def check_patient_pattern(pattern: str | None) -> None:
@@ -187,14 +241,37 @@ def check_patient_pattern(pattern: str | None) -> None:
     """
     if pattern is None:
         return
+    shown = pattern if len(pattern) < 200 else f"{pattern[:200]}..."
     try:
         groups = re.compile(pattern).groups
-    except re.error as error:
-        raise ValueError(f"patient_pattern '{pattern}' is not a valid regular expression: {error}") from None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"patient_pattern '{shown}' is not a valid regular expression: {error}") from None
     if groups < 1:
         raise ValueError(
-            f"patient_pattern '{pattern}' has no group; put parentheses around the part that identifies the patient"
+            f"patient_pattern '{shown}' has no group; put parentheses around the part that identifies the patient"
         )
+    if _has_nested_repeat(pattern):
+        raise ValueError(
+            f"patient_pattern '{shown}' has a repeat (* or +) inside a repeat, whose search may take hours; write it "
+            "with one repeat, such as [a-z0-9]+"
+        )
+
+
+def _has_nested_repeat(pattern: str) -> bool:
+    """Return whether a valid regular expression repeats a group without limit that has such a repeat in it."""
+    plain = _ESCAPE_OR_SET.sub("x", pattern)
+    holds_repeat = [False]  # of the whole pattern, then of each open group
+    for place, character in enumerate(plain):
+        if character == "(":
+            holds_repeat.append(False)
+        elif character == ")":
+            inner = holds_repeat.pop()
+            if inner and _REPEAT.match(plain, place + 1):
+                return True
+            holds_repeat[-1] |= inner
+        elif _REPEAT.match(plain, place):
+            holds_repeat[-1] = True
+    return False
 
 
 def extract_patient(name: str, pattern: str | None, path: Path, problems: list[str]) -> str:

@@ -11,6 +11,7 @@ from monai.data import MetaTensor
 from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.core.errors import UserError
 from medfed.datasets import (
+    check_names,
     datalists,
     dicom,
     dicom_files,
@@ -34,9 +35,11 @@ from medfed.datasets.pairing import (
     guess_image_and_mask_names,
     pair_case_folders,
 )
+from medfed.datasets.part_names import is_part
 from medfed.datasets.root_search import find_site_folders, pair_inner_folder
-from medfed.datasets.site_search import PARTS, Roles, find_pairs
+from medfed.datasets.site_search import Roles, find_pairs
 
+_RESAMPLE = ", or set data.resample_masks: true"
 CHANNEL_SAMPLES = 4  # images of each site that are read before the number of channels is decided
 
 
@@ -95,6 +98,8 @@ class Folder(Dataset):
             characters.
         datalist: a CSV or JSON file in `root` that lists the cases, with the columns site, image, mask, and optionally
             patient and split; paths are relative to it. null searches the folders.
+        merge_masks: true joins several masks of an image, such as `a_mask.png` and `a_mask_1.png` with one lesion each:
+            a pixel belongs to a structure if it does so in one of them; false refuses an image with several masks.
         resample_masks: true resamples a mask of another size to the size of its image, by nearest neighbour; false
             refuses such a mask.
         dicom_series: the SeriesDescription of the DICOM series to read, if a case has several. A `*` stands for any
@@ -120,6 +125,7 @@ class Folder(Dataset):
     mask_name: str | None = None
     ignored_names: tuple[str, ...] = ()
     datalist: str | None = None
+    merge_masks: bool = False
     resample_masks: bool = False
     dicom_series: str | None = None
     dicom_salt: str | None = None
@@ -280,8 +286,10 @@ class Folder(Dataset):
             subject = file_names.extract_patient(name, self.patient_pattern, image, found.problems)
             if self.patient_pattern is None and image.is_dir():
                 subject = dicom.patient_id(image, self.ignored_names)
-            cases.append(Case(site, name, image, mask, subject or found.patients.get(name, "")))
-        return self._hide_names(folder, cases), found.problems
+            subject = subject or found.patients.get(name, "")
+            cases.append(Case(site, name, image, mask, subject, more_masks=found.more_masks.get(name, ())))
+        hidden = self._hide_names(folder, cases)
+        return hidden, found.problems + check_names.year_problems(folder, hidden)
 
     def root_warnings(self) -> list[str]:
         """Return warnings about the folder `root`: about folders that may be something else than sites.
@@ -314,13 +322,13 @@ class Folder(Dataset):
         found = self._pairs(self._site_folders()[site])
         folders = sorted({name.partition("/")[0] for name in found.pairs if "/" in name})
         warnings = []
-        if parts := [name for name in folders if name.casefold() in PARTS]:
+        if parts := [name for name in folders if is_part(name)]:
             warnings.append(
                 f"{site}: the folders {' and '.join(parts)} are read together, and medfed splits the patients itself; "
                 "to keep this split, list the images in a datalist with the column split"
             )
         is_dicom = {name: image.is_dir() for name, (image, _) in found.pairs.items()}
-        by_folder = [name for name in found.patients if not (
+        by_folder = [name for name, patient in found.patients.items() if patient in name.split("/")[:-1] and not (
             is_dicom[name] and dicom.patient_id(found.pairs[name][0], self.ignored_names)
         )]  # fmt: skip
         if folders and by_folder and self.patient_pattern is None:
@@ -347,6 +355,18 @@ class Folder(Dataset):
         """Return the field `ignored_names`."""
         return self.ignored_names
 
+    def check_sizes(self, case: Case) -> None:
+        """Compare the sizes of an image and its mask by their headers, unless `resample_masks` accepts other sizes.
+
+        Args:
+            case: a case of this dataset: one image with its mask.
+
+        Raises:
+            UserError: if the sizes differ.
+        """
+        if not self.resample_masks:
+            reading.check_stored_sizes(case.image, case.mask_path, _RESAMPLE)
+
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
         """Check that a mask has the voxel grid of its image. With `resample_masks`, resample a mask of another size.
 
@@ -362,14 +382,12 @@ class Folder(Dataset):
         Raises:
             UserError: if image and mask differ in shape or position and the mask may not or cannot be resampled.
         """
-        if case.image.is_dir():
+        if case.image.is_dir() or not (self.ignore_mask_geometry or reading.is_2d_image_file(case.image)):
             mask = reading.reorder_mask(image, mask, notices)
         if self.resample_masks and image.shape[1:] != mask.shape[1:]:
             mask = reading.resample_mask(case.image, image, case.mask_path, mask)
             notices.append("mask resampled to the size of its image")
-        reading.check_pair(
-            case.image, image, case.mask_path, mask, self.ignore_mask_geometry, ", or set data.resample_masks: true"
-        )
+        reading.check_pair(case.image, image, case.mask_path, mask, self.ignore_mask_geometry, _RESAMPLE)
         return mask
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
@@ -407,18 +425,27 @@ class Folder(Dataset):
         Raises:
             UserError: if the file is missing or damaged, or has values that belong to no structure.
         """
-        if dicom_files.kind_of(case.mask_path) == "segmentation":
+        mask = self._read_mask_file(case, case.mask_path, notices)
+        for path in case.more_masks:
+            more: list[str] = []
+            mask = reading.join_masks(case.mask_path, mask, path, self._read_mask_file(case, path, more))
+            notices += [notice for notice in more if notice not in notices]
+        return mask
+
+    def _read_mask_file(self, case: Case, path: Path, notices: list[str]) -> MetaTensor:
+        """Read one mask file of a case, as `read_mask` does."""
+        if dicom_files.kind_of(path) == "segmentation":
             grid = self._grid(case)
-            return dicom_seg.read_segmentation(case.mask_path, grid, self.structures, self.mask_values, notices)
+            return dicom_seg.read_segmentation(path, grid, self.structures, self.mask_values, notices)
         if self.mask_colours:
-            return self._read_colours(case.mask_path, notices)
+            return self._read_colours(path, notices)
         is_single = len(self.structures) == 1 and not self.mask_values and self.background_value == 0
         mask = reading.read_labels(
-            case.mask_path, notices, self.mask_threshold, is_single, ", or name the colours in data.mask_colours:"
+            path, notices, self.mask_threshold, is_single, ", or name the colours in data.mask_colours:"
         )
         if self.mask_values or len(self.structures) > 1:
             hint = "assign the values to structures with data.mask_values"
-            channels = reading.to_structures(case.mask_path, mask, self._labels(), self.structures, hint)
+            channels = reading.to_structures(path, mask, self._labels(), self.structures, hint)
             notices += nesting.nesting_notices(channels.as_tensor(), self._labels(), self.structures)
             return channels
         others = [value for value in reading.label_values(mask) if value != self.background_value]
@@ -426,12 +453,12 @@ class Folder(Dataset):
             soft = "for soft edges or JPEG files, set data.mask_threshold: 128"
             exact = "assign the values to structures with data.mask_values"
             raise UserError(
-                f"{case.mask}: the mask has the values {reading.format_values(others)}, and the background value "
+                f"{path}: the mask has the values {reading.format_values(others)}, and the background value "
                 f"{self.background_value}; expected exactly one value in addition to the background value; "
                 f"{soft if len(others) > 8 else exact}"
             )
         labels = {self.background_value: (), **dict.fromkeys(others, self.structures)}
-        return reading.to_structures(case.mask_path, mask, labels, self.structures)
+        return reading.to_structures(path, mask, labels, self.structures)
 
     def _read_colours(self, path: Path, notices: list[str]) -> MetaTensor:
         """Read a mask with the setting `mask_colours`."""
@@ -443,7 +470,7 @@ class Folder(Dataset):
     def _names(self) -> NameSettings:
         """Return the settings of the names of folders and files."""
         return NameSettings(
-            self.image_folders, self.mask_folders, self.image_name, self.mask_name, self.ignored_names
+            self.image_folders, self.mask_folders, self.image_name, self.mask_name, self.ignored_names, self.merge_masks
         )
 
     def _has_fixed_names(self) -> bool:

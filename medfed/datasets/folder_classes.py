@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +13,7 @@ from medfed.datasets.base import Dataset
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
 from medfed.datasets.class_folders import _ClassFolders
+from medfed.datasets.class_search import class_key
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ class FolderClasses(_ClassFolders):
         rows = datalists.read_datalist(Path(self.root) / self.datalist)
         sites = self.site_names()
         names = self.class_names or tuple(sorted({row.class_name for row in rows if row.site in sites} - {""}))
+        if same := [pair for pair in combinations(names, 2) if class_key(pair[0]) == class_key(pair[1])]:
+            raise UserError(
+                f"{Path(self.root) / self.datalist}: the column 'class' has the values {' and '.join(same[0])}, which "
+                "differ only in upper and lower case; expected one spelling for each class; write them in the same way"
+            )
         if len(names) < 2:
             raise UserError(
                 f"{Path(self.root) / self.datalist}: the column 'class' has {len(names)} different values; expected at "

@@ -9,10 +9,13 @@ from pathlib import Path
 from medfed.datasets.file_names import Listing, count_images, list_folder, outline_files, stem_of
 from medfed.datasets.name_pairs import mask_base, pair_names, split_names
 from medfed.datasets.pairing import NameSettings
+from medfed.datasets.part_names import is_part
 
 _MASK_WORD = re.compile(r"mask|label|segment|ground.?truth|annot|(?<![a-z])(gt|seg)(?![a-z])", re.IGNORECASE)
 _IMAGE_WORD = re.compile(r"image|img|original|scan|photo|(?<![a-z])raw(?![a-z])", re.IGNORECASE)
-OR_TABLE = "; or list the images with their masks in a table (data.datalist)"
+_DERIVED = re.compile(r"overlay|predict|(?<![a-z])preds?(?![a-z])|preview|thumb|visuali|heat.?map|inference|blend|"
+                      "figure|plot|result|output", re.IGNORECASE)  # fmt: skip
+OR_TABLE = "; or list the images with their masks or classes in a table (data.datalist)"
 
 
 def describe(folders: Mapping[str, Path], names: NameSettings) -> str:
@@ -54,6 +57,8 @@ def which_hold_both(listing: Listing, folders: Sequence[Path], names: NameSettin
 
     images = min(folders, key=rank)
     masks = max((path for path in folders if path != images), key=rank)
+    base = _MASK_WORD.split(masks.name)[0].strip("_-. ").casefold()  # "tumour" for "tumour_masks"
+    images = next((path for path in folders if path != masks and path.name.casefold() == base), images)
     by_name = {path.name: path for path in listing.folders.values() if count_images(path, names.ignored_names)}
     same = " with files of the same names" if share_names(folders) else ""
     examples = " and ".join(f"[{_pattern(path, listing.folder)}]" for path in (images, masks))
@@ -61,6 +66,29 @@ def which_hold_both(listing: Listing, folders: Sequence[Path], names: NameSettin
         f"{listing.folder}: found {describe(by_name, names)}{same}; which holds the images and which the masks? set "
         f"data.image_folders and data.mask_folders, such as {examples}{fixed_names(folders)}; if they are classes, "
         f"use the dataset folder_classes (check it with --dataset folder_classes){OR_TABLE}"
+    )
+
+
+def folder_in_cases(listing: Listing, cases: Sequence[Path], names: NameSettings) -> str:
+    """Return the question whether the only folder inside each of several folders with image files holds the masks.
+
+    Args:
+        listing: the folder that contains them.
+        cases: at least two folders in it that hold image files.
+        names: the names that the user has set.
+
+    Returns:
+        The question; "" if a folder holds no or several other folders with images, or one with another name.
+    """
+    inner = [[name for name, path in list_folder(case, names.ignored_names).folders.items()
+              if count_images(path, names.ignored_names)] for case in cases]  # fmt: skip
+    if len(inner[0]) != 1 or any(folders != inner[0] for folders in inner):
+        return ""
+    image = list_folder(cases[0], names.ignored_names).files[0].name
+    return (
+        f"{listing.folder}: found {describe(listing.folders, names)}, each with image files such as {image} and a "
+        f"folder {inner[0][0]}/; which holds the masks? if it is this folder, set data.mask_folders: "
+        f"[{inner[0][0]}]{OR_TABLE}"
     )
 
 
@@ -94,6 +122,19 @@ def no_masks(images: Listing, masks: Listing) -> str:
         + ("draw the outlines in these files into image files" if documents else "add the masks")
         + ", or set data.mask_folders if another folder holds the masks"
     )
+
+
+def is_derived(name: str) -> bool:
+    """Return whether a folder is called as one of drawings or predictions, which are neither images nor masks."""
+    return bool(_DERIVED.search(name))
+
+
+def leave_out_part(folder: Path) -> str:
+    """Return the setting that leaves out a part such as "test" without masks, as a clause; "" for other folders."""
+    if not is_part(folder.name):
+        return ""
+    return (f"; if its masks are not public, or it is not needed, leave it out with data.ignored_names: "
+            f"[{folder.name}]")  # fmt: skip
 
 
 def share_names(folders: Sequence[Path]) -> bool:
@@ -206,4 +247,4 @@ def _plain(stem: str) -> str:
 def _pattern(folder: Path, parent: Path) -> str:
     """Return the name of a folder for a setting; with a `*` if it starts with the name of the folder of its case."""
     rest = folder.name.removeprefix(parent.name)
-    return f'"*{rest}"' if rest and rest != folder.name else folder.name
+    return f'"*{rest}"' if rest != folder.name and rest[:1] in tuple("_-. ") else folder.name

@@ -20,8 +20,9 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 TWO_COLOURS = "two-colour mask:"  # start of the notice about such a mask
 MAX_COLOURS = 8  # of a mask with one colour for each structure; more mean soft edges, or JPEG
-MAX_PIXELS = 89_478_485  # Pillow's limit against decompression bombs: 1 GB as RGB in float32
-_READ_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError)  # that damaged files raise in Pillow
+MAX_PIXELS = 50_000_000  # 600 MB as RGB in float32; the largest photographs of eyes and skin have 36 million
+MAX_COUNTED_PAGES = 100
+READ_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError)  # that damaged files raise in Pillow
 _ORIENTATION = 0x0112  # EXIF tag
 _RAW_MODE_16_BIT = re.compile(r";16[BLN]$")  # Pillow's raw modes with 16 bits per channel; BMP's BGR;16 is not one
 
@@ -148,6 +149,18 @@ def _check_alpha(path: Path, image: Image.Image) -> None:
         )
 
 
+def stored_size(path: Path) -> tuple[int, int]:
+    """Return the height and width of an image by its header, without the rotation that its EXIF data require.
+
+    Raises:
+        OSError, ValueError: if the header cannot be read.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Image.open(path, formats=FORMATS) as image:
+            return image.height, image.width
+
+
 def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:
     """Find out how many channels are needed to read 2-D image files without loss.
 
@@ -163,7 +176,7 @@ def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:
         can be read.
     """
     has_grey_files = has_colour_files = is_colour = is_grey = False
-    for path in paths:
+    for path in filter(Path.is_file, paths):  # to open a pipe would wait for another program
         try:
             with Image.open(path, formats=FORMATS) as image:
                 if image.mode[0] in ("1", "L", "I", "F") and image.mode != "LAB":
@@ -172,8 +185,10 @@ def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:
                 has_colour_files = True
                 if is_colour:
                     continue
+                if image.width * image.height > MAX_PIXELS:  # reading the file reports it
+                    continue
                 pixels = np.asarray(image.convert("RGB"))
-        except (*_READ_ERRORS, Image.DecompressionBombError):
+        except (*READ_ERRORS, Image.DecompressionBombError):
             continue
         is_colour = not (pixels == pixels[..., :1]).all()
         is_grey |= not is_colour and pixels.min() < pixels.max()
@@ -199,7 +214,7 @@ def _open(path: Path, notices: list[str]) -> Image.Image:
             f"{path}: the content is not a PNG, JPEG, BMP or TIFF image, whatever the file name says; copy the file "
             "again from its source"
         ) from None
-    except _READ_ERRORS as error:
+    except READ_ERRORS as error:
         raise UserError(f"{path}: the file is damaged or incomplete ({error}); copy it again from its source") from None
 
 
@@ -213,13 +228,27 @@ def _check_header(path: Path, image: Image.Image, notices: list[str]) -> None:
         raise UserError(
             f"{path}: the image has {width} x {height} pixels; expected at most {MAX_PIXELS:,}; resize or crop it"
         )
-    if image.format == "TIFF" and (n_pages := getattr(image, "n_frames", 1)) > 1:
-        raise UserError(f"{path}: the file has {n_pages} pages; expected one page; save a stack of slices "
-                        "as NIfTI or MHA")
+    if image.format == "TIFF" and (n_pages := _n_pages(image)) > 1:
+        n_or_more = f"{n_pages} or more" if n_pages == MAX_COUNTED_PAGES else n_pages
+        raise UserError(f"{path}: the file has {n_or_more} pages; expected one page; save a stack of slices as NIfTI "
+                        "or MHA")
     if image.mode in ("RGB", "RGBA") and any(map(_has_16_bit_channels, getattr(image, "tile", ()))):
         notices.append("16-bit colour reduced to 8 bits")
     if image.getexif().get(_ORIENTATION, 1) != 1:  # for a PNG file, this decodes the pixels
         notices.append("rotated as its EXIF data require")
+
+
+def _n_pages(image: Image.Image) -> int:
+    """Return the number of pages of a file, counted up to `MAX_COUNTED_PAGES`; the first page stays open."""
+    n_pages = 1
+    try:
+        while n_pages < MAX_COUNTED_PAGES:
+            image.seek(n_pages)
+            n_pages += 1
+    except EOFError:
+        pass
+    image.seek(0)
+    return n_pages
 
 
 def _has_16_bit_channels(tile: Sequence[Any]) -> bool:

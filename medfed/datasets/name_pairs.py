@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from medfed.datasets.name_statements import contradict, says_more_than_kind, spell_sequences
+from medfed.datasets.name_statements import contradict, differ_in_a_character, says_more_than_kind, spell_sequences
 
 MASK_WORDS = (
     "mask", "masks", "segmentation", "seg", "segs", "label", "labels", "gt", "groundtruth", "ground_truth",
@@ -28,6 +28,7 @@ _SUFFIX = re.compile(rf"(.+?)[_\-. ]+(?:{_WORDS})", re.IGNORECASE)
 _PREFIX = re.compile(rf"(?:{_WORDS})[_\-. ]+(.+)", re.IGNORECASE)
 _NUMBERED_SUFFIX = re.compile(rf"(.+?)[_\-. ]+(?:{_WORDS})[_\-. ]?\d+", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
+_NUMBER_AT_END = re.compile(r"[_\-. ]\D*\d+")
 _TOKEN_START = re.compile(r"(?<=[_\-. ])")
 _CHANNEL = re.compile(r"_\d{4}")  # nnU-Net's ending of an image name: _0000 for the first channel
 _WITH_DIGITS = re.compile(rf"[_\-. ]?t[12]w?|{_CHANNEL.pattern}", re.IGNORECASE)
@@ -147,7 +148,29 @@ def pair_names(images: Collection[str], masks: Collection[str]) -> NamePairs:
     best = max(ways, key=lambda trial: len(trial.image_of))
     if best is not equal and (rivals := _rivals(best, trials)):
         return NamePairs({}, (), rivals)
-    return NamePairs(best.image_of, best.second_masks)
+    return NamePairs(best.image_of, [*best.second_masks, *_numbered_masks(best.image_of, masks)])
+
+
+def belong_to_others(image: str, mask: str) -> bool:
+    """Return whether the names of an image and a mask contradict each other, so that they are of different images.
+
+    In addition to `name_statements.contradict`, single letters count if the mask's name says that it is a mask: then
+    `p0_B_mask` is the mask of `p0_B` and not of `p0_A`. Without such a word, letters may say which file is the mask.
+
+    Args:
+        image, mask: names of the files without their suffixes.
+    """
+    base = mask_base(mask) or numbered_mask_base(mask)
+    return contradict(image, mask) or (base is not None and differ_in_a_character(image, base))
+
+
+def has_equal_names(images: Collection[str], masks: Collection[str]) -> bool:
+    """Return whether a mask has the name of an image, also with a word such as `_mask` or in another case.
+
+    Args:
+        images, masks: names of the files without their suffixes.
+    """
+    return bool(_pair_equal(images, masks).image_of)
 
 
 def are_channels(image: str, other: str) -> bool:
@@ -155,9 +178,27 @@ def are_channels(image: str, other: str) -> bool:
     return _CHANNEL.fullmatch(image[-5:]) is not None and image != other and image[:-5] == other[:-5]
 
 
+def _numbered_masks(image_of: Mapping[str, str], masks: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield masks without an image whose names differ from that of an image's mask in the number at the end only.
+
+    These are `a_2` and `a_lesion2` if `a_1` and `a_lesion1` are the masks of the image `a`.
+
+    Yields:
+        (mask, mask with the other number, image), as in `NamePairs.second_masks`.
+    """
+    by_ending = {
+        (image, _DIGITS.sub("#", mask[len(image) :])): mask for mask, image in image_of.items()
+        if mask.startswith(image) and mask != image
+    }
+    for mask in masks:
+        for image, ending in () if mask in image_of else [(mask[:n], mask[n:]) for n in range(1, len(mask))]:
+            if _NUMBER_AT_END.fullmatch(ending) and (image, _DIGITS.sub("#", ending)) in by_ending:
+                yield mask, by_ending[image, _DIGITS.sub("#", ending)], image
+
+
 def _has_contradiction(trial: _Trial) -> bool:
     """Return whether a way of pairing has paired two names that contradict each other, and is therefore wrong."""
-    return any(contradict(image, mask) for mask, image in trial.image_of.items())
+    return any(belong_to_others(image, mask) for mask, image in trial.image_of.items())
 
 
 def _pair_equal(images: Collection[str], masks: Collection[str]) -> _Trial:
@@ -267,6 +308,11 @@ def _is_safe_alone(rule: _Rule) -> bool:
     return not any(map(_DIGITS.search, parts)) and (not is_cut or _WITH_DIGITS.fullmatch(rule.old) is not None)
 
 
+def _continues(image: str, mask: str) -> bool:
+    """Return whether the name of a mask is that of an image and more after a separator, as `1_reader` for `1`."""
+    return mask.casefold().startswith(image.casefold()) and mask[len(image) : len(image) + 1] in tuple("_-. ")
+
+
 def _rivals(best: _Trial, trials: Sequence[_Trial]) -> list[tuple[str, str, str]]:
     """Return the masks that another rule, which pairs nearly as many names, gives to another image."""
     return [
@@ -275,6 +321,7 @@ def _rivals(best: _Trial, trials: Sequence[_Trial]) -> list[tuple[str, str, str]
         if len(trial.image_of) * 2 > len(best.image_of)
         for mask, image in best.image_of.items()
         if trial.image_of.get(mask, image) != image
+        and (_continues(image, mask) <= _continues(trial.image_of[mask], mask))
     ]
 
 

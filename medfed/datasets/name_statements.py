@@ -13,6 +13,7 @@ from typing import NamedTuple
 _DIGITS = re.compile(r"\d+")
 _WORD_AND_NUMBER = re.compile(r"([^\W\d_]+)[_\-. ]*(\d+)")
 _WORD = re.compile(r"[^\W\d_]+")
+_LETTER = re.compile(r"(?<![^\W_])[a-z](?![^\W_])")
 _WORD_OR_NUMBER = re.compile(r"[^\W_]+")
 _CAPITAL_WITHIN_A_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _NON = re.compile(r"(?<![^\W\d_])non[_\-. ]+(?=contrast)")  # "non-contrast" is one word
@@ -87,6 +88,16 @@ def contradict(image: str, mask: str) -> bool:
     return not all(number in rest for number in fewer)  # `in` goes on where it has stopped: the order must be equal
 
 
+def differ_in_a_character(name: str, other: str) -> bool:
+    """Return whether each of two names has a single letter that the other one lacks, such as `p0_A` and `p0_B`.
+
+    Args:
+        name, other: names of files without their suffixes. Upper and lower case are not distinguished.
+    """
+    first, second = (set(_LETTER.findall(text.casefold())) for text in (name, other))
+    return not (first <= second or second <= first)
+
+
 def says_more_than_kind(text: str) -> bool:
     """Return whether a part of a name says more than the kind of an image: the sequence, side, plane or phase.
 
@@ -94,6 +105,16 @@ def says_more_than_kind(text: str) -> bool:
         text: a part of a file's name, such as "_t1" (False) or "anna_t1" (True), in lower case.
     """
     return any(word not in _MEANINGS for word in _WORD_OR_NUMBER.findall(_SEQUENCE.sub(" ", text)))
+
+
+def topic_of(name: str) -> str:
+    """Return what a name is about if it says nothing else, such as "side" for "left" and "finding" for "benign"; or "".
+
+    Args:
+        name: name of a folder.
+    """
+    topics = _statements(name).meanings.keys()
+    return "" if len(topics) != 1 or says_more_than_kind(name.casefold()) else next(iter(topics))
 
 
 def spell_sequences(name: str) -> str:

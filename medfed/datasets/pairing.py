@@ -8,14 +8,13 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.datasets import file_names, pairing_messages
-from medfed.datasets.file_names import composed, stem_of
-from medfed.datasets.name_pairs import pair_names, split_names
-from medfed.datasets.name_statements import contradict
+from medfed.datasets.file_names import Listing, composed, stem_of
+from medfed.datasets.name_pairs import belong_to_others, has_equal_names, pair_names, split_names
 from medfed.datasets.reading import suffix
 
 Problems = list[str]  # one sentence each
 MASK_NAMES = ("segmentation", "mask", "seg", "label", "labels")  # usual names of the mask in a case folder, lower case
-_IMAGE_NAMES = ("t2", "t2w", "image", "img")  # usual names of the image in a case folder, lower case
+SLICER_ENDING = ".seg"  # of the name of a segmentation that 3D Slicer writes, as in Segmentation.seg.nrrd
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,7 @@ class NameSettings:
         image_name, mask_name: names of the image files and the mask files. A `*` stands for the name of the case. None
             finds the names out.
         ignored_names: patterns of the names of files and folders that are not read.
+        merge_masks: whether all masks of an image are joined.
     """
 
     image_folders: tuple[str, ...] = ()
@@ -34,6 +34,7 @@ class NameSettings:
     image_name: str | None = None
     mask_name: str | None = None
     ignored_names: tuple[str, ...] = ()
+    merge_masks: bool = False
 
 
 @dataclass
@@ -44,11 +45,19 @@ class Found:
         pairs: (image, mask) by the name of the case, which is the name of the image without its suffix.
         problems: one sentence for each file that has no counterpart, exists twice or has an unsupported format.
         patients: identifier of the patient by the name of the case, where the folder of the case says it.
+        more_masks: further masks of the image by the name of the case, with `NameSettings.merge_masks`.
     """
 
     pairs: dict[str, tuple[Path, Path]] = field(default_factory=dict)
     problems: Problems = field(default_factory=list)
     patients: dict[str, str] = field(default_factory=dict)
+    more_masks: dict[str, tuple[Path, ...]] = field(default_factory=dict)
+
+    def only_case(self, name: str) -> Found:
+        """Return the only pair under another name, that of the folder of the case."""
+        (pair,) = self.pairs.values()
+        more_masks = next(iter(self.more_masks.values()), ())
+        return Found({name: pair}, more_masks={name: more_masks} if more_masks else {})
 
     def add(self, name: str, inner: Found) -> None:
         """Add the pairs of an inner folder; the name of this folder comes before the names of its cases."""
@@ -56,6 +65,7 @@ class Found:
             self.pairs[f"{name}/{case}"] = pair
         self.problems += inner.problems
         self.patients.update({f"{name}/{case}": patient for case, patient in inner.patients.items()})
+        self.more_masks.update({f"{name}/{case}": masks for case, masks in inner.more_masks.items()})
 
 
 def pair_two_folders(
@@ -81,9 +91,9 @@ def pair_two_folders(
         files, duplicates = _by_name(listing.files, pattern)
         by_name.append(files)
         problems += [*file_names.unsupported_problems(listing, suggest_keys), *duplicates]
-    if is_case and not problems and (found := _pair_only_case(by_name[0], by_name[1])):
+    if is_case and not problems and (found := _pair_only_case(by_name[0], by_name[1], names)):
         return found
-    return pair_files(by_name[0], by_name[1], problems, images, masks, suggest_keys)
+    return pair_files(by_name[0], by_name[1], problems, images, masks, names if suggest_keys else None)
 
 
 def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False) -> Found:
@@ -96,7 +106,7 @@ def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False)
         folder: folder of the images and masks.
         names: the patterns of the file names.
         is_case: whether the folder may belong to a single case. If it does, its only image and its only mask need no
-            similar names, but their names must not contradict each other (`name_statements.contradict`).
+            similar names, but their names must not contradict each other (`name_pairs.belong_to_others`).
     """
     listing = file_names.list_folder(folder, names.ignored_names)
     images, masks = _split_files(listing.files, names)
@@ -105,11 +115,43 @@ def pair_in_one_folder(folder: Path, names: NameSettings, is_case: bool = False)
     images_by_name, problems = _by_name(images, names.image_name)
     masks_by_name, mask_problems = _by_name(masks, names.mask_name)
     problems = [*file_names.unsupported_problems(listing, True), *problems, *mask_problems]
-    if is_case and not problems and (found := _pair_only_case(images_by_name, masks_by_name)):
+    if is_case and not problems and (found := _pair_only_case(images_by_name, masks_by_name, names)):
         return found
     if len(images_by_name) > 1 and not masks_by_name and not problems:
         return Found({}, [pairing_messages.no_mask_word(folder, images_by_name)])
-    return pair_files(images_by_name, masks_by_name, problems, folder, folder, suggest_keys=True)
+    return pair_files(images_by_name, masks_by_name, problems, folder, folder, names)
+
+
+def folders_of_masks(images: Listing, masks: Listing, names: NameSettings) -> Found | None:
+    """Pair images with folders of masks of the same names: `images/a.png` with `masks/a/1.png` and `masks/a/2.png`.
+
+    Args:
+        images: content of the folder of images.
+        masks: content of the folder of masks.
+        names: the names that the user has set. With `merge_masks`, an image may have several masks.
+
+    Returns:
+        The pairs and the problems; None if less than half of the images have such a folder.
+    """
+    stems = {stem_of(path): path for path in images.files}
+    folders = {composed(name): path for name, path in masks.folders.items()}
+    if masks.files or 2 * len(stems.keys() & folders.keys()) < max(len(stems), 1):
+        return None
+    files = {name: file_names.list_folder(path, names.ignored_names).files for name, path in folders.items()}
+    if not names.merge_masks and any(len(paths) > 1 for paths in files.values()):
+        name = max(files, key=lambda name: len(files[name]))
+        return Found({}, [pairing_messages.several_in_folder(masks.folder, name, len(files[name]))])
+    found = Found(problems=file_names.unsupported_problems(images, suggest_keys=True))
+    for name, path in stems.items():
+        if first := files.get(name, ())[:1]:
+            found.pairs[name], found.more_masks[name] = (path, first[0]), files[name][1:]
+        else:
+            found.problems.append(pairing_messages.no_mask(path, [], suggest_keys=True))
+    found.problems += [
+        f"{folders[name]}: there is no image {name} in {images.folder}; add it, or remove this folder"
+        for name in files if name not in stems
+    ]
+    return found
 
 
 def find_case_files(
@@ -184,9 +226,9 @@ def guess_image_and_mask_names(folder: Path) -> tuple[str, str] | None:
     """
     endings = {path.name: suffix(path) for path in sorted(folder.iterdir()) if path.is_file()}
     stems = [name.removesuffix(ending) for name, ending in endings.items() if ending and name.endswith(ending)]
-    masks = [stem for stem in stems if stem.lower() in MASK_NAMES]
+    masks = [stem for stem in stems if stem.lower().removesuffix(SLICER_ENDING) in MASK_NAMES]
     others = [stem for stem in stems if stem not in masks]
-    images = [stem for stem in others if stem.lower() in _IMAGE_NAMES] or others
+    images = [stem for stem in others if stem.lower() in pairing_messages.USUAL_IMAGE_NAMES] or others
     return (images[0], masks[0]) if len(masks) == 1 and len(images) == 1 else None
 
 
@@ -260,25 +302,29 @@ def _by_name(paths: Sequence[Path], pattern: str | None) -> tuple[dict[str, Path
     return by_name, problems
 
 
-def _pair_only_case(images: Mapping[str, Path], masks: Mapping[str, Path]) -> Found | None:
+def _pair_only_case(images: Mapping[str, Path], masks: Mapping[str, Path], names: NameSettings) -> Found | None:
     """Pair the only image and the only mask of a case, whatever their names; None for other numbers of files.
 
-    Several masks of a single image are a problem, because it is not known what each of them shows.
+    Several masks of a single image are a problem, because it is not known what each of them shows, unless the user has
+    set that all are joined.
     """
     if len(images) != 1 or not masks:
         return None
     (name, image), = images.items()
     if len(masks) == 1:
         (mask_name, mask), = masks.items()
-        return None if contradict(name, mask_name) else Found({name: (image, mask)})
-    if pair_names(images, masks).image_of:
+        return None if belong_to_others(name, mask_name) else Found({name: (image, mask)})
+    if has_equal_names(images, masks):
         return None
+    if names.merge_masks:
+        first, *others = masks.values()
+        return Found({name: (image, first)}, more_masks={name: tuple(others)})
     return Found({}, [pairing_messages.several_masks(image, list(masks.values()))])
 
 
 def pair_files(
     images: Mapping[str, Path], masks: Mapping[str, Path], problems: Problems, image_folder: Path, mask_folder: Path,
-    suggest_keys: bool,
+    names: NameSettings | None,
 ) -> Found:
     """Pair images and masks by their names; every file without a counterpart gives a problem.
 
@@ -286,26 +332,36 @@ def pair_files(
         images, masks: the files, or folders of DICOM slices, by the names of their cases.
         problems: problems that were found before; they come first in the result.
         image_folder, mask_folder: the folders that hold them, for the sentences about them.
-        suggest_keys: whether the sentences may recommend settings.
+        names: the names that the user has set. None recommends no setting.
     """
     result = pair_names(images, masks)
     if result.rivals:
         return Found({}, [*problems, pairing_messages.rivals(result.rivals, images, masks)])
-    if images and masks and not result.image_of and suggest_keys:
+    if images and masks and not result.image_of and names:
         return Found({}, [*problems, pairing_messages.no_pair(images, masks, image_folder, mask_folder)])
-    leave_out = ", or leave it out with data.ignored_names" if suggest_keys else ""
-    second = {mask for masks_of_one in result.second_masks for mask in masks_of_one[:2]}
-    mask_of = {image: mask for mask, image in result.image_of.items()}
+    several: dict[str, set[str]] = {}
+    for *both, image in result.second_masks:
+        several.setdefault(image, set()).update(both)
+    is_second = {mask for group in several.values() for mask in group}
+    first_mask = {image: mask for mask, image in result.image_of.items()}
+    more_masks: dict[str, tuple[Path, ...]] = {}
+    if names and names.merge_masks:
+        for image, group in several.items():
+            first, *others = sorted(group)
+            first_mask[image], more_masks[image] = first, tuple(masks[mask] for mask in others)
+    else:
+        problems = problems + [
+            pairing_messages.second_mask(masks[mask], masks[other], image, suggest_keys=names is not None)
+            for mask, other, image in result.second_masks
+        ]
     problems = problems + [
-        f"{masks[mask]}: is a second mask of the image {image}; {masks[other].name} is also one; remove one of them"
-        + leave_out for mask, other, image in result.second_masks
-    ]  # fmt: skip
-    problems += [
-        f"{path}: this image has no mask; add the mask, or remove the image{leave_out}"
-        for name, path in images.items() if name not in mask_of
+        pairing_messages.no_mask(path, [images[other] for other in first_mask], suggest_keys=names is not None)
+        for name, path in images.items() if name not in first_mask
     ]
+    leave_out = ", or leave it out with data.ignored_names" if names else ""
     problems += [
         f"{path}: this mask has no image; add the image, or remove the mask{leave_out}"
-        for name, path in masks.items() if name not in result.image_of and name not in second
+        for name, path in masks.items() if name not in result.image_of and name not in is_second
     ]
-    return Found({name: (path, masks[mask_of[name]]) for name, path in images.items() if name in mask_of}, problems)
+    pairs = {name: (path, masks[first_mask[name]]) for name, path in images.items() if name in first_mask}
+    return Found(pairs, problems, more_masks=more_masks)

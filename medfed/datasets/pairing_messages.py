@@ -10,6 +10,9 @@ from medfed.datasets.file_names import stem_of
 from medfed.datasets.name_pairs import are_channels
 from medfed.datasets.reading import suffix
 
+USUAL_IMAGE_NAMES = ("t2", "t2w", "image", "img")  # of the image in the folder of a case, lower case
+_SEPARATORS = "_-. "
+
 
 def several_masks(image: Path, masks: Sequence[Path]) -> str:
     """Return the problem that the only image of a case has several masks, none of which has its name.
@@ -21,9 +24,71 @@ def several_masks(image: Path, masks: Sequence[Path]) -> str:
     others = ", ".join(f"'{path.name}'" for path in masks[1:3])
     return (
         f"{image}: this image has {len(masks)} masks, such as {masks[0].name} and {masks[1].name}; expected one mask "
-        "for each image; if they show several structures, merge them into one file with the values 1, 2, ... "
+        "for each image; if all show the same structure, such as lesions, set data.merge_masks: true to join them; if "
+        "they show several structures, merge them into one file with the values 1, 2, ... "
         f"(data.mask_values); if not, leave out all but one with data.ignored_names, such as [{others}]"
     )
+
+
+def several_in_folder(masks: Path, name: str, n_masks: int) -> str:
+    """Return the problem that images have a folder with several masks each.
+
+    Args:
+        masks: the folder that holds these folders.
+        name: name of an image and of its folder.
+        n_masks: number of masks in this folder.
+    """
+    return (
+        f"{masks}: it holds a folder of masks for each image, such as {name}/ with {n_masks} masks; expected one mask "
+        "for each image; if they show several structures, merge them into one file with the values 1, 2, ... "
+        "(data.mask_values); if all show the same structure, such as lesions or cells, set data.merge_masks: true to "
+        "join them"
+    )
+
+
+def second_mask(mask: Path, other: Path, image: str, suggest_keys: bool) -> str:
+    """Return the problem that an image has two masks.
+
+    Args:
+        mask, other: the two masks.
+        image: name of the image.
+        suggest_keys: whether the sentence may recommend settings.
+    """
+    found = f"{mask}: is a second mask of the image {image}; {other.name} is also one; "
+    if not suggest_keys:
+        return found + "remove one of them"
+    return (
+        found + "if both show the same structure, such as two lesions, set data.merge_masks: true to join the masks of "
+        "an image; if they show several structures, merge them into one file with the values 1, 2, ... "
+        "(data.mask_values); if only one of them counts, remove the other, or leave out such files with "
+        f"data.ignored_names: ['{_pattern_of(mask, image)}']"
+    )
+
+
+def no_mask(image: Path, others: Sequence[Path], suggest_keys: bool) -> str:
+    """Return the problem that an image has no mask.
+
+    Args:
+        image: the image.
+        others: images with a mask. If the image has the name of one of them and a further word, such as `a_overlay`
+            beside `a`, the sentence says how all such files are left out.
+        suggest_keys: whether the sentence may recommend settings.
+    """
+    stem = stem_of(image)
+    bases = [stem_of(path) for path in others]
+    endings = [stem[len(base) :] for base in bases if stem.startswith(base) and stem[len(base)] in _SEPARATORS]
+    text = f"{image}: this image has no mask; add the mask, or remove the image"
+    if not suggest_keys:
+        return text
+    if endings:
+        return f"{text}, or leave out such files with data.ignored_names: ['*{min(endings, key=len)}.*']"
+    return text + ", or leave it out with data.ignored_names"
+
+
+def _pattern_of(mask: Path, image: str) -> str:
+    """Return the pattern of the names of masks that are called as this one: "*_mask_1.*"; its name if there is none."""
+    stem = stem_of(mask)
+    return f"*{stem[len(image) :]}.*" if stem.startswith(image) and len(stem) > len(image) else mask.name
 
 
 def no_pair(images: Mapping[str, Path], masks: Mapping[str, Path], image_folder: Path, mask_folder: Path) -> str:
@@ -33,12 +98,40 @@ def no_pair(images: Mapping[str, Path], masks: Mapping[str, Path], image_folder:
         images, masks: the files by the names of their cases.
         image_folder, mask_folder: the folders of the files.
     """
-    image, mask = (next(iter(group.values())).name for group in (images, masks))
-    return (
-        f"{image_folder}: none of the {len(images)} images (such as {image}) has a name that belongs to one of the "
-        f"{len(masks)} masks (such as {mask}) in {mask_folder}; set data.image_name and data.mask_name, such as '*_T2' "
-        "and '*_seg', or write the pairs into a table (data.datalist)"
+    image, mask = (next(iter(group.values())) for group in (images, masks))
+    text = (
+        f"{image_folder}: none of the {len(images)} images (such as {image.name}) has a name that belongs to one of "
+        f"the {len(masks)} masks (such as {mask.name}) in {mask_folder}; "
     )
+    if image_folder == mask_folder and len(masks) == 1 and (both := _names_in_cases(list(images.values()), mask)):
+        return text + (f"if each folder is a case, set data.image_name: {both[0]} and data.mask_name: {both[1]}, or "
+                       "write the pairs into a table (data.datalist)")  # fmt: skip
+    first, second = stem_of(image), stem_of(mask)
+    start = _common(first, second)
+    if any(map(str.isalnum, first[:start])):
+        return text + (
+            f"if {image.name} belongs to {mask.name}, set data.image_name: '*{first[start:]}' and data.mask_name: "
+            f"'*{second[start:]}', or write the pairs into a table (data.datalist)"
+        )
+    return text + (
+        "set data.image_name and data.mask_name, such as '*_T2' and '*_seg', or write the pairs into a table "
+        "(data.datalist)"
+    )
+
+
+def _names_in_cases(images: Sequence[Path], mask: Path) -> tuple[str, str] | None:
+    """Return the names of the image and the mask that a folder and all folders beside it have; None if there are none.
+
+    Args:
+        images: the images in the folder of a case; the first is preferred, or one that is called T2 or image.
+        mask: a mask in this folder.
+    """
+    others = [file_names.list_folder(path).files for path in mask.parent.parent.iterdir()
+              if path.is_dir() and path != mask.parent and path.name[0] != "."]  # fmt: skip
+    in_all = [set(map(stem_of, files)) for files in others if files]
+    usual = sorted(map(stem_of, images), key=lambda stem: stem.casefold() not in USUAL_IMAGE_NAMES)
+    fitting = [stem for stem in usual if in_all and all({stem, stem_of(mask)} <= stems for stems in in_all)]
+    return (fitting[0], stem_of(mask)) if fitting else None
 
 
 def rivals(rivals: Sequence[tuple[str, str, str]], images: Mapping[str, Path], masks: Mapping[str, Path]) -> str:
@@ -101,15 +194,31 @@ def no_mask_word(folder: Path, images: Mapping[str, Path]) -> str:
     first = next((name for name, others in longer.items() if others), None)
     endings = [other[len(first) :] for other in longer[first]] if first else ["_gland"]
     found = f"such as {images[first].name} and {images[longer[first][0]].name}" if first else f"such as {ordered[0]}"
+    setting = f"set data.mask_name, such as '*{endings[0]}'"
+    if not first and (both := _two_endings(ordered)):
+        setting = f"set data.mask_name and data.image_name, such as '*{both[1]}' and '*{both[0]}'"
     text = (
         f"{folder}: found {len(images)} image files ({found}), and none has a name of a mask (NAME_mask, NAME_seg, "
-        f"NAME_label, mask_NAME); which files are the masks? set data.mask_name, such as '*{endings[0]}'"
+        f"NAME_label, mask_NAME); which files are the masks? {setting}"
     )
     if len(endings) > 1:
         others = ", ".join(f"'*{ending}.*'" for ending in endings[1:])
         text += (f", and data.ignored_names: [{others}]; if these files show several structures, merge them into one "
                  "file for each image, with the values 1, 2, ... (data.mask_values)")  # fmt: skip
+    text += "; if the images have classes and no masks, list them in a table (data.datalist) with the columns site, " \
+            "image and class"  # fmt: skip
     text += f"; if this folder holds no cases, leave it out with data.ignored_names: [{folder.name}]"
     if documents := file_names.outline_files(folder):
         text += f"; {documents} in this folder are not read: draw the outlines in them into image files"
     return text
+
+
+def _two_endings(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return the two endings that every name has after the last separator, such as _A and _B; None for other names."""
+    endings: dict[str, list[str]] = {}
+    for name in names:
+        start = max(map(name.rfind, _SEPARATORS))
+        endings.setdefault(name[:start] if start > 0 else "", []).append(name[start:])
+    kinds = set(map(tuple, endings.values()))
+    both = next(iter(kinds), ())
+    return (both[0], both[1]) if len(kinds) == 1 and len(both) == 2 and "" not in endings else None

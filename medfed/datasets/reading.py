@@ -7,6 +7,7 @@ count them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -17,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from monai.data import MetaTensor
 from monai.transforms import ResampleToMatch
+from PIL import Image
 from torch import Tensor
 
 from medfed.core.errors import UserError
@@ -25,6 +27,7 @@ from medfed.datasets import grids, image_files, volumes
 SUFFIXES = (*volumes.SUFFIXES, *image_files.SUFFIXES)
 SPACING_TOLERANCE_MM = 1e-3
 MAX_ASPECT_CHANGE = 1.02  # ratio of the ratios of height and width of a 2-D image and its mask, to resample the mask
+MAX_LABEL = 1 << 24  # float32 has all whole numbers up to this one
 SHIFT_TOLERANCE = 0.1  # in voxels, between the corners of an image and its mask
 _SET_WHITE = (
     "set data.intensity_max to the value that means white, such as 4095 for 12 bits or 65535 for 16, or save the image "
@@ -37,7 +40,8 @@ def suffix(path: Path) -> str | None:
 
     None means that the format is not supported.
     """
-    return next((ending for ending in SUFFIXES if path.name.lower().endswith(ending)), None)
+    name = path.name.lower()
+    return next((ending for ending in SUFFIXES if name.endswith(ending)), None)
 
 
 def is_2d_image_file(path: Path) -> bool:
@@ -87,6 +91,7 @@ def read_image(
         image = volumes.read_volume(path)
         if image.shape[-1] == 1:
             notices.append("only one slice")
+        notices += volumes.spacing_notices(spacing_mm(path, image) or ())
     return check_image(path, image, channels, notices, suggest_keys)
 
 
@@ -168,11 +173,18 @@ def read_labels(
     else:
         mask = volumes.read_volume(path)
     if len(mask) > 1:
+        is_slicer = path.name.lower().endswith(".seg.nrrd")
         raise UserError(
             f"{path}: the mask has {len(mask)} values per voxel; expected one label per voxel; write the mask again "
-            "with a single channel"
+            "with a single channel" + (" (in 3D Slicer, export the segmentation as a labelmap)" if is_slicer else "")
         )
     _check_finite(path, mask)
+    largest = float(mask.as_tensor().abs().max())
+    if largest >= MAX_LABEL:
+        raise UserError(
+            f"{path}: the mask has labels up to {largest:g}; expected whole numbers below {MAX_LABEL:,}, which are "
+            "stored exactly; write the mask again with 0 for the background and 1, 2, ... for the structures"
+        )
     if threshold is not None:
         return cast(MetaTensor, (mask > threshold).to(torch.float32))
     fractional = mask != mask.round()
@@ -265,17 +277,52 @@ def check_pair(
             voxel in the position, are accepted.
     """
     if image.shape[1:] != mask.shape[1:]:
-        raise UserError(
-            f"{mask_path}: the mask has {_join(mask.shape[1:])} voxels, but its image {image_path} has "
-            f"{_join(image.shape[1:])}; expected equal numbers; resample the mask to the image with nearest-neighbour "
-            f"interpolation{hint}"
-        )
+        raise _other_size(mask_path, mask.shape[1:], image_path, image.shape[1:], hint)
     difference = _geometry_difference(image, mask)
     if difference and not ignore_geometry:
         raise UserError(
             f"{mask_path}: {difference} of its image {image_path}; resample the mask to the image, or set "
             "data.ignore_mask_geometry: true if the voxels of mask and image correspond one to one"
         )
+
+
+def check_stored_sizes(image_path: Path, mask_path: Path, hint: str = "") -> None:
+    """Compare the sizes of an image and its mask by the headers of their files, before their pixels are read.
+
+    The order of the axes is not compared, because it may change when the files are read. `check_pair` compares the
+    volumes completely. A file whose header cannot be read is left to the functions that read it.
+
+    Args:
+        image_path: path of the image.
+        mask_path: path of the mask.
+        hint: more advice to the user, with which the error message ends.
+
+    Raises:
+        UserError: if the sizes differ, whatever the order of the axes.
+    """
+    sizes = [_stored_size(path) for path in (image_path, mask_path)]
+    if all(sizes) and sorted(sizes[0]) != sorted(sizes[1]):
+        raise _other_size(mask_path, sizes[1], image_path, sizes[0], hint)
+
+
+def _stored_size(path: Path) -> tuple[int, ...]:
+    """Return the three sizes of an image or mask by its header; an empty tuple if the header cannot be read."""
+    if not path.is_file() or suffix(path) is None:
+        return ()
+    try:
+        size = image_files.stored_size(path) if is_2d_image_file(path) else volumes.stored_size(path)
+    except (OSError, ValueError, UserError, *image_files.READ_ERRORS, Image.DecompressionBombError):
+        return ()
+    return (*size, 1, 1, 1)[:3]
+
+
+def _other_size(
+    mask_path: Path, mask_size: Sequence[int], image_path: Path, image_size: Sequence[int], hint: str
+) -> UserError:
+    return UserError(
+        f"{mask_path}: the mask has {_join(mask_size)} voxels, but its image {image_path} has {_join(image_size)}; "
+        f"expected equal numbers; resample the mask to the image with nearest-neighbour interpolation{hint}"
+    )
 
 
 def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: MetaTensor) -> MetaTensor:
@@ -315,6 +362,26 @@ def resample_mask(image_path: Path, image: MetaTensor, mask_path: Path, mask: Me
             "space; check the headers of both files"
         )
     return MetaTensor(_plain(resampled).to(torch.uint8), affine=image.affine, meta=_values_of(mask))
+
+
+def join_masks(path: Path, mask: MetaTensor, other_path: Path, other: MetaTensor) -> MetaTensor:
+    """Join two masks of an image: a voxel belongs to a structure if it does so in one of them.
+
+    Args:
+        path, other_path: the files, for the error message.
+        mask, other: (S, H, W, D) of 0 and 1.
+
+    Raises:
+        UserError: if the masks differ in shape or position.
+    """
+    if mask.shape != other.shape or not np.allclose(mask.affine.numpy(), other.affine.numpy(), atol=1e-3):
+        raise UserError(
+            f"{other_path}: the mask has {_join(other.shape[1:])} voxels, and {path.name} of the same image has "
+            f"{_join(mask.shape[1:])}, or lies elsewhere; expected the same grid to join them; resample one of them"
+        )
+    joined = torch.maximum(_plain(mask), _plain(other))
+    values = sorted({*mask.meta["label_values"], *other.meta["label_values"]})
+    return MetaTensor(joined, affine=mask.affine, meta={"label_values": values})
 
 
 def reorder_mask(image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
@@ -405,6 +472,9 @@ def check_exists(path: Path) -> None:
         UserError: if one of these is not so.
     """
     if not path.is_file():
+        if os.path.lexists(path):
+            kind = "a link that leads to no file" if path.is_symlink() else "a folder, a pipe or a device"
+            raise UserError(f"{path}: this is {kind}; expected a file; replace or remove it")
         raise UserError(
             f"{path}: the file does not exist; add it, or remove this case from the dataset"
         )

@@ -90,7 +90,8 @@ def block_for(root: Path, name: str | None, overrides: Mapping[str, object]) -> 
     name = str(overrides["name"]) if "name" in overrides else name
     try:
         dataset = recognise_layout(root, name)
-        dataset.site_names()
+        if "sites" not in overrides:
+            dataset.site_names()
     except UserError:
         if not overrides or not root.is_dir():
             raise

@@ -17,15 +17,17 @@ from medfed.datasets.folder_questions import (
     sites_in_two_folders,
 )
 from medfed.datasets.pairing import Found, NameSettings
+from medfed.datasets.part_names import are_patients, are_years, is_part
 from medfed.datasets.site_search import (
     IMAGE_FOLDERS,
     MASK_FOLDERS,
-    PARTS,
     Roles,
     find_pairs,
     find_roles,
     pair_folders,
 )
+
+MAX_LISTED = 8  # folders that a message names
 
 
 def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Roles:
@@ -57,6 +59,10 @@ def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Rol
             f"folder per site; give {_parent(root)} instead, with the folders of the other sites in it; if the images "
             "of several sites are mixed here, list them with their sites in a table (data.datalist)"
         )
+    if ask and not roles and not listing.files:
+        _refuse_folder_around_sites(root, listing, names)
+    if ask:
+        refuse_parts(root, dict.fromkeys(name for content in inner or [listing] for name in content.folders))
     question = roles.question
     if not roles:
         question = _twin_folders(listing, names) or _sites_in_two_folders(listing, names)
@@ -64,27 +70,34 @@ def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Rol
         raise UserError(f"{root}: {question}")
     if roles.images and roles.masks:
         _refuse_other_folders(root, listing, roles, names)
-    if ask:
-        refuse_parts(root, listing.folders)
-    if ask and not roles and not listing.files:
-        _refuse_folder_around_sites(root, listing, names)
     return roles
 
 
 def refuse_parts(root: Path, folders: Iterable[str]) -> None:
-    """Raise UserError if the folders where sites are expected are called as the parts of a split: "train" and "test".
+    """Raise UserError if folders where sites are expected are called as parts of a split, years or patients: "train".
 
     Args:
         root: the folder that contains them.
-        folders: their names.
+        folders: the names of all folders where sites are expected.
     """
-    parts = list(folders)
-    if len(parts) > 1 and all(name.casefold() in PARTS for name in parts):
-        raise UserError(
-            f"{root}: found the folders {' and '.join(parts)}, which look like parts of a split; expected one folder "
-            "per site; put the parts into the folder of their site, or list the images in a datalist (data.datalist) "
-            f"with the columns site and split; if they are sites, set data.sites: [{', '.join(parts)}]"
-        )
+    listed = list(folders)
+    kind = "years" if are_years(listed) else "patients" if are_patients(listed) else "parts of a split"
+    parts = [name for name in listed if is_part(name)] if kind == "parts of a split" else listed
+    if not parts:
+        return
+    *first, last = parts if len(parts) <= MAX_LISTED else [*parts[:2], f"{len(parts) - 2} more"]
+    found = f"the folders {', '.join(first)} and {last}, which look like {kind}" if first else \
+        f"the folder {last}, which looks like a part of a split"
+    confirmed = [repr(name) if name.isdecimal() else name for name in listed[:MAX_LISTED]]
+    confirmed += [f"... (all {len(listed)} names)"] if len(listed) > MAX_LISTED else []
+    raise UserError(
+        f"{root}: found {found}; expected one folder per site; if all images in "
+        f"{f'{root} are' if parts == listed else 'these are'} of one hospital, move "
+        f"{f'everything in {root}' if parts == listed else 'these folders'} into one folder with its name; if folders "
+        f"of hospitals lie in the parts, move each of them into a folder for the hospital, as HOSPITAL/{parts[0]}; or "
+        "list the images in a datalist (data.datalist) with the columns site and split; if they are sites, set "
+        f"data.sites: [{', '.join(confirmed)}]"
+    )
 
 
 def pair_inner_folder(images: Path, masks: Path, name: str, names: NameSettings) -> Found:
@@ -137,7 +150,7 @@ def _refuse_folder_around_sites(root: Path, listing: Listing, names: NameSetting
             return
     if outer == root or folders_by_files(content, names):
         return
-    if len(holders) > 1 and all(path.name.casefold() in PARTS for path in holders):
+    if len(holders) > 1 and all(is_part(path.name) for path in holders):
         if any(_looks_like_sites(list_folder(path, names.ignored_names), names) for path in holders):
             refuse_parts(outer, (path.name for path in holders))
         return
@@ -155,7 +168,7 @@ def _looks_like_sites(content: Listing, names: NameSettings) -> list[str]:
     if content.files or find_roles(content, names):
         return []
     sites = [
-        path.name for path in content.folders.values() if path.name.casefold() not in PARTS
+        path.name for path in content.folders.values() if not is_part(path.name)
         and (find_roles(list_folder(path, names.ignored_names), names).masks or len(find_pairs(path, names).pairs) > 1)
     ]  # fmt: skip
     return sites if len(sites) > 1 else []
@@ -191,9 +204,10 @@ def _sites_in_two_folders(listing: Listing, names: NameSettings) -> str:
     if both is None or any(find_pairs(listing.folders[name], names).pairs for name in both[:2]):
         return ""
     images, masks, site = both
+    place = f"HOSPITAL/{site}" if is_part(site) else site
     return (
         f"found {images}/ and {masks}/, which look like the images and masks of a site; expected one folder per site; "
-        f"move them to {site}/images and {site}/masks, or list the images in a table (data.datalist)"
+        f"move them to {place}/images and {place}/masks, or list the images in a table (data.datalist)"
     )
 
 

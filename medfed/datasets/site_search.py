@@ -13,7 +13,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from medfed.datasets import folder_questions
-from medfed.datasets.datalists import read_msd
+from medfed.datasets.datalists import read_msd, table_of_classes
 from medfed.datasets.file_names import (
     Listing,
     composed,
@@ -25,7 +25,9 @@ from medfed.datasets.file_names import (
 )
 from medfed.datasets.folder_questions import which_holds
 from medfed.datasets.name_pairs import pair_names
-from medfed.datasets.pairing import Found, NameSettings, pair_in_one_folder, pair_two_folders
+from medfed.datasets.name_statements import topic_of
+from medfed.datasets.pairing import Found, NameSettings, folders_of_masks, pair_in_one_folder, pair_two_folders
+from medfed.datasets.part_names import is_part
 from medfed.datasets.reading import suffix
 
 IMAGE_FOLDERS = ("images", "imgs", "img", "image", "imagestr")  # usual names, lower case
@@ -33,7 +35,6 @@ MASK_FOLDERS = (
     "masks", "mask", "labels", "label", "labelstr", "seg", "segs", "segmentation", "segmentations", "gt",
     "groundtruth", "annotation", "annotations",
 )  # fmt: skip
-PARTS = ("train", "training", "val", "valid", "validation", "dev", "test", "testing")  # folders that are no patients
 _SEPARATORS = str.maketrans("", "", "_- ")
 MAX_DEPTH = 3  # folders of cases or parts inside each other
 
@@ -80,7 +81,7 @@ def _find_pairs(folder: Path, names: NameSettings, depth: int) -> Found:
     roles = find_roles(listing, names)
     if found := read_msd(folder, names.ignored_names):
         return found
-    is_case = depth > 0 and not _is_part(folder.name)
+    is_case = depth > 0 and not is_part(folder.name)
     if roles.images and roles.masks and not roles.question:
         return pair_folders(roles.images, roles.masks, names, is_case)
     in_folder = pair_in_one_folder(folder, names, is_case) if listing.files else None
@@ -122,24 +123,24 @@ def find_roles(listing: Listing, names: NameSettings) -> Roles:
     if not others:
         found = f"found only the folder {folder.name}/; expected a folder of {missing} too"
         return Roles(question=f"{found}; add it, or set data.{missing[:-1]}_folders if it has an unusual name"
-                     + folder_questions.OR_TABLE)
+                     + folder_questions.leave_out_part(listing.folder) + table_of_classes(listing.folder)
+                     + folder_questions.OR_TABLE)  # fmt: skip
     unreadable = "" if count_images(folder, names.ignored_names) else outline_files(folder)
     note = f" ({folder.name}/ holds {unreadable}, which are no masks; masks are image files)" if unreadable else ""
+    if not unreadable and not count_images(folder, names.ignored_names):
+        note = f" ({folder.name}/ holds no image; remove it if the images have classes and no masks)"
     in_order = sorted((folder, *others), key=lambda path: path.name)
     return Roles(question=which_holds(missing, in_order, others[0]) + note + folder_questions.OR_TABLE)
-
-
-def _is_part(name: str) -> bool:
-    """Return whether a folder is called as a part of a split, such as "train"."""
-    return name.casefold() in PARTS
 
 
 def _second_masks(listing: Listing, images: Path, masks: Path, names: NameSettings) -> str:
     """Return the question which folder holds the masks, if another one also has a file for each image; "" if not.
 
-    Data sets of the eye have a folder `mask` with the field of view beside the folder with the structures.
+    Data sets of the eye have a folder `mask` with the field of view beside the folder with the structures. Folders such
+    as `overlays` and `predictions` hold no masks.
     """
-    others = [path for path in listing.folders.values() if path not in (images, masks)]
+    others = [path for path in listing.folders.values()
+              if path not in (images, masks) and not folder_questions.is_derived(path.name)]  # fmt: skip
     if names.mask_folders or not others or not (n_images := count_images(images, names.ignored_names)):
         return ""
     for other in others:
@@ -172,7 +173,8 @@ def _folders_beside_files(listing: Listing, names: NameSettings) -> list[str]:
     """Return one problem for each folder with images that lies beside the images and masks of a site or case."""
     return [
         f"{path}: this folder holds image files and lies beside the image files of {listing.folder}; expected either "
-        "files or folders; move the images into one folder, or leave this folder out with data.ignored_names"
+        f"files or folders; move the images into one folder, or leave this folder out with data.ignored_names: "
+        f"[{path.name}]"
         for path in listing.folders.values() if count_images(path, names.ignored_names)
     ]
 
@@ -215,6 +217,8 @@ def pair_folders(images: Path, masks: Path, names: NameSettings, is_case: bool =
     inner_images, inner_masks = (list_folder(folder, names.ignored_names) for folder in (images, masks))
     partners = _partners(list(inner_images.folders), list(inner_masks.folders))
     if inner_masks.files or inner_images.files or not partners:
+        if found := folders_of_masks(inner_images, inner_masks, names):
+            return found
         if not inner_masks.files and (inside := _inside(inner_masks, names.mask_folders, inner_images, names)):
             if len(inside) == 1:
                 return pair_folders(images, inside[0], names, is_case)
@@ -233,14 +237,15 @@ def pair_folders(images: Path, masks: Path, names: NameSettings, is_case: bool =
     for name, path in inner_images.folders.items():
         partner = inner_masks.folders.get(partners.get(name, ""))
         if partner is None:
-            found.problems.append(f"{path}: there is no folder {name} in {masks}; add it, or remove this folder")
+            hint = folder_questions.leave_out_part(path)
+            found.problems.append(f"{path}: there is no folder {name} in {masks}; add it, or remove this folder{hint}")
             continue
         found.add(name, pair_folders(path, partner, names))
     found.problems += [
         f"{path}: there is no folder {path.name} in {images}; add it, or remove this folder"
         for name, path in inner_masks.folders.items() if name not in partners.values()
     ]
-    return _name_patients(found, is_part=_is_part(images.name) or _is_part(images.parent.name))
+    return _name_patients(found, in_part=is_part(images.name) or is_part(images.parent.name))
 
 
 def _inside(listing: Listing, listed: Sequence[str], other: Listing, names: NameSettings) -> list[Path]:
@@ -284,18 +289,22 @@ def _pair_case_folders(listing: Listing, names: NameSettings, depth: int) -> Fou
     for name, path in listing.folders.items():
         inner = find_pairs(path, names, depth + 1)
         inner_problems |= bool(inner.problems)
-        if len(inner.pairs) == 1 and not inner.problems and not _is_part(name):
-            found.pairs[name] = next(iter(inner.pairs.values()))
+        if len(inner.pairs) == 1 and not inner.problems and not is_part(name):
+            case = inner.only_case(name)
+            found.pairs |= case.pairs
+            found.more_masks |= case.more_masks
         else:
             found.add(name, inner)
     if found.pairs or not inner_problems:
-        return _name_patients(found, is_part=depth > 0 and _is_part(listing.folder.name))
+        return _name_patients(found, in_part=depth > 0 and is_part(listing.folder.name))
     folders = [path for path in listing.folders.values() if list_folder(path, names.ignored_names).files]
     holders = [path for path in listing.folders.values() if count_images(path, names.ignored_names)]
     if len(holders) > 1 and len(folders) < 2 and any(folder_questions.has_mask_word(path.name) for path in holders):
         folders = holders
     if len(folders) < 2 or any(_may_be_case(path, names) for path in folders):
         return found
+    if question := folder_questions.folder_in_cases(listing, folders, names):
+        return Found({}, [question])
     return Found({}, [folder_questions.which_hold_both(listing, folders, names)])
 
 
@@ -307,12 +316,22 @@ def _may_be_case(folder: Path, names: NameSettings) -> bool:
     return folder_questions.holds_a_mask(folder) and not folder_questions.has_only_masks(folder)
 
 
-def _name_patients(found: Found, is_part: bool) -> Found:
+def _name_patients(found: Found, in_part: bool) -> Found:
     """Take each of several inner folders as a patient, unless it is a part such as "train"; return the pairs.
 
-    In the folder of a part, the only inner folder is a patient, too: the other parts may have several.
+    In the folder of a part, the only inner folder is a patient, too: the other parts may have several. Folders such as
+    "left" and "right" or "T1" and "T2" are no patients: these are the equal names in them. Folders of findings, such as
+    "benign" and "malignant", are no patients either.
     """
     folders = {name.partition("/")[0] for name in found.pairs}
-    if (len(folders) > 1 or is_part) and not any(map(_is_part, folders)):
+    if (len(folders) < 2 and not in_part) or any(map(is_part, folders)):
+        return found
+    topics = set(map(topic_of, folders))
+    if len(topics) > 1 or topics == {""}:
         found.patients = {name: name.partition("/")[0] for name in found.pairs}
+    elif topics != {"finding"}:
+        names_in = {folder: {name.partition("/")[2] for name in found.pairs if name.startswith(f"{folder}/")}
+                    for folder in folders}  # fmt: skip
+        if 2 * len(set.intersection(*names_in.values())) >= min(map(len, names_in.values())):
+            found.patients = {name: name.partition("/")[2] for name in found.pairs} | found.patients
     return found

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.core.files import printable_path
-from medfed.datasets import file_names, volumes
+from medfed.datasets import file_names, volume_headers
 
 MAX_NAMED_FILES = 2  # examples for each kind of files
 
@@ -55,12 +55,13 @@ def _walk(
     folder: Path, known: Collection[Path], known_folders: Collection[Path], ignored_names: Sequence[str]
 ) -> Iterator[tuple[Path, list[Path], list[Path]]]:
     """Yield each folder from which something was read, its folders from which nothing was read, and its files."""
+    file_names.check_depth(folder)
     inner = [path for path in sorted(folder.iterdir()) if not file_names.is_ignored(path, ignored_names)]
-    folders = [path for path in inner if path.is_dir() and path not in known]
+    folders = [path for path in inner if path.is_dir() and path not in known and not file_names.leads_back(path)]
     yield (
         folder,
         [path for path in folders if path not in known_folders],
-        [path for path in inner if not path.is_dir()],
+        [path for path in inner if not path.is_dir() or file_names.leads_back(path)],
     )
     for path in folders:
         if path in known_folders:
@@ -69,10 +70,11 @@ def _walk(
 
 def _files(folder: Path, known: Collection[Path], ignored_names: Sequence[str]) -> Iterator[Path]:
     """Yield all files in a folder and the folders inside it."""
+    file_names.check_depth(folder)
     for path in sorted(folder.iterdir()):
         if file_names.is_ignored(path, ignored_names) or path in known:
             continue
-        if path.is_dir():
+        if path.is_dir() and not file_names.leads_back(path):
             yield from _files(path, known, ignored_names)
         else:
             yield path
@@ -91,8 +93,8 @@ def _count(n: int) -> str:
 
 
 def _data_file(path: Path) -> Path | None:
-    """Return the file with the voxels of an MHD file; None if it cannot be found."""
+    """Return the file with the voxels of an image (`volume_headers.data_file`); None if it cannot be found."""
     try:
-        return volumes.data_file(path)
+        return volume_headers.data_file(path)
     except (OSError, UserError):  # reading the file reports it
         return None

@@ -7,13 +7,12 @@ decompressed bytes.
 
 from __future__ import annotations
 
-import gzip
 import io
 import logging
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -31,13 +30,25 @@ from nibabel.filebasedimages import ImageFileError
 from nibabel.spatialimages import HeaderDataError
 
 from medfed.core.errors import UserError
+from medfed.datasets import volume_headers
+from medfed.datasets.volume_headers import (
+    check_gzip_parts,
+    check_itk_file,
+    check_size,
+    check_stream,
+    gunzip,
+    incomplete,
+    unreadable,
+)
 
 SUFFIXES = (".nii.gz", ".nii", ".mha", ".mhd", ".nrrd")
-MAX_VOXELS = 1_000_000_000  # 4 GB in float32
-_META_BYTES = {
-    "MET_CHAR": 1, "MET_UCHAR": 1, "MET_SHORT": 2, "MET_USHORT": 2, "MET_INT": 4, "MET_UINT": 4, "MET_FLOAT": 4,
-    "MET_DOUBLE": 8, "MET_LONG_LONG": 8, "MET_ULONG_LONG": 8,
-}  # fmt: skip
+MIN_SPACING_MM, MAX_SPACING_MM = 1e-4, 100.0  # finer than light microscopes, and coarser than any scanner
+USUAL_SPACING_MM = (0.01, 25.0)  # outside, sizes in metres or micrometres are more likely than a microscope
+MAX_AXES = 4
+_HEADER_ERRORS = (  # an offset of infinity overflows, and an extension of 2 GB does not fit into the memory
+    ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error, OverflowError, MemoryError,
+)  # fmt: skip
+_OTHER_UNITS = {1: "metres", 3: "micrometres"}  # codes of `xyzt_units` in a NIfTI header
 
 
 def read_volume(path: Path) -> MetaTensor:
@@ -55,56 +66,84 @@ def read_volume(path: Path) -> MetaTensor:
         UserError: if the file is damaged, incomplete or too large, has another format, or if its affine is singular.
     """
     with _quiet_nibabel():
-        if path.name.lower().endswith((".nii", ".nii.gz")):
+        if _is_nifti(path):
             loader: Callable[[Path], MetaTensor] = partial(_nifti_loader(), reader=_OpenedNifti(_open_nifti(path)))
         else:
-            if path.name.lower().endswith((".mha", ".mhd")):
-                _check_metaimage(path)
             from medfed.transforms.simpleitk_reader import SimpleITKReader  # slow to import, and rarely needed
 
-            loader = _loader(SimpleITKReader())
+            check_itk_file(path)
+            loader = partial(_nifti_loader(), reader=SimpleITKReader())
         try:
             image = loader(path)
         except (RuntimeError, ValueError, TypeError, OSError) as error:
-            last_line = str(error).strip().rpartition("\n")[2]
-            raise UserError(
-                f"{path}: cannot read the file ({last_line}); check it, or copy it again from its source"
-            ) from None
+            raise unreadable(path, error) from None
     check_affine(path, image.affine.numpy())
     return _channel_first(path, image)
 
 
+def stored_size(path: Path) -> tuple[int, ...]:
+    """Return the size (X, Y, Z) of a volume by its header; the voxels are not read.
+
+    Args:
+        path: file in NIfTI, MHA, MHD or NRRD format.
+
+    Raises:
+        UserError: if the header is damaged.
+    """
+    if not _is_nifti(path):
+        return volume_headers.stored_size(path)
+    with _quiet_nibabel():
+        return _load_nifti(path).shape[:3]
+
+
+def _is_nifti(path: Path) -> bool:
+    return path.name.lower().endswith((".nii", ".nii.gz"))
+
+
 def check_affine(path: Path, affine: np.ndarray) -> None:
-    """Check that the three axes of an affine matrix have lengths above 0 and span a volume.
+    """Check that the three axes of an affine matrix span a volume, and that their lengths are possible voxel sizes.
+
+    A voxel size below 0.1 micrometres or above 100 mm is refused, because all distances in mm would be wrong.
+    `spacing_notices` describes sizes that are possible but unusual.
 
     Args:
         path: path of the image file, for the error message.
         affine: (4, 4), maps voxel indices to millimetres.
 
     Raises:
-        UserError: if an axis has the length 0, if the axes lie in one plane, or if a value is NaN or infinite.
+        UserError: if an axis has such a length, if the axes lie in one plane, or if a value is NaN or infinite.
     """
-    spacing = np.linalg.norm(affine[:3, :3], axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        spacing = np.linalg.norm(affine[:3, :3].astype(np.float64), axis=0)
     if not np.isfinite(affine).all() or spacing.min() == 0 or abs(np.linalg.det(affine[:3, :3] / spacing)) < 1e-3:
         raise UserError(
-            f"{path}: the affine in the header is singular (voxel size {' x '.join(f'{size:g}' for size in spacing)} "
-            "mm); expected three axes that span a volume; correct the header"
+            f"{path}: the affine in the header is singular (voxel size {_join_mm(spacing)}); expected three axes that "
+            "span a volume; correct the header"
+        )
+    if spacing.min() < MIN_SPACING_MM or spacing.max() > MAX_SPACING_MM:
+        raise UserError(
+            f"{path}: the voxel size in the header is {_join_mm(spacing)}; expected {MIN_SPACING_MM:g} to "
+            f"{MAX_SPACING_MM:g} mm, so that distances in mm are right; correct the header"
         )
 
 
-def data_file(path: Path) -> Path:
-    """Return the file that contains the voxels of an image.
-
-    For an MHD file, which contains only a header, this is the file given in the header. For other formats it is the
-    image file itself.
+def spacing_notices(spacing: Iterable[float]) -> list[str]:
+    """Describe a voxel size that is possible but unusual: below 0.01 mm or above 25 mm.
 
     Args:
-        path: the image file.
-
-    Raises:
-        UserError: if the header of an MHD file gives no file, several files or a file in another folder.
+        spacing: the voxel size along each axis in mm.
     """
-    return _metaimage_header(path)[1] if path.name.lower().endswith(".mhd") else path
+    smallest, largest = USUAL_SPACING_MM
+    notices = []
+    if min(spacing) < smallest:
+        notices.append(f"voxels below {smallest:g} mm (a header in metres instead of mm?)")
+    if max(spacing) > largest:
+        notices.append(f"voxels above {largest:g} mm (a header in micrometres instead of mm?)")
+    return notices
+
+
+def _join_mm(spacing: Iterable[float]) -> str:
+    return f"{' x '.join(f'{size:g}' for size in spacing)} mm"
 
 
 @cache
@@ -141,15 +180,19 @@ def _quiet_nibabel() -> Iterator[None]:
 
 def _channel_first(path: Path, image: MetaTensor) -> MetaTensor:
     """Move a channel axis to the front, and add axes of length 1, so that the shape is (C, H, W, D)."""
-    if image.ndim > 4:
-        raise UserError(
-            f"{path}: the file has {image.ndim} axes of lengths {tuple(image.shape)}; expected three, or four with "
-            "channels; save one volume per file"
-        )
+    if image.ndim > MAX_AXES:
+        raise _too_many_axes(path, tuple(image.shape))
     rank = len(image.meta["spatial_shape"])
     voxels = image.as_tensor().movedim(-1, 0) if image.ndim > rank else image.as_tensor()[None]
     voxels = voxels.reshape(*voxels.shape, *(1 for _ in range(3 - rank)))
     return MetaTensor(voxels.contiguous(), affine=image.affine)
+
+
+def _too_many_axes(path: Path, shape: tuple[int, ...]) -> UserError:
+    return UserError(
+        f"{path}: the file has {len(shape)} axes of lengths {shape}; expected three, or four with channels; save one "
+        "volume per file"
+    )
 
 
 class _OpenedNifti(NibabelReader):
@@ -180,9 +223,35 @@ def _open_nifti(path: Path) -> nib.Nifti1Image:
     Raises:
         UserError: if the file is damaged, incomplete or too large, or has an invalid voxel size.
     """
+    image = _load_nifti(path)
+    if len(image.shape) > MAX_AXES:
+        raise _too_many_axes(path, image.shape)
+    check_size(path, math.prod(image.shape))
+    _check_nifti_header(path, image)
+    assert isinstance(image.dataobj, ArrayProxy), "nibabel has not read the voxels yet"
+    expected = image.dataobj.offset + math.prod(image.shape) * image.dataobj.dtype.itemsize
+    if not path.name.lower().endswith(".gz"):
+        if path.stat().st_size < expected:
+            raise incomplete(path, path.stat().st_size, expected)
+        return image
+    content = io.BytesIO()
+    check_stream(path, _copied(gunzip(path), content, expected), expected)
+    return type(image).from_stream(content)
+
+
+def _load_nifti(path: Path) -> nib.Nifti1Image:
+    """Return a NIfTI image of which only the header has been read.
+
+    Raises:
+        UserError: if the header is damaged, or if the file has another format.
+    """
     try:
+        if path.name.lower().endswith(".gz"):
+            check_gzip_parts(path)
         image = nib.load(path)
-    except (ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error) as error:
+    except UserError:
+        raise
+    except _HEADER_ERRORS as error:
         details = f"{path.stat().st_size:,} bytes; {error}"
         raise UserError(
             f"{path}: this is not a NIfTI file, or it is damaged ({details}); copy it again from its source"
@@ -191,26 +260,31 @@ def _open_nifti(path: Path) -> nib.Nifti1Image:
         raise UserError(
             f"{path}: the file contains a {type(image).__name__}; expected a NIfTI volume; save the image as one"
         )
-    _check_size(path, image.shape)
+    return image
+
+
+def _check_nifti_header(path: Path, image: nib.Nifti1Image) -> None:
+    """Raise UserError if the voxels are no real numbers, or if their size is impossible or not in millimetres."""
+    dtype = image.header.get_data_dtype()
+    if dtype.kind not in "biuf" or dtype.itemsize > 8:
+        kind = "several values, such as a colour" if dtype.names else f"a number of the type {dtype.name}"
+        raise UserError(
+            f"{path}: each voxel stores {kind}; expected a whole number or a real number of at most 64 bits; convert "
+            "the image, for example to its magnitude in float32"
+        )
     with nib.openers.ImageOpener(str(path)) as stream:
         header = type(image.header).from_fileobj(stream, check=False)  # nibabel itself silently replaces 0 mm by 1 mm
     spacing = header["pixdim"][1 : 1 + min(len(image.shape), 3)]
-    if not spacing.all():
+    if not (spacing > 0).all() or not np.isfinite(spacing).all():
         raise UserError(
-            f"{path}: the voxel size in the header is {' x '.join(f'{size:g}' for size in spacing)} mm; expected sizes "
-            "above 0; correct the header"
+            f"{path}: the voxel size in the header is {_join_mm(spacing)}; expected sizes above 0; correct the header"
+        )
+    if unit := _OTHER_UNITS.get(int(header["xyzt_units"]) & 7):
+        raise UserError(
+            f"{path}: the header gives the voxel size in {unit} (xyzt_units); expected millimetres, in which distances "
+            "are reported; convert the header"
         )
     check_affine(path, image.affine)
-    assert isinstance(image.dataobj, ArrayProxy), "nibabel has not read the voxels yet"
-    expected = image.dataobj.offset + math.prod(image.shape) * image.dataobj.dtype.itemsize
-    if not path.name.lower().endswith(".gz"):
-        if path.stat().st_size < expected:
-            raise _incomplete(path, path.stat().st_size, expected)
-        return image
-    content = io.BytesIO()
-    with gzip.open(path) as stream:
-        _check_bytes(path, _copied(iter(lambda: stream.read1(1 << 16), b""), content, expected), expected)
-    return type(image).from_stream(content)
 
 
 def _copied(chunks: Iterator[bytes], content: io.BytesIO, n_bytes: int) -> Iterator[bytes]:
@@ -219,89 +293,3 @@ def _copied(chunks: Iterator[bytes], content: io.BytesIO, n_bytes: int) -> Itera
         if content.tell() < n_bytes:
             content.write(chunk)
         yield chunk
-
-
-def _check_metaimage(path: Path) -> None:
-    """Raise UserError if an MHA or MHD file is damaged, incomplete or too large."""
-    header, data, offset = _metaimage_header(path)
-    if not data.is_file():
-        raise UserError(
-            f"{path}: the header names {data.name} as the file with the voxels, which does not exist; copy that file "
-            "into the same folder"
-        )
-    try:
-        shape = [int(size) for size in header["dimsize"].split()]
-        item = _META_BYTES[header["elementtype"].upper()] * int(header.get("elementnumberofchannels", 1))
-    except (KeyError, ValueError):
-        return  # a rare element type, or damage that SimpleITK reports
-    _check_size(path, shape)
-    expected = math.prod(shape) * item
-    if header.get("compresseddata", "").lower() == "true":
-        _check_bytes(data, _decompress(data, offset), expected)
-    elif data.stat().st_size - offset < expected:
-        raise _incomplete(data, data.stat().st_size - offset, expected)
-
-
-def _metaimage_header(path: Path) -> tuple[dict[str, str], Path, int]:
-    """Return the header with keys in lower case, the file with the voxels, and their position in it in bytes."""
-    header: dict[str, str] = {}
-    with open(path, "rb") as file:
-        while "elementdatafile" not in header and (line := file.readline(10_000)):
-            key, _, value = line.decode("latin-1").partition("=")
-            header[key.strip().lower()] = value.strip()
-        offset = file.tell()
-    name = header.get("elementdatafile", "")
-    if name.upper() == "LOCAL":
-        return header, path, offset
-    if not name or Path(name).name != name or name.upper().startswith("LIST") or "%" in name:
-        raise UserError(
-            f"{path}: ElementDataFile in the header is {name!r}; expected LOCAL or the name of one file in the same "
-            "folder; save the image as a single MHA file"
-        )
-    return header, path.with_name(name.encode("latin-1").decode("utf-8", "replace")), 0
-
-
-def _decompress(path: Path, offset: int) -> Iterator[bytes]:
-    """Yield the decompressed zlib stream of a MetaImage in chunks.
-
-    Raises:
-        zlib.error: if the stream is damaged.
-        EOFError: if it ends early.
-    """
-    stream = zlib.decompressobj(wbits=47)  # 32 + 15: zlib or gzip, detected automatically
-    with open(path, "rb") as file:
-        file.seek(offset)
-        while chunk := file.read(1 << 16):
-            yield stream.decompress(chunk)
-    if not stream.eof:
-        raise EOFError("the compressed data are cut off")
-
-
-def _check_bytes(path: Path, chunks: Iterator[bytes], expected: int) -> None:
-    """Decompress a stream completely; only its end shows whether it is incomplete or damaged."""
-    n_bytes = 0
-    try:
-        for chunk in chunks:
-            n_bytes += len(chunk)
-    except EOFError:
-        raise _incomplete(path, n_bytes, expected) from None
-    except (OSError, zlib.error) as error:
-        raise UserError(
-            f"{path}: the file is damaged ({error}; {n_bytes:,} of {expected:,} bytes decompressed); copy it again "
-            "from its source"
-        ) from None
-    if n_bytes < expected:
-        raise _incomplete(path, n_bytes, expected)
-
-
-def _check_size(path: Path, shape: tuple[int, ...] | list[int]) -> None:
-    if not 0 < math.prod(shape) <= MAX_VOXELS:
-        raise UserError(
-            f"{path}: the volume has {math.prod(shape):,} voxels; expected 1 to {MAX_VOXELS:,}; crop or resample it"
-        )
-
-
-def _incomplete(path: Path, n_bytes: int, expected: int) -> UserError:
-    return UserError(
-        f"{path}: the file is incomplete: found {n_bytes:,} of {expected:,} bytes; copy it again from its source"
-    )

@@ -1,6 +1,6 @@
 """A real federation: a coordinator prepares and runs it, and hospitals join with their own data.
 
-The coordinator uses `python -m medfed.coordinator` (`prepare`, `coordinate`), a hospital uses `python -m medfed.site`
+The coordinator uses `python -m medfed.coordinator` (`prepare`, `coordinate`), a hospital uses `medfed site`
 (`join`, `dry_run`). At a hospital every request and every reply passes a guard that holds the hospital's agreement
 (`agreement`, `guarded_site`).
 """

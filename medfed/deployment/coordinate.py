@@ -11,13 +11,12 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 
-from medfed.config.schema import Config, load, resolved, to_yaml
+from medfed.config.schema import Config, changed, load, resolved, to_yaml
 from medfed.core.determinism import set_deterministic
 from medfed.core.errors import UserError
 from medfed.core.files import read_with_checksum
 from medfed.deployment.prepare import IMAGES, PLAN, START
-from medfed.engines.flare.job import CONTROLLER
-from medfed.engines.flare.kit import Kit
+from medfed.engines.flare.kit import server_process
 from medfed.experiments.notices import record_notices
 from medfed.experiments.resume import changed_settings
 from medfed.experiments.training import selected_state, train
@@ -40,8 +39,9 @@ def run_coordinator(args: argparse.Namespace) -> int:
     Args:
         args: the parsed arguments: `folder` (the folder that `prepare` wrote), `kits` (the folder with FLARE's startup
             kits; None takes `kits/medfed/prod_00` in `folder`), `join_seconds` (for how many seconds to wait for the
-            hospitals to join), `resume` (whether to continue an existing run) and `quiet` (whether to show no
-            progress).
+            hospitals to join), `reply_seconds` (for how many seconds to wait for a reply; None takes the plan's
+            `federation.reply_timeout_s`), `resume` (whether to continue an existing run) and `quiet` (whether to show
+            no progress).
 
     Returns:
         The exit code 0.
@@ -58,8 +58,11 @@ def run_coordinator(args: argparse.Namespace) -> int:
 
     plan, start, sites = _read_federation(args.folder)
     privacy_accounting.require_accountant(plan.privacy)
+    settings = plan.federation
+    if args.reply_seconds is not None:  # only the coordinator waits, so that the plan of the hospitals stays the same
+        settings = changed(plan, {"federation.reply_timeout_s": args.reply_seconds}).federation
     kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
-    server, admin = _kits(kits, sites)
+    server_kit, admin = _kits(kits, sites)
     set_deterministic(plan.training.threads)
     folder = RunFolder(args.folder / RUN)
     with folder.locked():
@@ -69,11 +72,16 @@ def run_coordinator(args: argparse.Namespace) -> int:
         if done and (changes := changed_settings(folder, resolved(plan))):
             listed = "; ".join(changes[:5])
             raise UserError(f"{args.folder / PLAN}: the plan was changed after the run started ({listed}), but the "
-                            "hospitals still use the old plan; undo the change, or prepare another federation")
+                            "hospitals still use the old plan; undo the change, or prepare another federation; for "
+                            "another time to wait for replies, use --reply-seconds")
+        if done:
+            folder.check()
         state = folder.load_state(done[-1]) if done else start
+        folder.begin_manifest()
         folder.write_json("environment.json", environment())
         folder.write_text("config.yaml", to_yaml(plan))
-        engine = FlareEngine(sites, server, admin, folder.path, plan.federation, args.join_seconds)
+        server = server_process(server_kit)
+        engine = FlareEngine(sites, server, admin, folder.path, settings, args.join_seconds)
         try:
             server.start(folder.path / "server.log")
             with record_notices(folder, args.quiet):
@@ -94,7 +102,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
     images = json.loads((folder.path.parent / IMAGES).read_text())
     by_site = privacy_accounting.count_releases(folder.ledger(), final.weights)
     validation_site = plan.federation.validation_site
-    folder.write_json("summary.json", {
+    folder.finish({
         **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([], plan.seed),
         "data": "not stated",  # the coordinator has no data
         "dataset": images.pop("dataset"),
@@ -139,8 +147,8 @@ def _read_federation(folder: Path) -> tuple[Config, State, list[str]]:
     return replace(plan, source=str(folder / PLAN)), start, sites
 
 
-def _kits(kits: Path, sites: list[str]) -> tuple[Kit, Path]:
-    """Return the kit of FLARE's server and the folder of the admin console's kit."""
+def _kits(kits: Path, sites: list[str]) -> tuple[Path, Path]:
+    """Return the folders of the kits of FLARE's server and of the admin console."""
     folders = [path for path in sorted(kits.glob("*")) if (path / "startup").is_dir()]
     servers = [path for path in folders if (path / "startup" / "fed_server.json").is_file()]
     consoles = [path for path in folders if (path / "startup" / "fed_admin.json").is_file()]
@@ -148,4 +156,4 @@ def _kits(kits: Path, sites: list[str]) -> tuple[Kit, Path]:
         raise UserError(f"{kits}: expected the kits of one server and of an admin console, found "
                         f"{', '.join(path.name for path in folders) or 'none'}; make them with nvflare provision, as "
                         "the federation's README.md says")
-    return Kit(servers[0], (CONTROLLER,)), consoles[0]
+    return servers[0], consoles[0]

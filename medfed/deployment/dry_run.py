@@ -1,7 +1,7 @@
 """The dry run: before anything is sent, show what would leave a hospital, and compare it with the agreement.
 
 The site runs one round on a few of its images, with the requests that a coordinator would send, and the replies are
-listed as rows of the ledger. Called by `python -m medfed.site`, with and without `--dry-run`.
+listed as rows of the ledger. Called by `medfed site`, with and without `--dry-run`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A hospital's part in a federation: read its own file and the plan, and join over NVIDIA FLARE.
 
-`python -m medfed.site` calls `read_site_file`, shows the dry run, and then calls `join_federation`.
+`medfed site` calls `read_site_file`, shows the dry run, and then calls `join_federation`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ import hashlib
 import importlib.util
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,15 @@ from medfed.core.files import exclusive_lock
 from medfed.deployment import codec_files
 from medfed.deployment.agreement import Agreement
 from medfed.deployment.guarded_site import MODEL
-from medfed.engines.flare.job import EXECUTOR, SITE_FILE, coordinator_permissions
-from medfed.engines.flare.kit import Kit
+from medfed.engines.flare.kit import REPLACED_FILE, check_kit, hospital_process
+from medfed.engines.flare.process import FlareProcess
 from medfed.federation.settings import Cache
 
 POLL_S = 0.5
 LAST_REPLY_S = 3.0  # for the last reply to reach the coordinator
 LOCK = "medfed.lock"  # in the kit
+LOST = b"CLIENT: finished connection"  # in FLARE's log when a connection to the server has ended
+MAX_LOST, LOST_WITHIN_S = 3, 180.0
 LOCAL_BLOCKS = ("data", "device", "cache")  # the only blocks of the plan that a hospital may change
 CODE_KEYS = ("name", "engine", "metrics")  # keys of a plan whose values may name Python code
 
@@ -150,9 +153,9 @@ def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: boo
     if importlib.util.find_spec("nvflare") is None:
         raise UserError("joining a federation needs NVIDIA FLARE, which is not installed; run pip install -e "
                         "'.[nvflare]' in medfed's folder")
-    folder, kit = Path(site_file.folder), Kit(Path(site_file.kit), (EXECUTOR,), coordinator_permissions())
-    kit.check()
-    with lock_kit(kit.path) as lock:
+    folder, kit = Path(site_file.folder), Path(site_file.kit)
+    check_kit(kit, site_file.site)
+    with lock_kit(kit):
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / MODEL).is_file():
             raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to join another federation, "
@@ -160,11 +163,11 @@ def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: boo
         job = {"config": config_yaml, "source": file, "sites": [site_file.site],
                "folder": str(folder.resolve()), "directory": os.getcwd(),
                "agreement": asdict(site_file.agrees)}  # fmt: skip
-        kit.write(SITE_FILE, {site_file.site: job})
+        client = hospital_process(kit, folder, site_file.site, job)
         plan = hashlib.sha256(Path(site_file.plan).read_bytes()).hexdigest()
         print(f"Joining as {site_file.site} with the plan {plan[:12]}. Press Ctrl-C to leave; the same command joins "
               "again.")
-        _take_part(site_file.site, kit, folder, quiet, lock)
+        _take_part(site_file.site, client, folder, quiet)
 
 
 def lock_kit(kit: Path) -> AbstractContextManager[int]:
@@ -174,30 +177,67 @@ def lock_kit(kit: Path) -> AbstractContextManager[int]:
         kit: the folder of the startup kit.
 
     Returns:
-        A context manager that holds the lock and yields the file descriptor of the lock file. FLARE's client must
-        inherit the descriptor, because the client may run longer than this process.
+        A context manager that holds the lock and yields the file descriptor of the lock file.
 
     Raises:
         UserError: on entering the context, if another program holds the lock.
     """
     return exclusive_lock(kit / LOCK, lambda holder: UserError(
-        f"{kit}: {holder}, or a FLARE client that it started, uses this kit already; wait until it ends, or end it "
-        f"(Ctrl-C; pkill -f {kit}), and repeat the command"
+        f"{kit}: {holder} uses this kit already; wait until it ends, or end it, and repeat the command"
     ))  # fmt: skip
 
 
-def _take_part(site: str, kit: Kit, folder: Path, quiet: bool, lock: int) -> None:
+def _take_part(site: str, client: FlareProcess, folder: Path, quiet: bool) -> None:
     """Run FLARE's client until the final model has been received."""
-    kit.start(folder / "flare.log", lock)
+    watch = _KitWatch(site, client, folder / "flare.log")
+    client.start(folder / "flare.log")
     try:
         with ProgressBar(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
             while not (folder / MODEL).is_file():
-                if kit.has_ended():
+                if client.has_ended():
                     raise UserError(f"FLARE's client ended before the federation; see {folder / 'flare.log'}, then "
                                     "join again with the same command")
+                watch.look()
                 time.sleep(POLL_S)
                 bar.update(0)
                 bar.refresh()
         time.sleep(LAST_REPLY_S)
     finally:
-        kit.stop()
+        client.stop()
+
+
+@dataclass
+class _KitWatch:
+    """Warns, once, if it seems that another program uses the same startup kit.
+
+    Then FLARE's server says so, or it closes the connection of this client again and again.
+    """
+
+    site: str
+    client: FlareProcess
+    log: Path
+    _position: int = 0
+    _lost_at: list[float] = field(default_factory=list)
+    _is_reported: bool = False
+
+    def __post_init__(self) -> None:
+        self._position = self.log.stat().st_size if self.log.is_file() else 0  # lines of an earlier start
+
+    def look(self) -> None:
+        """Read what FLARE's client has written since the last call, and warn."""
+        now = time.monotonic()
+        if self.log.is_file():
+            with open(self.log, "rb") as file:
+                file.seek(self._position)
+                self._lost_at += [now] * file.read().count(LOST)
+                self._position = file.tell()
+        self._lost_at = [lost_at for lost_at in self._lost_at if now - lost_at < LOST_WITHIN_S]
+        is_replaced = (self.client.workspace / REPLACED_FILE).exists()
+        if not self._is_reported and (is_replaced or len(self._lost_at) >= MAX_LOST):
+            self._is_reported = True
+            why = "another program has joined with this startup kit and takes part instead of this one"
+            if not is_replaced:
+                why = (f"the connection was lost {MAX_LOST} times in {LOST_WITHIN_S:g} s; unless the network is "
+                       "unreliable, another program uses this startup kit")  # fmt: skip
+            warnings.warn(f"{self.site}: {why}; if it is yours, end it, press Ctrl-C here and repeat the command, and "
+                          "if it is not, tell the coordinator that the kit was stolen", stacklevel=2)  # fmt: skip

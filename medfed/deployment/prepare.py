@@ -14,7 +14,7 @@ from medfed.core import site_names
 from medfed.core.errors import UserError
 from medfed.core.files import sha256_digest, write_atomically
 from medfed.deployment import codec_files
-from medfed.deployment.templates import README, project_file, site_file_text
+from medfed.deployment.templates import ADMIN, README, certificate_files, project_file, site_file_text
 from medfed.engines.flare.job import check_names
 from medfed.experiments.setup import build_network, build_task
 from medfed.experiments.summary import describe_images
@@ -73,9 +73,12 @@ def prepare_federation(args: argparse.Namespace) -> int:
     for site, folder in folders.items():
         write_atomically(folder / f"{site}.yaml", site_file_text(site, plan.federation.rounds))
     write_atomically(out / "project.yml", strict_yaml.dump(project_file(sites, args.host, args.port)))
+    for name, content in certificate_files(sites, args.host, args.port).items():
+        (out / name).parent.mkdir(exist_ok=True)
+        write_atomically(out / name, strict_yaml.dump(content))
     write_atomically(out / "README.md", README.format(
         folder=out, host=args.host, sites=_site_list(sites, plan.federation.validation_site), first=sites[0],
-        method=plan.method_name, rounds=plan.federation.rounds,
+        method=plan.method_name, rounds=plan.federation.rounds, admin=ADMIN,
     ))
     write_atomically(out / PLAN, to_yaml(plan))
     print(f"Prepared a federation of {len(sites)} hospitals in {out}. Next: follow {out / 'README.md'}.")

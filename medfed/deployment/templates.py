@@ -5,8 +5,8 @@ from __future__ import annotations
 ADMIN = "coordinator@medfed.org"  # FLARE requires the name of an admin console to look like an e-mail address
 
 SITE_FILE = """# The file of hospital {site}: where its data are, and what may leave. Paths are relative to this file.
-#   python -m medfed.site {site}.yaml --dry-run   # check the data and show what would leave; nothing is sent
-#   python -m medfed.site {site}.yaml             # the same, then ask for confirmation and join the federation
+#   medfed site {site}.yaml --dry-run   # check the data and show what would leave; nothing is sent
+#   medfed site {site}.yaml             # the same, then ask for confirmation and join the federation
 
 site: {site:<18} # the name of this site in the federation
 plan: plan.yaml          # the settings that are the same for all hospitals; read them before you join
@@ -60,8 +60,8 @@ Run these commands on the machine that the hospitals reach as `{host}`.
 
 ```
 pip install -e ".[nvflare]"     # in medfed's folder
-python -m medfed.site {first}.yaml --dry-run
-python -m medfed.site {first}.yaml
+medfed site {first}.yaml --dry-run
+medfed site {first}.yaml
 ```
 
 1. Complete your file, which is called `{first}.yaml` at the hospital {first}: `data.root` is the folder that contains
@@ -71,6 +71,51 @@ python -m medfed.site {first}.yaml
    `agrees.sends`.
 4. The last command shows the same list, asks for confirmation, joins the federation, and ends when the federation ends.
    Press Ctrl-C to leave; the same command joins again.
+
+Write `medfed site`, not `python -m medfed.site`: Python would then import modules from the folder in which you are,
+which the coordinator has sent. medfed reads certificates and the coordinator's address from `kit`, and runs no script
+in it.
+
+### Keys that no other participant has
+
+`nvflare provision` makes the private keys of all participants, so that the coordinator has the hospitals' keys. With
+the following commands in place of it, each participant makes its own key, which never leaves its machine.
+
+1. A hospital runs the first command in its folder, and sends the coordinator the file `request/{first}.request.zip`:
+
+   ```
+   nvflare cert request -p request.yml --out request
+   ```
+
+2. The coordinator creates a certificate authority, and the kits of its server and its console:
+
+   ```
+   cd {folder}/certificates
+   nvflare cert init --profile profile.yml -o ca
+   nvflare cert request -p server.yml --out server
+   nvflare cert approve server/{host}.request.zip -c ca --profile profile.yml --out server.signed.zip
+   nvflare package server.signed.zip -w ../kits --request-dir server
+   nvflare cert request -p admin.yml --out admin
+   nvflare cert approve admin/{admin}.request.zip -c ca --profile profile.yml --out admin.signed.zip
+   nvflare package admin.signed.zip -w ../kits --request-dir admin
+   ```
+
+3. The coordinator signs the request of each hospital, sends back the result, and tells the hospital by telephone the
+   fingerprint that `cert init` has printed (`rootca_fingerprint_sha256`):
+
+   ```
+   nvflare cert approve {first}.request.zip -c ca --profile profile.yml --out {first}.signed.zip
+   ```
+
+4. The hospital makes its kit:
+
+   ```
+   nvflare package {first}.signed.zip -w signed --request-dir request --fingerprint SHA256:...
+   mv signed/medfed/prod_00/{first} kit
+   ```
+
+The owner of the certificate authority could still sign another certificate in the name of a hospital. If this matters,
+somebody whom all hospitals trust runs `cert init` and `cert approve`.
 
 ### Privacy filters
 
@@ -87,10 +132,10 @@ NVIDIA FLARE can apply your own privacy filters to everything that leaves. To us
 A filter receives weights as a DXO of kind WEIGHTS, and all other tensors as a DXO of kind STATISTICS. The weights are
 complete weights, not their change since the last round. The filter of this example sets the smallest tenth of the
 values to 0 and clips all values at 4, so use it only for networks without batch normalisation. Filter classes of your
-own belong into `kit/local/custom`. The coordinator's job cannot choose filters or another scope.
+own belong into a package that you install with `pip`. The coordinator's job cannot choose filters or another scope.
 
 If a filter removes an entry or makes it NaN, the coordinator rejects the update and names your site. Your ledger is
-written before the filters run; `kit/JOB/audit.log` has a line for each time that a filter ran.
+written before the filters run; `medfed_SITE/audit/SITE/JOB/audit.log` has a line for each time that a filter ran.
 """
 
 
@@ -105,6 +150,33 @@ def site_file_text(site: str, n_rounds: int) -> str:
         n_rounds: the number of rounds of the federation.
     """
     return SITE_FILE.format(site=site, rounds=n_rounds)
+
+
+def certificate_files(sites: list[str], host: str, port: int) -> dict[str, dict[str, object]]:
+    """Return the contents of the files for `nvflare cert`, with which each participant makes its own private key.
+
+    Args:
+        sites: the names of the hospitals' sites.
+        host: the host name or address under which the hospitals reach the coordinator.
+        port: the port of FLARE's server; FLARE's admin console uses port + 1.
+
+    Returns:
+        Dictionary from the path of a file in the federation's folder to its content, to be written as YAML.
+    """
+    ports = {"fed_learn_port": port, "admin_port": port + 1}
+
+    def request(name: str, kind: str, org: str, **more: object) -> dict[str, object]:
+        return {"name": "medfed", "description": "A federation of medfed",
+                "participants": [{"name": name, "type": kind, "org": org, **more}]}  # fmt: skip
+
+    return {
+        "certificates/profile.yml": {"name": "medfed", "scheme": "grpc", "connection_security": "mtls",
+                                     "server": {"host": host, **ports}},
+        "certificates/server.yml": request(host, "server", "coordinator", **ports),
+        "certificates/admin.yml": request(ADMIN, "admin", "coordinator", role="lead"),
+        **{f"hospitals/{site}/request.yml": request(site, "client", f"org_{index}")
+           for index, site in enumerate(sites, start=1)},
+    }  # fmt: skip
 
 
 def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:

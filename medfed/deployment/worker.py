@@ -22,9 +22,10 @@ from typing import Any
 from medfed.cli.notes import show_notes_by
 from medfed.config.schema import Config, load_text
 from medfed.core.determinism import set_deterministic
-from medfed.core.errors import UserError
+from medfed.core.errors import UserError, is_out_of_memory
 from medfed.core.files import exclusive_lock
 from medfed.core.malloc import keep_freed_memory
+from medfed.core.registry import code_allowed
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guarded_site import GuardedSite, build_local_site
 from medfed.engines.in_process import InProcess
@@ -70,10 +71,11 @@ def _end_with_parent(parent: int) -> None:
 def serve(connection: Connection) -> None:
     """Reply to requests until the parent process closes the connection.
 
-    The first message on the connection is JSON that describes the job. If the worker hosts sites, it has the entries
-    `config` (the config as YAML text), `source` (the name of the config in error messages), `sites` (the names of the
-    sites), `folder` (the folder of the sites' files) and, only at a hospital, `agreement` (what may leave the
-    hospital). Without the entry `sites`, the worker does runs of a comparison.
+    The first message on the connection is JSON that describes the job. Its entry `directory` is the working directory,
+    in which relative paths start. If the worker hosts sites, the job also has the entries `config` (the config as YAML
+    text), `source` (the name of the config in error messages), `sites` (the names of the sites), `folder` (the folder
+    of the sites' files) and, only at a hospital, `agreement` (what may leave the hospital). Without the entry `sites`,
+    the worker does runs of a comparison.
 
     Every request consists of a header, which is JSON, and of messages that follow. For sites, the header has the
     entries `kind` (the kind of the requests), `sites` (for each site, the index of its request among the messages) and
@@ -87,6 +89,7 @@ def serve(connection: Connection) -> None:
         connection: the connection to the parent process.
     """
     job = json.loads(connection.recv_bytes())
+    os.chdir(job["directory"])
     is_hospital = "agreement" in job
     warnings.simplefilter("always")
     warnings.showwarning = show_notes_by(lambda text: connection.send_bytes(WARNING + text.encode()))
@@ -96,6 +99,7 @@ def serve(connection: Connection) -> None:
 
     try:
         with ExitStack() as stack:
+            stack.enter_context(code_allowed(not is_hospital))  # the parent process has imported the same classes
             if "sites" not in job:
                 replies = _runs(on_step)
             else:
@@ -164,7 +168,7 @@ def _frames(serve: Serve, header: Mapping[str, Any], bodies: list[bytes], is_hos
     except (ValueError, MemoryError, OSError) as error:  # a full disk is an OSError
         yield ERROR + _reason(f"{type(error).__name__}: {error}", is_hospital)
     except RuntimeError as error:
-        if "out of memory" not in str(error):
+        if not is_out_of_memory(error):
             raise
         yield ERROR + _reason(f"out of memory: {error}", is_hospital)
 

@@ -23,6 +23,7 @@ from medfed.core.machine import max_processes
 from medfed.engines.site_store import SiteStore
 from medfed.engines.worker_pool import WorkerPool, balanced_groups
 from medfed.engines.worker_process import WorkerFailed, can_be_imported, check_can_be_imported, n_workers_worth_it
+from medfed.federation.encoding import InvalidMessage
 from medfed.federation.engine import OnReply, OnStep
 from medfed.federation.message import WEIGHTS_NEEDED, Message, failed_reply_to_error
 from medfed.federation.model_transfer import ReceivedWeights, weights_digest
@@ -292,7 +293,10 @@ class InProcess:
     def _reply(self, site: Site | ValidationSite, request: Message) -> bytes:
         """Return the bytes of the site's reply; after a UserError, of a "failed" reply if the federation allows it."""
         try:
-            return site.reply(request).to_bytes()
+            try:
+                return site.reply(request).to_bytes()
+            except InvalidMessage as error:
+                raise UserError(f"{site.name}: its reply cannot be sent: {error}") from error
         except UserError as error:
             if self.settings.on_bad_update != "drop":
                 raise

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from medfed.core.errors import UserError
+from medfed.core.import_path import child_import_path
 from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.job import CONNECTION_FILE, SITE_FILE, allow_list, check_names, write_job
 from medfed.engines.processes import Processes
@@ -94,7 +95,8 @@ class _Simulator:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
             self._process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True,
-                                             env={**os.environ, "MEDFED_FLARE": str(workspace)})
+                                             env={**os.environ, "MEDFED_FLARE": str(workspace), "PYTHONSAFEPATH": "1",
+                                                  "PYTHONPATH": child_import_path()})
 
     def end_reason(self) -> str | None:
         """Return why the simulator ended, as a clause; None while it runs."""

@@ -16,8 +16,17 @@ from pathlib import Path
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.core.files import exclusive_lock, read_with_checksum, sha256_digest, stage_file, write_atomically
-from medfed.federation.message import FAILED, Message, digest, pack, unpack
+from medfed.core.files import (
+    checked_json,
+    exclusive_lock,
+    read_checked_json,
+    read_with_checksum,
+    sha256_digest,
+    stage_file,
+    write_atomically,
+)
+from medfed.federation.encoding import pack, unpack
+from medfed.federation.message import FAILED, Message, digest
 from medfed.federation.site import Site
 
 INTERRUPTED = -1  # stands for the round of a site's memory while the site trains, as the memory may be half changed
@@ -125,7 +134,7 @@ class SiteStore:
         self.folder.mkdir(parents=True, exist_ok=True)  # it is missing if no site could train
         with self._locked():
             record = {**self._without_memory(), **self._changed(trained, number)}
-            write_atomically(self.folder / WITHOUT_MEMORY, json.dumps(record, sort_keys=True))
+            write_atomically(self.folder / WITHOUT_MEMORY, checked_json({"rounds": record}))
 
     def restore_memory(self, site: Site, last: int) -> None:
         """Restore a site's memory to its content after the site's last accepted round, from the site's file.
@@ -208,7 +217,15 @@ class SiteStore:
     def _without_memory(self) -> dict[str, list[int]]:
         """Return the last rounds after which each site had no memory, by the name of the site."""
         path = self.folder / WITHOUT_MEMORY
-        return json.loads(path.read_text()) if path.is_file() else {}
+        if not path.is_file():
+            return {}
+        try:
+            content = json.loads(data := path.read_bytes())
+            if isinstance(content, dict) and all(isinstance(rounds, list) for rounds in content.values()):
+                return content  # of an older version, without a checksum
+            return read_checked_json(data)["rounds"]
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}: the file is damaged ({error}); {ADVICE}") from error
 
     def _path(self, site: str, number: int) -> Path:
         return self.folder / site / f"round_{number:05d}.site"
@@ -252,7 +269,7 @@ def _read(path: Path) -> _StoredRound:
     data = read_with_checksum(path, ADVICE)
     end = 8 + int.from_bytes(data[:8], "little")
     try:
-        groups, header = unpack(data[end:])
+        groups, header = unpack(data[end:], ("memory",))
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
     return _StoredRound(header["asked"], data[8:end], groups.get("memory", {}))

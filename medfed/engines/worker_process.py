@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from medfed.core.errors import UserError, argument
+from medfed.core.import_path import child_import_path
 
 WORKER = "medfed.deployment.worker"  # started as a program, not imported
 REPLY, ERROR, STEP, WARNING, READY = b"a", b"e", b"s", b"n", b"r"  # the first byte of a frame from the worker
@@ -101,7 +102,7 @@ class WorkerProcess:
 
     Args:
         job: what the worker does, as JSON values (`medfed.deployment.worker.serve`). Its entry `directory` is the
-            working directory of the process.
+            working directory of the worker.
         on_step: function that is called to show progress, with a name and two numbers. If the worker hosts sites, the
             function is called after each training step with (site, step, steps of this round). If the worker does runs
             of a comparison, the function is called after each training of a site with ("", number of trainings done,
@@ -132,7 +133,7 @@ class WorkerProcess:
         Args:
             header: what is requested, as JSON values.
             bodies: the bytes that belong to the request, such as messages to sites (`Message.to_bytes`).
-            timeout_s: seconds to wait for all replies, including the start of the process; None waits without limit.
+            timeout_s: seconds to wait for all replies, not counting the start of the process; None waits without limit.
             stopped: function without arguments that returns True when waiting must end; it is called about every 0.2
                 seconds.
 
@@ -143,9 +144,9 @@ class WorkerProcess:
             WorkerFailed: if the process ended, if it did not reply in time or `stopped` returned True (the process is
                 then killed), or if the worker reported an error.
         """
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            self._start(deadline, stopped)
+            self.start(stopped)
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s
             self._open_connection().send_bytes(json.dumps({**header, "n_bodies": len(bodies)}).encode())
             for body in bodies:
                 self._open_connection().send_bytes(body)
@@ -163,11 +164,29 @@ class WorkerProcess:
             self._connection.close()
         self._process = self._connection = None
 
-    def _start(self, deadline: float | None, stopped: Callable[[], bool]) -> None:
-        """Start the process if it does not run, and wait until it is ready."""
-        if self._process is not None and self._process.poll() is None:
+    def is_running(self) -> bool:
+        """Return whether the worker process runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Start the process if it does not run, and wait until it is ready: a site has then read its data.
+
+        Args:
+            stopped: as for `ask`.
+
+        Raises:
+            WorkerFailed: if the process ended, if the worker reported an error, or if `stopped` returned True.
+        """
+        if self.is_running():
             return
+        try:
+            self._start(stopped)
+        except (EOFError, OSError) as error:
+            raise WorkerFailed(self._how_it_ended(error)) from error
+
+    def _start(self, stopped: Callable[[], bool]) -> None:
         self.close()
+        os.stat(self.job["directory"])  # an error here is reported, unlike one in the worker
         own_end, worker_end = socket.socketpair()
         # Without this limit, sending to a suspended or hanging process would block this process as well.
         own_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
@@ -175,14 +194,15 @@ class WorkerProcess:
             command = [sys.executable, "-m", WORKER, str(worker_end.fileno())]
             # The worker sets the number of threads (`training.threads`); libraries must not start others before.
             # It finds the same modules as this process, such as the file with a method of the user.
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            # A new session, so that Ctrl-C reaches this process alone, which then ends the worker.
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": child_import_path()}
+            # A new session, so that Ctrl-C reaches this process alone, which then ends the worker. It starts in the
+            # root folder, because `python -m` looks for modules in the current folder first.
             self._process = subprocess.Popen(command, pass_fds=[worker_end.fileno()], env=environment,
-                                             stdout=_log(), cwd=self.job["directory"], start_new_session=True)
+                                             stdout=_log(), cwd="/", start_new_session=True)
             self._connection = Connection(own_end.detach())
         self._connection.send_bytes(json.dumps(self.job).encode())
         try:
-            for _ in self._replies(deadline, stopped):  # there is none
+            for _ in self._replies(None, stopped):  # there is none
                 pass
         except WorkerFailed as error:
             if error.is_reported:  # the worker could not be built, so its process ends

@@ -15,7 +15,8 @@ from medfed.datasets.splits import Split
 from medfed.federation.message import State
 from medfed.functional.weights import check_same_entries
 from medfed.networks.adain import codec_path
-from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.run_folder import MANIFESTS, RunFolder
+from medfed.outputs.tables.comparison_row import ROW_FILE
 
 # Settings that --accept-config-change may change. With any other change the finished rounds would belong to another
 # federation: other patients in training, an unseen site that has trained, or a method without its shared statistics.
@@ -25,6 +26,7 @@ MAY_CHANGE = (
     "evaluation.",
     "federation.reply_timeout_s",
     "federation.largest_change",
+    "federation.largest_count",
     "federation.on_bad_update",
     "federation.quorum",
     "federation.rounds",
@@ -35,7 +37,8 @@ MAY_CHANGE = (
 )
 REMAINDERS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
 # Files that a run leaves in its folder if it ends before its first round.
-BEGINNINGS = ("clients.json", "data.json", "environment.json", "notices.json", "row.json", "run.lock", "timings.csv")
+BEGINNINGS = ("clients.json", "data.json", "environment.json", *MANIFESTS, "notices.json", "row.json", "run.lock",
+              "timings.csv")  # fmt: skip
 
 
 def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
@@ -69,8 +72,9 @@ def check_run_folder(
             number of rounds, may change.
 
     Raises:
-        UserError: if there is no run to continue, if a new run would overwrite an existing run, or if the config
-            differs from the config of the existing run and the difference is not accepted.
+        UserError: if there is no run to continue, if a file of the run is damaged, if a new run would overwrite an
+            existing run, or if the config differs from the config of the existing run and the difference is not
+            accepted.
     """
     config_file = folder.path / "config.yaml"
     if resume and not config_file.is_file():
@@ -96,6 +100,8 @@ def check_run_folder(
             f"{folder.history()[-1]['round']}; restore the checkpoints, or choose another folder with "
             f"{argument('out')}"
         )
+    if resume:
+        folder.check(rewritten=(ROW_FILE,))
     if resume and (changed := changed_settings(folder, settings)):
         _check_changes(folder, changed, accept_change)
 
@@ -175,7 +181,7 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
     codec_digests = {name: file_sha256(codec_path(name)) for name in codecs}
     files = {
         f"{case.site}/{case.patient}": [
-            file_sha256(path) if hashed else path.stat().st_size for path in (case.image, case.mask) if path
+            file_sha256(path) if hashed else path.stat().st_size for path in case.files
         ]
         for case in cases
     }

@@ -161,7 +161,7 @@ def _conclude(
         summary["vertical_ratio"] = {"of": list(experiment.dataset.ratio_structures or ()), **summarise_ratios(ratios)}
     if distances:
         summary["boundary_distance"] = distances
-    folder.write_json("summary.json", summary)
+    folder.finish(summary)
     return summary
 
 
@@ -169,7 +169,8 @@ def _begin(
     folder: RunFolder, config: Config, clients: Mapping[str, Split], rounds_done: int, run_notices: list[str]
 ) -> None:
     """Write the files that describe the run; `config.yaml` comes last, because a folder without it holds no run."""
-    (folder.path / "summary.json").unlink(missing_ok=True)  # of the config before an accepted change
+    folder.forget_conclusions()  # of the config before an accepted change
+    folder.begin_manifest()
     if (folder.path / "config.yaml").is_file():
         changed = changed_settings(folder, resolved(config))
         run_notices += [f"the config was changed after round {rounds_done}: {change}" for change in changed]

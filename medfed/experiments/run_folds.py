@@ -129,7 +129,7 @@ def do_run(
     """
     with folder.locked():
         check_run_folder(folder, resolved(config), resume=_was_started(folder))
-        row.write(folder.path)
+        row.write(folder)
         run(config, folder, quiet, jobs, on_training)
 
 

@@ -22,6 +22,7 @@ from medfed.datasets.base import Case, Dataset, Progress
 from medfed.datasets.splits import Split
 from medfed.experiments.cohorts import assign_patients
 from medfed.experiments.loading import SiteImages
+from medfed.experiments.memory import check_network_memory, check_step_memory
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
 from medfed.federation.message import State
@@ -106,6 +107,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
             "deterministic is false, so each run gives different weights; set it to true for repeatable runs",
             stacklevel=2,
         )
+    needs = check_network_memory(config, task, dataset.image_size) if device.type == "cpu" else None
     network = build_network(config.network, config.method, task, config.seed).to(device)
     if config.evaluation.tent:
         Tent(network)  # raises now, not after the last round, if the network has no BatchNorm
@@ -113,6 +115,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
     began = time.perf_counter()
     sites, validation_site = _read_sites(SiteBuilder(config, task, network), dataset, splits, clients, quiet)
     reading_s = time.perf_counter() - began
+    check_step_memory(config, needs, [len(site.training) for site in sites])
     start = State.of(network)
     engine = registry.resolve("engines", config.federation.engine)(
         sites,

@@ -20,9 +20,10 @@ from medfed.federation import ledger
 from medfed.federation.engine import Engine
 from medfed.federation.message import Message, State
 from medfed.federation.model_transfer import WeightsSender
-from medfed.federation.reply_checks import Expected
+from medfed.federation.outliers import MIN_SITES, influences, reported_count, unusual_statistics
+from medfed.federation.reply_checks import DIVERGED, Expected
 from medfed.federation.settings import Federation
-from medfed.federation.update_checks import Rejection, find_failing_sites, validate_replies
+from medfed.federation.update_checks import CONTENTS, Rejection, find_failing_sites, validate_replies
 
 Row = dict[str, object]
 Result = TypeVar("Result")
@@ -64,7 +65,8 @@ class Exchange:
         engine: carries the messages.
         settings: the `federation` section of the config, with the checks of replies and the quorum (how many accepted
             replies a round needs).
-        non_negative: names of tensors in replies that have no negative numbers (`Method.non_negative`).
+        ranges: the lowest and the highest possible number of tensors in replies (`Method.statistic_ranges`).
+        row_tensors: names of the tensors that may have another number of rows at each site (`Method.row_tensors`).
 
     Attributes:
         ledger: rows for `ledger.csv` since the last call of `take_records`: one row for each tensor or single value
@@ -75,8 +77,14 @@ class Exchange:
         n_clients: how many sites were asked to train since the last call of `take_records`.
     """
 
-    def __init__(self, engine: Engine, settings: Federation, non_negative: frozenset[str] = frozenset()) -> None:
-        self.engine, self.settings, self.non_negative = engine, settings, non_negative
+    def __init__(
+        self, engine: Engine, settings: Federation, ranges: Mapping[str, tuple[float, float]] | None = None,
+        row_tensors: frozenset[str] = frozenset(),
+    ) -> None:
+        self.engine, self.settings, self.ranges, self.row_tensors = engine, settings, ranges or {}, row_tensors
+        self._notified: set[str] = set()
+        # The influence of each site's statistics, by round, so that a resumed run compares in the same way.
+        self._influences: dict[int, dict[str, float]] = {}
         self.ledger: list[Row] = []
         self.seconds: dict[str, float] = {}
         self.n_clients = 0
@@ -114,10 +122,13 @@ class Exchange:
         self.n_clients += len(messages) if kind == "train" else 0
         expected = Expected(
             kind, number, state.weights, self._n_examples, state.parameters, self.settings.largest_change,
-            self.non_negative,
+            self.settings.largest_count, self.ranges, self.row_tensors, self._influences.get(number, {}),
         )
         accepted, rejected = validate_replies(messages, replies, expected)
         self._handle_rejections(rejected, accepted, len(messages))
+        self._notify(accepted, expected)
+        shared = {site: reported_count(reply, "examples") for site, reply in accepted.items()}
+        self._n_examples |= {site: count for site, count in shared.items() if count is not None and kind == "share"}
         return Replies(kind, number, len(messages), accepted)
 
     def apply(
@@ -192,8 +203,7 @@ class Exchange:
 
         Raises:
             UserError: if `federation.quorum` (how many replies a round needs) is larger than the number of sites in a
-                round; or if `federation.largest_change` is set and fewer than three sites take part in a round. The
-                latter setting compares each site with the median of the sites.
+                round.
         """
         n_sites = len(self.engine.sites())
         n_asked = min(self.settings.clients_per_round or n_sites, n_sites)
@@ -201,17 +211,40 @@ class Exchange:
             raise UserError(
                 f"federation.quorum: is {self.settings.quorum}, but only {n_asked} sites take part in a round; lower it"
             )
-        if self.settings.largest_change is not None and n_asked < 3:
-            raise UserError(
-                "federation.largest_change: compares each site with the median of at least 3 sites, but only "
-                f"{n_asked} take part in a round; remove this setting"
+
+    def _notify(self, accepted: Mapping[str, Message], expected: Expected) -> None:
+        """Warn of unusual statistics, and of a check that too few replies do not allow; each notice is given once."""
+        unusual = unusual_statistics(accepted, expected)
+        if expected.kind == "share":
+            self._influences[expected.round] = influences(accepted, expected)
+        notices = {
+            f"{site} {name}": f"{site}: its {CONTENTS[expected.kind]} of round {expected.round} holds '{name}' "
+            f"{ratio:.3g} times as large as the median of the sites (root mean square); it is used, because an unusual "
+            "scanner is no error; check the images of that site with python -m medfed.data check"
+            for site, name, ratio in unusual
+        }
+        if expected.kind == "train" and expected.largest_change and len(accepted) < MIN_SITES:
+            notices["largest_change"] = (
+                f"the sizes of the updates are not compared: federation.largest_change needs {MIN_SITES} sites in a "
+                f"round, and round {expected.round} has {len(accepted)}"
             )
+        for key, notice in notices.items():
+            if key not in self._notified:
+                warnings.warn(notice, UserWarning, stacklevel=2)
+        self._notified |= notices.keys()
 
     def _handle_rejections(self, rejected: list[Rejection], left: Iterable[str], n_asked: int) -> None:
         """Warn of each rejected reply; raise UserError if a bad reply stops the run, or if too few replies are left."""
         if not rejected:
             return
         bad = [rejection for rejection in rejected if rejection.is_bad]
+        diverged = [rejection for rejection in bad if rejection.advice == DIVERGED]
+        if len(diverged) > 1 and 2 * len(diverged) > n_asked:
+            raise UserError(
+                f"round {bad[0].round}: the replies of {len(diverged)} of {n_asked} sites are not finite or too large "
+                f"({diverged[0]}), so that the cause is not one site but the global weights or the settings; try a "
+                "smaller training.learning_rate, or an earlier round"
+            )
         if bad and self.settings.on_bad_update == "stop":
             raise UserError(f"{'; '.join(map(str, bad))}; {bad[0].advice}")
         left, needed = list(left), self.settings.quorum or n_asked

@@ -26,6 +26,7 @@ from medfed.functional.style import PixelMoments
 ASKED = "moments"  # fact of a "share" request: 1 asks for the moments of the images, not for the method's statistics
 MOMENTS = "image_moments"  # the tensor in the reply: (2, C) float64, the means and the variances
 PIXELS = "pixels"  # the fact in the reply: number of pixels per channel, over all training images
+RANGES = {MOMENTS: (0.0, 1.0)}  # the intensities are in [0, 1]
 MAX_BATCH = 64  # images in memory at the same time
 
 

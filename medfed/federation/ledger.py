@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from medfed.federation.message import Message, n_bytes
+from medfed.federation.message import Message, n_bytes, readable
 
 COLUMNS = ("round", "site", "direction", "kind", "name", "shape", "dtype", "bytes")
 
@@ -23,7 +23,7 @@ def message_rows(round_number: int, direction: str, messages: Mapping[str, Messa
         round_number: the round that the messages belong to.
         direction: "up" for messages from the sites, "down" for messages to the sites.
         messages: dictionary from the name of a site to its message. Replies that are rejected later are included,
-            because they have left their site.
+            because they have left their site. A reply that cannot be read is listed as a failed reply.
 
     Returns:
         One dict for each row, with the keys of `COLUMNS`, sorted by site. For a tensor, `shape` is a text such as
@@ -33,7 +33,7 @@ def message_rows(round_number: int, direction: str, messages: Mapping[str, Messa
     """
     rows = []
     for site in sorted(messages):
-        message = messages[site]
+        message = readable(messages[site])
         common = {"round": round_number, "site": site, "direction": direction, "kind": message.kind}
         for group in (message.weights, message.tensors):
             for name, tensor in group.items():

@@ -2,31 +2,39 @@
 
 The coordinator sends a request (`Message`) to each site and receives a reply (`Message`) from it; engines carry both as
 the bytes of `Message.to_bytes`. `State` is everything that the coordinator remembers between rounds: a checkpoint is a
-stored `State`. Messages and states are written as safetensors and never as pickle, so that reading them cannot run
-code. Equal content always gives equal bytes; that makes it possible to compare runs, and to recognise a request that
-was sent again.
+stored `State`. `medfed.federation.encoding` defines the bytes. Equal content always gives equal bytes; that makes it
+possible to compare runs, and to recognise a request that was sent again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import safetensors
-import safetensors.torch
 from torch import Tensor, nn
 
-from medfed.core.errors import argument
+from medfed.federation.encoding import (
+    InvalidMessage,
+    check_format,
+    check_header_size,
+    check_name,
+    check_value,
+    check_whole,
+    entry,
+    header_of,
+    not_a_message,
+    pack,
+    unpack,
+)
 from medfed.federation.settings import Plan
 
-FORMAT = 1  # increased when the layout of messages changes
 CHECKPOINT_FORMAT = 2  # increased when the layout of checkpoints changes
 FAILED = "failed"  # the kind of a reply in which a site says why it could not do what was requested
+WHOLE_FACTS = ("round", "last")  # facts of requests: the round, and the last round whose update was accepted
+MAX_REASON_LENGTH = 1000  # characters of the reason in a failed reply
 WEIGHTS_NEEDED = "weights_needed"  # the kind of a reply: "send the weights, I have only their checksum"
 
 
@@ -53,19 +61,49 @@ class Message:
     facts: dict[str, Any] = field(default_factory=dict)
     weights_digest: str = ""
 
+    def check(self) -> None:
+        """Check the types of all fields: names, and facts that can be written as JSON; no number is looked at.
+
+        Whoever receives a message checks it before anything of it is used: `from_bytes` does, and so does the
+        coordinator with every reply of an engine.
+
+        Raises:
+            InvalidMessage: if a field is invalid, if the fact `round` or `last` is not a whole number, or if a reply of
+                kind "failed" does not give its reason as text.
+        """
+        for name in (self.kind, self.weights_digest):
+            check_name(name)
+        for group in (self.weights, self.tensors, self.facts):
+            if not isinstance(group, dict):
+                raise not_a_message(f"values of type {type(group).__name__}, but a dict is expected")
+            for name in group:
+                check_name(name)
+        for name, tensor in [*self.weights.items(), *self.tensors.items()]:
+            if not isinstance(tensor, Tensor):
+                raise not_a_message(f"'{name}' is of type {type(tensor).__name__}, but a tensor is expected")
+        for name, fact in self.facts.items():
+            check_value(name, fact)
+            if name in WHOLE_FACTS:
+                check_whole(name, fact)
+        if self.kind == FAILED and not isinstance(self.facts.get("why"), str):
+            raise not_a_message("a failed reply without its reason, 'why'")
+
     def to_bytes(self) -> bytes:
         """Return the message as bytes in the safetensors format; equal messages give equal bytes.
 
         A fact is a named value of the message without a shape, such as the number of the round.
 
         Raises:
-            ValueError: if a fact is NaN or infinite.
-            TypeError: if a fact is not a JSON value.
+            InvalidMessage: if `from_bytes` would refuse the bytes: if `check` fails, a fact is NaN or infinite, or a
+                tensor is not a dense tensor of real numbers.
         """
+        self.check()
         header: dict[str, Any] = {"kind": self.kind, "facts": self.facts}
         if self.weights_digest:
             header["weights_digest"] = self.weights_digest
-        return pack({"weights": self.weights, "tensors": self.tensors}, header)
+        data = pack({"weights": self.weights, "tensors": self.tensors}, header)
+        check_header_size(header_of(data))
+        return data
 
     @staticmethod
     def from_bytes(data: bytes) -> Message:
@@ -75,20 +113,38 @@ class Message:
             data: the bytes of one message, in the safetensors format.
 
         Raises:
-            ValueError: if `data` is not a message, or was written by a version of medfed with another message format.
+            InvalidMessage: if `data` is not a message, or was written by a version of medfed with another message
+                format. No other exception is raised, whatever the bytes are.
         """
-        groups, header = unpack(data)
-        kind, facts, named = _entry(header, "kind"), _entry(header, "facts"), str(header.get("weights_digest", ""))
-        return Message(kind, groups.get("weights", {}), groups.get("tensors", {}), facts, named)
+        check_header_size(header_of(data))
+        groups, header = unpack(data, ("weights", "tensors"))
+        kind, facts, named = entry(header, "kind"), entry(header, "facts"), header.get("weights_digest", "")
+        message = Message(kind, groups.get("weights", {}), groups.get("tensors", {}), facts, named)
+        message.check()
+        return message
 
 
 def failed_reply(why: str) -> Message:
     """Return a reply of kind "failed", which says that a site did not do what was requested.
 
     Args:
-        why: the reason, as a clause whose subject is the site, such as "did not reply within 60 s".
+        why: the reason, as a clause whose subject is the site, such as "did not reply within 60 s". What cannot be sent
+            as text, or is longer than `MAX_REASON_LENGTH` characters, is left out.
     """
-    return Message(FAILED, facts={"why": why})
+    return Message(FAILED, facts={"why": why[:MAX_REASON_LENGTH].encode(errors="replace").decode()})
+
+
+def readable(reply: Message) -> Message:
+    """Return the reply, or a failed reply with the reason if the reply cannot be read (`Message.check`).
+
+    Args:
+        reply: a reply of a site, with fields of any type.
+    """
+    try:
+        reply.check()
+        return reply
+    except InvalidMessage as error:
+        return failed_reply(f"its reply cannot be read: {error}")
 
 
 def failed_reply_to_error(error: Exception) -> Message:
@@ -144,7 +200,11 @@ class State:
         """Return the state as bytes in the safetensors format; equal states give equal bytes.
 
         All fields except `plan` (the sites, the number of rounds and the training settings) are included.
+
+        Raises:
+            InvalidMessage: if `from_bytes` would refuse the bytes.
         """
+        self._check()
         header = {
             "checkpoint": CHECKPOINT_FORMAT,
             "round": self.round,
@@ -164,87 +224,33 @@ class State:
             data: the bytes of one checkpoint, in the safetensors format.
 
         Raises:
-            ValueError: if `data` is not a checkpoint, or was written by a version of medfed with another checkpoint
-                format.
+            InvalidMessage: if `data` is not a checkpoint, or was written by a version of medfed with another checkpoint
+                format. No other exception is raised, whatever the bytes are.
         """
-        groups, header = unpack(data)
-        _check_format("checkpoint", header.get("checkpoint", 1), CHECKPOINT_FORMAT)
-        return State(
-            _entry(header, "round"),
+        groups, header = unpack(data, ("weights", "memory"))
+        check_format("checkpoint", header.get("checkpoint", 1), CHECKPOINT_FORMAT)
+        if not isinstance(parameters := entry(header, "parameters"), list):
+            raise not_a_message("'parameters' is not a list")
+        for name in parameters:
+            check_name(name)
+        state = State(
+            entry(header, "round"),
             groups.get("weights", {}),
             groups.get("memory", {}),
-            _entry(header, "took_part"),
-            frozenset(_entry(header, "parameters")),
+            entry(header, "took_part"),
+            frozenset(parameters),
         )
+        state._check()
+        return state
 
-
-def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) -> bytes:
-    """Convert several groups of named tensors, and a header, to bytes in the safetensors format.
-
-    Equal content gives equal bytes. The tensors may be on any device and of any shape.
-
-    Args:
-        groups: for each name of a group, its tensors by name, such as {"weights": {"conv.bias": tensor}}. The name of a
-            group must not contain "/".
-        header: JSON values by name.
-
-    Raises:
-        ValueError: if a value of the header is NaN or infinite.
-        TypeError: if a value of the header is not a JSON value.
-    """
-    named: dict[str, Tensor] = {}
-    storages = set()
-    for group, tensors in groups.items():
-        for name, tensor in tensors.items():
-            tensor = tensor.detach().to("cpu").contiguous()
-            address = tensor.untyped_storage().data_ptr()
-            # safetensors refuses tensors that share memory
-            named[f"{group}/{name}"] = tensor.clone() if address in storages else tensor
-            storages.add(address)
-    text = json.dumps({"format": FORMAT, "order": list(named), **header}, sort_keys=True, allow_nan=False)
-    # One metadata entry only: safetensors does not promise an order among several, and the bytes must be stable.
-    return safetensors.torch.save(named, metadata={"medfed": text})
-
-
-def unpack(data: bytes) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """Convert the bytes that `pack` returned back to groups of tensors and a header.
-
-    Args:
-        data: the bytes, in the safetensors format.
-
-    Returns:
-        Two dicts. The first has, for each name of a group, its tensors by name, on the CPU and in the order in which
-        they were packed; a group without tensors is missing. The second is the header: JSON values by name.
-
-    Raises:
-        ValueError: if `data` was not written by `pack`, or was written by a version of medfed with another format.
-    """
-    try:
-        named = safetensors.torch.load(data)
-        length = int.from_bytes(data[:8], "little")
-        header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["medfed"])
-    except (safetensors.SafetensorError, KeyError, ValueError) as error:
-        raise ValueError(f"these bytes are not a medfed message or checkpoint ({error})") from error
-    _check_format("format", header.get("format"), FORMAT)
-    groups: dict[str, dict[str, Tensor]] = {}
-    for name in _entry(header, "order"):
-        group, _, key = name.partition("/")
-        groups.setdefault(group, {})[key] = _entry(named, name)
-    return groups, header
-
-
-def _entry(header: Mapping[str, Any], name: str) -> Any:
-    if name not in header:
-        raise ValueError(f"these bytes are not a medfed message or checkpoint ('{name}' is missing)")
-    return header[name]
-
-
-def _check_format(name: str, version: object, expected: int) -> None:
-    if version != expected:
-        raise ValueError(
-            f"the data have {name} version {version}, but the installed medfed reads {name} version {expected}; use "
-            f"the version of medfed that wrote the data, or start another run with {argument('out')}"
-        )
+    def _check(self) -> None:
+        """Check the numbers of rounds and the names of sites; `pack` and `unpack` check the tensors."""
+        check_whole("round", self.round)
+        if not isinstance(self.took_part, dict):
+            raise not_a_message("'took_part' is not a dict")
+        for site, number in self.took_part.items():
+            check_name(site)
+            check_whole(f"took_part of {site}", number)
 
 
 def digest(*parts: bytes) -> str:

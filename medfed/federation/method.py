@@ -42,6 +42,8 @@ Tensors = dict[str, Tensor]
 SiteWeights = Literal["examples", "uniform"]
 UnseenBatchNorm = Literal["average", "batch_stats", "nearest"]
 NEVER, ONCE, EVERY_ROUND = "never", "once", "every round"
+MAX_FEATURE = 1e5  # above every feature of VGG on intensities from 0 to 255, which are the largest here
+STYLE_RANGES = {"mean": (-MAX_FEATURE, MAX_FEATURE), "std": (0.0, MAX_FEATURE)}
 
 
 @dataclass(frozen=True)
@@ -133,12 +135,20 @@ class Method:
         return True
 
     @property
-    def non_negative(self) -> frozenset[str]:
-        """Names of the tensors that sites send and that have no negative numbers, such as amplitudes. Default: none.
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """The lowest and the highest possible number in each tensor that sites send, by name. Default: none declared.
 
-        Noise on shared statistics (`privacy.statistics_noise`) can make such a number negative. The site then sends 0,
-        which weakens no guarantee, because it depends only on the number with the noise. The coordinator rejects a
-        reply with a negative number in one of these tensors.
+        A name that ends in "/" is the beginning of names. The coordinator rejects a reply with a number outside of its
+        range. Noise on shared statistics (`privacy.statistics_noise`) can move a number out of its range; the site then
+        sends the end of the range, which weakens no guarantee, because it depends only on the number with the noise.
+        """
+        return {}
+
+    @property
+    def row_tensors(self) -> frozenset[str]:
+        """Names of the tensors that sites send with one row per image or style, so that the number of rows may differ.
+
+        The shape of every other tensor must be equal at all sites that send it. Default: none.
         """
         return frozenset()
 

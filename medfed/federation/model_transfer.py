@@ -27,8 +27,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from medfed.federation.encoding import pack
 from medfed.federation.engine import Engine
-from medfed.federation.message import WEIGHTS_NEEDED, Message, digest, pack
+from medfed.federation.message import WEIGHTS_NEEDED, Message, digest
 
 Messages = dict[str, Message]  # from the name of a site to its message
 

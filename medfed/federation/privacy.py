@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Annotated
 
 import numpy as np
@@ -24,8 +25,10 @@ from medfed.core import bounds
 from medfed.core.bounds import NonNegativeFloat
 from medfed.core.errors import UserError
 from medfed.federation.message import Message
+from medfed.federation.reply_checks import range_of
 
 Tensors = Mapping[str, Tensor]
+NO_RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ class Privacy:
 
 
 def protect(
-    reply: Message, request: Message, privacy: Privacy, key: bytes, non_negative: Collection[str] = ()
+    reply: Message, request: Message, privacy: Privacy, key: bytes,
+    ranges: Mapping[str, tuple[float, float]] = NO_RANGES,
 ) -> Message:
     """Clip what a site sends and add Gaussian noise to it, as the `privacy` section of the config says.
 
@@ -91,10 +95,10 @@ def protect(
         key: at least 32 bytes from which the noise is derived. In a real federation the key must be secret, because
             whoever knows the key can remove the noise. Different replies need different keys, because the difference of
             two replies with equal noise contains no noise.
-        non_negative: names of entries of the network and of other tensors that have no negative numbers: running
-            variances, such as `bn.running_var`, and statistics, such as amplitudes. Numbers that are negative after
-            the noise is added are set to 0. Otherwise BatchNorm would use the square root of a negative variance, and a
-            negative amplitude would turn the sign of an image's mean.
+        ranges: the lowest and the highest possible number, by name, of running variances, such as `bn.running_var`, and
+            of other tensors (`Method.statistic_ranges`). Numbers that are outside after the noise is added are set to
+            the end of the range. Otherwise BatchNorm would use the square root of a negative variance, and a negative
+            amplitude would turn the sign of an image's mean.
 
     Returns:
         The reply that may leave the site, with the same names, shapes and dtypes.
@@ -107,16 +111,22 @@ def protect(
         change = {name: reply.weights[name].double() - request.weights[name].double() for name in names}
         noised = _add_noise(change, privacy.clip, privacy.noise, key + b"weights")
         moved = {name: request.weights[name].double() + noised[name] for name in names}
-        moved |= {name: moved[name].clamp(min=0) for name in names if name in non_negative}
+        moved = {name: _clamped(name, entry, ranges) for name, entry in moved.items()}
         weights = {name: entry.to(reply.weights[name].dtype) for name, entry in moved.items()}
         reply = replace(reply, weights={**reply.weights, **weights})
     if privacy.statistics_clip and reply.tensors:
         statistics = {name: entry.double() for name, entry in reply.tensors.items() if entry.is_floating_point()}
         noised = _add_noise(statistics, privacy.statistics_clip, privacy.statistics_noise, key + b"statistics")
-        noised |= {name: noised[name].clamp(min=0) for name in noised if name in non_negative}
+        noised = {name: _clamped(name, entry, ranges) for name, entry in noised.items()}
         tensors = {name: entry.to(reply.tensors[name].dtype) for name, entry in noised.items()}
         reply = replace(reply, tensors={**reply.tensors, **tensors})
     return reply
+
+
+def _clamped(name: str, entry: Tensor, ranges: Mapping[str, tuple[float, float]]) -> Tensor:
+    """Return a tensor with every number moved into the range of its name; unchanged if the name has no range."""
+    limits = range_of(name, ranges)
+    return entry if limits is None else entry.clamp(*limits)
 
 
 def standard_normal(key: bytes, n: int) -> Tensor:

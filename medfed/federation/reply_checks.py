@@ -9,21 +9,21 @@ import json
 import math
 import reprlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from medfed.federation.encoding import DTYPES
 from medfed.federation.message import Message, n_bytes
 
 MAX_EXAMPLES = 10**8  # more images than any hospital has
 MAX_STEPS = 10**8
 MAX_NUMBER = 1e18  # the square of a larger number could overflow float32
+MAX_WEIGHT = 1e6  # no learned parameter is so large
 MAX_MODELS, EXTRA_BYTES = 8, 2 * 2**30  # a reply is at most this many times as large as the model, plus statistics
 MAX_ENTRIES, MAX_FACTS_CHARACTERS = 100_000, 2**16
-NUMBERS = {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool, torch.uint8, torch.int8,
-           torch.int16, torch.int32, torch.int64}  # fmt: skip
 DIVERGED = ("training diverged at this site, so try a smaller training.learning_rate, or check its images with "
             "python -m medfed.data check")  # fmt: skip
 
@@ -47,9 +47,14 @@ class Expected:
             site that is missing here is not compared.
         parameters: the names of the entries of `weights` that are parameters. The others are buffers, such as running
             statistics.
-        largest_change: the setting `federation.largest_change`: how long a site's change of the weights (its L2 norm)
-            may be, as a multiple of the median over the sites. None allows any change.
-        non_negative: names of tensors that have no negative numbers, such as amplitudes (`Method.non_negative`).
+        largest_change: the setting `federation.largest_change`: how large a site's change of the weights may be, as a
+            multiple of the median over the sites. None allows any change.
+        largest_count: the setting `federation.largest_count`: how many images or steps a site may report, as a
+            multiple of the median over the other sites.
+        ranges: the lowest and the highest possible number of tensors, by name (`Method.statistic_ranges`).
+        row_tensors: names of the tensors that may have another number of rows at each site (`Method.row_tensors`).
+        influences: by name of the site, how many times as large as at the median site the statistics are that it shared
+            in this round; at least 1.
     """
 
     kind: str
@@ -58,7 +63,22 @@ class Expected:
     examples: Mapping[str, int]
     parameters: frozenset[str]
     largest_change: float | None = None
-    non_negative: frozenset[str] = frozenset()
+    largest_count: float = math.inf
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    row_tensors: frozenset[str] = frozenset()
+    influences: Mapping[str, float] = field(default_factory=dict)
+
+
+def range_of(name: str, ranges: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:
+    """Return the declared range of a tensor, or None.
+
+    Args:
+        name: the name of the tensor.
+        ranges: ranges by name; a name that ends in "/" is the beginning of names (`Method.statistic_ranges`).
+    """
+    return ranges.get(name) or next(
+        (limits for start, limits in ranges.items() if start.endswith("/") and name.startswith(start)), None
+    )
 
 
 def check_reply(site: str, reply: Message, expected: Expected) -> None:
@@ -71,8 +91,9 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
 
     Raises:
         InvalidReply: if the reply has another kind or round than the request; if the reply is too large; if it contains
-            NaN, infinity or an absolute value above 1e18; if a tensor of `expected.non_negative` contains a negative
-            number; or if the reply contains weights or tensors that were not requested.
+            NaN, infinity or an absolute value above 1e18, or 1e6 in a parameter; if a running variance is negative, a
+            tensor has a number outside of its range, or all numbers of a parameter became 0; or if the reply contains
+            weights or tensors that were not requested.
             A reply to "train" is also invalid without a valid number of images, number of steps and loss, or if the
             number of images differs from the number that the site reported in an earlier round. A reply to "train" or
             "validate" is also invalid if one of its facts is not a finite number.
@@ -86,11 +107,12 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
         raise InvalidReply(f"holds {len(reply.weights)} entries of a network, but no weights were requested")
     if expected.kind == "validate" and reply.tensors:
         raise InvalidReply(f"holds {len(reply.tensors)} tensors, but only scores were requested")
-    for name, entry in [*reply.weights.items(), *reply.tensors.items()]:
-        _check_numbers(name, entry)
-    for name in sorted(expected.non_negative & reply.tensors.keys()):
-        if reply.tensors[name].numel() and (lowest := float(reply.tensors[name].min())) < 0:
-            raise InvalidReply(f"contains the number {lowest:.3g} in '{name}', but numbers of at least 0 are expected")
+    for name, entry in reply.weights.items():
+        low, high = _check_numbers(name, entry)
+        _check_entry(name, low, high, expected)
+    for name, tensor in reply.tensors.items():
+        low, high = _check_numbers(name, tensor)
+        _check_range(name, low, high, range_of(name, expected.ranges))
     _check_facts(site, reply.facts, expected)
 
 
@@ -104,11 +126,37 @@ def _check_size(reply: Message, weights: Mapping[str, Tensor]) -> None:
         raise InvalidReply(f"has {n_entries:,} entries, but at most {MAX_ENTRIES:,} are allowed")
 
 
-def _check_numbers(name: str, entry: Tensor) -> None:
-    if entry.dtype not in NUMBERS:
+def _check_entry(name: str, low: float, high: float, expected: Expected) -> None:
+    """Check the lowest and the highest number of an entry of the network."""
+    before = expected.weights.get(name)
+    if name in expected.parameters:
+        if (largest := max(-low, high)) > MAX_WEIGHT:
+            raise InvalidReply(f"contains the weight {largest:.0e} in '{name}'; at most {MAX_WEIGHT:.0e} is allowed")
+        if low == high == 0 and before is not None and before.dim() > 1 and bool(before.any()):
+            raise InvalidReply(f"is 0 everywhere in '{name}', which no training makes of weights that were not 0")
+    elif name.endswith("running_var"):
+        _check_range(name, low, high, (0.0, math.inf))
+    elif before is not None and before.numel() and not before.is_floating_point():  # a counter of batches
+        _check_range(name, low, high, (0.0, float(before.max()) + MAX_STEPS))
+
+
+def _check_range(name: str, low: float, high: float, limits: tuple[float, float] | None) -> None:
+    """Check that the lowest and the highest number of a tensor are in its range, apart from rounding."""
+    if limits is None:
+        return
+    tolerance = 1e-4 * min(abs(limits[0] - limits[1]), 1.0)
+    if low < limits[0] - (tolerance if limits[0] else 0) or high > limits[1] + tolerance:
+        number = low if low < limits[0] else high
+        expected = f"at least {limits[0]:g}" if math.isinf(limits[1]) else f"from {limits[0]:g} to {limits[1]:g}"
+        raise InvalidReply(f"contains the number {number:.3g} in '{name}', but numbers {expected} are expected")
+
+
+def _check_numbers(name: str, entry: Tensor) -> tuple[float, float]:
+    """Check that all numbers of a tensor are finite and not too large; return the lowest and the highest."""
+    if entry.dtype not in DTYPES.values():
         raise InvalidReply(f"holds {entry.dtype} in '{name}', but real numbers are expected")
     if not entry.numel():
-        return
+        return 0.0, 0.0
     low, high = (float(end) for end in torch.aminmax(entry))  # both are NaN if any element is NaN
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InvalidReply(f"is not finite (first in '{name}')", DIVERGED)
@@ -116,6 +164,7 @@ def _check_numbers(name: str, entry: Tensor) -> None:
         raise InvalidReply(
             f"contains the number {largest:.0e} in '{name}'; at most {MAX_NUMBER:.0e} is allowed", DIVERGED
         )
+    return low, high
 
 
 def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> None:
@@ -131,6 +180,9 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
             )
     if expected.kind == "validate":
         _check_all_numbers(facts)
+    for name in ("examples", "pixels"):
+        if expected.kind == "share" and name in facts and (type(facts[name]) is not int or facts[name] < 1):
+            raise InvalidReply(f"reports {reprlib.repr(facts[name])} {name}, but a whole number above 0 is expected")
     try:
         size = len(json.dumps(facts, allow_nan=False))
     except (TypeError, ValueError) as error:
@@ -148,6 +200,8 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
 
 def _check_all_numbers(facts: Mapping[str, Any]) -> None:
     for name, fact in facts.items():
+        if "/" in name:  # NAME/SITE is a column of the history
+            raise InvalidReply(f"reports a number with the name {reprlib.repr(name)}, which must not contain '/'")
         if not _is_number(fact):
             raise InvalidReply(f"reports {reprlib.repr(fact)} for '{name}', but a finite number is expected")
 

@@ -34,6 +34,7 @@ from medfed.core.seeds import stream
 from medfed.federation import update_checks
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Exchange, Replies, Row, is_validated
+from medfed.federation.image_moments import RANGES as MOMENT_RANGES
 from medfed.federation.image_moments import agree_on_constants, constants_of, has_constants
 from medfed.federation.message import Message, State
 from medfed.federation.method import EVERY_ROUND, ONCE, Method
@@ -92,7 +93,7 @@ def federate(
     """
     if not state.parameters:
         raise ValueError("state.parameters is empty, so that no weight would be trained; start from State.of(network)")
-    exchange = Exchange(engine, settings, method.non_negative)
+    exchange = Exchange(engine, settings, {**MOMENT_RANGES, **method.statistic_ranges}, method.row_tensors)
     exchange.check_settings()
     sites = [site for site in engine.sites() if state.took_part.get(site) != EXCLUDED]
     state = replace(state, plan=Plan(tuple(sites), settings.rounds, training or Training()))
@@ -109,9 +110,9 @@ def federate(
             state, sites = share(method, exchange, state, sites, seed)
         replies = exchange.ask(training_requests(method, state, sites), state)
         state, updates = aggregate(method, exchange, state, replies, seed)
-        history = {"round": number, **_mean_and_by_site("train_loss", _facts_of(updates, "loss"))}
-        history = {**history, **_columns(updates, TRAINING_FACTS), **history}  # no fact replaces a column of the loop
-        history |= validate(exchange, state, updates)
+        own = {"round": number, **_mean_and_by_site("train_loss", _facts_of(updates, "loss"))}
+        facts = _columns(updates, TRAINING_FACTS)
+        history = {**own, **facts, **validate(exchange, state, updates), **own}  # no fact replaces a column of the loop
         del replies, updates  # frees the clients' weights before the next round
         yield Round(state, history, *exchange.take_records())
 
@@ -303,7 +304,7 @@ def validate(exchange: Exchange, state: State, updates: Mapping[str, Message]) -
         row |= _mean_and_by_site("validation_score", scores)
     if validation_site:
         row[VALIDATION_SITE] = validation_site_score
-    return row | _columns(replies, frozenset({"score"}))
+    return {**row, **_columns(replies, frozenset({"score"})), **row}  # no fact of a site replaces a score
 
 
 def _columns(replies: Mapping[str, Message], without: frozenset[str]) -> Row:

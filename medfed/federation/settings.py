@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from medfed.core import bounds
-from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio, RatioBelowOne
+from medfed.core.bounds import Count, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio, RatioBelowOne
 from medfed.core.errors import UserError
 
 Partition = Literal["domains", "heterogeneous", "dirichlet"]
@@ -49,15 +49,15 @@ class Training:
     optimizer: Literal["adam", "sgd"] = "adam"
     learning_rate: PositiveFloat = 1e-3
     schedule: Literal["constant", "cosine", "step"] = "constant"
-    decay_rounds: PositiveInt = 20
+    decay_rounds: Count = 20
     decay_factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
     betas: tuple[RatioBelowOne, RatioBelowOne] = (0.9, 0.99)
     momentum: RatioBelowOne = 0.0
     weight_decay: NonNegativeFloat = 0.0
-    batch_size: PositiveInt = 5
+    batch_size: Count = 5
     augment: bool = True
     optimizer_state: Literal["keep", "reset"] = "keep"
-    threads: PositiveInt = 1
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
     precision: Literal["float32", "bf16"] = "float32"
 
     def __post_init__(self) -> None:
@@ -126,9 +126,12 @@ class Federation:
         quorum: how many accepted replies a round needs. 0 needs one from every site that was asked.
         on_bad_update: what happens if a reply fails the checks of `medfed.federation.update_checks`: "stop" ends the
             run; "drop" leaves the site out of this round, which continues if `quorum` replies remain.
-        largest_change: a reply is rejected if the distance of its weights from the global weights is more than this
-            many times the median distance over all sites. At least 3 sites are needed. null does not check the
-            distance.
+        largest_change: a reply is rejected if it changes the global weights, or the running statistics of BatchNorm,
+            more than this many times as much as the median site, by the L2 norm or by the largest element. A site with
+            k times as many training steps may change the weights k times as much. With fewer than 3 sites in a round
+            nothing is compared. null does not check the size.
+        largest_count: a reply is rejected if its number of training images, or of training steps, is more than this
+            many times the median of the other sites.
         validate_every: number of rounds between two validations on the source sites' validation patients. The last
             round is always validated.
         selection: which round's weights are the result: "last"; "source_validation" (the best mean validation score
@@ -149,17 +152,18 @@ class Federation:
     unseen_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
     validation_site: str = ""
     participating: PositiveInt | None = None
-    clients: NonNegativeInt = 0
+    clients: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     partition: Partition = "domains"
     mixing: Ratio = 0.1
     concentration: PositiveFloat = 0.5
     min_images: PositiveInt = 1
-    rounds: PositiveInt = 100
-    local_epochs: PositiveInt = 1
+    rounds: Count = 100
+    local_epochs: Count = 1
     clients_per_round: NonNegativeInt = 0
     quorum: NonNegativeInt = 0
     on_bad_update: Literal["stop", "drop"] = "stop"
-    largest_change: Annotated[float, Field(ge=1)] | None = None
+    largest_change: Annotated[float, Field(ge=1)] | None = 10.0
+    largest_count: Annotated[float, Field(ge=1)] = 100.0
     validate_every: PositiveInt = 1
     selection: Literal["last", "source_validation", "validation_site"] = "last"
     batch_norm: Literal["average", "local"] = "average"

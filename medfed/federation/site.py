@@ -7,6 +7,7 @@ it from the last accepted round, and repeat a round with a bit-identical reply.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -16,10 +17,12 @@ from torch import Tensor, nn
 from medfed.core.batch import Batch
 from medfed.core.seeds import seeded_layers, stream
 from medfed.federation.device_samples import max_device_bytes, on_device
+from medfed.federation.encoding import pack
 from medfed.federation.engine import OnStep
 from medfed.federation.image_moments import ASKED, moments_reply
+from medfed.federation.image_moments import RANGES as MOMENT_RANGES
 from medfed.federation.local_round import Architecture, LocalRound, Samples, SiteData, Task
-from medfed.federation.message import WEIGHTS_NEEDED, Message, digest, pack
+from medfed.federation.message import WEIGHTS_NEEDED, Message, digest
 from medfed.federation.method import NEVER, Method
 from medfed.federation.privacy import Privacy, protect
 from medfed.federation.settings import Cache, Training
@@ -133,8 +136,9 @@ class Site:
         # The reply is part of the key, so that only the same reply to the same request gets the same noise again: the
         # difference of two replies with equal noise contains no noise.
         key = digest(secret, self.name.encode(), repr(self.privacy).encode(), request.to_bytes(), reply.to_bytes())
-        non_negative = running_variances(self.network) | self.method.non_negative
-        return protect(reply, request, self.privacy, secret + bytes.fromhex(key), non_negative)
+        ranges = {**dict.fromkeys(running_variances(self.network), (0.0, math.inf)), **MOMENT_RANGES,
+                  **self.method.statistic_ranges}  # fmt: skip
+        return protect(reply, request, self.privacy, secret + bytes.fromhex(key), ranges)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Load the global weights into the site's network, in place.

@@ -1,27 +1,32 @@
 """Checks that the replies of a round must pass before they are used: functions of the requests and the replies only.
 
 `Exchange.ask` calls `validate_replies` after every exchange. `validate_replies` checks each reply on its own
-(`medfed.federation.reply_checks`), then compares shapes across sites, then rejects updates whose change of the weights
-is much larger than the median. `Exchange.apply` calls `find_failing_sites` if the method cannot use replies that
-passed. A rejected reply never enters the global weights; `federation.on_bad_update` and `federation.quorum` decide
-whether the run stops or continues without it.
+(`medfed.federation.reply_checks`), then compares shapes across sites, then rejects replies that are far larger than the
+median of the sites (`medfed.federation.outliers`). `Exchange.apply` calls `find_failing_sites` if the method cannot use
+replies that passed. A rejected reply never enters the global weights; `federation.on_bad_update` and
+`federation.quorum` decide whether the run stops or continues without it.
 """
 
 from __future__ import annotations
 
 import reprlib
-import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.federation.message import FAILED, Message
+from medfed.federation.message import FAILED, Message, readable
+from medfed.federation.outliers import (
+    absurd_statistics,
+    count_outliers,
+    entry_named,
+    size_outliers,
+    variance_outliers,
+)
 from medfed.federation.reply_checks import Expected, InvalidReply, check_reply
-from medfed.functional.aggregation import change_norm
 from medfed.functional.weights import check_same_entries
 
 RepliesBySite = dict[str, Message]
@@ -66,19 +71,21 @@ def validate_replies(
     1. Each reply is checked on its own, for example for its kind, its size, and numbers that are not finite.
     2. Replies are compared with the network and with each other. For a "train" request, the weights must be exactly
        those entries of the network that at least half of the sites sent, with the shapes and dtypes of the global
-       weights. Any other tensor is compared between the sites that sent a tensor of this name: its dtype, and its shape
-       without the first dimension, must be those of more than half of these sites. A tensor whose name is or ends in
-       the name of a network entry, such as `control/ENTRY`, must also have the shape of this entry.
-    3. For a "train" request, if `expected.largest_change` is set and at least three sites are left, each site's change
-       of the weights is measured by its L2 norm. A reply is rejected if its norm is more than `largest_change` times
-       the median over the sites.
+       weights. Any other tensor is compared between the sites that sent a tensor of this name: its dtype and shape must
+       be those of more than half of these sites. The number of rows of `expected.row_tensors` may differ; it is at
+       least 1. A tensor whose name is or ends in the name of a network entry, such as `control/ENTRY`, must also have
+       the shape of this entry. The sites that send any tensor for "share" must send those with the names that more than
+       half of them send.
+    3. Numbers of images and steps, shared statistics, and the sizes of updates are compared with the median over the
+       sites, as `medfed.federation.outliers` describes.
 
     Args:
         requests: dictionary from the name of a site to its request. A reply of a site without a request is rejected.
-        replies: dictionary from the name of a site to its reply. A missing reply, a reply without a request, or a reply
-            of kind "failed" gives a rejection that is not counted as a bad reply (`Rejection.is_bad` is false).
+        replies: dictionary from the name of a site to its reply. A missing reply, a reply without a request, a reply
+            that cannot be read (`Message.check`), or a reply of kind "failed" gives a rejection that is not counted as
+            a bad reply (`Rejection.is_bad` is false).
         expected: what a valid reply must fit: the kind and round of the request, the global weights, the earlier
-            numbers of images, and `largest_change`.
+            numbers of images, and the limits.
 
     Returns:
         - Dictionary from the name of a site to its accepted reply, sorted by name.
@@ -88,18 +95,19 @@ def validate_replies(
     rejected = [_rejection(site, expected, "was not received", is_bad=False) for site in missing]
     accepted: RepliesBySite = {}
     for site in sorted(replies):
-        if replies[site].kind == FAILED:
-            why = str(replies[site].facts.get("why", "no reason given"))[:MAX_REASON_CHARACTERS]
+        reply = readable(replies[site])
+        if reply.kind == FAILED:
+            why = "".join(c if c.isprintable() else " " for c in reply.facts["why"][:MAX_REASON_CHARACTERS])
             rejected.append(_rejection(site, expected, f"was not received: {why}", is_bad=False))
         elif site not in requests:
             rejected.append(_rejection(site, expected, "was not requested", is_bad=False))
         else:
             try:
-                check_reply(site, replies[site], expected)
-                accepted[site] = replies[site]
+                check_reply(site, reply, expected)
+                accepted[site] = reply
             except InvalidReply as invalid:
                 rejected.append(_rejection(site, expected, *invalid.args))
-    for find_invalid in (_wrong_entries, _unlike_other_sites, _norm_outliers) if accepted else ():
+    for find_invalid in COMPARISONS if accepted else ():
         invalid_sites = find_invalid(accepted, expected)
         rejected += [_rejection(site, expected, reason) for site, reason in invalid_sites.items()]
         accepted = {site: reply for site, reply in accepted.items() if site not in invalid_sites}
@@ -166,51 +174,41 @@ def _unlike_other_sites(replies: RepliesBySite, expected: Expected) -> dict[str,
     votes: dict[str, Counter] = {}
     for reply in replies.values():
         for name, tensor in reply.tensors.items():
-            votes.setdefault(name, Counter())[_signature(tensor)] += 1
+            votes.setdefault(name, Counter())[_signature(name, tensor, expected)] += 1
     reasons = {}
+    if expected.kind == "share":
+        names = Counter(tuple(sorted(reply.tensors)) for reply in replies.values() if reply.tensors)
+        for site, reply in replies.items():
+            if reply.tensors and 2 * names[tuple(sorted(reply.tensors))] <= names.total():
+                reasons[site] = f"holds {_listed(reply.tensors)}, but at most half of the sites sent these tensors"
     for site, reply in replies.items():
         for name, tensor in reply.tensors.items():
-            entry = _entry_named(name, expected.weights)
+            entry = expected.weights.get(entry_named(name, expected.weights))
             if entry is not None and entry.shape != tensor.shape:
-                expected_form = _format(entry)
-                reasons[site] = f"holds '{name}' as {_format(tensor)}, but the network's entry is {expected_form}"
-            elif 2 * votes[name][_signature(tensor)] <= votes[name].total():
+                reasons[site] = f"holds '{name}' as {_format(tensor)}, but the network's entry is {_format(entry)}"
+            elif name in expected.row_tensors and not (tensor.dim() and len(tensor)):
+                reasons[site] = f"holds '{name}' as {_format(tensor)}, but at least one row is expected"
+            elif 2 * votes[name][_signature(name, tensor, expected)] <= votes[name].total():
                 reasons[site] = f"holds '{name}' as {_format(tensor)}, but at most half of the sites sent that form"
     return reasons
 
 
-def _signature(tensor: Tensor) -> tuple:
-    """Return what must be equal at all sites: the dtype and all dimensions but the first."""
-    return tensor.dtype, tensor.dim(), tuple(tensor.shape[1:])
+def _signature(name: str, tensor: Tensor, expected: Expected) -> tuple:
+    """Return what must be equal at all sites: the dtype and the shape, or the shape of one row."""
+    has_rows = name in expected.row_tensors or bool(entry_named(name, expected.weights))  # an entry gives the shape
+    return tensor.dtype, tensor.dim(), tuple(tensor.shape[int(has_rows) :])
 
 
-def _entry_named(name: str, weights: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the entry of the network that a tensor is named after: `control/ENTRY`, `0/control/ENTRY` or `ENTRY`."""
-    while name not in weights and "/" in name:
-        name = name.partition("/")[2]
-    return weights.get(name)
+def _listed(names: Iterable[str]) -> str:
+    """Return at most three names for a message."""
+    listed = sorted(names)
+    return ", ".join(map(reprlib.repr, listed[:3])) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")
 
 
 def _format(tensor: Tensor) -> str:
     return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _norm_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
-    """Return the updates whose change is longer than `largest_change` times the median over the sites.
-
-    The change is the L2 norm over all parameters, without buffers. With fewer than three sites there is no outlier,
-    because two values do not show which of them is unusual.
-    """
-    if expected.kind != "train" or expected.largest_change is None or len(replies) < 3:
-        return {}
-    norms = {
-        site: change_norm(expected.weights, {n: e for n, e in reply.weights.items() if n in expected.parameters})
-        for site, reply in replies.items()
-    }
-    median = statistics.median(norms.values())
-    return {
-        site: f"changes the weights by {norm:.4g} (L2 norm), but the median of the sites is {median:.4g} and "
-        f"federation.largest_change allows {expected.largest_change:g} times the median"
-        for site, norm in norms.items()
-        if 0 < median * expected.largest_change < norm
-    }
+COMPARISONS = (
+    _wrong_entries, _unlike_other_sites, count_outliers, absurd_statistics, size_outliers, variance_outliers
+)  # fmt: skip

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from medfed.core.bounds import NonNegativeInt, PositiveInt, Ratio
 from medfed.federation.local_round import LocalRound, Samples, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import Method, SiteWeights, Tensors, has_too_few_patients
+from medfed.federation.method import STYLE_RANGES, Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.functional.regions import edge_agreement
 from medfed.functional.style import PixelMoments, channel_mean_std
 from medfed.functional.weights import select_prefix
@@ -150,6 +150,16 @@ class CCST(Method):
         A site computes its style from its images, with the style codec or without a network.
         """
         return False
+
+    @property
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Ranges that hold for the features of any codec; reconstructions are in [0, 1]."""
+        return {**STYLE_RANGES, "codec_error": (0.0, 1.0)}
+
+    @property
+    def row_tensors(self) -> frozenset[str]:
+        """With `style: single`, one row per style."""
+        return frozenset({"mean", "std"}) if self.style == "single" else frozenset()
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style of a site: mean and standard deviation of the feature channels of its training images.

@@ -169,8 +169,13 @@ class ELCFS(Method):
         return False
 
     @property
-    def non_negative(self) -> frozenset[str]:
-        """Names of the shared tensors that have no negative numbers: the amplitudes, which are absolute values."""
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """No amplitude exceeds the mean of an image with intensities in [0, 1]."""
+        return {WINDOWS: (0.0, 1.0)}
+
+    @property
+    def row_tensors(self) -> frozenset[str]:
+        """The windows: one row per image."""
         return frozenset({WINDOWS})
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:

@@ -73,6 +73,11 @@ class FedDGGA(Method):
         """
         return EVERY_ROUND
 
+    @property
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Losses that training can reach; Dice losses may be below 0."""
+        return {"loss": (-1e6, 1e6)}
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the mean loss of the received global model on the site's validation images.
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from medfed.federation.local_round import SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import Tensors, has_too_few_patients
+from medfed.federation.method import STYLE_RANGES, Tensors, has_too_few_patients
 from medfed.functional.style import channel_mean_std
 from medfed.functional.style_clusters import Median, Partition, Spread, clustered_site_style, interpolation_style
 from medfed.functional.weights import select_prefix
@@ -83,6 +83,11 @@ class CommonStyle:
         A site computes its style from its images, with the style codec or without a network.
         """
         return False
+
+    @property
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Ranges that hold for the features of any codec."""
+        return {STYLE + name: limits for name, limits in STYLE_RANGES.items()}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style of a site: the mean and standard deviation of the feature channels of its images.

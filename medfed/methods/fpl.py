@@ -29,7 +29,7 @@ from medfed.core.batch import Batch
 from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from medfed.federation.local_round import LocalRound, Output, batches
 from medfed.federation.message import Message, State
-from medfed.federation.method import Method, Tensors, has_too_few_patients
+from medfed.federation.method import MAX_FEATURE, Method, Tensors, has_too_few_patients
 from medfed.functional.prototypes import (
     class_sums,
     cluster_prototypes,
@@ -137,6 +137,11 @@ class FPL(Method):
             distance = prototype_distance_loss(vectors, kinds, prototypes, classes, self.over_features)  # eq. 10
             loss = loss + self.consistency * distance
         return loss, output
+
+    @property
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Embeddings that a network that learns can have."""
+        return {PROTOTYPE: (-MAX_FEATURE, MAX_FEATURE)}
 
     def on_round_end(self, local: LocalRound) -> Tensors:
         """Return the site's prototypes, to be sent: the mean embedding over its images of each class.

@@ -145,9 +145,9 @@ class HarmoFL(Method):
         return False
 
     @property
-    def non_negative(self) -> frozenset[str]:
-        """Names of tensors in replies that have no negative numbers: the site's mean amplitudes."""
-        return frozenset({WINDOW})
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """No amplitude exceeds the mean of an image with intensities in [0, 1]."""
+        return {WINDOW: (0.0, 1.0)}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the low-frequency amplitudes of the Fourier transform, averaged over the site's training images.

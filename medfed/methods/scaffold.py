@@ -29,6 +29,7 @@ from medfed.core.batch import Batch
 from medfed.federation.local_round import LocalRound, Output, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.method import Method, SiteWeights, Tensors
+from medfed.federation.reply_checks import MAX_EXAMPLES
 from medfed.functional.weights import add_scaled, select_prefix
 
 # Prefixes of tensor names; a parameter's or a site's name follows.
@@ -70,6 +71,11 @@ class SCAFFOLD(Method):
     def share_reads_network(self) -> bool:
         """Whether `share` reads the network's weights: False, because a site shares only the number of its images."""
         return False
+
+    @property
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Number of training images, from 1."""
+        return {"examples": (1.0, float(MAX_EXAMPLES))}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the site's number of training images: `examples`, (1,) int64.

@@ -34,7 +34,16 @@ from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, 
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import EVERY_ROUND, NEVER, Method, SiteWeights, Tensors, has_too_few_patients
+from medfed.federation.method import (
+    EVERY_ROUND,
+    MAX_FEATURE,
+    NEVER,
+    STYLE_RANGES,
+    Method,
+    SiteWeights,
+    Tensors,
+    has_too_few_patients,
+)
 from medfed.functional.feature_style import (
     SiteStyle,
     compute_site_style,
@@ -199,6 +208,11 @@ class StableFDG(Method):
     def shares(self) -> str:
         """When the sites share their styles: `EVERY_ROUND`, or `NEVER` if `style` is false or `received` is 0."""
         return EVERY_ROUND if self.style and self.received else NEVER
+
+    @property
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Ranges that hold for the features of any network that learns."""
+        return {**STYLE_RANGES, "mean_spread": (0.0, MAX_FEATURE), "std_spread": (0.0, MAX_FEATURE)}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style of a site: statistics of the feature channels after the network's first stage.

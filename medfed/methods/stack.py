@@ -99,9 +99,17 @@ class Stack(Method):
         return next((method.unseen_bn for method in self.methods if method.unseen_bn != "average"), "average")
 
     @property
-    def non_negative(self) -> frozenset[str]:
-        """Names of the tensors that sites send and that have no negative numbers, as `NUMBER/NAME` (see `share`)."""
-        return frozenset(f"{i}/{name}" for i, method in enumerate(self.methods) for name in method.non_negative)
+    def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """The ranges of the tensors that sites send, under the names `NUMBER/NAME` (see `share`)."""
+        return {
+            f"{i}/{name}": limits
+            for i, method in enumerate(self.methods) for name, limits in method.statistic_ranges.items()
+        }
+
+    @property
+    def row_tensors(self) -> frozenset[str]:
+        """The names that the methods declare, as `NUMBER/NAME`."""
+        return frozenset(f"{i}/{name}" for i, method in enumerate(self.methods) for name in method.row_tensors)
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -250,7 +250,7 @@ class Bundle(NetworkSettings):
     def _definition(self) -> tuple[Path, dict[str, Any]]:
         """Return the path and the `network_def` of the first config that has one, with plain values only."""
         folder = Path(self.path) / "configs"
-        if not folder.is_dir():
+        if not _is_folder(folder):
             raise UserError(
                 f"network.path: {self.path} is not a MONAI bundle: it has no folder configs; name an unpacked bundle"
             )
@@ -270,6 +270,13 @@ class Bundle(NetworkSettings):
             f"{folder}: no config ({', '.join(CONFIG_FILES)}) has the key network_def, the network's definition; "
             "add the key"
         )
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # such as a name of more than 255 bytes
+        return False
 
 
 def _complete_arguments(name: str, arguments: Arguments, file: Path) -> dict[str, Any]:

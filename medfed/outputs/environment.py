@@ -10,6 +10,7 @@ import torch
 
 from medfed import __version__
 from medfed.core.errors import UserError
+from medfed.outputs.manifest import RUN_FORMAT
 
 NOT_INSTALLED = "not installed"
 PACKAGES = ("medfed", "torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK", "safetensors")
@@ -57,11 +58,12 @@ def environment() -> dict[str, object]:
     Results are bit-identical only on the same machine with the same number of threads (`training.threads`).
 
     Returns:
-        A dict with "versions" (a version for each package name), "platform" (the operating system), "processor" (the
-        CPU instruction set that PyTorch uses), "threads" (the number of PyTorch's threads) and "cuda" (the name of the
-        GPU; None without a GPU).
+        A dict with "run_format" (the layout of the run's folder), "versions" (a version for each package name),
+        "platform" (the operating system), "processor" (the CPU instruction set that PyTorch uses), "threads" (the
+        number of PyTorch's threads) and "cuda" (the name of the GPU; None without a GPU).
     """
     return {
+        "run_format": RUN_FORMAT,
         "versions": versions(),
         "platform": platform.platform(),
         "processor": torch.backends.cpu.get_cpu_capability(),

@@ -6,9 +6,10 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import safetensors
 import safetensors.torch
 from torch import Tensor, nn
 
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError, UserErrors, argument
 from medfed.core.files import (
     exclusive_lock,
     has_utf8_name,
@@ -28,12 +29,26 @@ from medfed.core.files import (
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
+from medfed.outputs.manifest import (
+    ADVICE,
+    Entry,
+    Manifest,
+    entry_of,
+    entry_of_appended,
+    entry_of_bytes,
+    read_manifest,
+)
 
 N_KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep; that of the best round is kept too
 FIGURES = "figures"  # name of the folder of PNG files
 UNSEEN_ROUNDS = "unseen_rounds.json"  # scores of the unseen site by round, measured after training
 TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # s, sum of all clients
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # followed by one column for each site
+MANIFESTS = ("manifest.json", "manifest_timings.json")  # the second lists timings.csv, which differs between two runs
+TABLES = ("history.csv", "ledger.csv", "timings.csv")  # each round adds rows
+GROWING = ("ledger.csv", "timings.csv")  # the rows are appended; history.csv is replaced, as columns may be added
+BEGINNINGS = ("clients.json", "config.yaml", "data.json", "environment.json", "notices.json", "row.json")
+CONCLUSIONS = ("cases.csv", "model.safetensors", "ratios.csv", UNSEEN_ROUNDS)  # and summary.json, which is the last
 
 
 class RunFolderLockedError(UserError):
@@ -46,10 +61,13 @@ class RunFolder:
 
     The files are `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (weights that stay at each
     simulated site), `history.csv` (losses and validation scores of each round), `ledger.csv` (all tensors and values
-    that were sent), `timings.csv` (seconds of each round; the only file that differs between two runs of one config),
-    `cases.csv` (scores of every case), `summary.json`, `model.safetensors` and `figures/`. A run with simulated clients
+    that were sent), `timings.csv` (seconds of each round; it differs between two runs of one config), `cases.csv`
+    (scores of every case), `summary.json`, `model.safetensors` and `figures/`. A run with simulated clients
     also has `clients.json` (the cases of each client). With the setting `evaluation.unseen_every`, there is also
     `unseen_rounds.json` (scores of the unseen site by round, which must not choose anything).
+
+    `manifest.json` lists size and SHA-256 of all these files, and `manifest_timings.json` those of `timings.csv`
+    (`check`). Checkpoints and the files in `sites/` are not listed: they begin with their own SHA-256.
 
     Args:
         path: path of the folder.
@@ -127,19 +145,26 @@ class RunFolder:
         """Append a finished round to the tables, then save its checkpoint, and delete old checkpoints.
 
         The tables are `ledger.csv`, `timings.csv` and `history.csv`. Only the two newest checkpoints, the checkpoint of
-        the best round, and those that `keep_every` names are kept. The checkpoint is written after the tables. If the
-        process is killed in between, the tables have rows of a round without a checkpoint. `truncate` removes these
-        rows when the run is resumed.
+        the best round, and those that `keep_every` names are kept. The order is: the manifest, the tables, the
+        checkpoint. If the process is killed in between, the tables may have rows of a round without a checkpoint.
+        `truncate` removes these rows when the run is resumed.
 
         Args:
             done: the finished round: its messages, losses and scores, times, and the coordinator's state after it.
             best_round: number of the best round so far. Its checkpoint is never deleted.
             keep_every: the checkpoint of every n-th round is never deleted; 0 names none.
         """
-        append_rows(self.path / "ledger.csv", LEDGER_COLUMNS, done.ledger)
         timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds}
-        append_rows(self.path / "timings.csv", TIMING_COLUMNS, [timing])
-        self.write_history([*self.history(), done.history])
+        added = {
+            "ledger.csv": _as_csv(LEDGER_COLUMNS, done.ledger, not (self.path / "ledger.csv").is_file()),
+            "timings.csv": _as_csv(TIMING_COLUMNS, [timing], not (self.path / "timings.csv").is_file()),
+        }
+        history = _history_as_csv([*self.history(), done.history])
+        entries = {name: entry_of_appended(self.path / name, text.encode()) for name, text in added.items()}
+        self._announce({**entries, "history.csv": entry_of_bytes(history.encode())}, done.state.round)
+        for name, text in added.items():
+            _append(self.path / name, text)
+        write_atomically(self.path / "history.csv", history)
         self.save_state(done.state)
         for old in self.rounds()[:-N_KEPT_CHECKPOINTS]:
             if old != best_round and not (keep_every and old and old % keep_every == 0):
@@ -162,11 +187,19 @@ class RunFolder:
         Args:
             last_round: number of the last round whose rows are kept; 0 removes all rows.
         """
-        self.write_history([row for row in self.history() if int(row["round"]) <= last_round])
+        for name in GROWING:
+            if manifest := read_manifest(self._manifest_of(name)):
+                manifest.cut_partial(name)
         # The ledger is read row by row, because it may have a million rows with many clients.
         ledger = (row for row in self._rows("ledger.csv") if row["bytes"] and int(row["round"]) <= last_round)
-        self.write_text("ledger.csv", _as_csv(LEDGER_COLUMNS, ledger))
-        self.write_text("timings.csv", _as_csv(TIMING_COLUMNS, (r for r in self.timings() if r["round"] <= last_round)))
+        texts = {
+            "history.csv": _history_as_csv([row for row in self.history() if int(row["round"]) <= last_round]),
+            "ledger.csv": _as_csv(LEDGER_COLUMNS, ledger),
+            "timings.csv": _as_csv(TIMING_COLUMNS, (row for row in self.timings() if row["round"] <= last_round)),
+        }
+        self._announce({name: entry_of_bytes(text.encode()) for name, text in texts.items()}, last_round)
+        for name, text in texts.items():
+            write_atomically(self.path / name, text)
 
     def _state_path(self, round_number: int) -> Path:
         """Return the path of a round's checkpoint."""
@@ -212,22 +245,21 @@ class RunFolder:
             rows: one dict per round, with the names of the columns as keys. A column that is None in all rows is left
                 out, except "round", "train_loss" and "validation_score", which the file always has.
         """
-        known = [key for row in rows for key, value in row.items() if value is not None]
-        columns = list(dict.fromkeys([*HISTORY_COLUMNS, *known]))
-        table = [{key: row.get(key) for key in columns} for row in rows]
-        self.write_text("history.csv", _as_csv(columns, table))
+        self.write_text("history.csv", _history_as_csv(rows))
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file of the run folder. An existing file is replaced.
 
         The file is replaced in one step: if the process is killed, the file has its complete old content or its
-        complete new content.
+        complete new content. If the folder has a manifest, the file is listed there first.
 
         Args:
             name: name of the file in the folder.
             text: the new content of the file.
         """
-        write_atomically(self.path / name, text)
+        data = text.encode(errors="backslashreplace")
+        self._announce({name: entry_of_bytes(data)})
+        write_atomically(self.path / name, data)
 
     def write_json(self, name: str, content: Any) -> None:
         """Write a JSON file of the run folder, with sorted keys. An existing file is replaced in one step.
@@ -237,7 +269,7 @@ class RunFolder:
             content: plain JSON values (dicts, lists, text, numbers, booleans, None). NaN and infinity raise a
                 ValueError.
         """
-        self.write_text(name, json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n")
+        self.write_text(name, _as_json(content))
 
     def read_json(self, name: str) -> Any:
         """Read a JSON file of the run folder and return its content.
@@ -250,6 +282,93 @@ class RunFolder:
         """
         with damaged_file(self.path / name) as path:
             return json.loads(path.read_text(encoding="utf-8"))
+
+    def begin_manifest(self) -> None:
+        """Begin to list the files of the run in its manifests, unless they exist.
+
+        The files that an older version of medfed wrote are listed as they are.
+        """
+        last_round = max(self.rounds(), default=0)
+        for path in map(self.path.joinpath, MANIFESTS):
+            if not path.is_file():
+                listed = {name: entry_of(self.path / name) for name in (*BEGINNINGS, *TABLES)
+                          if self._manifest_of(name) == path}  # fmt: skip
+                Manifest(path, last_round, {name: entry for name, entry in listed.items() if entry}).write()
+
+    def forget_conclusions(self) -> None:
+        """Delete the summary, and remove what is written after the last round from the manifest.
+
+        The run is then unfinished, and these files are written again.
+        """
+        (self.path / "summary.json").unlink(missing_ok=True)
+        if manifest := read_manifest(self.path / MANIFESTS[0]):
+            files = {name: entry for name, entry in manifest.files.items() if not _is_conclusion(name)}
+            replace(manifest, files=files).write()
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """List all result files in the manifest, and then write `summary.json`, which makes the run a finished one.
+
+        Args:
+            summary: the content of `summary.json`.
+        """
+        text = _as_json(summary)
+        for path in map(self.path.joinpath, MANIFESTS[::-1]):
+            if manifest := read_manifest(path):
+                files = {name: entry for name, entry in manifest.files.items() if not _is_conclusion(name)}
+                if path.name == MANIFESTS[0]:
+                    figures = (f"{FIGURES}/{figure.name}" for figure in (self.path / FIGURES).glob("*.png"))
+                    conclusions = {name: entry_of(self.path / name) for name in sorted([*CONCLUSIONS, *figures])}
+                    files |= {name: entry for name, entry in conclusions.items() if entry}
+                    files["summary.json"] = entry_of_bytes(text.encode())
+                replace(manifest, files=files, before={}).write()
+        write_atomically(self.path / "summary.json", text)
+
+    def check(self, rewritten: Collection[str] = ()) -> None:
+        """Check that no result file was changed, cut or deleted since the run wrote it.
+
+        Of an unfinished run, only the files that a resumed run reads are checked: what is written after the last round
+        is written again. A run of an older version of medfed, which wrote no manifest, cannot be checked; a warning
+        says so.
+
+        Args:
+            rewritten: names of files that are not checked, because they are written again.
+
+        Raises:
+            UserError: with one sentence for each damaged file.
+        """
+        sentences, is_finished, last_round = [], self.is_finished(), max(self.rounds(), default=0)
+        manifests = [manifest for name in MANIFESTS if (manifest := read_manifest(self.path / name))]
+        if len(manifests) < len(MANIFESTS):
+            self._check_older({manifest.path.name for manifest in manifests})
+        for manifest in manifests:
+            names = [name for name in manifest.files
+                     if name not in rewritten and (is_finished or not _is_conclusion(name))]  # fmt: skip
+            # A finished run may be copied without its checkpoints.
+            sentences += manifest.check(names, TABLES, GROWING, manifest.round if is_finished else last_round)
+        if sentences:
+            raise UserErrors(sentences)
+
+    def _check_older(self, present: Collection[str]) -> None:
+        """Raise UserError if a manifest was deleted; warn if there was none."""
+        missing = self.path / next(name for name in MANIFESTS if name not in present)
+        path = self.path / "environment.json"
+        environment = self.read_json(path.name) if path.is_file() else None
+        if present or (isinstance(environment, dict) and "run_format" in environment):
+            raise UserError(f"{missing}: the file is missing, so damage of other files cannot be found; {ADVICE}")
+        if path.is_file():
+            warnings.warn(f"{self.path}: was written by a version of medfed without {missing.name}, so damaged files "
+                          "are not found", stacklevel=3)
+
+    def _manifest_of(self, name: str) -> Path:
+        """Return the path of the manifest that lists a file."""
+        return self.path / MANIFESTS[name == "timings.csv"]
+
+    def _announce(self, new: Mapping[str, Entry], number: int | None = None) -> None:
+        """List the content that files are about to get in the manifests, if there are any."""
+        for path in map(self.path.joinpath, MANIFESTS):
+            own = {name: entry for name, entry in new.items() if self._manifest_of(name) == path}
+            if own and (manifest := read_manifest(path)):
+                manifest.changed(own, TABLES, GROWING, number).write()
 
     def save_model(self, weights: Mapping[str, Tensor]) -> None:
         """Write the weights to `model.safetensors`. The file contains nothing else, so equal weights give equal bytes.
@@ -320,11 +439,28 @@ def append_rows(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, 
         columns: names of the columns, in their order.
         rows: one dict per row, with the names of the columns as keys. A missing key or None gives an empty field.
     """
-    text = _as_csv(columns, rows, header=not path.is_file())
+    _append(path, _as_csv(columns, rows, header=not path.is_file()))
+
+
+def _append(path: Path, text: str) -> None:
     with open(path, "a", newline="", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _is_conclusion(name: str) -> bool:
+    return name in (*CONCLUSIONS, "summary.json") or name.startswith(f"{FIGURES}/")
+
+
+def _as_json(content: Any) -> str:
+    return json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _history_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    known = [key for row in rows for key, value in row.items() if value is not None]
+    columns = list(dict.fromkeys([*HISTORY_COLUMNS, *known]))
+    return _as_csv(columns, [{key: row.get(key) for key in columns} for row in rows])
 
 
 def _as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> str:

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import seeded_layers
-from medfed.federation.message import pack, unpack
+from medfed.federation.encoding import pack, unpack
 from medfed.functional.style import adain, channel_mean_std
 from medfed.networks.adain import StyleCodec
 from medfed.networks.identity_init import init_identity
@@ -197,7 +197,7 @@ class CodecTraining:
             ValueError: if the bytes are damaged.
             RuntimeError: if the saved weights do not fit the codec, for example because the codec has another encoder.
         """
-        groups, header = unpack(data)
+        groups, header = unpack(data, ("codec", "adam"))
         self.step = header["step"]
         self.codec.load_state_dict(groups["codec"])
         self._start()

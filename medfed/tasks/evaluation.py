@@ -65,11 +65,15 @@ class Evaluation:
         """Yield (key, sentence) for each name that is no metric, and for each that is there twice."""
         known = sorted({name for kind in METRIC_KINDS for name in registry.known_names(kind)}) if self.metrics else []
         for name in dict.fromkeys(self.metrics):
-            is_dotted = "." in name and all(part.isidentifier() for part in name.split("."))
             if self.metrics.count(name) > 1:
                 yield "metrics", f"'{name}' comes twice; leave one out"
-            elif name not in known and not is_dotted:
+            elif name not in known and not registry.is_dotted(name):
                 yield "metrics", f"no metric '{name}'. {registry.suggestion(name, known)}"
+            elif name not in known:
+                try:
+                    registry.check_code(name)
+                except UserError as error:
+                    yield "metrics", str(error)
 
 
 def chosen_metrics(kind: str, names: tuple[str, ...]) -> tuple[Metric, ...]:

@@ -12,6 +12,7 @@ import pytest
 from medfed.config.overrides import Override
 from medfed.config.schema import changed, difference, load, load_text, resolved, to_yaml
 from medfed.core.errors import UserError
+from medfed.core.registry import code_allowed
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.networks.unet import UNet
@@ -59,7 +60,8 @@ def plug_in(tmp_path_factory):
     (folder / "hospitals_for_test.py").write_text(PLUG_IN)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.syspath_prepend(folder)
-        yield
+        with code_allowed():
+            yield
     sys.modules.pop("hospitals_for_test", None)
 
 
@@ -188,7 +190,7 @@ BAD_VALUES = {
     "threshold": (
         "evaluation: {threshold: 1}", "a.yaml: evaluation.threshold: must lie in (0, 1), got 1",
     ),
-    "batch of none": ("training: {batch_size: 0}", "a.yaml: training.batch_size: must be at least 1, got 0"),
+    "batch of none": ("training: {batch_size: 0}", "a.yaml: training.batch_size: must lie in [1, 1000000], got 0"),
     "seed": ("seed: -1", "a.yaml: seed: must be at least 0, got -1"),
     "device": (
         "device: gpu",
@@ -284,7 +286,8 @@ def test_settings_made_in_python_are_checked_too():
     with pytest.raises(ValueError) as raised:
         dataclasses.replace(read().training, batch_size=0, optimizer="adm")
     assert str(raised.value) == (
-        "optimizer must be one of adam, sgd, got 'adm'. Did you mean 'adam'?\nbatch_size must be at least 1, got 0"
+        "optimizer must be one of adam, sgd, got 'adm'. Did you mean 'adam'?\n"
+        "batch_size must lie in [1, 1000000], got 0"
     )
     with pytest.raises(ValueError, match=r"^alpha must lie in \[0, 0.5\), got 0.7$"):
         ELCFS(alpha=0.7)
@@ -588,7 +591,7 @@ def test_difference_lists_what_changed_by_key():
 
 CLIENTS = "federation: {unseen_site: UCL, clients: 30, partition: dirichlet}"
 BAD_CLIENTS = {
-    "negative": ("federation.clients=-1", "federation.clients: must be at least 0, got -1"),
+    "negative": ("federation.clients=-1", "federation.clients: must lie in [0, 1000000], got -1"),
     "a rule": (
         "federation.partition=dirichle",
         "federation.partition: must be one of domains, heterogeneous, dirichlet, got 'dirichle'. "

@@ -91,7 +91,8 @@ def test_a_class_outside_of_medfed_is_found_by_its_dotted_name(tmp_path, monkeyp
         "    mu: float = 0.5\n@dataclass(frozen=True)\nclass Bad(Method):\n    a: 'Undefined' = 1\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    (group,) = search.find("outside_for_test.Ours")
+    with registry.code_allowed():
+        (group,) = search.find("outside_for_test.Ours")
     assert (group.title, group.settings["mu"].meaning) == ("Ours (2026): a method.", "a weight.")
     (group,) = search.find("outside_for_test.Ours.mu")
     assert list(group.settings) == ["mu"]

@@ -59,3 +59,10 @@ def test_lines_have_at_most_100_characters_and_a_single_sentence_is_complete():
     problem = colour_problem("HK", 1)
     lines = format_groups([problem], ROOT, ["HK"])
     assert max(map(len, lines)) <= 100 and " ".join(" ".join(lines).split()) == problem
+
+
+def test_a_setting_in_quotes_is_never_divided():
+    pattern = r"'^(.*?)(?:[_\-. ](?:OD|OS|od|os)(?:[_\-. ].*)?)?$'"
+    for length in range(0, 90, 7):
+        lines = format_groups([f"HK: {'x' * length}; set data.patient_pattern: {pattern} here"], ROOT, ["HK"])
+        assert any(pattern in line for line in lines)

@@ -70,6 +70,25 @@ def test_tables_of_other_programs_are_the_same(root, text):
     assert [case.image for case in dataset.cases("north")] == [root / "all" / f"{n}.png" for n in (1, 2, 3)]
 
 
+def test_a_table_of_excel_in_utf_16_or_with_tabs_is_the_same_and_another_encoding_is_refused(root):
+    expected = Folder(root=str(root), datalist="list.csv").cases("north")
+    accents = ROWS.replace("p2", "Müller")
+    (root / "list.csv").unlink()
+    for name, content in (("a.tsv", ROWS.replace(",", "\t").encode()), ("a.csv", ROWS.encode("utf-16"))):
+        (root / name).write_bytes(content)
+        assert recognise(root).cases("north") == expected
+        (root / name).unlink()
+    (root / "a.csv").write_bytes(accents.replace(",", ";").encode("cp1252"))
+    with pytest.raises(UserError, match="a.csv: line 4 is not in the encoding UTF-8 .byte 0xfc.* 'CSV UTF-8'"):
+        recognise(root).cases("north")
+
+
+def test_a_spreadsheet_is_refused_with_the_way_to_save_it(root, capsys):
+    (root / "list.xlsx").write_bytes(b"PK")
+    assert main(["check", str(root / "list.xlsx")]) == 2
+    assert "save it in UTF-8 (in Excel with 'Save as', file type 'CSV UTF-8')" in capsys.readouterr().err
+
+
 def test_json_is_the_same_as_a_table(root):
     rows = [dict(zip(ROWS.splitlines()[0].split(","), line.split(","))) for line in ROWS.splitlines()[1:]]
     (root / "cases.json").write_text(json.dumps(rows))

@@ -172,7 +172,7 @@ class TestVolumes:
         path = tmp_path / "a.nrrd"
         sitk.WriteImage(sitk.GetImageFromArray(voxels()), str(path), True)
         path.write_bytes(path.read_bytes()[:-20])
-        refused(grey, path, "cannot read the file")
+        refused(grey, path, "incomplete: found 223 of 240 bytes")
 
     def test_a_singular_affine_is_refused(self, tmp_path):
         path = nifti(tmp_path / "a.nii", voxels())
@@ -204,7 +204,7 @@ class TestVolumes:
 
     def test_voxels_that_are_not_numbers_are_refused(self, tmp_path):
         array = np.zeros(SHAPE, dtype=[("R", "u1"), ("G", "u1"), ("B", "u1")])
-        refused(grey, nifti(tmp_path / "a.nii", array), "cannot read the file")
+        refused(grey, nifti(tmp_path / "a.nii", array), "stores several values")
 
 
 class TestAnyFile:
@@ -349,7 +349,7 @@ class TestImageFiles:
         header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
         data = chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
         (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + header + data)
-        refused(grey, tmp_path / "a.png", f"{side} x {side}|{side**2}", "at most 89,478,485")
+        refused(grey, tmp_path / "a.png", f"{side} x {side}|{side**2}", "at most 50,000,000")
 
     def test_several_pages_are_refused(self, tmp_path):
         pages = [Image.fromarray(colours()) for _ in range(3)]

@@ -88,7 +88,7 @@ def test_without_the_new_file_the_same_folder_is_any_folder(scans):
 def test_a_dataset_from_outside_is_checked_by_its_dotted_name(scans, tmp_path, monkeypatch, capsys):
     (tmp_path / "our_lab.py").write_text(NEW_DATASET)
     monkeypatch.syspath_prepend(tmp_path)
-    main(["check", str(scans), "--dataset", "our_lab.Spleens", "--quiet"])
+    main(["check", str(scans), "--dataset", "our_lab.Spleens", "--allow-code", "--quiet"])
     sys.modules.pop("our_lab")
     assert capsys.readouterr().out.startswith(f"data:\n  name: our_lab.Spleens\n  root: {scans}\n  window: wide\n")
 

@@ -243,7 +243,7 @@ class MemoryFromRoundTwo(Method):
 
 def test_the_file_of_a_client_that_begins_to_have_memory_is_kept(without_memory, tmp_path):
     *_, (_, done) = rounds_of(without_memory, MemoryFromRoundTwo(), tmp_path, 5)
-    rounds_without_memory = json.loads((tmp_path / ".without_memory.json").read_text())
+    rounds_without_memory = json.loads((tmp_path / ".without_memory.json").read_text())["rounds"]
     for site, number in done.state.took_part.items():
         assert (number in rounds_without_memory.get(site, [])) == (number == 1)
         assert (tmp_path / site / f"round_{number:05d}.site").is_file() == (number > 1)
@@ -279,3 +279,11 @@ def test_the_validation_site_replies_to_validate_only(toy, fedavg):
         sentence = f"east: is the validation site and replies to 'validate' only, not to '{kind}'"
         with pytest.raises(ValueError, match=sentence):
             engine.exchange(kind, {"east": replace(asked["east"], kind=kind)})
+
+
+def test_a_damaged_record_of_the_sites_without_memory_is_refused(without_memory, fedavg, tmp_path):
+    list(rounds_of(without_memory, fedavg, tmp_path, 2))
+    path = tmp_path / ".without_memory.json"
+    path.write_text(path.read_text().replace("2", "3", 1))
+    with pytest.raises(UserError, match="without_memory.json: the file is damaged .*checksum.*; put back a copy"):
+        list(rounds_of(without_memory, fedavg, tmp_path, 4))

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from medfed.core.errors import UserError
-from medfed.federation.message import Message, State, failed_reply_to_error, pack, unpack
+from medfed.federation.encoding import pack, unpack
+from medfed.federation.message import Message, State, failed_reply_to_error
 
 
 def message() -> Message:
@@ -57,7 +58,7 @@ def test_a_message_of_another_format_version_is_refused():
     data = pack({"weights": {}}, {"kind": "train"}).replace(b'\\"format\\": 1', b'\\"format\\": 9')
     sentence = "the data have format version 9, but the installed medfed reads format version 1; use the version of"
     with pytest.raises(ValueError, match=sentence):
-        unpack(data)
+        unpack(data, ("weights",))
 
 
 def test_a_checkpoint_of_an_older_version_is_refused():
@@ -70,7 +71,7 @@ def test_a_checkpoint_of_an_older_version_is_refused():
 def test_facts_must_be_finite_json():
     with pytest.raises(ValueError):
         Message("train", facts={"loss": float("nan")}).to_bytes()
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError):
         Message("train", facts={"tensor": torch.zeros(1)}).to_bytes()
 
 

@@ -206,7 +206,7 @@ def test_negative_amplitudes_of_a_site_are_refused_with_the_name_of_the_site(toy
             return {WINDOWS: -shared[WINDOWS] if site.name == "south" else shared[WINDOWS]}
 
     method = Spoilt(alpha=ALPHA)
-    message = r"^south: its share of round 1 contains the number -0\.\d+ in 'windows', but numbers of at least 0"
+    message = r"^south: its share of round 1 contains the number -0\.\d+ in 'windows', but numbers from 0 to 1 are"
     with pytest.raises(UserError, match=message):
         first_round(toy, method)
 

@@ -4,19 +4,12 @@ import multiprocessing
 
 import pytest
 import torch
+from made_runs import done
 
 from medfed.core import files
 from medfed.core.errors import UserError
 from medfed.federation.message import State
-from medfed.federation.rounds import Round
 from medfed.outputs.run_folder import RunFolder, RunFolderLockedError
-
-
-def done(number: int, value: float = 0.0) -> Round:
-    ledger = [{"round": number, "site": "a", "direction": "up", "kind": "train", "name": "w", "shape": "2",
-               "dtype": "float32", "bytes": 8}]
-    history = {"round": number, "train_loss": 0.1 + value, "validation_score": None, f"train_loss/{number}": 1.0}
-    return Round(State(number, {"w": torch.full((2,), value)}), history, ledger)
 
 
 def hold(path, held, release):

@@ -179,7 +179,7 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
     ({"vary": {"training.batch_size": "48"}}, "vary.training.batch_size: expected a list, got the text '48'"),
     ({"vary": {"training.batch_size": 4}}, "vary.training.batch_size: expected a list, got 4"),
     ({"vary": {"training.batch_size": np.array([8, 8])}}, "vary=training.batch_size: .*=8 comes twice"),
-    ({"vary": {"training.batch_size": [np.int64(0)]}}, "vary training.batch_size=0: training.batch_size: must be at"),
+    ({"vary": {"training.batch_size": [np.int64(0)]}}, "vary training.batch_size=0: training.batch_size: must lie in"),
     ({"vary": ["seed"]}, "vary: expected a block of keys and values, got"),
     ({"vary": {"seed": [1, 2]}}, "vary=seed: seed cannot be varied: seeds= "),
     ({"resume": 1}, "resume: expected true or false, got 1"),

@@ -279,7 +279,7 @@ def test_a_broken_symbolic_link(user):
     path = user.image()
     path.unlink()
     path.symlink_to("nowhere.nii.gz")
-    user.refused_before_training("Case00.nii.gz: the file does not exist; add it")
+    user.refused_before_training("Case00.nii.gz: this is a link that leads to no file; expected a file")
 
 
 def cut(path: Path, n_bytes: int) -> None:

@@ -19,6 +19,7 @@ from medfed.phantoms.synthesis.histology import make_histology_phantom
 from medfed.tasks.classification import Classification
 
 FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv",
+         "manifest.json", "manifest_timings.json",
          "timings.csv", "history.csv", "model.safetensors", "figures", "states", "sites", "run.lock"}  # fmt: skip
 PICTURES = {"training_curves.png", "reliability.png", "roc.png", "examples.png", "style_gallery.png", "style_grid.png",
             "histograms.png", "same_examples.png", "tsne.png"}  # fmt: skip

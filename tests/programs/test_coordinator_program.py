@@ -1,10 +1,15 @@
 """A coordinator's side, up to where FLARE begins."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
+import zipfile
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +19,7 @@ from medfed import coordinator
 from medfed import site as hospital_program
 from medfed.config import strict_yaml
 from medfed.config.schema import load, to_yaml
+from medfed.core.errors import UserError
 from medfed.core.files import read_with_checksum
 from medfed.deployment import coordinate
 from medfed.deployment.coordinate import _finish
@@ -54,7 +60,7 @@ def test_it_writes_what_its_readme_names(prepared):
     for name in re.findall(rf"{re.escape(str(prepared))}/([\w.]+)", text):
         assert (prepared / name).exists() or name in ("kits", "run"), name
     assert {path.name for path in prepared.iterdir()} == {
-        "README.md", "plan.yaml", "start.state", "images.json", "project.yml", "hospitals"}  # fmt: skip
+        "README.md", "plan.yaml", "start.state", "images.json", "project.yml", "hospitals", "certificates"}  # fmt: skip
     assert {path.stem for path in (prepared / "hospitals").iterdir()} == set(SITES)
     assert not re.search(r"{\w*}", text) and "hub.example" in text
     (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
@@ -99,6 +105,17 @@ def test_flares_project_names_everybody(prepared):
     assert len({people[site]["org"] for site in SITES} | {"coordinator"}) == 4
 
 
+def test_each_hospital_can_make_a_private_key_of_its_own(prepared, tmp_path):
+    """FLARE's own program accepts the file for the request, which holds no key."""
+    pytest.importorskip("nvflare")
+    program = [Path(sys.executable).parent / "nvflare", "cert", "request"]
+    words = ["-p", prepared / "hospitals" / "HK" / "request.yml", "--out", tmp_path / "request"]
+    subprocess.run([*program, *words], check=True, capture_output=True, env={**os.environ, "HOME": str(tmp_path)})
+    with zipfile.ZipFile(tmp_path / "request" / "HK.request.zip") as request:
+        assert set(request.namelist()) == {"request.json", "site.yaml", "HK.csr"}
+    assert (tmp_path / "request" / "HK.key").stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.parametrize(("key", "value"), [("clients", "4"), ("participating", "2")])
 def test_what_is_for_simulations_is_refused(tmp_path, tiny_phantom, capsys, key, value):
     path = changed(tmp_path, tiny_phantom, **{key: value})
@@ -133,10 +150,11 @@ def test_a_validation_site_that_makes_no_sense_is_refused(tmp_path, tiny_phantom
 def test_a_coordinator_asks_it_for_no_training(tmp_path):
     pytest.importorskip("nvflare")
     from medfed.engines.flare.engine import FlareEngine
-    from medfed.engines.flare.kit import Kit
+    from medfed.engines.flare.process import FlareProcess
     from medfed.federation.settings import Federation
 
-    engine = FlareEngine(list(SITES), Kit(tmp_path), tmp_path, tmp_path, Federation(validation_site="HK"))
+    server, settings = FlareProcess(tmp_path, "server"), Federation(validation_site="HK")
+    engine = FlareEngine(list(SITES), server, tmp_path, tmp_path, settings)
     assert engine.sites() == ["BMC", "UCL"] and engine.names == list(SITES)
 
 
@@ -144,10 +162,11 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
     """HK, which validates alone, is away for one validation; training does not ask it, and must not forget that."""
     pytest.importorskip("nvflare")
     from medfed.engines.flare.engine import FlareEngine
-    from medfed.engines.flare.kit import Kit
+    from medfed.engines.flare.process import FlareProcess
     from medfed.federation.settings import Federation
 
-    engine = FlareEngine(list(SITES), Kit(tmp_path), tmp_path, tmp_path, Federation(validation_site="HK"))
+    server, settings = FlareProcess(tmp_path, "server"), Federation(validation_site="HK")
+    engine = FlareEngine(list(SITES), server, tmp_path, tmp_path, settings)
     here, closed = {"BMC", "UCL"}, []
     monkeypatch.setattr(engine, "_connected", lambda: here)
     engine._waited = True
@@ -220,6 +239,20 @@ def test_a_run_is_not_begun_again_nor_gone_on_with_by_another_plan(prepared, tmp
     assert run("run", tmp_path, "--resume") == 2
     message = "the plan was changed after the run started (training.learning_rate: 0.02 -> 0.01)"
     assert message in capsys.readouterr().err
+    folder.write_text("config.yaml", (prepared / "plan.yaml").read_text())
+    asked = []
+    monkeypatch.setattr(coordinate, "server_process", lambda kit: SimpleNamespace(start=asked.append, stop=list))
+    monkeypatch.setattr(coordinate, "train", lambda plan, engine, *_, **__: stop(plan, engine.settings))
+
+    def stop(*settings):
+        asked.extend(settings)
+        raise UserError("stopped")
+
+    assert run("run", tmp_path, "--resume", "--reply-seconds", 33) == 2
+    _, plan, settings = asked
+    assert (plan.federation.reply_timeout_s, settings.reply_timeout_s) == (0, 33)
+    assert run("run", tmp_path, "--resume", "--reply-seconds", -1) == 2
+    assert "federation.reply_timeout_s" in capsys.readouterr().err
 
 
 def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):

@@ -36,7 +36,7 @@ def test_a_method_is_printed_with_types_ranges_defaults_presets_and_source(capsy
 
 def test_a_key_is_printed_alone(capsys):
     assert keys.main(["federation.rounds"]) == 0
-    assert "  rounds  whole number at least 1  default 100\n" in capsys.readouterr().out
+    assert "  rounds  whole number in [1, 1000000]  default 100\n" in capsys.readouterr().out
 
 
 def test_a_metric_is_printed_with_the_key_that_names_it(capsys):

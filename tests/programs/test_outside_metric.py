@@ -12,6 +12,7 @@ from PIL import Image
 
 from medfed import evaluate, export, report, train
 from medfed.core.errors import UserError
+from medfed.core.registry import code_allowed
 from medfed.metrics.class_metric import ClassMetric, compute_class_metric
 from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
 from medfed.outputs.bundle.model_card import scores, scores_table
@@ -76,7 +77,8 @@ def lab(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(folder.parent))
     for name in [name for name in sys.modules if name.partition(".")[0] == "lab"]:  # of another test
         monkeypatch.delitem(sys.modules, name)
-    return folder
+    with code_allowed():
+        yield folder
 
 
 def rows(path):

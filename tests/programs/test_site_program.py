@@ -1,6 +1,7 @@
 """A hospital's side, up to where FLARE begins: what it is shown, what it is asked, and what it refuses."""
 
 import csv
+import json
 import re
 import shutil
 import subprocess
@@ -15,7 +16,8 @@ from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.deployment.join import LOCK, lock_kit
 from medfed.deployment.templates import site_file_text
-from medfed.engines.flare.kit import Kit
+from medfed.engines.flare.kit import ADDRESS_FILE, CERTIFICATES
+from medfed.engines.flare.process import FlareProcess
 from medfed.experiments.setup import build_experiment
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Cache
@@ -241,10 +243,14 @@ def test_the_old_name_of_an_agreements_key_is_refused_with_the_new_one(hospital,
 def with_kit(hospital, tmp_path, monkeypatch):
     """A kit whose client ends at once, so that joining needs no server."""
     pytest.importorskip("nvflare")
-    (tmp_path / "kit" / "startup").mkdir(parents=True)
-    (tmp_path / "kit" / "startup" / "sub_start.sh").write_text("exit 0\n")
-    (tmp_path / "kit" / "local").mkdir()
-    (tmp_path / "kit" / "local" / "resources.json.default").write_text("{}")
+    for folder in ("startup", "local"):
+        (tmp_path / "kit" / folder).mkdir(parents=True)
+    for name in CERTIFICATES:
+        (tmp_path / "kit" / "startup" / name).touch()
+    server = {"name": "medfed", "identity": "hub", "service": {"target": "hub:8002"}}
+    address = {"servers": [server], "client": {"fqsn": "HK"}}
+    (tmp_path / "kit" / "startup" / ADDRESS_FILE).write_text(json.dumps(address))
+    monkeypatch.setattr(FlareProcess, "_command", lambda self: [sys.executable, "-c", ""])
     return hospital("windows")
 
 
@@ -256,11 +262,11 @@ def test_a_client_that_ends_early_is_told(with_kit, tmp_path, capsys):
 
 def test_a_second_program_with_the_same_kit_is_refused(with_kit, tmp_path, capsys, monkeypatch):
     """It would write its own job over the first one's, and its client would take the first one's place."""
-    monkeypatch.setattr(Kit, "start", None)  # calling it would fail
-    monkeypatch.setattr(Kit, "write", None)
+    monkeypatch.setattr(FlareProcess, "start", None)  # calling it would fail
+    monkeypatch.setattr(FlareProcess, "write", None)
     with lock_kit(tmp_path / "kit"):
         assert run(with_kit, "--yes") == 2
-    assert re.search(r"kit: process \d+, or a FLARE client that it started, uses this kit", capsys.readouterr().err)
+    assert re.search(r"kit: process \d+ uses this kit already", capsys.readouterr().err)
 
 
 HOLDER = """
@@ -278,7 +284,7 @@ def test_the_lock_of_a_process_that_was_killed_does_not_block(tmp_path):
     command = [sys.executable, "-c", HOLDER, tmp_path / LOCK]
     holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
-    sentence = "process 1, or a FLARE client that it started, uses this kit already"
+    sentence = "process 1 uses this kit already"
     with pytest.raises(UserError, match=sentence), lock_kit(tmp_path):
         pass
     holder.kill()
@@ -288,20 +294,8 @@ def test_the_lock_of_a_process_that_was_killed_does_not_block(tmp_path):
             pass
 
 
-def test_the_client_that_a_killed_program_left_behind_still_holds_the_kit(with_kit, tmp_path):
-    (tmp_path / "kit" / "startup" / "sub_start.sh").write_text("exec sleep 60\n")
-    kit = Kit(tmp_path / "kit")
-    with lock_kit(kit.path) as lock:
-        kit.start(tmp_path / "log", lock)
-    with pytest.raises(UserError, match="a FLARE client that it started"), lock_kit(kit.path):
-        pass
-    kit.stop()
-    with lock_kit(kit.path):
-        pass
-
-
 def test_a_model_that_is_there_is_never_thrown_away(with_kit, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Kit, "start", None)  # calling it would fail
+    monkeypatch.setattr(FlareProcess, "start", None)  # calling it would fail
     (tmp_path / "medfed_HK").mkdir()
     (tmp_path / "medfed_HK" / "model.safetensors").write_bytes(b"days of work")
     assert run(with_kit, "--yes") == 2
@@ -311,10 +305,8 @@ def test_a_model_that_is_there_is_never_thrown_away(with_kit, tmp_path, capsys, 
 
 def test_what_a_hospital_wrote_down_goes_to_its_own_folders(with_kit, tmp_path):
     """Paths as seen from its file, wherever the program is started, and the guard's numbers with them."""
-    import json
-
     run(with_kit, "--yes")
-    (job,) = json.loads((tmp_path / "kit" / "local" / "medfed_site.json").read_text()).values()
+    (job,) = json.loads((tmp_path / "medfed_HK" / "flare" / "local" / "medfed_site.json").read_text()).values()
     assert job["folder"] == str(tmp_path / "medfed_HK") and job["agreement"]["sends"] == ["windows"]
     assert Path(job["directory"]) == Path.cwd()
 

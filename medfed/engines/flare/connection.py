@@ -53,12 +53,15 @@ class FlareConnection:
             and `key`, a secret in hexadecimal. The function must write this dict to the file `CONNECTION_FILE` in the
             local folder of the job's server, where `FlareController` reads it.
         join_timeout_s: seconds until the job's `FlareController` must have connected.
+        load_timeout_s: seconds that a site may take to start and to read its data. They are added to the timeout of the
+            first request that a job sends to the site.
         grace_s: seconds after a request's timeout until the `FlareController` must have reported it, and seconds
             without progress after which a transfer is given up.
     """
 
     start: Callable[[dict[str, str]], Job]
     join_timeout_s: float = 120.0
+    load_timeout_s: float = 600.0
     grace_s: float = 60.0
     _job: Job | None = field(default=None, init=False)
     _connection: Connection | None = field(default=None, init=False)
@@ -129,12 +132,13 @@ class FlareConnection:
     ) -> Iterator[tuple[str, Message]]:
         indices, requests = encode_requests(messages)
         self._is_idle = False
-        header = {"kind": kind, "sites": indices, "n_requests": len(requests), "timeout_s": timeout_s}
+        header = {"kind": kind, "sites": indices, "n_requests": len(requests), "timeout_s": timeout_s,
+                  "load_timeout_s": self.load_timeout_s}  # fmt: skip
         _, connection = self._running()
         connection.send_bytes(json.dumps(header).encode())
         for request in requests:
             connection.send_bytes(request)
-        limit_s = timeout_s + self.grace_s if timeout_s else None
+        limit_s = timeout_s + self.load_timeout_s + self.grace_s if timeout_s else None
         while frame := self._next_frame(limit_s):
             if frame.startswith(WARNING):
                 self._warnings.append(frame)

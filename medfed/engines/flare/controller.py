@@ -26,7 +26,7 @@ from nvflare.apis.wf_comm_spec import WFCommSpec
 from medfed.engines.flare.connection import WARNING
 from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY
 from medfed.engines.flare.late_replies import LateReplies
-from medfed.engines.flare.messages import TIMEOUT_HEADER, register, to_message, to_shareable
+from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, TIMEOUT_HEADER, register, to_message, to_shareable
 from medfed.federation.message import Message, failed_reply
 
 POLL_S = 0.05
@@ -47,6 +47,7 @@ class FlareController(Controller):
         super().__init__(task_check_period=POLL_S)
         register()
         self._late_replies = LateReplies()
+        self._has_replied: set[str] = set()  # sites that have read their data, or said why not
 
     def set_communicator(self, communicator: WFCommSpec) -> None:
         """Set the object through which FLARE exchanges messages with the sites, and record replies that are too late.
@@ -113,13 +114,14 @@ class FlareController(Controller):
     ) -> None:
         """Carry one exchange: send a task to each site, forward each reply when it is received, then an empty frame."""
         replies: ReplyQueue = queue.Queue()
-        timeout_s, tasks = header["timeout_s"], self._create_tasks(header, requests, replies, fl_ctx)
+        timeouts = {site: self._timeout_s(site, header) for site in header["sites"]}
+        tasks = self._create_tasks(header, requests, timeouts, replies, fl_ctx)
         for site in sorted(set(header["sites"]) - set(tasks)):
             _send(connection, site, failed_reply(f"{NO_REPLY}: it is not connected"))
         start, open_sites, given_up = time.monotonic(), set(tasks), set()
         for site in sorted(tasks):
             self.broadcast(tasks[site], fl_ctx, targets=[site], min_responses=1)
-        while open_sites and not abort_signal.triggered and not _is_over(start, timeout_s):
+        while any(not _is_over(start, timeouts[site]) for site in open_sites) and not abort_signal.triggered:
             self._send_warnings(connection)
             if connection.poll():  # the coordinator's program sends nothing during an exchange, so it has closed
                 raise EOFError
@@ -130,7 +132,8 @@ class FlareController(Controller):
                 given_up.add(site)
             if site in open_sites:
                 open_sites.discard(site)
-                _send(connection, site, _reject_if_late(message, received_at - start, timeout_s))
+                self._has_replied |= {site} - given_up
+                _send(connection, site, _reject_if_late(message, received_at - start, timeouts[site]))
         if abort_signal.triggered:
             raise ConnectionAbortedError("FLARE stops this job")
         self.cancel_all_tasks(fl_ctx=fl_ctx)
@@ -138,21 +141,30 @@ class FlareController(Controller):
             received_at, site, message = replies.get()
             if site in open_sites:
                 open_sites.discard(site)
-                _send(connection, site, _reject_if_late(message, received_at - start, timeout_s))
+                _send(connection, site, _reject_if_late(message, received_at - start, timeouts[site]))
         self._late_replies.close_requests(open_sites | given_up)
         for site in sorted(open_sites):
-            _send(connection, site, failed_reply(f"{NO_REPLY} within {timeout_s:g} s"))
+            _send(connection, site, failed_reply(f"{NO_REPLY} within {timeouts[site]:g} s"))
         self._send_warnings(connection)
         connection.send_bytes(b"")
 
+    def _timeout_s(self, site: str, header: dict) -> float:
+        """Return the seconds until a site must have replied; 0 for no limit. Its first reply also waits for its data.
+
+        The site itself measures the same time and reports at its end (`SiteWorker`). A site that does not is silent.
+        """
+        loading_s = 0.0 if site in self._has_replied else header["load_timeout_s"]
+        return header["timeout_s"] + loading_s if header["timeout_s"] else 0.0
+
     def _create_tasks(
-        self, header: dict, requests: list[bytes], replies: ReplyQueue, fl_ctx: FLContext
+        self, header: dict, requests: list[bytes], timeouts: dict[str, float], replies: ReplyQueue, fl_ctx: FLContext
     ) -> dict[str, Task]:
         """Return FLARE's tasks of the connected sites, by the name of the site; each reply is put into `replies`."""
         messages = [Message.from_bytes(request) for request in requests]
         shareables = [to_shareable(message) for message in messages]
         for shareable in shareables:
             shareable.set_header(TIMEOUT_HEADER, header["timeout_s"])
+            shareable.set_header(LOAD_TIMEOUT_HEADER, header["load_timeout_s"])
         number = messages[0].facts["round"] if messages else 0
 
         def on_sent(client_task: ClientTask, fl_ctx: FLContext) -> None:
@@ -163,9 +175,9 @@ class FlareController(Controller):
             client_task.result = None  # frees hundreds of megabytes that are not needed any more
 
         # FLARE's own timeout is longer than `_is_over`, which reports a better reason.
-        timeout = int(header["timeout_s"] + GRACE_S) + 1 if header["timeout_s"] else 0
+        limits = {site: int(seconds + GRACE_S) + 1 if seconds else 0 for site, seconds in timeouts.items()}
         connected = {client.name for client in fl_ctx.get_engine().get_clients()}
-        return {site: Task(header["kind"], shareables[index], timeout=timeout, after_task_sent_cb=on_sent,
+        return {site: Task(header["kind"], shareables[index], timeout=limits[site], after_task_sent_cb=on_sent,
                            result_received_cb=on_received)
                 for site, index in header["sites"].items() if site in connected}  # fmt: skip
 
@@ -234,4 +246,12 @@ def _read(result: Shareable) -> Message:
 
 def _send(connection: Connection, site: str, message: Message) -> None:
     connection.send_bytes(site.encode())
-    connection.send_bytes(message.to_bytes())
+    connection.send_bytes(_encoded(message))
+
+
+def _encoded(message: Message) -> bytes:
+    """Return the bytes of a reply, or those of a failed reply if it cannot be encoded."""
+    try:
+        return message.to_bytes()
+    except Exception as error:  # no reply of one site may end the job of all sites
+        return failed_reply(f"its reply cannot be read: {error}").to_bytes()

@@ -22,7 +22,8 @@ from torch import Tensor
 from medfed.core.errors import UserError
 from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.job import CONNECTION_FILE, NO_REPLY, write_job
-from medfed.engines.flare.kit import Kit
+from medfed.engines.flare.process import FlareProcess
+from medfed.engines.flare.shared_kit import sites_with_shared_kits
 from medfed.federation.engine import OnReply, OnStep
 from medfed.federation.message import FAILED, Message
 from medfed.federation.settings import Federation
@@ -39,18 +40,18 @@ class FlareEngine:
 
     Args:
         names: the names of the expected sites, including the validation site if there is one.
-        server: the startup kit (the folder that `nvflare provision` makes) of FLARE's server, which runs on this
-            machine.
+        server: FLARE's server, which runs on this machine.
         admin: the folder of the startup kit of FLARE's admin console.
         folder: the folder for the job's files; FLARE's log is `server.log` in it.
         settings: the `federation` section of the config.
-        join_timeout_s: seconds to wait for the sites to join before the first requests.
+        join_timeout_s: seconds to wait for the sites to join before the first requests, and for a site that has joined
+            to read its data.
         on_reply: function that is called after each reply with (kind, site, number of replies so far, number of
             requests). Set this attribute after the creation; None calls nothing.
     """
 
     names: list[str]
-    server: Kit
+    server: FlareProcess
     admin: Path
     folder: Path
     settings: Federation
@@ -60,10 +61,13 @@ class FlareEngine:
     work_s: float | None = field(default=None, init=False)  # not known
     _flare: FlareConnection = field(init=False)
     _missing: set[str] = field(default_factory=set, init=False)
+    _reported: set[str] = field(default_factory=set, init=False)  # sites whose startup kit is used by two programs
 
     def __post_init__(self) -> None:
-        self._flare = FlareConnection(self._submit)
+        self._flare = FlareConnection(self._submit, load_timeout_s=self.join_timeout_s)
         self._waited = False
+        log = self.folder / "server.log"  # a run that is continued appends to it
+        self._log_start = log.stat().st_size if log.is_file() else 0
 
     def sites(self) -> list[str]:
         """Return the sorted names of the sites that train. The validation site, which never trains, is left out."""
@@ -97,7 +101,18 @@ class FlareEngine:
         silent = {site for site, reply in replies.items()
                   if reply.kind == FAILED and reply.facts["why"].startswith(NO_REPLY)}  # fmt: skip
         self._missing = (self._missing - set(replies)) | silent
+        self._report_shared_kits()
         return replies
+
+    def _report_shared_kits(self) -> None:
+        log = self.folder / "server.log"
+        text = log.read_bytes()[self._log_start :] if log.is_file() else b""
+        for site in sorted(sites_with_shared_kits(text) - self._reported):
+            self._reported.add(site)
+            warnings.warn(f"{site}: it seems that two programs use its startup kit, of which only one can take part; "
+                          "ask the hospital to end the program that it does not want and to start the other again, and "
+                          "if it started only one, make new certificates for all, because the kit was stolen",
+                          stacklevel=2)  # fmt: skip
 
     def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
         """Do nothing. Other engines use this method to restore the tensors that the sites keep between rounds.
@@ -125,10 +140,11 @@ class FlareEngine:
             if time.monotonic() > deadline:
                 if len(missing) == len(self.names):
                     raise UserError(f"no site joined within {self.join_timeout_s:g} s; ask the hospitals whether "
-                                    "python -m medfed.site is running there, and whether they can reach this machine")
+                                    "medfed site is running there, and whether they can reach this machine")
                 warnings.warn(f"{', '.join(missing)} did not join within {self.join_timeout_s:g} s; the run starts "
                               "without", stacklevel=2)  # fmt: skip
                 break
+            self._report_shared_kits()
             time.sleep(POLL_S)
         self._waited = True
 

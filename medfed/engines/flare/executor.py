@@ -13,8 +13,9 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medfed.engines.flare.job import SITE_FILE
-from medfed.engines.flare.messages import TIMEOUT_HEADER, register, to_message, to_shareable
-from medfed.engines.worker_process import WorkerFailed, WorkerProcess
+from medfed.engines.flare.messages import LOAD_TIMEOUT_HEADER, TIMEOUT_HEADER, register, to_message, to_shareable
+from medfed.engines.flare.site_worker import SiteWorker
+from medfed.engines.worker_process import WorkerFailed
 from medfed.federation.message import Message, failed_reply
 
 
@@ -22,26 +23,28 @@ class SiteExecutor(Executor):
     """FLARE executor that lets a site reply to the coordinator's requests.
 
     FLARE creates it by its class name, without arguments: which site runs is set by a file on the site's machine, not
-    by the coordinator. The site runs in a process of its own (`WorkerProcess`), because FLARE ends the whole job if one
+    by the coordinator. The site runs in a process of its own (`SiteWorker`), because FLARE ends the whole job if one
     of its own processes crashes; every error at the site becomes a reply of kind "failed".
     """
 
     def __init__(self) -> None:
         super().__init__()
         register()
-        self._process: WorkerProcess | None = None
+        self._worker: SiteWorker | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Stop the site's process when FLARE ends the job.
+        """Start the site's process when FLARE starts the job, and end it when FLARE ends the job.
 
         FLARE calls this method for each of its events.
 
         Args:
-            event_type: FLARE's name of the event. Only `END_RUN` stops the process.
+            event_type: FLARE's name of the event. Only `START_RUN` and `END_RUN` are used.
             fl_ctx: FLARE's context.
         """
-        if event_type == EventType.END_RUN and self._process:
-            self._process.close()
+        if event_type == EventType.START_RUN:
+            self._start_worker(fl_ctx)
+        if event_type == EventType.END_RUN and self._worker:
+            self._worker.close()
         super().handle_event(event_type, fl_ctx)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
@@ -54,18 +57,18 @@ class SiteExecutor(Executor):
             task_name: FLARE's name of the task, which is the kind of the request; not used.
             shareable: the request as a FLARE message, as `to_shareable` returns it.
             fl_ctx: FLARE's context, which gives the name of the site and the path of the site's local folder.
-            abort_signal: FLARE's signal that the task was cancelled. It stops the site's work.
+            abort_signal: FLARE's signal that the task was cancelled. The site's process keeps running.
 
         Returns:
             The reply as a FLARE message, as `to_shareable` returns it.
         """
         try:
             request = to_message(shareable)
-            timeout_s = shareable.get_header(TIMEOUT_HEADER) or None  # later the coordinator no longer waits
-            name = fl_ctx.get_prop(FLContextKey.CLIENT_NAME)
-            header = {"kind": request.kind, "sites": {name: 0}}
-            (reply,) = self._site_process(name, fl_ctx).ask(header, request.to_bytes(), timeout_s=timeout_s,
-                                                            stopped=lambda: abort_signal.triggered)
+            header = {"kind": request.kind, "sites": {fl_ctx.get_prop(FLContextKey.CLIENT_NAME): 0}}
+            timeout_s, load_timeout_s = (shareable.get_header(name) or 0.0
+                                         for name in (TIMEOUT_HEADER, LOAD_TIMEOUT_HEADER))  # fmt: skip
+            worker = self._worker or self._start_worker(fl_ctx)
+            reply = worker.ask(header, request.to_bytes(), timeout_s, load_timeout_s, lambda: abort_signal.triggered)
             return to_shareable(Message.from_bytes(reply))
         except WorkerFailed as error:
             return to_shareable(failed_reply(str(error)))
@@ -73,10 +76,9 @@ class SiteExecutor(Executor):
             self.log_exception(fl_ctx, "the site could not reply")
             return to_shareable(failed_reply(f"{type(error).__name__}; the site's own log says more"))
 
-    def _site_process(self, name: str, fl_ctx: FLContext) -> WorkerProcess:
-        if self._process is None:
-            local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
-            jobs = json.loads((local / SITE_FILE).read_text())
-            # By name, because FLARE's simulator has one local folder for all sites.
-            self._process = WorkerProcess(jobs[name], on_warning=lambda text: self.log_warning(fl_ctx, text))
-        return self._process
+    def _start_worker(self, fl_ctx: FLContext) -> SiteWorker:
+        local = Path(fl_ctx.get_engine().get_workspace().get_site_config_dir())
+        jobs = json.loads((local / SITE_FILE).read_text())
+        name = fl_ctx.get_prop(FLContextKey.CLIENT_NAME)  # FLARE's simulator has one local folder for all sites
+        self._worker = SiteWorker(jobs[name], on_warning=lambda text: self.log_warning(fl_ctx, text))
+        return self._worker

@@ -16,6 +16,7 @@ from medfed.core.errors import UserError
 CONTROLLER, EXECUTOR = "medfed.engines.flare.controller.FlareController", "medfed.engines.flare.executor.SiteExecutor"
 TASKS = ("share", "train", "validate", "end")
 CONNECTION_FILE, SITE_FILE = "medfed_coordinator.json", "medfed_site.json"  # in the local folders of server and site
+COORDINATOR_ROLES = ("project_admin", "lead")  # in certificates by `nvflare provision` and by `nvflare cert`
 NO_REPLY = "did not reply"  # the reason in a failed reply begins with it if the site itself reported nothing
 TASK_REQUEST_INTERVAL_S = 0.1  # how often a site asks for work; FLARE's 2 s would be most of a short round
 
@@ -35,8 +36,8 @@ def coordinator_permissions() -> dict[str, object]:
     file, the coordinator could also send code with a job, download files and run shell commands at the hospital.
     """
     denied = ("clone_job", "download_job", "operate", "shell_commands", "byoc", "server-predeployed-flwr")
-    return {"format_version": "1.0", "permissions": {
-        "project_admin": {"submit_job": "any", "manage_job": "any", "view": "any", **dict.fromkeys(denied, "none")}}}
+    rights = {"submit_job": "any", "manage_job": "any", "view": "any", **dict.fromkeys(denied, "none")}
+    return {"format_version": "1.0", "permissions": dict.fromkeys(COORDINATOR_ROLES, rights)}
 
 
 def check_names(names: Sequence[str]) -> None:

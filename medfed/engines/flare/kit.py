@@ -1,120 +1,150 @@
-"""Startup kits of NVIDIA FLARE, as `nvflare provision` makes them: check a kit, write files into it, and start it."""
+"""Startup kits of NVIDIA FLARE: the folders with certificates that a coordinator makes for the participants.
+
+A hospital's kit comes from the coordinator. medfed reads four files of it as data: two certificates, a key, and the
+address of the coordinator's server. Everything that FLARE would run or import, such as scripts, names of classes and
+the set-up of the log, is written by medfed into a folder of its own.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from dataclasses import dataclass, field
+import re
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from medfed.core.errors import UserError
+from medfed.engines.flare.job import CONTROLLER, EXECUTOR, SITE_FILE, coordinator_permissions
+from medfed.engines.flare.process import FlareProcess, check_ports_free
 
-STOP_TIMEOUT_S = 20
+ADDRESS_FILE, FILTERS = "fed_client.json", "privacy.json"
+REPLACED_FILE = "replaced"  # in the workspace while another program with the same kit has this client's place
+CERTIFICATES = ("rootCA.pem", "client.crt", "client.key")
+COMPONENTS = {  # parts of FLARE's client, without the one that sends the log
+    "resource_manager": ("nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager",
+                         {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300}),
+    "resource_consumer": ("nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer", {}),
+    "process_launcher": ("nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher", {}),
+    "replaced": ("medfed.engines.flare.shared_kit.ReplacedClientReporter", {}),
+}  # fmt: skip
+LOG = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"()": "nvflare.fuel.utils.log_utils.BaseFormatter",
+                            "fmt": "%(asctime)s - %(name)s - %(levelname)s - %(fl_ctx)s - %(message)s"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stdout"}},
+    "loggers": {"root": {"level": "INFO", "handlers": ["console"]}},
+}  # fmt: skip
 
 
-@dataclass
-class Kit:
-    """The startup kit of one participant: the folder with certificates and scripts that `nvflare provision` makes.
+def check_kit(kit: Path, site: str) -> None:
+    """Check that a folder is a hospital's startup kit, and that FLARE will apply the kit's privacy filters.
+
+    A kit without the file `local/privacy.json` has no filters, which is allowed.
 
     Args:
-        path: the folder, with the subfolders `startup` and `local`.
-        allowed: names of the classes that a FLARE job may use at this participant; all others are refused, whatever the
-            kit's own list allows.
-        permissions: the content of FLARE's `authorization.json`, which says what others may do at this participant;
-            empty keeps the kit's own file.
+        kit: the folder, with the subfolders `startup` and `local`.
+        site: the name of the hospital's site.
+
+    Raises:
+        UserError: if a file is missing, if the kit was made for another site or its server's address is unusual, or if
+            FLARE would not apply the filters in `local/privacy.json` as they are written.
     """
+    if missing := [name for name in (ADDRESS_FILE, *CERTIFICATES) if not (kit / "startup" / name).is_file()]:
+        raise UserError(f"{kit}: is not a startup kit of NVIDIA FLARE, as startup/{missing[0]} is missing; give the "
+                        "folder that the coordinator sent, unpacked")
+    _read_address(kit, site)
+    if (filters := kit / "local" / FILTERS).is_file():
+        from medfed.engines.flare.filters import check_filters  # needs FLARE, which a dry run must not need
 
-    path: Path
-    allowed: tuple[str, ...] = ()
-    permissions: dict[str, object] = field(default_factory=dict)
-    _process: subprocess.Popen | None = field(default=None, init=False)
+        check_filters(filters)
 
-    def check(self) -> None:
-        """Check that the folder of this object is a startup kit, and that FLARE will apply the kit's privacy filters.
 
-        A kit without the file `local/privacy.json` has no filters, which is allowed.
+def hospital_process(kit: Path, folder: Path, site: str, job: Mapping[str, object]) -> FlareProcess:
+    """Write the workspace of a hospital's FLARE client, and return the client, which is not started yet.
 
-        Raises:
-            UserError: if the file `startup/sub_start.sh` is missing, or FLARE would not apply the filters in
-                `local/privacy.json` as they are written.
-        """
-        if not (self.path / "startup" / "sub_start.sh").is_file():
-            raise UserError(f"{self.path}: is not a startup kit of NVIDIA FLARE, as startup/sub_start.sh is missing; "
-                            "give the folder that the coordinator sent, unpacked")
-        if (privacy_file := self.path / "local" / "privacy.json").is_file():
-            from medfed.engines.flare.filters import check_filters  # needs FLARE, which a dry run must not need
+    An existing workspace is replaced. The workspace has copies of the kit's certificates, key and privacy
+    filters. The coordinator may submit and manage jobs, a job may name only medfed's executor, and no log is sent.
 
-            check_filters(privacy_file)
+    Args:
+        kit: the hospital's startup kit, which `check_kit` has accepted.
+        folder: the hospital's output folder. The workspace is its subfolder `flare`, and FLARE's audit logs are in its
+            subfolder `audit`.
+        site: the name of the hospital's site.
+        job: the job of the site's worker (`medfed.deployment.worker.serve`).
+    """
+    workspace = folder / "flare"
+    client = FlareProcess(workspace, "client", site, folder / "audit")
+    client.end_left_processes()
+    shutil.rmtree(workspace, ignore_errors=True)
+    workspace.mkdir(mode=0o700, parents=True)
+    for name in ("startup", "local"):
+        (workspace / name).mkdir()
+    for name in CERTIFICATES:
+        (workspace / "startup" / name).touch(mode=0o600)
+        shutil.copyfile(kit / "startup" / name, workspace / "startup" / name)
+    (workspace / "startup" / ADDRESS_FILE).write_text(json.dumps(_read_address(kit, site)))
+    if (filters := kit / "local" / FILTERS).is_file():
+        shutil.copyfile(filters, workspace / "local" / FILTERS)
+    client.write("resources.json", {
+        "format_version": 2, "client": {"retry_timeout": 30, "compression": "Gzip"}, **allow_only(EXECUTOR),
+        "components": [{"id": name, "path": path, "args": arguments}
+                       for name, (path, arguments) in COMPONENTS.items()],
+    })  # fmt: skip
+    client.write("authorization.json", coordinator_permissions())
+    client.write("log_config.json", LOG)
+    client.write(SITE_FILE, {site: job})
+    return client
 
-    def write(self, name: str, content: object) -> None:
-        """Write a JSON file into the kit's subfolder `local`, which FLARE never sends to anyone.
 
-        A new file can be read by its owner only. An existing file is replaced.
+def server_process(kit: Path) -> FlareProcess:
+    """Return the FLARE server of the coordinator, which is not started yet. Its workspace is its startup kit.
 
-        Args:
-            name: the name of the file.
-            content: the content of the file, any value that JSON can represent.
-        """
-        path = self.path / "local" / name
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(content))
+    The file `local/resources.json` is changed: a job may name only medfed's controller. Processes of the same kit that
+    an earlier program left behind are ended.
 
-    def start(self, log: Path, lock: int | None = None) -> None:
-        """Start the participant's FLARE processes in the background.
+    Args:
+        kit: the server's startup kit, made by the coordinator itself.
 
-        Before the start, the kit's file `local/resources.json` is changed: the attribute `allowed` replaces the list of
-        allowed classes, and the sending of the participant's error log is switched off. Other entries of this file are
-        kept. The attribute `permissions`, unless it is empty, is written to `local/authorization.json`.
+    Raises:
+        UserError: if another program uses one of the server's ports.
+    """
+    server = FlareProcess(kit, "server")
+    server.end_left_processes()
+    address = json.loads((kit / "startup" / "fed_server.json").read_text())["servers"][0]
+    check_ports_free([int(address["service"]["target"].rpartition(":")[2]), int(address["admin_port"])])
+    own = kit / "local" / "resources.json"
+    resources = json.loads((own if own.is_file() else kit / "local" / "resources.json.default").read_text())
+    server.write("resources.json", {**resources, **allow_only(CONTROLLER)})
+    return server
 
-        Args:
-            log: the file to which the output of the processes is appended.
-            lock: file descriptor of a lock. All processes of the participant inherit the lock, so that the lock is held
-                until the last process ends. None for no lock.
-        """
-        local = self.path / "local"
-        own = local / "resources.json"
-        resources = json.loads((own if own.is_file() else local / "resources.json.default").read_text())
-        # By default FLARE sends a site's error log, which holds paths of files, to the coordinator.
-        enforced = {"class_allow_list": list(self.allowed), "class_list_enforcement_mode": "enforce",
-                    "allow_log_streaming": False}  # fmt: skip
-        self.write("resources.json", {**resources, **enforced})
-        if self.permissions:
-            self.write("authorization.json", self.permissions)
-        (self.path / "shutdown.fl").unlink(missing_ok=True)
-        python = str(Path(sys.executable).parent)
-        environment = {**os.environ, "PATH": python + os.pathsep + os.environ.get("PATH", "")}
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "ab") as file:
-            self._process = subprocess.Popen(
-                ["bash", str(self.path / "startup" / "sub_start.sh"), "--once"],
-                stdout=file, stderr=file, stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
-                pass_fds=() if lock is None else (lock,),
-            )
 
-    def has_ended(self) -> bool:
-        """Return whether the participant's FLARE process was started and has ended by itself.
+def allow_only(allowed: str) -> dict[str, object]:
+    """Return the entries of FLARE's file `resources.json` that restrict a job: it may name one class, and read no log.
 
-        The result is False before `start` and after `stop`.
-        """
-        return self._process is not None and self._process.poll() is not None
+    Args:
+        allowed: the full name of the class.
+    """
+    return {"class_allow_list": [allowed], "class_list_enforcement_mode": "enforce", "allow_log_streaming": False}
 
-    def stop(self) -> None:
-        """End the participant's FLARE processes. A process that does not end within 20 seconds is killed.
 
-        Nothing happens if the processes were not started.
-        """
-        if self._process is None:
-            return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            try:
-                os.killpg(self._process.pid, number)
-                self._process.wait(STOP_TIMEOUT_S)
-                break
-            except ProcessLookupError:
-                break
-            except subprocess.TimeoutExpired:
-                continue
-        self._process = None
+def _read_address(kit: Path, site: str) -> dict[str, object]:
+    """Return the content of a file `fed_client.json` of our own, with the server's name and address of the kit's."""
+    file = kit / "startup" / ADDRESS_FILE
+    try:
+        content = json.loads(file.read_text())
+        server, name = content["servers"][0], content["client"]["fqsn"]
+        values = {"name": server["name"], "identity": server["identity"], "target": server["service"]["target"]}
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{file}: the address of the coordinator's server cannot be read ({error!r}); ask the "
+                        "coordinator for the kit again") from error
+    if unusual := [value for value in values.values() if not re.fullmatch(r"[\w.:\[\]-]+", str(value), re.ASCII)]:
+        raise UserError(f"{file}: {unusual[0]!r} is not the name or the address of a server; ask the coordinator for "
+                        "the kit again")
+    if name != site:
+        raise UserError(f"{kit}: is the startup kit of {name!r}, but the site file has site: {site}; ask the "
+                        "coordinator for the kit of your site")
+    service = {"target": values.pop("target"), "scheme": "grpc"}
+    client = {"ssl_private_key": "client.key", "ssl_cert": "client.crt", "ssl_root_cert": "rootCA.pem", "fqsn": site,
+              "is_leaf": True, "connection_security": "mtls"}  # fmt: skip
+    return {"format_version": 2, "servers": [{**values, "service": service}], "client": client}

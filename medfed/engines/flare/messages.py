@@ -16,11 +16,13 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.app_common.decomposers import numpy_decomposers
 from torch import Tensor
 
+from medfed.federation.encoding import check_header_size, parse_json
 from medfed.federation.message import Message, failed_reply
 
 GROUPS = {"weights": DataKind.WEIGHTS, "tensors": DataKind.STATISTICS}
 META_KEY = "medfed"  # the entry of FLARE's meta data that holds everything but the tensors, as JSON
 TIMEOUT_HEADER = "medfed_seconds"  # the header of a request with the seconds until the site must have replied
+LOAD_TIMEOUT_HEADER = "medfed_load_seconds"  # the same with the seconds in which the site must have read its data
 REASON_HEADER = "medfed_why"  # the header of a failed reply with the reason, as a clause
 FILTER_ERRORS = {
     ReturnCode.TASK_DATA_FILTER_ERROR: "one of its privacy filters refused the request; the site's log says why",
@@ -73,7 +75,8 @@ def to_message(shareable: Shareable) -> Message:
         The message. A FLARE reply with an error code becomes a message of kind "failed" with the reason.
 
     Raises:
-        ValueError: if the FLARE message was not made by `to_shareable`, or a filter packed or encrypted its tensors.
+        ValueError: if the FLARE message was not made by `to_shareable`, if it is not a valid message
+            (`Message.check`), or a filter packed or encrypted its tensors.
     """
     if (code := shareable.get_return_code()) != ReturnCode.OK:
         return failed_reply(str(shareable.get_header(REASON_HEADER) or FILTER_ERRORS.get(code) or f"FLARE says {code}"))
@@ -81,10 +84,14 @@ def to_message(shareable: Shareable) -> Message:
     if dxo.data_kind != DataKind.COLLECTION or not isinstance(dxo.get_meta_prop(META_KEY), str):
         raise ValueError(f"expected a collection with '{META_KEY}' in its meta data, got {dxo.data_kind}")
     try:
-        header = json.loads(dxo.get_meta_prop(META_KEY))
+        text = dxo.get_meta_prop(META_KEY)
+        check_header_size(text.encode())
+        header = parse_json(text)
         groups = {group: _tensors(dxo.data.get(group), header["order"][group]) for group in GROUPS}
-        named = str(header.get("weights_digest", ""))
-        return Message(header["kind"], groups["weights"], groups["tensors"], header["facts"], named)
+        named = header.get("weights_digest", "")
+        message = Message(header["kind"], groups["weights"], groups["tensors"], header["facts"], named)
+        message.check()
+        return message
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(
             f"the message cannot be read, because its metadata '{META_KEY}' do not fit its tensors ({error!r}); check "

@@ -56,6 +56,7 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
     if not folder.is_finished():
         resume = f"python -m medfed.train {run / 'config.yaml'} --out {run} --resume"
         raise UserError(f"{run}: the run is not finished; continue it with {resume}")
+    folder.check()
     config, summary = load(run / "config.yaml"), folder.read_json("summary.json")
     if (why := did_not_learn(summary)) and not force:
         raise UserError(f"{run}: {why}; export this model in spite of that with {argument('force', True)}")

@@ -110,6 +110,7 @@ def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
     if not folder.is_finished():
         resume = f"python -m medfed.train {path / 'config.yaml'} --out {path} --resume"
         raise UserError(f"{path}: the run is not finished; resume it with {resume}")
+    folder.check()
     for name in ("cases.csv", "ledger.csv", "model.safetensors"):
         if not (path / name).is_file():
             raise UserError(f"{path / name}: the file is missing; copy the whole folder of the run")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from medfed.core.errors import UserError
-from medfed.core.files import write_atomically
+from medfed.outputs.run_folder import RunFolder
 
 ROW_FILE = "row.json"  # file in the folder of every run of a comparison
 BASELINE = "fedavg"
@@ -68,13 +68,13 @@ class ComparisonRow:
             return name
         return f"{_UNSAFE.sub('_', name)[:MAX_NAME_LENGTH]}-{hashlib.sha256(self.label.encode()).hexdigest()[:8]}"
 
-    def write(self, run: Path) -> None:
+    def write(self, run: RunFolder) -> None:
         """Write this row's method and varied settings as `row.json` into the folder of one of its runs.
 
         Args:
             run: folder of the run, which must exist.
         """
-        write_atomically(run / ROW_FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+        run.write_text(ROW_FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
 
 
 def read_row(run: Path, method: str) -> ComparisonRow:

@@ -161,7 +161,7 @@ def test_a_controller_that_never_connects_is_given_up_after_the_timeout():
     replies, _ = exchange(FakeJobs(*MAX_JOBS * [None]), join_timeout_s=0.3)
     reason = "did not reply: FLARE's job ended: its controller did not connect within 0.3 s"
     assert replies["north"].facts["why"] == reason
-    assert threading.active_count() == threads  # no thread is left waiting
+    assert threading.active_count() <= threads  # no thread is left waiting
 
 
 def test_the_reason_of_a_job_that_ends_before_its_controller_connects_is_reported():
@@ -185,7 +185,7 @@ def test_a_controller_that_hangs_is_given_up_after_the_timeout():
         release.wait(6)
         raise EOFError
 
-    replies, _ = exchange(FakeJobs(*MAX_JOBS * [hung]), seconds=0.2, grace_s=0.3)
+    replies, _ = exchange(FakeJobs(*MAX_JOBS * [hung]), seconds=0.2, load_timeout_s=0.0, grace_s=0.3)
     release.set()
     assert replies["north"].facts["why"] == "did not reply: FLARE's job ended: its controller sent nothing for 0.5 s"
 

@@ -9,23 +9,26 @@ from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("nvflare")
 
 from nvflare.apis.client import Client
+from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext, FLContextManager
 from nvflare.apis.impl.wf_comm_server import WFCommServer
 from nvflare.apis.server_engine_spec import ServerEngineSpec
+from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from medfed.engines.flare import controller as controller_module
 from medfed.engines.flare.connection import FlareConnection
 from medfed.engines.flare.controller import FlareController
-from medfed.engines.flare.messages import to_message, to_shareable
+from medfed.engines.flare.messages import META_KEY, to_message, to_shareable
 from medfed.federation.message import Message, failed_reply
 
 SITES = ("BMC", "HK")
@@ -79,7 +82,10 @@ class Server:
 
     def reply(self, site: str, key: str, message: Message, kind: str = "train") -> None:
         """Send a reply, as FLARE's runner does it."""
-        context, result = self.context_of(site), to_shareable(message)
+        self.send(site, key, to_shareable(message), kind)
+
+    def send(self, site: str, key: str, result: Shareable, kind: str = "train") -> None:
+        context = self.context_of(site)
         context.set_prop(FLContextKey.TASK_ID, key, private=True, sticky=False)
         context.set_prop(FLContextKey.TASK_RESULT, result, private=True, sticky=False)
         self.controller.handle_event(EventType.BEFORE_PROCESS_SUBMISSION, context)
@@ -117,7 +123,7 @@ class Exchange(threading.Thread):
 
 
 def test_replies_in_time_are_returned_without_a_warning(server):
-    flare = FlareConnection(server.start)
+    flare = FlareConnection(server.start, load_timeout_s=0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         exchange = Exchange(flare, request(), 20)
@@ -128,7 +134,7 @@ def test_replies_in_time_are_returned_without_a_warning(server):
 
 
 def test_a_reply_a_little_late_is_replaced_by_the_reason(server):
-    flare = FlareConnection(server.start)
+    flare = FlareConnection(server.start, load_timeout_s=0.0)
     exchange = Exchange(flare, request(), 1.0)
     key, _ = server.fetch("HK")
     server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
@@ -152,7 +158,7 @@ def test_a_reply_in_time_is_returned_though_it_is_forwarded_after_the_timeout(se
 
     monkeypatch.setattr(controller_module, "_send", busy)
     monkeypatch.setattr(controller_module, "_is_over", lambda start, timeout_s: over.is_set())
-    flare = FlareConnection(server.start)
+    flare = FlareConnection(server.start, load_timeout_s=0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         exchange = Exchange(flare, request(), 60)
@@ -164,7 +170,7 @@ def test_a_reply_in_time_is_returned_though_it_is_forwarded_after_the_timeout(se
 
 
 def test_the_reason_of_a_site_that_stopped_at_the_timeout_is_returned(server):
-    flare = FlareConnection(server.start)
+    flare = FlareConnection(server.start, load_timeout_s=0.0)
     exchange = Exchange(flare, request(), 1.0)
     keys = {site: server.fetch(site)[0] for site in SITES}
     server.reply("BMC", keys["BMC"], update_of("BMC"))
@@ -172,6 +178,35 @@ def test_the_reason_of_a_site_that_stopped_at_the_timeout_is_returned(server):
     server.reply("HK", keys["HK"], failed_reply("did not finish in time and was stopped"))
     assert exchange.done()["HK"] == failed_reply("did not finish in time and was stopped")
     flare.close()
+
+
+def forged(facts: str = "{}", kind: str = "train", name: str = "w", array: object = None) -> Shareable:
+    """Return a reply of a site that does not use medfed to make it."""
+    part = DXO(DataKind.WEIGHTS, {name: np.ones(2) if array is None else array})
+    header = f'{{"kind": "{kind}", "facts": {facts}, "order": {{"weights": {json.dumps([name])}, "tensors": []}}}}'
+    return DXO(DataKind.COLLECTION, {"weights": part}, {META_KEY: header}).to_shareable()
+
+
+@pytest.mark.parametrize("bad", [
+    forged('{"loss": NaN}'), forged('{"loss": 1e999}'), forged("[]"), forged("null"), forged('{"note": "\\ud800"}'),
+    forged(kind="\\ud800"), forged(kind="failed"), forged(name="\ud800"), forged(array=np.ones(2, complex)),
+    forged(array=np.array("words")), forged(100_000 * "["), Shareable(),
+])  # fmt: skip
+def test_a_reply_that_cannot_be_read_costs_its_site_the_round_and_no_other(server, bad):
+    jobs = []
+
+    def start(settings):
+        jobs.append(settings)
+        return server.start(settings)
+
+    flare = FlareConnection(start)
+    exchange = Exchange(flare, request(), 20)
+    server.send("BMC", server.fetch("BMC")[0], bad)
+    server.reply("HK", server.fetch("HK")[0], update_of("HK"))
+    replies = exchange.done()
+    flare.close()
+    assert replies["HK"].kind == "train" and len(jobs) == 1
+    assert replies["BMC"].kind == "failed" and "its reply cannot be read: " in replies["BMC"].facts["why"]
 
 
 def reply_late(server, flare, reply: Message) -> str:
@@ -185,7 +220,7 @@ def reply_late(server, flare, reply: Message) -> str:
 
 
 def test_a_late_reply_is_reported_in_the_next_exchange_and_never_returned(server):
-    flare = FlareConnection(server.start)
+    flare = FlareConnection(server.start, load_timeout_s=0.0)
     reply_late(server, flare, replace(update_of("HK"), weights={"w": torch.full((2,), 99.0)}))
     with pytest.warns(UserWarning) as warned:
         exchange = Exchange(flare, request(2), 20)
@@ -202,7 +237,7 @@ def test_a_late_reply_is_reported_in_the_next_exchange_and_never_returned(server
 
 
 def test_a_late_reply_during_the_next_exchange_is_reported_with_it(server):
-    flare = FlareConnection(server.start)
+    flare = FlareConnection(server.start, load_timeout_s=0.0)
     exchange = Exchange(flare, request(), 1.0)
     key, _ = server.fetch("HK")
     server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
@@ -218,7 +253,7 @@ def test_a_late_reply_during_the_next_exchange_is_reported_with_it(server):
 
 
 def test_a_late_reply_after_the_last_exchange_is_reported_when_the_connection_is_closed(server):
-    flare = FlareConnection(server.start)
+    flare = FlareConnection(server.start, load_timeout_s=0.0)
     reply_late(server, flare, failed_reply("was stopped"))
     time.sleep(0.3)
     with pytest.warns(UserWarning, match=r"was received late, after \d+ s \(was stopped\); it is not used"):
@@ -226,7 +261,7 @@ def test_a_late_reply_after_the_last_exchange_is_reported_when_the_connection_is
 
 
 def test_a_reply_that_is_received_twice_is_returned_once_and_reported_once(server):
-    flare = FlareConnection(server.start)
+    flare = FlareConnection(server.start, load_timeout_s=0.0)
     exchange = Exchange(flare, request(), 20)
     key, _ = server.fetch("BMC")
     server.reply("BMC", key, update_of("BMC"))
@@ -242,7 +277,7 @@ def test_a_reply_that_is_received_twice_is_returned_once_and_reported_once(serve
 
 
 def test_a_reply_of_a_site_that_flare_gave_up_is_reported(server):
-    flare = FlareConnection(server.start)
+    flare = FlareConnection(server.start, load_timeout_s=0.0)
     exchange = Exchange(flare, request(), 20)
     key, _ = server.fetch("HK")
     server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
@@ -257,7 +292,7 @@ def test_a_reply_of_a_site_that_flare_gave_up_is_reported(server):
 
 def test_a_site_that_asks_whether_its_task_is_open_is_reported_though_it_sends_no_reply(server):
     """FLARE's clients ask before they send."""
-    flare = FlareConnection(server.start)
+    flare = FlareConnection(server.start, load_timeout_s=0.0)
     exchange = Exchange(flare, request(), 1.0)
     keys = {site: server.fetch(site)[0] for site in SITES}
     assert all(server.is_task_open(site, key) for site, key in keys.items())
@@ -269,3 +304,16 @@ def test_a_site_that_asks_whether_its_task_is_open_is_reported_though_it_sends_n
     with pytest.warns(UserWarning) as warned:
         flare.close()
     assert len(warned) == 1 and "HK: its reply 'train' of round 1 was received late" in str(warned[0].message)
+
+
+def test_a_sites_first_reply_may_also_take_the_time_to_read_its_data(server):
+    controller, header = server.controller, {"timeout_s": 20.0, "load_timeout_s": 600.0}
+    assert controller._timeout_s("HK", header) == 620 and controller._timeout_s("HK", {**header, "timeout_s": 0}) == 0
+    flare = FlareConnection(server.start)
+    exchange = Exchange(flare, request(), 20)
+    key, _ = server.fetch("HK")
+    server.reply("BMC", server.fetch("BMC")[0], update_of("BMC"))
+    server.reply("HK", key, failed_reply("was still reading its data after 600 s"))
+    exchange.done()
+    assert [controller._timeout_s(site, header) for site in SITES] == [20, 20]
+    flare.close()

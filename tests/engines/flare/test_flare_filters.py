@@ -17,8 +17,9 @@ from nvflare.private.privacy_manager import PrivacyService
 
 from medfed.core.errors import UserError
 from medfed.deployment.templates import README
+from medfed.engines.flare.filters import check_filters
 from medfed.engines.flare.job import EXECUTOR
-from medfed.engines.flare.kit import Kit
+from medfed.engines.flare.kit import allow_only
 from medfed.engines.flare.messages import to_message, to_shareable
 from medfed.federation.message import Message
 
@@ -54,26 +55,25 @@ def with_keys(more: dict) -> dict:
 
 
 @pytest.fixture
-def kit(tmp_path) -> Kit:
-    for folder in ("startup", "local/custom"):
+def kit(tmp_path, monkeypatch) -> Path:
+    """A kit of a hospital that has installed a filter class of its own."""
+    for folder in ("startup", "local", "installed"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "startup/sub_start.sh").touch()
-    (tmp_path / "local/custom/own_filters.py").write_text(OWN)
-    return Kit(tmp_path, (EXECUTOR,))
+    (tmp_path / "installed/own_filters.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path / "installed")
+    return tmp_path
 
 
-def write_filters(kit: Kit, content: object) -> Path:
-    path = kit.path / "local/privacy.json"
+def write_filters(kit: Path, content: object) -> Path:
+    path = kit / "local/privacy.json"
     path.write_text(content if isinstance(content, str) else json.dumps(content))
     return path
 
 
-def test_flares_and_a_hospitals_own_filters_are_applied_though_no_job_may_name_them(kit, monkeypatch):
-    write_filters(kit, scopes(PERCENTILE, ROUNDING))
-    kit.check()
-    monkeypatch.syspath_prepend(kit.path / "local/custom")
+def test_flares_and_a_hospitals_own_filters_are_applied_though_no_job_may_name_them(kit):
+    check_filters(write_filters(kit, scopes(PERCENTILE, ROUNDING)))
     shareable = to_shareable(Message("train", {"w": torch.tensor([1.0, -9.0, 2.0, 6.0])}, {"m": torch.tensor([1.26])}))
-    scope = create_privacy_manager(Workspace(str(kit.path)), names_only=False).default_scope
+    scope = create_privacy_manager(Workspace(str(kit)), names_only=False).default_scope
     for one in scope.task_result_filters["out"]:
         shareable = one.process(shareable, FLContext())
     result = to_message(shareable)
@@ -88,41 +88,43 @@ def test_flares_and_a_hospitals_own_filters_are_applied_though_no_job_may_name_t
     (scopes({**PERCENTILE, "args": {"percent": 3}}), "FLARE cannot create the filters .*percent"),
     (scopes(PERCENTILE, name="other"), "FLARE cannot create the filters .*hospital"),
     ({"scopes": scopes(PERCENTILE)["scopes"]}, "the default_scope is none; expected exactly one scope"),
-    ({"task_result_filters": [PERCENTILE]}, "the scopes are none"),
+    ({"scopes": []}, "the scopes are none"),
     ({**scopes(), "scopes": [*scopes(PERCENTILE)["scopes"], {"name": "open"}]}, "the scopes are hospital, open"),
     (scopes(), "the scope 'hospital' has no filters"),
     (scopes(PERCENTILE, key="task_result_filter"), "FLARE ignores the key 'task_result_filter'"),
     (with_keys({"task_results_filters": [PERCENTILE]}), "FLARE ignores the key 'task_results_filters'"),
-    ({**scopes(PERCENTILE), "task_result_filters": []}, "FLARE ignores the key 'task_result_filters'"),
+    ({**scopes(PERCENTILE), "task_result_filters": []}, "the key 'task_result_filters' is not allowed"),
+    ({**scopes(PERCENTILE), "components": [{"id": "x", "path": "subprocess.Popen"}]}, "the key 'components' is not"),
+    (scopes({"path": "subprocess.Popen", "args": {"args": ["touch", "ran"]}}), "'subprocess.Popen' is not a filter"),
+    (scopes({**PERCENTILE, "args": {"gamma": {"path": "subprocess.Popen", "args": {"args": ["touch", "ran"]}}}}),
+     "the argument 'gamma' of .* names a class"),
     (scopes({**PERCENTILE, "direction": "in"}), "FLARE would ignore 1 of the 1 filters in 'task_result_filters'"),
     (scopes(PERCENTILE, {**PERCENTILE, "direction": "in"}), "ignore 1 of the 2 filters in .task_result_filters"),
     (with_keys({"task_data_filters": [{**PERCENTILE, "direction": "out"}]}), "1 of the 1 filters in .task_data"),
     (scopes({"path": "nvflare.app_opt.he.model_encryptor.HEModelEncryptor"}), "must read an update to check"),
 ], ids=["no JSON", "a list", "no such class", "no such argument", "no such scope", "no default", "no scopes",
         "two scopes", "no filters", "a misspelt key", "a misspelt key besides a filter", "outside the scope",
+        "another component", "another class", "another class as an argument",
         "a wrong direction", "one wrong direction of two", "a wrong direction of data", "encryption"])  # fmt: skip
 def test_filters_that_would_not_be_applied_or_end_the_job_are_refused_before_joining(kit, content, what, capsys):
     path = write_filters(kit, content)
     with pytest.raises(UserError, match=f"{path}: .*{what}"):
-        kit.check()
+        check_filters(path)
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_job_cannot_choose_another_scope(kit, monkeypatch):
     """FLARE checks this before it accepts a job."""
-    write_filters(kit, scopes(PERCENTILE))
-    kit.check()
-    monkeypatch.setattr(PrivacyService, "manager", create_privacy_manager(Workspace(str(kit.path)), names_only=True))
+    check_filters(write_filters(kit, scopes(PERCENTILE)))
+    monkeypatch.setattr(PrivacyService, "manager", create_privacy_manager(Workspace(str(kit)), names_only=True))
     assert PrivacyService.is_scope_allowed("") and PrivacyService.get_scope("").name == "hospital"
     assert not PrivacyService.is_scope_allowed("open")
 
 
 def test_a_job_cannot_name_a_filter(kit):
     """Checked by FLARE's own authorizer, which does not apply to the filters that a hospital names."""
-    (kit.path / "local/resources.json").write_text("{}")
-    kit.start(kit.path / "log")
-    kit.stop()
-    authorizer, where = ComponentPathAuthorizer(), Workspace(str(kit.path))
+    (kit / "local/resources.json").write_text(json.dumps(allow_only(EXECUTOR)))
+    authorizer, where = ComponentPathAuthorizer(), Workspace(str(kit))
     authorizer.authorize_component_config({"path": EXECUTOR}, workspace=where)
     for one in (PERCENTILE, ROUNDING):
         with pytest.raises(UnsafeComponentError, match="not in allow_list"):
@@ -130,6 +132,5 @@ def test_a_job_cannot_name_a_filter(kit):
 
 
 def test_the_example_in_the_readme_is_valid(kit):
-    text = README.format(**dict.fromkeys(("sites", "method", "rounds", "host", "folder", "first"), "x"))
-    write_filters(kit, text.split("```json\n")[1].split("```")[0])
-    kit.check()
+    text = README.format(**dict.fromkeys(("sites", "method", "rounds", "host", "folder", "first", "admin"), "x"))
+    check_filters(write_filters(kit, text.split("```json\n")[1].split("```")[0]))

@@ -1,54 +1,218 @@
+"""A startup kit of FLARE, and FLARE's process, without a federation."""
+
 import json
+import os
+import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from fake_sites import is_alive
 
 from medfed.core.errors import UserError
-from medfed.engines.flare.job import EXECUTOR, allow_list, check_names, coordinator_permissions, write_job
-from medfed.engines.flare.kit import Kit
+from medfed.core.import_path import child_import_path
+from medfed.engines.flare import process
+from medfed.engines.flare.job import (
+    CONTROLLER,
+    COORDINATOR_ROLES,
+    EXECUTOR,
+    SITE_FILE,
+    allow_list,
+    check_names,
+    coordinator_permissions,
+    write_job,
+)
+from medfed.engines.flare.kit import ADDRESS_FILE, CERTIFICATES, check_kit, hospital_process, server_process
+from medfed.engines.flare.process import FlareProcess
+
+ADDRESS = {"servers": [{"name": "medfed", "identity": "hub.example", "service": {"target": "hub.example:8002"}}],
+           "client": {"fqsn": "HK"}}  # fmt: skip
+CODE = "open('ran', 'w')"
 
 
 @pytest.fixture
-def kit(tmp_path) -> Kit:
-    for folder, name, text in (("startup", "sub_start.sh", "sleep 60 &\nsleep 60\n"),
-                               ("local", "resources.json.default", '{"a": 1, "b": 2}')):  # fmt: skip
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / name).write_text(text)
-    return Kit(tmp_path, (EXECUTOR,), coordinator_permissions())
+def kit(tmp_path) -> Path:
+    """A kit whose coordinator has put code into each place from which FLARE would run or import it."""
+    for name in (*CERTIFICATES, "sub_start.sh", "start.sh"):
+        write(tmp_path / "kit" / "startup" / name, "touch ran" if name.endswith(".sh") else name)
+    write(tmp_path / "kit" / "startup" / ADDRESS_FILE, json.dumps({**ADDRESS, "app_validator": {"path": "evil.Thing"}}))
+    evil = {"components": [{"id": "evil", "path": "evil.Thing"}], "class_allow_list": ["*"]}
+    for name in ("resources.json", "resources.json.default", "evil__resources.json"):
+        write(tmp_path / "kit" / "local" / name, json.dumps(evil))
+    write(tmp_path / "kit" / "local" / "log_config.json", json.dumps({"formatters": {"x": {"()": "evil.Thing"}}}))
+    write(tmp_path / "kit" / "local" / "authorization.json", json.dumps({"permissions": {"project_admin": "any"}}))
+    for name in ("local/custom/evil.py", "local/custom/nvflare_decomposers/evil.py", "evil.py", "numpy.py"):
+        write(tmp_path / "kit" / name, CODE)
+        write(tmp_path / "medfed_HK" / "flare" / name, CODE)
+    return tmp_path / "kit"
 
 
-def resources(kit: Kit) -> dict:
-    return json.loads((kit.path / "local" / "resources.json").read_text())
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_a_hospital_takes_certificates_and_the_servers_address_from_its_kit_and_nothing_else(kit, tmp_path):
+    check_kit(kit, "HK")
+    client = hospital_process(kit, tmp_path / "medfed_HK", "HK", {"sites": ["HK"]})
+    files = {str(path.relative_to(client.workspace)): path for path in client.workspace.rglob("*") if path.is_file()}
+    ours = ("resources.json", "authorization.json", "log_config.json", SITE_FILE)
+    assert set(files) == {*(f"startup/{name}" for name in (*CERTIFICATES, ADDRESS_FILE)),
+                          *(f"local/{name}" for name in ours)}  # fmt: skip
+    texts = {name: path.read_text() for name, path in files.items()}
+    assert not [name for name, text in texts.items() if "evil" in text]
+    assert {name: texts[f"startup/{name}"] for name in CERTIFICATES} == {name: name for name in CERTIFICATES}
+    address = json.loads(texts[f"startup/{ADDRESS_FILE}"])
+    assert address["servers"][0]["service"] == {"target": "hub.example:8002", "scheme": "grpc"}
+    assert address["client"]["connection_security"] == "mtls"
+    resources = json.loads(texts["local/resources.json"])
+    assert (resources["class_allow_list"], resources["class_list_enforcement_mode"]) == ([EXECUTOR], "enforce")
+    assert resources["allow_log_streaming"] is False
+    assert json.loads(texts["local/authorization.json"]) == coordinator_permissions()
+    assert all(path.stat().st_mode & 0o077 == 0 for path in (client.workspace, files["startup/client.key"]))
+
+
+def test_the_client_is_started_from_python_and_no_script_of_the_kit_is_run(kit, tmp_path, monkeypatch):
+    monkeypatch.setenv("NVFL_WORKSPACE", str(kit))
+    monkeypatch.setenv("LD_PRELOAD_X", "x")
+    command, environment = [], {}
+    monkeypatch.setattr(process.subprocess, "Popen", lambda words, env, **others: (
+        command.extend(words), environment.update(env, cwd=others["cwd"])))  # fmt: skip
+    client = hospital_process(kit, tmp_path / "medfed_HK", "HK", {})
+    client.start(tmp_path / "log")
+    workspace = str(tmp_path / "medfed_HK" / "flare")
+    assert command == [sys.executable, "-u", "-m", "medfed.engines.flare.process",
+                       "nvflare.private.fed.app.client.client_train", "-m", workspace, "-s", "fed_client.json",
+                       "--set", "secure_train=true", "uid=HK", "org=medfed", "config_folder=config"]  # fmt: skip
+    assert not {"NVFL_WORKSPACE", "LD_PRELOAD_X"} & set(environment) and environment["cwd"] == "/"
+    assert environment["PYTHONSAFEPATH"] == "1" and str(kit) not in environment["PYTHONPATH"]
+    assert environment["NVFL_AUDIT_ROOT"] == str(tmp_path / "medfed_HK" / "audit")
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"servers": []}, "the address of the coordinator's server cannot be read"),
+    ({"servers": [{**ADDRESS["servers"][0], "identity": "a b"}]}, "'a b' is not the name or the address of a server"),
+    ({"client": {"fqsn": "UCL"}}, "is the startup kit of 'UCL', but the site file has site: HK"),
+])  # fmt: skip
+def test_a_kit_with_an_unusual_address_or_of_another_site_is_refused(kit, change, sentence):
+    write(kit / "startup" / ADDRESS_FILE, json.dumps({**ADDRESS, **change}))
+    with pytest.raises(UserError, match=sentence):
+        check_kit(kit, "HK")
 
 
 def test_a_folder_that_is_not_a_kit_is_refused(tmp_path):
-    with pytest.raises(UserError, match="is not a startup kit of NVIDIA FLARE"):
-        Kit(tmp_path).check()
+    with pytest.raises(UserError, match="is not a startup kit of NVIDIA FLARE, as startup/fed_client.json is missing"):
+        check_kit(tmp_path, "HK")
 
 
-def test_starting_restricts_what_others_may_do_and_keeps_other_entries(kit):
-    lax = {"a": 3, "class_allow_list": ["*"], "class_list_enforcement_mode": "warn"}
-    (kit.path / "local" / "resources.json").write_text(json.dumps(lax))
-    kit.start(kit.path / "log")
-    kit.stop()
-    assert resources(kit) == {"a": 3, "class_allow_list": [EXECUTOR], "class_list_enforcement_mode": "enforce",
-                              "allow_log_streaming": False}  # fmt: skip
-    assert json.loads((kit.path / "local" / "authorization.json").read_text()) == coordinator_permissions()
+@pytest.fixture
+def server_kit(tmp_path) -> Path:
+    server = {"service": {"target": "localhost:18702"}, "admin_port": 18703}
+    write(tmp_path / "startup" / "fed_server.json", json.dumps({"servers": [server]}))
+    write(tmp_path / "local" / "resources.json.default", json.dumps({"a": 3, "class_allow_list": ["*"]}))
+    return tmp_path
 
 
-def test_stopping_ends_all_processes_of_the_kit(kit):
-    kit.start(kit.path / "log")
-    group = kit._process.pid
-    assert not kit.has_ended()
-    kit.stop()
-    left = subprocess.run(["ps", "-o", "stat=", "-s", str(group)], capture_output=True, text=True, check=False)
-    assert not [state for state in left.stdout.split() if not state.startswith("Z")]
+def test_a_servers_jobs_may_use_medfeds_controller_only_and_other_entries_are_kept(server_kit):
+    server_process(server_kit)
+    assert json.loads((server_kit / "local" / "resources.json").read_text()) == {
+        "a": 3, "class_allow_list": [CONTROLLER], "class_list_enforcement_mode": "enforce",
+        "allow_log_streaming": False}  # fmt: skip
 
 
-def test_files_of_the_participant_are_readable_by_their_owner_only(kit):
-    kit.write("medfed_site.json", {"folder": "/home"})
-    assert (kit.path / "local" / "medfed_site.json").stat().st_mode & 0o077 == 0
+@pytest.mark.parametrize("port", [18702, 18703])
+def test_a_server_is_not_started_if_another_program_uses_a_port_of_it(server_kit, port):
+    """Even if the other program would share the port, as FLARE's server does."""
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", port))
+        other.listen()
+        with pytest.raises(UserError, match=f"port {port} is used by another program"):
+            server_process(server_kit)
+
+
+LEFT = """
+import subprocess, sys, time
+if len(sys.argv) == 3:
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", *sys.argv[1:]], start_new_session=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def flare(tmp_path, monkeypatch) -> FlareProcess:
+    """A process that starts another one in a session of its own, as FLARE starts its jobs."""
+    for name in ("startup", "local"):
+        (tmp_path / name).mkdir()
+    words = [sys.executable, "-c", LEFT, "nvflare.fake", str(tmp_path)]
+    monkeypatch.setattr(FlareProcess, "_command", lambda self: words)
+    return FlareProcess(tmp_path, "client")
+
+
+def wait_for_both(flare: FlareProcess) -> list[int]:
+    deadline = time.monotonic() + 20
+    while len(flare._running()) != 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert len(flare._running()) == 2
+    return flare._running()
+
+
+def test_stopping_ends_all_processes_of_a_workspace_also_those_of_another_session(flare):
+    flare.start(flare.workspace / "log")
+    wait_for_both(flare)
+    assert not flare.has_ended()
+    flare.stop()
+    assert not flare._running()
+
+
+def test_processes_that_a_killed_program_left_behind_are_ended_before_the_next_start(flare, tmp_path):
+    flare.start(flare.workspace / "log")
+    left = wait_for_both(flare)
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "nvflare.x", f"{tmp_path}_other"])
+    FlareProcess(flare.workspace, "client").end_left_processes()
+    assert not [number for number in left if is_alive(number)] and other.poll() is None
+    other.kill()
+    other.wait()
+    flare.stop()
+
+
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-m", "medfed.engines.flare.process", "sleeper", sys.argv[1]],
+                         start_new_session=True)
+print(child.pid, flush=True)
+while True:
+    time.sleep(60)
+"""
+
+
+def test_flares_process_ends_when_the_program_that_started_it_is_killed(tmp_path, monkeypatch):
+    (tmp_path / "sleeper.py").write_text("import sys, time\nopen(sys.argv[1], 'w')\ntime.sleep(60)")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), child_import_path()]))
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path / "runs")], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    while not (tmp_path / "runs").exists():
+        time.sleep(0.02)
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while is_alive(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not is_alive(child)
+
+
+def test_a_workspace_that_flare_cannot_name_in_a_command_is_refused(tmp_path):
+    (tmp_path / "a b").mkdir()
+    with pytest.raises(UserError, match="a b: NVIDIA FLARE cannot use a folder with a space"):
+        FlareProcess(tmp_path / "a b", "client").start(tmp_path / "log")
+
+
+def test_files_of_the_participant_are_readable_by_their_owner_only(tmp_path):
+    (tmp_path / "local").mkdir()
+    FlareProcess(tmp_path, "client").write(SITE_FILE, {"folder": "/home"})
+    assert (tmp_path / "local" / SITE_FILE).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("name", ["BMC", "site-1", "a_b.c", "7"])
@@ -78,16 +242,17 @@ def authorizer():
     return FLAuthorizer("org_1", coordinator_permissions())
 
 
+@pytest.mark.parametrize("role", COORDINATOR_ROLES)
 @pytest.mark.parametrize(("right", "granted"), [
     *((right, False) for right in ("byoc", "cat", "ls", "grep", "restart", "call", "download_job", "clone_job",
                                    "server-predeployed-flwr")),
     *((right, True) for right in ("submit_job", "abort_job", "check_status")),
 ])  # fmt: skip
-def test_a_coordinator_may_start_and_end_jobs_at_a_hospital_but_not_send_code(authorizer, right, granted):
+def test_a_coordinator_may_start_and_end_jobs_at_a_hospital_but_not_send_code(authorizer, right, granted, role):
     """Checked by FLARE's own authorizer. Its default policy grants all of these rights."""
     from nvflare.fuel.sec.authz import AuthzContext, Person
 
-    person = Person("coordinator@medfed.org", "coordinator", "project_admin")
+    person = Person("coordinator@medfed.org", "coordinator", role)
     result, _ = authorizer.authorize(AuthzContext(right, person, person))
     assert bool(result) is granted
 
@@ -100,9 +265,3 @@ def test_a_job_with_code_is_refused_at_a_hospital(authorizer, monkeypatch):
     who = {"submitter_name": "a", "submitter_org": "coordinator", "submitter_role": "project_admin", "job_meta": {}}
     assert AppAuthzService.authorize_app_info({"byoc": True}, **who) == (False, "BYOC not permitted")
     assert AppAuthzService.authorize_app_info({}, **who) == (True, "")
-
-
-def test_the_path_of_a_kit_may_be_relative(kit, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path.parent)
-    relative = Kit(Path(tmp_path.name), (EXECUTOR,))
-    relative.check()

@@ -126,6 +126,7 @@ def with_header(header: object) -> Shareable:
     return DXO(DataKind.COLLECTION, {"weights": DXO(DataKind.WEIGHTS, {})}, {META_KEY: header}).to_shareable()
 
 
+NO_TENSORS = '"order": {"weights": [], "tensors": []}}'
 NO_MESSAGES = {
     "empty": Shareable(),
     "no collection": DXO(DataKind.WEIGHTS, {"w": np.ones(1)}).to_shareable(),
@@ -134,6 +135,11 @@ NO_MESSAGES = {
     "no order": with_header("{}"),
     "a number": with_header(7),
     "an order without groups": with_header('{"kind": "train", "facts": {}, "order": ["weights"]}'),
+    "facts that are NaN": with_header('{"kind": "train", "facts": {"loss": NaN}, ' + NO_TENSORS),
+    "facts that are a list": with_header('{"kind": "train", "facts": [], ' + NO_TENSORS),
+    "facts within facts": with_header('{"kind": "train", "facts": ' + 100_000 * "["),
+    "half a character": with_header('{"kind": "\\ud800", "facts": {}, ' + NO_TENSORS),
+    "a failed reply without a reason": with_header('{"kind": "failed", "facts": {}, ' + NO_TENSORS),
     "an order of no names": with_header('{"kind": "train", "facts": {}, "order": {"weights": 3, "tensors": []}}'),
 }
 

@@ -24,6 +24,7 @@ from medfed.outputs.published.section import (
 from medfed.outputs.published.tables import load_table, table_names
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_runs
+from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import ComparisonRow
 
 PROSTATE = {"name": "prostate", "root": "data/prostate"}
@@ -182,7 +183,7 @@ def test_the_page_reads_labels_and_baselines_from_row_files(tmp_path):
         for run in path.glob(f"{row.folder}/*/*"):
             summary = json.loads((run / "summary.json").read_text())
             (run / "summary.json").write_text(json.dumps(summary | {"method": row.method}))
-            row.write(run)
+            row.write(RunFolder(run))
     runs, comparisons = read_runs([path])
     (role, table), = comparisons[0].tables
     method_lines = {line.method: line for line in table.blocks[0].lines}

@@ -1,6 +1,7 @@
 import pytest
 
 from medfed.core.errors import UserError
+from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, read_row, row_from_folder_name
 
 METHODS = ("fedavg", "ccst:k=1", "ccst:k=1,style=single", "ccst+elcfs", "ccst:codec=a/b", "ccst:codec=a_b",
@@ -25,7 +26,7 @@ def test_a_plain_label_is_its_folder_name():
 
 def test_a_row_is_read_from_the_folder_of_a_run(tmp_path):
     for row in ROWS:
-        row.write(tmp_path)
+        row.write(RunFolder(tmp_path))
         assert read_row(tmp_path, "other") == row
 
 

@@ -1,0 +1,40 @@
+"""Where Python looks for modules: a module in the current folder never takes the place of an installed one.
+
+`python -m` puts the current folder in front of all other folders; `medfed/__init__.py` takes it away again. The current
+folder may be one that somebody else has sent, such as the folder of a hospital in a federation.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from medfed.core.registry import PACKAGE
+
+
+def append_current_folder() -> None:
+    """Let Python look for modules in the current folder, too, after all other folders.
+
+    A class that a config names may then be in a file in the current folder.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+def exclude_current_folder() -> None:
+    """Let Python find no module in the current folder, whatever PYTHONPATH says."""
+    here = os.path.realpath(os.getcwd())
+    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != here]
+
+
+def child_import_path() -> str:
+    """Return the value of PYTHONPATH with which a child process finds the same modules as this process.
+
+    An empty entry of `sys.path`, which stands for the current folder, is replaced by the folder's path. The folder of
+    this medfed is put in front if `sys.path` does not contain it, or only as the current folder.
+    """
+    entries = [entry or os.getcwd() for entry in sys.path]
+    root = str(PACKAGE.parent)
+    if root not in entries or root == os.getcwd():
+        entries.insert(0, root)
+    return os.pathsep.join(dict.fromkeys(entries))

@@ -1,0 +1,52 @@
+"""Recognise names of folders that are no sites: parts of a split, years, and patients."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection
+
+_SPLIT = r"(?:train(?:ing|val)?|val|valid|validation|dev|development|test|testing|hold[_\- ]?out|evaluation|eval)"
+_HOLDER = r"(?:set|data|dataset|images?|imgs?|samples?|cases?|split)"
+_NUMBERED = r"(?:(?:k|cv|cross)?[_\- ]?fold|cv|split|(?:sub|data)?set|chunk|batch|part|shard)"
+# "train", "test_set", "1_training", "fold3", "training batch 1"
+_PART = re.compile(
+    rf"(?:\w{{1,2}}[_\-. ])?{_SPLIT}(?:[_\- ]?{_HOLDER})?(?:[_\- ]?(?:{_NUMBERED}[_\- ]?)?\d{{1,2}})?"
+    rf"|{_NUMBERED}[_\-. ]?(?:\d{{1,2}}|[a-e])", re.IGNORECASE,
+)  # fmt: skip
+_TEST = re.compile(rf"(?:\w{{1,2}}[_\-. ])?(?:test|testing|hold[_\- ]?out|evaluation|eval)(?:[_\- ]?{_HOLDER})?",
+                   re.IGNORECASE)  # fmt: skip
+_DATE = re.compile(r"(?:19[89]\d|20[0-3]\d)([_\-.]?(?:0[1-9]|1[0-2])(?:[_\-.]?(?:0[1-9]|[12]\d|3[01]))?)?")
+MAX_YEARS = 15
+_PATIENTS = re.compile(r"(?:patient|patnt|pat|pt|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)
+
+
+def is_part(name: str) -> bool:
+    """Return whether a folder is called as a part of a split or of a dataset, such as "train", "test_set" or "fold3".
+
+    Args:
+        name: name of the folder. Upper and lower case are not distinguished.
+    """
+    return _PART.fullmatch(name) is not None
+
+
+def is_test_part(name: str) -> bool:
+    """Return whether a folder is called as the test part of a split; public datasets often keep its masks secret."""
+    return _TEST.fullmatch(name) is not None
+
+
+def are_years(names: Collection[str]) -> bool:
+    """Return whether names are the years, months or days of examinations, and so no patients.
+
+    Args:
+        names: two or more different names, such as "2019" and "2020", or "2019-05-01" and "20200131". The same word may
+            stand before all of them, as in "scan_2019" and "scan_2020". More than 15 years may be numbers of patients.
+    """
+    start = os.path.commonprefix([re.split(r"\d", name, maxsplit=1)[0] for name in names])
+    dates = [_DATE.fullmatch(name[len(start) :]) for name in names]
+    return len(names) > 1 and all(dates) and (len(names) <= MAX_YEARS or all(date and date[1] for date in dates))
+
+
+def are_patients(names: Collection[str]) -> bool:
+    """Return whether two or more names are all those of patients or cases, such as "patient_01" and "patient_02"."""
+    return len(names) > 1 and all(map(_PATIENTS.fullmatch, names))

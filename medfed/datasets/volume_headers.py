@@ -1,0 +1,272 @@
+"""Check a volume by its header, before its voxels are read: its size, the file with its voxels, the compressed data.
+
+The header says how much memory a volume needs and which file has its voxels. Both are checked here, because the
+libraries that read the voxels trust the header.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medfed.core.errors import UserError
+
+if TYPE_CHECKING:
+    import SimpleITK as sitk
+
+MAX_VOXELS = 1 << 29  # 512 x 512 x 2048, a CT of the whole body: 2 GB in float32
+MAX_HEADER_BYTES = 1 << 20  # of a header in text; those of scanners have a few thousand
+MAX_BYTES_BEHIND = 1 << 16  # after the voxels, which some programs fill up to a multiple of their block size
+MAX_GZIP_PARTS = 100_000  # `bgzip` writes one for each 64 KB, 32,768 for the largest volume in float32
+_GZIP_PART = b"\x1f\x8b\x08"  # the bytes with which each part begins
+_CHUNK = 1 << 16
+_COMPRESSED_NRRD = {"gzip": "gzip", "gz": "gzip", "bzip2": "bzip2", "bz2": "bzip2"}
+
+
+def data_file(path: Path) -> Path:
+    """Return the file that contains the voxels of an image.
+
+    For an MHD file, which contains only a header, this is the file given in the header. The same is true of an NRRD
+    file with a detached header. For other formats it is the image file itself.
+
+    Args:
+        path: the image file.
+
+    Raises:
+        UserError: if the header gives no file, several files or a file in another folder.
+        OSError: if the file cannot be read.
+    """
+    name = path.name.lower()
+    if name.endswith((".mhd", ".mha")):
+        return _metaimage_header(path)[1]
+    return _nrrd_header(path)[1] if name.endswith(".nrrd") else path
+
+
+def stored_size(path: Path) -> tuple[int, ...]:
+    """Return the size (X, Y, Z) of a volume in MHA, MHD or NRRD format by its header.
+
+    Args:
+        path: the image file.
+
+    Raises:
+        UserError: if the header is damaged, or names the file with the voxels in a way that is refused.
+    """
+    data_file(path)
+    return _read_information(path).GetSize()
+
+
+def check_size(path: Path, n_voxels: int) -> None:
+    """Check the number of voxels of a volume, with all its channels.
+
+    Raises:
+        UserError: if there is none, or if there are more than `MAX_VOXELS`.
+    """
+    if not 0 < n_voxels <= MAX_VOXELS:
+        raise UserError(
+            f"{path}: the volume has {n_voxels:,} voxels; expected 1 to {MAX_VOXELS:,}; crop or resample it"
+        )
+
+
+def check_itk_file(path: Path) -> None:
+    """Check an MHA, MHD or NRRD file: the file with the voxels exists, has the needed size and is not damaged.
+
+    Args:
+        path: the image file.
+
+    Raises:
+        UserError: if the file is damaged, incomplete or too large.
+    """
+    is_nrrd = path.name.lower().endswith(".nrrd")
+    header, data, offset = _nrrd_header(path) if is_nrrd else _metaimage_header(path)
+    if not data.is_file():
+        raise UserError(
+            f"{path}: the header names {data.name} as the file with the voxels, which does not exist; copy that file "
+            "into the same folder"
+        )
+    import SimpleITK as sitk  # slow to import, and rarely needed
+
+    reader = _read_information(path)
+    n_values = math.prod(reader.GetSize()) * reader.GetNumberOfComponents()
+    check_size(path, n_values)
+    is_vector = reader.GetNumberOfComponents() > 1
+    pixel = sitk.Image([1, 1], reader.GetPixelID(), reader.GetNumberOfComponents() if is_vector else 0)
+    expected = n_values * pixel.GetSizeOfPixelComponent()
+    if is_nrrd:
+        kind = _COMPRESSED_NRRD.get(header.get("encoding", "").lower(), "")
+        is_raw = header.get("encoding", "").lower() == "raw"
+        if {"lineskip", "byteskip"} & header.keys():
+            return  # a part of the file comes before the voxels, in which SimpleITK finds them
+    else:
+        kind = "zlib" if header.get("compresseddata", "").lower() == "true" else ""
+        is_raw = not kind
+    if kind:
+        check_stream(data, _decompress(data, offset, kind), expected)
+    elif is_raw and data.stat().st_size - offset < expected:
+        raise incomplete(data, data.stat().st_size - offset, expected)
+
+
+def gunzip(path: Path) -> Iterator[bytes]:
+    """Yield the decompressed content of a gzip file in chunks; the end of the file has been checked after the last."""
+    with gzip.open(path) as stream:
+        while chunk := stream.read1(_CHUNK):
+            yield chunk
+
+
+def check_gzip_parts(path: Path) -> None:
+    """Check that a gzip file does not consist of very many parts, each of which takes time even if it is empty.
+
+    Raises:
+        UserError: if it has more than `MAX_GZIP_PARTS`.
+    """
+    n_parts, end = 0, b""
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            n_parts += (end + chunk).count(_GZIP_PART)
+            end = chunk[-len(_GZIP_PART) + 1 :]
+    if n_parts > MAX_GZIP_PARTS:
+        raise UserError(
+            f"{path}: the file has {n_parts:,} gzip parts; expected at most {MAX_GZIP_PARTS:,}; compress the image "
+            "again"
+        )
+
+
+def check_stream(path: Path, chunks: Iterator[bytes], expected: int) -> None:
+    """Decompress a stream up to its end, because only its end shows whether it is incomplete or damaged.
+
+    Args:
+        path: the file, for the error message.
+        chunks: the decompressed data.
+        expected: number of bytes up to the end of the voxels.
+
+    Raises:
+        UserError: if the stream is damaged, ends early, or goes on long after the voxels.
+    """
+    n_bytes = 0
+    try:
+        for chunk in chunks:
+            n_bytes += len(chunk)
+            if n_bytes > expected + MAX_BYTES_BEHIND:
+                raise UserError(
+                    f"{path}: the file has more data after the {expected:,} bytes up to the end of its voxels; "
+                    f"expected at most {MAX_BYTES_BEHIND:,} more; save the image again"
+                )
+    except EOFError:
+        raise incomplete(path, n_bytes, expected) from None
+    except (OSError, zlib.error) as error:
+        raise UserError(
+            f"{path}: the file is damaged ({error}; {n_bytes:,} of {expected:,} bytes decompressed); copy it again "
+            "from its source"
+        ) from None
+    if n_bytes < expected:
+        raise incomplete(path, n_bytes, expected)
+
+
+def incomplete(path: Path, n_bytes: int, expected: int) -> UserError:
+    """Return the error about a file that is too short."""
+    return UserError(
+        f"{path}: the file is incomplete: found {n_bytes:,} of {expected:,} bytes; copy it again from its source"
+    )
+
+
+def _read_information(path: Path) -> sitk.ImageFileReader:
+    """Return SimpleITK's reader after it has read the header of a file."""
+    import SimpleITK as sitk
+
+    reader = sitk.ImageFileReader()
+    reader.SetFileName(str(path))
+    try:
+        reader.ReadImageInformation()
+    except RuntimeError as error:
+        raise unreadable(path, error) from None
+    return reader
+
+
+def unreadable(path: Path, error: Exception) -> UserError:
+    """Return the error about a file that a library cannot read, with the last line of the library's message."""
+    last_line = str(error).strip().rpartition("\n")[2]
+    return UserError(f"{path}: cannot read the file ({last_line}); check it, or copy it again from its source")
+
+
+def _metaimage_header(path: Path) -> tuple[dict[str, str], Path, int]:
+    """Return the header with keys in lower case, the file with the voxels, and their position in it in bytes."""
+    header: dict[str, str] = {}
+    offset = 0
+    for line, end in _lines(path):
+        key, _, value = line.partition("=")
+        header[key.strip().lower()] = value.strip()
+        if "elementdatafile" in header:
+            offset = end
+            break
+    name = header.get("elementdatafile", "")
+    if name.upper() == "LOCAL":
+        return header, path, offset
+    return header, _beside(path, "ElementDataFile", name, "LOCAL or the name of one file"), 0
+
+
+def _nrrd_header(path: Path) -> tuple[dict[str, str], Path, int]:
+    """Return the header with keys in lower case without spaces, the file with the voxels, and their position in it."""
+    header: dict[str, str] = {}
+    offset = 0
+    for line, end in _lines(path):
+        offset = end
+        if not line.rstrip("\r\n"):  # the end of the header
+            break
+        key, colon, value = line.partition(":")
+        if colon and not line.startswith("#") and not value.startswith("="):  # `key:=value` says nothing to programs
+            header["".join(key.lower().split())] = value.strip()
+    if "datafile" not in header:
+        return header, path, offset
+    return header, _beside(path, "data file", header["datafile"], "the name of one file"), 0
+
+
+def _lines(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield each line of a header in text, and its end in the file in bytes."""
+    with open(path, "rb") as file:
+        content = file.read(MAX_HEADER_BYTES)
+    start = 0
+    while end := content.find(b"\n", start) + 1:
+        yield content[start:end].decode("latin-1"), end
+        start = end
+    if len(content) == MAX_HEADER_BYTES:
+        raise UserError(
+            f"{path}: the header does not end within {MAX_HEADER_BYTES:,} bytes; expected a short text before the "
+            "voxels; save the image again"
+        )
+    yield content[start:].decode("latin-1"), len(content)
+
+
+def _beside(path: Path, key: str, name: str, expected: str) -> Path:
+    """Return the file with the voxels that a header names, which must lie in the folder of the header."""
+    if not name or Path(name).name != name or name.upper().startswith("LIST") or "%" in name:
+        raise UserError(
+            f"{path}: {key} in the header is {name!r}; expected {expected} in the same folder; save the image as a "
+            "single file"
+        )
+    return path.with_name(name.encode("latin-1").decode("utf-8", "replace"))
+
+
+def _decompress(path: Path, offset: int, kind: str) -> Iterator[bytes]:
+    """Yield the decompressed data of a MetaImage or NRRD file in chunks of a limited size.
+
+    Raises:
+        zlib.error, OSError: if the stream is damaged.
+        EOFError: if it ends early.
+    """
+    with open(path, "rb") as file:
+        file.seek(offset)
+        if kind == "bzip2":
+            with bz2.open(file) as bz2_stream:
+                while chunk := bz2_stream.read1(_CHUNK):
+                    yield chunk
+            return
+        stream = zlib.decompressobj(wbits=47)  # 32 + 15: zlib or gzip, detected automatically
+        while not stream.eof:
+            rest = stream.unconsumed_tail or file.read(_CHUNK)
+            if not rest:
+                raise EOFError("the compressed data are cut off")
+            yield stream.decompress(rest, _CHUNK)

@@ -1,0 +1,181 @@
+"""FLARE's process of one participant: a server or a client that runs as long as the program that started it.
+
+The process is started from Python, never by a script of a startup kit. This module is also the program of the process:
+it runs FLARE's module, and ends when the program that started it has ended, even by `kill -9`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from medfed.core.errors import UserError
+from medfed.core.import_path import child_import_path
+
+STOP_TIMEOUT_S = 20
+PARENT_POLL_S = 0.2
+OTHERS_VARIABLES = ("PYTHON", "NVFL", "FL_", "LD_PRELOAD")  # environment variables that would change what is run
+
+
+@dataclass
+class FlareProcess:
+    """A process of NVIDIA FLARE, and its workspace: the folder with the subfolders `startup` and `local`.
+
+    Args:
+        workspace: the folder. FLARE writes its own files into it, too.
+        role: whether the process is FLARE's server or a client.
+        name: the name of the client's site; "" for a server.
+        audit: the folder for FLARE's logs of what was requested and which filters ran; None is the workspace.
+    """
+
+    workspace: Path
+    role: Literal["server", "client"]
+    name: str = ""
+    audit: Path | None = None
+    _process: subprocess.Popen | None = field(default=None, init=False)
+
+    def write(self, name: str, content: object) -> None:
+        """Write a JSON file into the subfolder `local`, which FLARE never sends to anyone.
+
+        A new file can be read by its owner only. An existing file is replaced.
+
+        Args:
+            name: the name of the file.
+            content: the content of the file, any value that JSON can represent.
+        """
+        path = self.workspace / "local" / name
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(content))
+
+    def start(self, log: Path) -> None:
+        """Start the process in the background. Processes that an earlier program left behind are ended first.
+
+        Args:
+            log: the file to which the output of the process is appended.
+
+        Raises:
+            UserError: if FLARE cannot use the path of the workspace.
+        """
+        if not re.fullmatch(r"[\w@%+=:,./-]+", str(self.workspace.resolve()), re.ASCII):  # FLARE splits it at a space
+            raise UserError(f"{self.workspace.resolve()}: NVIDIA FLARE cannot use a folder with a space or a special "
+                            "character in its path; use another folder")
+        self.end_left_processes()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "ab") as file:
+            self._process = subprocess.Popen(self._command(), stdout=file, stderr=file, stdin=subprocess.DEVNULL,
+                                             env=self._environment(), cwd="/", start_new_session=True)
+
+    def has_ended(self) -> bool:
+        """Return whether the process was started and has ended by itself.
+
+        The result is False before `start` and after `stop`.
+        """
+        return self._process is not None and self._process.poll() is not None
+
+    def stop(self) -> None:
+        """End the process and its jobs. A process that does not end within 20 seconds is killed.
+
+        Nothing happens if the process was not started.
+        """
+        if self._process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self._process.pid, number)
+                self._process.wait(STOP_TIMEOUT_S)
+                break
+            except ProcessLookupError:
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        self._process = None
+        self.end_left_processes()
+
+    def end_left_processes(self) -> None:
+        """Kill all FLARE processes of this workspace, such as those that a killed program left behind.
+
+        A process belongs to the workspace if it belongs to this user and its command names one of FLARE's modules and
+        the path of the workspace.
+        """
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while (left := self._running()) and time.monotonic() < deadline:
+            for number in left:
+                with suppress(ProcessLookupError):
+                    os.kill(number, signal.SIGKILL)
+            time.sleep(PARENT_POLL_S)
+
+    def _running(self) -> list[int]:
+        """Return the numbers of the processes of this workspace."""
+        workspace, numbers = str(self.workspace.resolve()), []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                is_flare = any(word.startswith("nvflare.") for word in words)
+                if is_flare and workspace in words and folder.stat().st_uid == os.getuid():
+                    numbers.append(int(folder.name))
+        return numbers
+
+    def _command(self) -> list[str]:
+        """Return the command that the script `sub_start.sh` of FLARE's startup kits would run, inside this module."""
+        uid = [f"uid={self.name}"] if self.name else []
+        return [sys.executable, "-u", "-m", __name__, f"nvflare.private.fed.app.{self.role}.{self.role}_train",
+                "-m", str(self.workspace.resolve()), "-s", f"fed_{self.role}.json",
+                "--set", "secure_train=true", *uid, "org=medfed", "config_folder=config"]  # fmt: skip
+
+    def _environment(self) -> dict[str, str]:
+        """Return this process's environment without variables that would change what FLARE runs."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(OTHERS_VARIABLES)}
+        audit = {"NVFL_AUDIT_ROOT": str(self.audit.resolve())} if self.audit else {}
+        return {"MALLOC_ARENA_MAX": "4", **kept, **audit, "PYTHONPATH": child_import_path(), "PYTHONSAFEPATH": "1"}
+
+
+def check_ports_free(ports: list[int]) -> None:
+    """Check that no other process listens on a port; two processes of FLARE could otherwise share one port.
+
+    Args:
+        ports: port numbers of this machine.
+
+    Raises:
+        UserError: if a port is in use.
+    """
+    for port in ports:
+        with socket.socket(socket.AF_INET) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a closed connection may still be waiting
+            try:
+                listener.bind(("", port))
+            except OSError as error:
+                raise UserError(f"port {port} is used by another program ({error.strerror}); end that program, or "
+                                "prepare the federation with another --port") from error
+
+
+def main(arguments: list[str]) -> None:
+    """Run a module of FLARE as the main program, and end with all its children when the parent process has ended.
+
+    Args:
+        arguments: the name of the module and its command-line arguments.
+    """
+    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    sys.argv[:] = arguments
+    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+
+
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,288 @@
+"""Named tensors and plain JSON values as bytes: one encoder and one strict decoder for messages and checkpoints.
+
+The bytes are in the safetensors format and never pickle, so that reading them cannot run code. They may come from
+another machine. The decoder therefore checks everything before it returns anything: sizes, names, dtypes, shapes and
+JSON values. Whatever is wrong, it raises `InvalidMessage`. The encoder raises the same error for content that the
+decoder would refuse, so that a mistake is found where it is made.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from medfed.core.errors import argument
+
+FORMAT = 1  # increased when the layout of the bytes changes
+MAX_HEADER_BYTES = 2**24  # of a message: names, shapes and facts of about 100,000 tensors
+MAX_CONTAINERS = 2**19  # lists and dicts in the header of a message; each needs 70 bytes of memory for 2 bytes of text
+MAX_NAME_LENGTH = 1000
+MAX_DEPTH = 8  # of lists within lists in a fact
+MAX_DIMENSIONS = 16
+MAX_EMPTY_ELEMENTS = 2**24  # an empty tensor may be (0, 3, 384, 384), but no dimension costs memory when it is copied
+DTYPES = {  # the dtypes of real numbers, by their names in the safetensors format
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+
+
+class InvalidMessage(ValueError):
+    """Error of bytes that are not a valid message or checkpoint, and of content that cannot be sent as one."""
+
+
+def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) -> bytes:
+    """Convert several groups of named tensors, and a header, to bytes in the safetensors format.
+
+    Equal content gives equal bytes. The tensors may be on any device and of any shape.
+
+    Args:
+        groups: for each name of a group, its tensors by name, such as {"weights": {"conv.bias": tensor}}. The name of a
+            group must not contain "/".
+        header: JSON values by name.
+
+    Raises:
+        InvalidMessage: if a tensor is sparse or its dtype is not one of `DTYPES`, if a name is not valid
+            (`check_name`), or if a value of the header is NaN, infinite or not a JSON value.
+    """
+    named: dict[str, Tensor] = {}
+    storages = set()
+    for group, tensors in groups.items():
+        for name, tensor in tensors.items():
+            check_name(name)
+            _check_tensor(name, tensor)
+            tensor = tensor.detach().to("cpu").contiguous()
+            address = tensor.untyped_storage().data_ptr()
+            # safetensors refuses tensors that share memory
+            named[f"{group}/{name}"] = tensor.clone() if address in storages else tensor
+            storages.add(address)
+    try:
+        text = json.dumps({"format": FORMAT, "order": list(named), **header}, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(f"a value is neither a finite number nor text, a list or a dict of these ({error})") \
+            from error
+    # One metadata entry only: safetensors does not promise an order among several, and the bytes must be stable.
+    return safetensors.torch.save(named, metadata={"medfed": text})
+
+
+def unpack(data: bytes, groups: Collection[str]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+    """Convert the bytes that `pack` returned back to groups of tensors and a header.
+
+    The memory that this function uses is about the size of `data`.
+
+    Args:
+        data: the bytes, in the safetensors format.
+        groups: the names of the groups that `data` may contain.
+
+    Returns:
+        Two dicts. The first has, for each name of a group, its tensors by name, on the CPU and in the order in which
+        they were packed; a group without tensors is missing. The second is the header: JSON values by name.
+
+    Raises:
+        InvalidMessage: if `data` was not written by `pack`, has another group, or was written by a version of medfed
+            with another format.
+    """
+    try:
+        views = dict(safetensors.deserialize(data))
+    except safetensors.SafetensorError as error:
+        raise not_a_message(error) from error
+    outer = parse_json(bytes(header_of(data)).decode())
+    metadata = outer.get("__metadata__") or {}
+    if not isinstance(text := metadata.get("medfed"), str):
+        raise not_a_message("'medfed' is missing")
+    header = parse_json(text)
+    check_format("format", header.get("format"), FORMAT)
+    order = entry(header, "order")
+    if not isinstance(order, list) or not all(isinstance(name, str) for name in order) or \
+            len(order) != len(views) or set(order) != views.keys():  # fmt: skip
+        raise not_a_message("'order' does not list its tensors")
+    packed: dict[str, dict[str, Tensor]] = {}
+    for name in order:
+        group, _, key = name.partition("/")
+        check_name(key)
+        if group not in groups:
+            raise not_a_message(f"{reprlib.repr(name)} is in no known group")
+        packed.setdefault(group, {})[key] = _tensor(key, **views[name])
+    return packed, header
+
+
+def header_of(data: bytes) -> memoryview:
+    """Return the header of bytes in the safetensors format: JSON text with names, dtypes and shapes.
+
+    Args:
+        data: the bytes: 8 bytes with the length of the header, the header, and the tensors.
+    """
+    return memoryview(data)[8 : 8 + int.from_bytes(data[:8], "little")]
+
+
+def check_header_size(header: bytes | memoryview) -> None:
+    """Check, before the header of a message is parsed, that the parsed header does not need much memory.
+
+    Args:
+        header: JSON text.
+
+    Raises:
+        InvalidMessage: if the text is longer than `MAX_HEADER_BYTES`, or contains more than `MAX_CONTAINERS` lists and
+            dicts.
+    """
+    if len(header) > MAX_HEADER_BYTES:
+        raise not_a_message(f"its header has {len(header):,} bytes, but at most {MAX_HEADER_BYTES:,} are allowed")
+    text = bytes(header)
+    if (n := text.count(b"[") + text.count(b"{")) > MAX_CONTAINERS:
+        raise not_a_message(f"its header has {n:,} lists and dicts, but at most {MAX_CONTAINERS:,} are allowed")
+
+
+def parse_json(text: str) -> dict[str, Any]:
+    """Parse JSON text that is an object, without numbers that are NaN or infinite.
+
+    Args:
+        text: the text.
+
+    Raises:
+        InvalidMessage: if the text is not valid JSON, is too deeply nested, is not an object, or has a number that is
+            not finite.
+    """
+    try:
+        parsed = json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise not_a_message(error) from error
+    if not isinstance(parsed, dict):
+        raise not_a_message("its header is not a JSON object")
+    return parsed
+
+
+def entry(header: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a header with this name.
+
+    Args:
+        header: JSON values by name.
+        name: the name.
+
+    Raises:
+        InvalidMessage: if there is no such value.
+    """
+    if name not in header:
+        raise not_a_message(f"'{name}' is missing")
+    return header[name]
+
+
+def check_format(name: str, version: object, expected: int) -> None:
+    """Check that data were written in the format that this version of medfed reads.
+
+    Args:
+        name: what is versioned, for the error.
+        version: the version in the data.
+        expected: the version that this medfed reads.
+
+    Raises:
+        InvalidMessage: if the versions differ.
+    """
+    if type(version) is not int or version != expected:
+        raise InvalidMessage(
+            f"the data have {name} version {reprlib.repr(version)}, but the installed medfed reads {name} version "
+            f"{expected}; use the version of medfed that wrote the data, or start another run with {argument('out')}"
+        )
+
+
+def check_name(name: object) -> None:
+    """Check the name of a tensor or a fact, which is printed and written to tables.
+
+    Args:
+        name: the name: text of at most `MAX_NAME_LENGTH` printable characters.
+
+    Raises:
+        InvalidMessage: if the name is anything else, for example if it contains a line break or half a character.
+    """
+    if not isinstance(name, str) or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+        raise not_a_message(
+            f"{reprlib.repr(name)} is used as a name; expected at most {MAX_NAME_LENGTH} printable characters"
+        )
+
+
+def check_value(name: str, value: object, depth: int = 0) -> None:
+    """Check that a named value can be written as JSON and read back. NaN and infinity are not looked for.
+
+    Args:
+        name: the name, for the error.
+        value: a number, text, a boolean or None, or lists and dicts of these, at most `MAX_DEPTH` within each other.
+        depth: how many lists and dicts contain the value.
+
+    Raises:
+        InvalidMessage: if the value is anything else, has a whole number beyond 64 bits, or text with half a character.
+    """
+    if depth > MAX_DEPTH:
+        raise not_a_message(f"'{name}' has more than {MAX_DEPTH} lists within each other")
+    if isinstance(value, list | tuple):
+        for element in value:
+            check_value(name, element, depth + 1)
+    elif isinstance(value, dict):
+        for key, element in value.items():
+            check_name(key)
+            check_value(name, element, depth + 1)
+    elif isinstance(value, str):
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise not_a_message(f"'{name}' is text with half a character, {ascii(value[:40])}")
+    elif not (value is None or isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**63)):
+        raise not_a_message(f"'{name}' is of type {type(value).__name__}, which is not a JSON value of 64 bits")
+
+
+def check_whole(name: str, value: object) -> None:
+    """Check that a value is a whole number of at least 0, such as the number of a round.
+
+    Args:
+        name: the name of the value, for the error.
+        value: the value.
+
+    Raises:
+        InvalidMessage: if the value is anything else.
+    """
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise not_a_message(f"'{name}' is {reprlib.repr(value)}, but a whole number from 0 is expected")
+
+
+def not_a_message(reason: object) -> InvalidMessage:
+    """Return the error for bytes or values that are not a valid message or checkpoint.
+
+    Args:
+        reason: what is wrong, as a clause.
+    """
+    return InvalidMessage(f"this is not a medfed message or checkpoint ({reason})")
+
+
+def _finite(text: str) -> float:
+    """Return the number that JSON text stands for; ValueError if it is NaN, infinite or too large."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    return number
+
+
+def _check_tensor(name: str, tensor: object) -> None:
+    """Check, before a tensor is encoded, what `_tensor` checks when it is decoded."""
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.dtype not in DTYPES.values():
+        kind = f"{tensor.layout} {tensor.dtype}" if isinstance(tensor, Tensor) else type(tensor).__name__
+        raise not_a_message(f"'{name}' is {kind}, but a dense tensor of real numbers is expected")
+    _check_shape(name, tensor.shape)
+
+
+def _check_shape(name: str, shape: Collection[int]) -> None:
+    if len(shape) > MAX_DIMENSIONS or (0 in shape and math.prod(n for n in shape if n) > MAX_EMPTY_ELEMENTS):
+        raise not_a_message(f"'{name}' has the shape {reprlib.repr(tuple(shape))}, which is too large")
+
+
+def _tensor(name: str, dtype: str, shape: list[int], data: bytearray) -> Tensor:
+    """Return a tensor that uses the memory of `data`, whose length safetensors has compared with the shape."""
+    if dtype not in DTYPES:
+        raise not_a_message(f"'{name}' is {dtype}, but real numbers are expected")
+    _check_shape(name, shape)
+    if not data:
+        return torch.empty(shape, dtype=DTYPES[dtype])
+    if dtype == "BOOL" and torch.frombuffer(data, dtype=torch.uint8).amax() > 1:
+        raise not_a_message(f"'{name}' has booleans that are neither 0 nor 1")
+    return torch.frombuffer(data, dtype=DTYPES[dtype]).reshape(shape)

@@ -1,0 +1,223 @@
+"""The manifest of a run: a JSON file with the size and the SHA-256 of every result file, so that damage is found.
+
+CSV, JSON, PNG and safetensors files have no checksum of their own. A manifest is written before the files that it
+lists are changed, and keeps what it listed before. A process that is killed in between therefore leaves files that have
+either the new or the old content, and both are known. Checkpoints are not listed: they begin with their own SHA-256.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from medfed.core.errors import UserError
+from medfed.core.files import checked_json, read_checked_json, write_atomically
+
+RUN_FORMAT = 2  # in environment.json: the layout of a run's folder; in format 1 there was no manifest
+ADVICE = "put back a copy of the file, or repeat the run in another folder"
+
+_appended: dict[Path, tuple[int, hashlib._Hash]] = {}  # size and checksum of the files to which this process appends
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Size and SHA-256 of a file.
+
+    Attributes:
+        bytes: the size in bytes.
+        sha256: the SHA-256 as 64 hexadecimal characters.
+    """
+
+    bytes: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.bytes:,} bytes with SHA-256 {self.sha256[:12]}..."
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The sizes and checksums of the result files of a run.
+
+    Args:
+        path: the file of the manifest, in the folder of the run.
+        round: the last round whose results the listed files contain.
+        files: the present content of each file, by its path within the folder.
+        before: the content that these files had before the last change; None if a file did not exist. A file whose
+            change may be incomplete has this content.
+    """
+
+    path: Path
+    round: int = 0
+    files: Mapping[str, Entry] = field(default_factory=dict)
+    before: Mapping[str, Entry | None] = field(default_factory=dict)
+
+    def write(self) -> None:
+        """Write the manifest; an existing one is replaced in one step."""
+        write_atomically(self.path, checked_json(self._content()))
+
+    def changed(
+        self, new: Mapping[str, Entry], tables: Collection[str], growing: Collection[str], number: int | None = None
+    ) -> Manifest:
+        """Return the manifest after a change of files that is announced before it is made.
+
+        Earlier changes of other files are complete by then. Their earlier contents are no longer listed, except those
+        of `tables`, which belong to the round.
+
+        Args:
+            new: the content that the files will have.
+            tables: names of the files that each round makes longer.
+            growing: those of `tables` to which rows are appended. They are long, so only their size is compared.
+            number: the round whose results the files then contain; None leaves it unchanged.
+
+        Raises:
+            UserError: if one of these files has neither of the two contents that the manifest lists.
+        """
+        before = {name: entry for name, entry in self.before.items()
+                  if name in tables or entry_of(self.path.parent / name) != self.files.get(name)}  # fmt: skip
+        before |= {name: self._present(name, name in growing) for name in new}
+        number = self.round if number is None else number
+        return replace(self, round=number, files={**self.files, **new}, before=before)
+
+    def check(
+        self, names: Iterable[str], tables: Collection[str], growing: Collection[str], last_round: int
+    ) -> list[str]:
+        """Check that files have the content that the manifest lists.
+
+        Args:
+            names: the files to check, of those that are listed.
+            tables: names of the files that each round makes longer.
+            growing: those of `tables` to which rows are appended. A process that was killed while it appended leaves a
+                file that begins with the earlier content.
+            last_round: the last round that has a checkpoint. If it is earlier than the manifest's round, the process
+                was killed before the end of the round, and files may have their earlier content.
+
+        Returns:
+            One sentence for each file that was changed, was cut or is missing.
+        """
+        sentences = []
+        if last_round > self.round:
+            sentences.append(f"{self.path}: belongs to round {self.round}, but states/ holds round {last_round}; put "
+                             "back the manifest that belongs to these checkpoints")
+        for name in names:
+            expected, earlier = self.files[name], self.before.get(name)
+            present = entry_of(self.path.parent / name)
+            is_earlier = name in self.before and present == earlier
+            if name in tables and last_round >= self.round:  # complete, unless a file was being created or shortened
+                is_earlier = is_earlier and (earlier is None or earlier.bytes > expected.bytes)
+            is_partial = name in growing and last_round < self.round and self._n_complete(name) is not None
+            if present != expected and not is_earlier and not is_partial:
+                sentences.append(self._sentence(name, present))
+        return sentences
+
+    def cut_partial(self, name: str) -> None:
+        """Remove what a killed process appended to a file, if it did not append everything.
+
+        Args:
+            name: name of the file.
+        """
+        path = self.path.parent / name
+        if path.is_file() and entry_of(path) not in (self.files.get(name), self.before.get(name)) and \
+                (n_complete := self._n_complete(name)) is not None:  # fmt: skip
+            with open(path, "r+b") as file:
+                file.truncate(n_complete)
+
+    def _n_complete(self, name: str) -> int | None:
+        """Return the size of a file's earlier content, if the file begins with it and is not longer than announced."""
+        path, earlier = self.path.parent / name, self.before.get(name, Entry(-1, ""))
+        size = path.stat().st_size if path.is_file() else 0
+        if earlier is None:
+            return 0 if size < self.files[name].bytes else None
+        is_between = earlier.bytes <= size < self.files[name].bytes
+        return earlier.bytes if is_between and entry_of(path, earlier.bytes) == earlier else None
+
+    def _present(self, name: str, by_size: bool) -> Entry | None:
+        """Return which of the listed contents a file has now; None if there is no file."""
+        path = self.path.parent / name
+        if by_size and name in self.files and path.is_file() and path.stat().st_size == self.files[name].bytes:
+            return self.files[name]
+        present = entry_of(path)
+        if present is not None and name in self.files and present not in (self.files[name], self.before.get(name)):
+            raise UserError(self._sentence(name, present))
+        return present
+
+    def _sentence(self, name: str, present: Entry | None) -> str:
+        found = "is missing" if present is None else f"has {present}"
+        return f"{self.path.parent / name}: {found}, but {self.path.name} lists {self.files[name]}; {ADVICE}"
+
+    def _content(self) -> dict[str, Any]:
+        entries = {"files": self.files, "before": self.before}
+        listed = {key: {name: entry and asdict(entry) for name, entry in by_name.items()}
+                  for key, by_name in entries.items()}  # fmt: skip
+        return {"round": self.round, **listed}
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """Read a manifest.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The manifest; None if the file does not exist.
+
+    Raises:
+        UserError: if the manifest is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        content = read_checked_json(path.read_bytes())
+        files = {name: Entry(**entry) for name, entry in content["files"].items()}
+        before = {name: entry and Entry(**entry) for name, entry in content["before"].items()}
+        return Manifest(path, content["round"], files, before)
+    except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: the file is damaged ({error}); {ADVICE}") from error
+
+
+def entry_of(path: Path, n_bytes: int | None = None) -> Entry | None:
+    """Return size and SHA-256 of a file, or of its beginning; None if the file does not exist.
+
+    Args:
+        path: the file.
+        n_bytes: how many bytes to read; None reads the whole file.
+    """
+    if not path.is_file():
+        return None
+    checksum, size = hashlib.sha256(), 0
+    with open(path, "rb") as file:
+        while part := file.read(2**20 if n_bytes is None else min(2**20, n_bytes - size)):
+            checksum.update(part)
+            size += len(part)
+    return Entry(size, checksum.hexdigest())
+
+
+def entry_of_appended(path: Path, data: bytes) -> Entry:
+    """Return size and SHA-256 that a file will have after data were appended.
+
+    The checksum of the present content is computed once and then continued, because the file may be long.
+
+    Args:
+        path: the file; it may be missing.
+        data: the data to append.
+    """
+    size, checksum = _appended.get(path, (0, hashlib.sha256()))
+    if size != (path.stat().st_size if path.is_file() else 0):
+        content = path.read_bytes() if path.is_file() else b""
+        size, checksum = len(content), hashlib.sha256(content)
+    checksum = checksum.copy()
+    checksum.update(data)
+    _appended[path] = size + len(data), checksum
+    return Entry(size + len(data), checksum.hexdigest())
+
+
+def entry_of_bytes(data: bytes) -> Entry:
+    """Return size and SHA-256 of data.
+
+    Args:
+        data: the content of a file.
+    """
+    return Entry(len(data), hashlib.sha256(data).hexdigest())

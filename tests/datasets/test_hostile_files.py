@@ -1,0 +1,271 @@
+"""Files that attack: they name other files, need much memory or time, or hold what medfed would read wrongly."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+from PIL import Image
+
+from medfed.core.errors import UserError
+from medfed.data import main
+from medfed.datasets import image_files, volume_headers
+from medfed.datasets.file_names import check_patient_pattern, list_folder
+from medfed.datasets.folder import Folder
+from medfed.datasets.reading import check_exists, check_stored_sizes, read_image, read_labels
+
+SHAPE = (6, 5, 4)
+VOXELS = np.arange(120, dtype=np.int16).reshape(SHAPE)
+NRRD = ["type: short", "dimension: 3", "sizes: 6 5 4", "space: left-posterior-superior",
+        "space directions: (1,0,0) (0,1,0) (0,0,3)", "space origin: (0,0,0)", "endian: little"]  # fmt: skip
+
+
+def nrrd(path: Path, *fields: str, data: bytes = b"") -> Path:
+    path.write_bytes("\n".join(["NRRD0004", *NRRD, *fields, "", ""]).encode() + data)
+    return path
+
+
+def nifti(path: Path, array: np.ndarray = VOXELS, affine: np.ndarray | None = None) -> Path:
+    nib.save(nib.Nifti1Image(array, np.eye(4) if affine is None else affine, dtype=array.dtype), path)
+    return path
+
+
+def with_header(path: Path, offset: int, fmt: str, *values: float) -> Path:
+    """Write a NIfTI file with other values at a place of its header."""
+    content = bytearray(nifti(path.with_suffix(".nii")).read_bytes())
+    struct.pack_into(f"<{fmt}", content, offset, *values)
+    path.write_bytes(content)
+    return path
+
+
+def refusal(read, *arguments) -> str:
+    with pytest.raises(UserError) as error:
+        read(*arguments)
+    assert "\n" not in str(error.value)
+    assert all(str(error.value).count(str(part)) <= 1 for part in arguments), "the file is named once"
+    return str(error.value)
+
+
+def grey(path: Path):
+    return read_image(path, 1, [])
+
+
+class TestDetachedHeaders:
+    @pytest.mark.parametrize("field", [
+        "data file: {}/secret.raw", "datafile: ../secret.raw", "Data File: {}/secret.raw", "data file: s%d.raw 0 1 1",
+        "data file: LIST\n{}/secret.raw", "data file: LIST 2\nsecret.raw", "data file:",
+    ])  # fmt: skip
+    def test_voxels_in_another_folder_are_refused(self, tmp_path, field):
+        (tmp_path / "secret.raw").write_bytes(VOXELS.tobytes("F"))
+        (tmp_path / "site").mkdir()
+        path = nrrd(tmp_path / "site" / "a.nrrd", "encoding: raw", field.format(tmp_path))
+        assert f"{path}: data file in the header is" in refusal(grey, path)
+
+    def test_a_file_in_the_same_folder_is_read(self, tmp_path):
+        (tmp_path / "a.raw").write_bytes(VOXELS.tobytes("F"))
+        path = nrrd(tmp_path / "a.nrrd", "encoding: raw", "data file: a.raw")
+        assert volume_headers.data_file(path) == tmp_path / "a.raw"
+        np.testing.assert_array_equal(grey(path)[0].numpy(), VOXELS)
+        (tmp_path / "a.raw").unlink()
+        assert "names a.raw as the file with the voxels, which does not exist" in refusal(grey, path)
+
+    def test_a_link_out_of_the_data_is_a_problem(self, tmp_path):
+        for name in ("images", "masks"):
+            (tmp_path / "root" / "A" / name).mkdir(parents=True)
+        (tmp_path / "secret.raw").write_bytes(VOXELS.tobytes("F"))
+        (tmp_path / "root/A/images/a.raw").symlink_to(tmp_path / "secret.raw")
+        nrrd(tmp_path / "root/A/images/a.nrrd", "encoding: raw", "data file: a.raw")
+        nifti(tmp_path / "root/A/masks/a.nii", (VOXELS > 50).astype(np.uint8))
+        cases, problems = Folder(root=str(tmp_path / "root")).cases_and_problems("A")
+        assert not cases and "a.nrrd: this file, or the file with its voxels, lies outside" in problems[0]
+
+
+class TestSizes:
+    @pytest.mark.parametrize("encoding", ["raw", "gzip", "bzip2", "ascii", "hex"])
+    def test_an_nrrd_is_refused_by_the_size_in_its_header(self, tmp_path, encoding):
+        path = nrrd(tmp_path / "a.nrrd", f"encoding: {encoding}", data=gzip.compress(bytes(100)))
+        path.write_bytes(path.read_bytes().replace(b"sizes: 6 5 4", b"sizes: 3000 2000 1000"))
+        assert "the volume has 6,000,000,000 voxels; expected 1 to 536,870,912" in refusal(grey, path)
+
+    def test_a_flipped_bit_in_an_nrrd_is_found(self, tmp_path):
+        data = bytearray(gzip.compress(VOXELS.tobytes("F")))
+        assert grey(nrrd(tmp_path / "a.nrrd", "encoding: gzip", data=bytes(data)))[0, 1, 2, 3] == VOXELS[1, 2, 3]
+        data[-6] ^= 1  # in the checksum
+        assert "damaged" in refusal(grey, nrrd(tmp_path / "a.nrrd", "encoding: gzip", data=bytes(data)))
+
+    def test_a_header_in_text_has_a_limit(self, tmp_path):
+        path = nrrd(tmp_path / "a.nrrd", "# " + "A" * (1 << 20), "encoding: raw", data=VOXELS.tobytes("F"))
+        assert "header does not end within 1,048,576 bytes" in refusal(grey, path)
+
+    def test_reading_stops_soon_after_the_voxels(self, tmp_path):
+        content = nifti(tmp_path / "a.nii").read_bytes()
+        (tmp_path / "a.nii.gz").write_bytes(gzip.compress(content + bytes(1000)))
+        np.testing.assert_array_equal(grey(tmp_path / "a.nii.gz")[0].numpy(), VOXELS)
+        bomb = zlib.compressobj(1, wbits=31)
+        data = bomb.compress(content) + b"".join(bomb.compress(bytes(1 << 20)) for _ in range(8)) + bomb.flush()
+        (tmp_path / "a.nii.gz").write_bytes(data)
+        chunks = volume_headers.gunzip(tmp_path / "a.nii.gz")
+        with pytest.raises(UserError, match="more data after the 592 bytes up to the end of its voxels"):
+            volume_headers.check_stream(tmp_path / "a.nii.gz", chunks, 592)
+        assert sum(map(len, chunks)) > 7 << 20  # what was not decompressed
+        assert "more data after the 592 bytes" in refusal(grey, tmp_path / "a.nii.gz")
+
+    def test_many_gzip_parts_are_refused(self, tmp_path):
+        nifti(tmp_path / "a.nii.gz")
+        parts = gzip.compress(b"") * (volume_headers.MAX_GZIP_PARTS + 1)
+        (tmp_path / "a.nii.gz").write_bytes(parts + (tmp_path / "a.nii.gz").read_bytes())
+        assert "the file has 100,002 gzip parts" in refusal(grey, tmp_path / "a.nii.gz")
+
+    def test_a_mask_of_another_size_is_refused_before_any_pixel_is_read(self, tmp_path):
+        Image.new("L", (30, 20)).save(tmp_path / "a.png")
+        Image.new("L", (20, 30)).save(tmp_path / "turned.png")
+        Image.new("L", (30, 21)).save(tmp_path / "b.png")
+        (tmp_path / "b.png").write_bytes((tmp_path / "b.png").read_bytes()[:60])  # the pixels are cut off
+        check_stored_sizes(tmp_path / "a.png", tmp_path / "turned.png")  # EXIF data may turn it back
+        assert "has 21 x 30 x 1 voxels, but its image" in refusal(
+            check_stored_sizes, tmp_path / "a.png", tmp_path / "b.png"
+        )
+        nifti(tmp_path / "a.nii")
+        nrrd(tmp_path / "b.nrrd", "encoding: raw")
+        check_stored_sizes(tmp_path / "a.nii", tmp_path / "b.nrrd")
+        assert "has 30 x 20 x 1 voxels" not in refusal(check_stored_sizes, tmp_path / "a.png", tmp_path / "b.nrrd")
+
+    def test_pages_are_counted_up_to_a_limit(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(image_files, "MAX_COUNTED_PAGES", 3)
+        pages = [Image.new("L", (8, 8)) for _ in range(9)]
+        pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+        assert "the file has 3 or more pages" in refusal(grey, tmp_path / "a.tif")
+
+    def test_an_offset_of_infinity_is_damage(self, tmp_path):
+        assert "not a NIfTI file, or it is damaged" in refusal(grey, with_header(tmp_path / "b.nii", 108, "f", np.inf))
+
+
+class TestVoxels:
+    def test_complex_numbers_are_refused(self, tmp_path):
+        for read in (grey, lambda path: read_labels(path, [])):
+            sentence = refusal(read, nifti(tmp_path / "a.nii.gz", VOXELS.astype(np.complex64) + 1j))
+            assert "each voxel stores a number of the type complex64; expected a whole number or a real" in sentence
+        for code, n_bits in ((1536, 128), (2048, 256), (1792, 128)):  # float128, complex256, complex128
+            refusal(grey, with_header(tmp_path / "b.nii", 70, "hh", code, n_bits))
+
+    def test_labels_that_float32_cannot_tell_apart_are_refused(self, tmp_path):
+        assert read_labels(nifti(tmp_path / "a.nii", (VOXELS > 50).astype(np.int64)), []).max() == 1
+        sentence = refusal(lambda path: read_labels(path, []), nifti(tmp_path / "a.nii", VOXELS + np.int64(2**24)))
+        assert "labels up to 1.67773e+07; expected whole numbers below 16,777,216" in sentence
+
+    @pytest.mark.parametrize("size", [1e-30, 9e-5, 101, 1e30])
+    def test_an_impossible_voxel_size_is_refused(self, tmp_path, size):
+        path = nifti(tmp_path / "a.nii", affine=np.diag([1, 1, size, 1]))
+        assert f"is 1 x 1 x {size:g} mm; expected 0.0001 to 100 mm" in refusal(grey, path)
+
+    @pytest.mark.parametrize(("size", "words"), [(0.001, "below 0.01 mm"), (50, "above 25 mm"), (0.5, ""), (25, "")])
+    def test_an_unusual_voxel_size_is_a_notice(self, tmp_path, size, words):
+        notices: list[str] = []
+        read_image(nifti(tmp_path / "a.nii", affine=np.diag([size, size, size, 1])), 1, notices)
+        assert words in "".join(notices) and bool(notices) == bool(words)
+
+    @pytest.mark.parametrize("value", [0, -1, np.nan, np.inf])
+    def test_a_voxel_size_that_is_no_size_is_refused(self, tmp_path, value):
+        assert "expected sizes above 0" in refusal(grey, with_header(tmp_path / "b.nii", 80, "f", value))
+
+    def test_another_unit_is_refused(self, tmp_path):
+        for code, unit in {1: "metres", 3: "micrometres"}.items():
+            assert f"voxel size in {unit} " in refusal(grey, with_header(tmp_path / "b.nii", 123, "b", code | 8))
+
+
+@pytest.fixture
+def site(tmp_path) -> Path:
+    """A site with an image and its mask."""
+    for name in ("images", "masks"):
+        (tmp_path / "root" / "A" / name).mkdir(parents=True)
+    nifti(tmp_path / "root/A/images/a.nii")
+    nifti(tmp_path / "root/A/masks/a.nii", (VOXELS > 50).astype(np.uint8))
+    return tmp_path / "root" / "A"
+
+
+class TestThingsThatAreNoFiles:
+    def make_loop(self, path: Path) -> None:
+        path.symlink_to(path.name)
+
+    @pytest.mark.parametrize(("make", "words"), [
+        (make_loop, "a link that leads to no file"),
+        (lambda self, path: path.mkdir(), "a folder, a pipe or a device"),
+        (lambda self, path: os.mkfifo(path), "a folder, a pipe or a device"),
+        (lambda self, path: path.symlink_to("/dev/zero"), "a link that leads to no file"),
+    ])  # fmt: skip
+    def test_each_is_a_sentence_and_ends(self, site, make, words, capsys):
+        make(self, site / "images" / "b.nii")
+        nifti(site / "masks" / "b.nii", (VOXELS > 50).astype(np.uint8))
+        assert words in refusal(check_exists, site / "images" / "b.nii")
+        assert main(["check", str(site.parent), "--quiet"]) == 2
+        assert "problem" in capsys.readouterr().out
+
+    def test_a_pipe_without_an_ending_is_not_opened(self, site, capsys):
+        os.mkfifo(site / "images" / "pipe")
+        assert main(["check", str(site.parent), "--quiet"]) in (0, 2)
+
+    def test_a_pipe_as_a_list_or_config_is_refused(self, site, capsys):
+        os.mkfifo(site.parent / "list.csv")
+        assert main(["check", str(site.parent), "--quiet", "--set", "data.datalist=list.csv"]) == 2
+        assert "it is a pipe or a device, not a file" in capsys.readouterr().err
+
+    def test_links_that_lead_back_are_not_followed(self, site, capsys):
+        """Each of the six folders would be found again in each of the others, 40 times inside each other."""
+        for folder in (site, site / "images", site / "masks"):
+            (folder / "up").symlink_to(site)
+            (folder / "root").symlink_to(site.parent)
+        (site.parent / "B").symlink_to(".")
+        assert main(["check", str(site.parent), "--quiet"]) == 0
+        output = capsys.readouterr().out
+        assert "0 problems" in output and "not read: 2 other files (root, up)" in output and "not read: B\n" in output
+
+    def test_folders_inside_each_other_have_a_limit(self, site, capsys):
+        folder = site
+        for _ in range(120):
+            folder /= "d"
+        folder.mkdir(parents=True)
+        (folder / "a.png").touch()
+        assert main(["check", str(site.parent), "--quiet"]) == 2
+        assert "folders lie inside each other in it, 100 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ("[" * 100_000, "nested too deeply"), ("site,image,mask\nA," + "x" * 200_000 + ",y\n", "not a JSON or CSV file"),
+])  # fmt: skip
+def test_a_hostile_datalist_is_one_sentence(site, capsys, content, words):
+    name = "list.json" if content[0] == "[" else "list.csv"
+    (site.parent / name).write_text(content)
+    assert main(["check", str(site.parent), "--quiet", "--set", f"data.datalist={name}"]) == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "((a|b)*)+", r"((?:\d+x)*y){3,}", "(([a-z]+)-)*"])
+def test_a_repeat_inside_a_repeat_is_refused(pattern):
+    with pytest.raises(ValueError, match="a repeat .* inside a repeat"):
+        check_patient_pattern(pattern)
+
+
+@pytest.mark.parametrize("pattern", [r"(.+)", r"^([a-z]+)_\d+$", "([+*]+)", r"(\(+a\)+)", "((?:[^_]+_){2})", "(a+){2}"])
+def test_usual_patterns_are_accepted(pattern):
+    check_patient_pattern(pattern)
+
+
+def test_a_folder_that_does_not_change_is_listed_once(tmp_path, monkeypatch):
+    (tmp_path / "a.png").touch()
+    assert [path.name for path in list_folder(tmp_path).files] == ["a.png"]
+    (tmp_path / "b.png").touch()  # at once: the file system may give both changes the same time
+    assert [path.name for path in list_folder(tmp_path).files] == ["a.png", "b.png"]
+    os.utime(tmp_path, (1, 1))
+    list_folder(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", lambda folder: pytest.fail("listed again"))
+        assert len(list_folder(tmp_path).files) == 2
+    os.utime(tmp_path, (2, 2))
+    (tmp_path / "c.png").touch()
+    assert len(list_folder(tmp_path).files) == 3

@@ -1,0 +1,80 @@
+"""Configs that no machine can run are refused before anything is built; all shipped configs are accepted."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import small_yaml
+from torch import nn
+
+from medfed.config.schema import load_text
+from medfed.core.errors import UserError
+from medfed.core.registry import known_names, resolve, shipped_configs
+from medfed.experiments import memory
+from medfed.experiments.memory import check_network_memory, check_step_memory
+from medfed.networks.memory import MemoryNeeds, estimate_memory
+
+TASK = SimpleNamespace(channels=1, out_channels=1)
+GB = 10**9
+
+
+def config(*overrides: str):
+    return load_text(small_yaml("data").replace("medfed.testing.small_unet.SmallUNet", "unet"), "a.yaml", overrides)
+
+
+def test_the_estimate_of_two_convolutions_by_hand():
+    """27 + 3 and 75 + 1 parameters; feature maps of 3 and 1 channels with 8 x 8 and 8 x 8 pixels."""
+    def build():
+        return nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 1, 5, padding=2))
+
+    assert estimate_memory(build, 1, 8) == MemoryNeeds(16 * (30 + 76), 4 * (3 + 1) * 64)
+
+
+@pytest.mark.parametrize("name", [name for name in known_names("networks") if name != "bundle"])
+def test_every_network_is_estimated_and_fits_and_no_random_number_is_drawn(name):
+    network, state = resolve("networks", name)(), torch.get_rng_state()
+    needs = estimate_memory(lambda: network.build(3, 2), 3, 96)
+    assert needs is not None and 1e4 < needs.parameters < 1e10 and 0 < needs.per_image < GB
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("overrides, sentence", [
+    (["network.features=[1000000000,1,1,1,1,1]"], r"network.features: is \[1000000000, 1, 1, 1, 1, 1\]; training this"),
+    (["network.features=[16000,16000,16000,16000,16000,16000]"], "network.features: .* but 8.0 GB of memory are free"),
+    (["data.image_size=4096"], "data.image_size: is 4096; training with one such image needs at least .* GB, but 8.0"),
+])  # fmt: skip
+def test_what_does_not_fit_into_the_memory_is_one_sentence(monkeypatch, overrides, sentence):
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 8 * GB)
+    wrong = config(*overrides)
+    with pytest.raises(UserError, match=f"^a.yaml: {sentence}"):
+        check_network_memory(wrong, TASK, wrong.data.image_size)
+
+
+def test_a_batch_that_does_not_fit_names_one_that_does(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 8 * GB)
+    wrong, needs = config("training.batch_size=100"), MemoryNeeds(1 * GB, 0.1 * GB)
+    with pytest.raises(UserError, match=r"batch_size: is 100; .* with 90 images .* 10.0 GB, but 8.0 GB .* at most 70$"):
+        check_step_memory(wrong, needs, [3, 90])
+    check_step_memory(wrong, needs, [3, 70])
+    check_step_memory(wrong, None, [3, 90])
+
+
+@pytest.mark.parametrize("override", [
+    "data.image_size=16384", "training.batch_size=1000000000", "federation.rounds=1000000000000",
+    "federation.local_epochs=1000000000", "training.threads=1000000", "federation.clients=1000000000",
+])  # fmt: skip
+def test_numbers_that_would_take_years_are_refused_by_their_key(override):
+    key, _, value = override.partition("=")
+    with pytest.raises(UserError, match=rf"^--set {override}: {key}: must lie in \[[01], \d+\], got {value}$"):
+        config(override)
+
+
+@pytest.mark.parametrize("name", shipped_configs())
+def test_every_shipped_config_is_accepted_with_four_gigabytes(name, monkeypatch):
+    monkeypatch.setattr(memory, "available_memory_bytes", lambda: 4 * GB)
+    shipped = load_text(shipped_configs()[name].read_text(encoding="utf-8"), name)
+    task = SimpleNamespace(channels=3, out_channels=7)
+    needs = check_network_memory(shipped, task, shipped.data.image_size)
+    assert needs is not None

@@ -1,0 +1,126 @@
+"""Decoding of messages and checkpoints from anybody: `InvalidMessage` or a valid value, and nothing else."""
+
+import random
+import string
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from mutated_messages import MESSAGES, STATE, joined, mutated, split
+
+from medfed.federation.encoding import DTYPES, InvalidMessage
+from medfed.federation.message import Message, State
+
+bounded = settings(max_examples=60, derandomize=True, deadline=None, database=None,
+                   suppress_health_check=list(HealthCheck))  # fmt: skip
+names = st.text(max_size=8)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(st.characters(), max_size=5),
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(names, values, max_size=3), max_leaves=6,
+)  # fmt: skip
+shapes = st.lists(st.integers(0, 3), max_size=4)
+tensors = st.builds(lambda shape, dtype: torch.ones(shape, dtype=dtype), shapes,
+                    st.sampled_from([*DTYPES.values(), torch.complex64, torch.complex128, torch.uint16]))  # fmt: skip
+groups = st.dictionaries(names, tensors, max_size=3)
+
+
+def refused_or_stable(kind: type[Message] | type[State], data: bytes) -> bool:
+    """Whether bytes are accepted; what is accepted can be encoded, to bytes that are accepted and mean the same."""
+    try:
+        value = kind.from_bytes(data)
+    except InvalidMessage:
+        return False
+    encoded = value.to_bytes()
+    assert kind.from_bytes(encoded).to_bytes() == encoded
+    return True
+
+
+@bounded
+@given(st.binary(max_size=200))
+def test_other_bytes_are_refused(data):
+    assert not refused_or_stable(Message, data) and not refused_or_stable(State, data)
+
+
+@bounded
+@given(json_values, json_values, json_values, json_values)
+def test_any_json_values_in_the_header_are_refused_or_valid(kind, facts, order, weights_digest):
+    _, body = split(MESSAGES[1].to_bytes())
+    inner = {"format": 1, "kind": kind, "facts": facts, "order": order, "weights_digest": weights_digest}
+    refused_or_stable(Message, joined({}, body, inner))
+    inner |= {"kind": "train", "order": [], "weights_digest": ""}
+    refused_or_stable(Message, joined({}, body, inner))
+    numbers = {"round": kind, "took_part": facts, "parameters": weights_digest}
+    refused_or_stable(State, joined({}, body, {"format": 1, "checkpoint": 2, "order": [], **numbers}))
+
+
+@bounded
+@given(st.sampled_from([*DTYPES, "C64", "U16", "F4", "F8_E4M3"]), st.lists(st.integers(0, 2**64), max_size=20))
+def test_any_declared_dtype_and_shape_of_an_empty_tensor_are_refused_or_valid(dtype, shape):
+    inner = {"format": 1, "kind": "share", "facts": {}, "order": ["tensors/x"]}
+    entry = {"dtype": dtype, "shape": [0, *shape], "data_offsets": [0, 0]}
+    refused_or_stable(Message, joined({"tensors/x": entry}, b"", inner))
+
+
+@bounded
+@given(st.text(max_size=5), groups, st.dictionaries(names, json_values, max_size=3))
+def test_what_can_be_encoded_can_be_decoded(kind, tensors, facts):
+    message = Message(kind, tensors, tensors, facts)
+    try:
+        data = message.to_bytes()
+    except InvalidMessage:
+        return
+    back = Message.from_bytes(data)
+    assert back.kind == kind and back.facts == facts and list(back.tensors) == list(tensors)
+    assert all(torch.equal(back.weights[name], tensor) for name, tensor in tensors.items())
+
+
+@pytest.mark.parametrize("n", [1000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_mutations_of_valid_bytes_raise_no_other_error(n):
+    valid = [(message.to_bytes(), Message) for message in MESSAGES] + [(STATE.to_bytes(), State)]
+    rng = random.Random(0)
+    n_accepted = sum(refused_or_stable(kind, mutated(data, rng)) for data, kind in (n // 4) * valid)
+    assert 0.02 * n < n_accepted < 0.5 * n, "some mutations are harmless, most are not"
+
+
+def with_facts(facts: object) -> bytes:
+    header, body = split(Message("train").to_bytes())
+    return joined(header, body, {"format": 1, "kind": "train", "order": [], "facts": facts})
+
+
+@pytest.mark.parametrize(("data", "reason"), [
+    (with_facts([]), "values of type list, but a dict"),
+    (with_facts(None), "values of type NoneType, but a dict"),
+    (with_facts({"loss": float("nan")}), "NaN is not a finite number"),
+    (with_facts({"loss": 1e308}).replace(b"1e+308", b"1e+999"), r"1e\+999 is not a finite number"),
+    (with_facts({"round": 1.0}), "'round' is 1.0, but a whole number"),
+    (with_facts({"round": True}), "'round' is True, but a whole number"),
+    (with_facts({"last": -1}), "'last' is -1, but a whole number"),
+    (with_facts({"steps": 2**64}), "'steps' is of type int"),
+    (with_facts({"note": "\ud800"}), "half a character"),
+    (with_facts({"\x1b[2J": 1}), "is used as a name"),
+    (with_facts({"a" * 2000: 1}), "is used as a name"),
+    (with_facts({"x": [[[[[[[[[1]]]]]]]]]}), "more than 8 lists"),
+])  # fmt: skip
+def test_the_error_says_what_is_wrong(data, reason):
+    with pytest.raises(InvalidMessage, match=reason):
+        Message.from_bytes(data)
+
+
+def test_a_header_that_would_need_much_memory_is_refused_before_it_is_parsed(monkeypatch):
+    monkeypatch.setattr("medfed.federation.encoding.json.loads", None)
+    for header in (b"[" + (2**19) * b"[],", (2**24 + 1) * b" "):
+        with pytest.raises(InvalidMessage, match="at most"):
+            Message.from_bytes(len(header).to_bytes(8, "little") + header)
+
+
+@pytest.mark.parametrize("message", [
+    Message("train", {"w": torch.ones(2, dtype=torch.complex128)}), Message("train", {"w": torch.eye(2).to_sparse()}),
+    Message("train", {"\ud800": torch.ones(1)}), Message("train", facts={"loss": float("inf")}),
+    Message("failed"), Message("failed", facts={"why": 3}), Message(3), Message("train", facts=[]),
+    Message("train", {"w": [1.0]}), Message("train", facts={3: 1}),
+    Message("share", tensors={"x": torch.zeros(0, 2**30)}),
+], ids=string.ascii_letters[:11])  # fmt: skip
+def test_a_message_that_would_be_refused_is_not_encoded(message):
+    with pytest.raises(InvalidMessage):
+        message.to_bytes()

@@ -1,0 +1,283 @@
+"""Replies are compared with the median of the sites: counts, sizes of updates, shared statistics."""
+
+import math
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+
+from medfed.core.errors import UserError
+from medfed.federation.message import Message
+from medfed.federation.outliers import count_outliers, size_outliers, unusual_statistics, variance_outliers
+from medfed.federation.reply_checks import Expected, InvalidReply, check_reply, range_of
+from medfed.federation.rounds import federate
+from medfed.federation.settings import Federation
+from medfed.methods.elcfs import ELCFS
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.harmofl import HarmoFL
+from medfed.methods.scaffold import SCAFFOLD
+from medfed.methods.stable_fdg import StableFDG
+from medfed.testing.toy import ToyClassification
+
+GLOBAL = {"w": torch.ones(4, 4), "bn.running_mean": torch.zeros(4), "bn.running_var": torch.ones(4),
+          "bn.num_batches_tracked": torch.tensor(0)}  # fmt: skip
+TRAIN = Expected("train", 1, GLOBAL, {}, frozenset({"w"}), largest_change=10.0, largest_count=100.0)
+SHARE = Expected("share", 1, GLOBAL, {}, frozenset({"w"}), ranges={"windows": (0.0, 1.0), "prototype/": (-5.0, 5.0)})
+
+
+def update(w=0.1, mean=0.1, steps=10, examples=10, tensors=None, **entries):
+    weights = {**GLOBAL, "w": GLOBAL["w"] + w, "bn.running_mean": GLOBAL["bn.running_mean"] + mean, **entries}
+    return Message("train", weights, tensors or {}, {"round": 1, "examples": examples, "steps": steps, "loss": 0.5})
+
+
+def with_bad(bad):
+    return {"a": update(), "b": update(0.12), "c": update(0.09), "bad": bad}
+
+
+def share(size):
+    return Message("share", tensors={"windows": torch.full((3, 1, 5), size)}, facts={"round": 1})
+
+
+@pytest.mark.parametrize(("bad", "reason"), [
+    (update(1.2), "changes the weights by 4.8 (L2 norm), but the median of the sites is 0.44"),
+    (update(mean=1.2), "changes the running statistics by 2.4 (L2 norm), but the median of the sites is 0.2"),
+])  # fmt: skip
+def test_an_update_more_than_ten_times_the_median_is_an_outlier(bad, reason):
+    """A change of all 16 weights by 1.2 has the norm 4.8; the median of the norms 0.36, 0.4, 0.48 and 4.8 is 0.44."""
+    outliers = size_outliers(with_bad(bad), TRAIN)
+    assert outliers.keys() == {"bad"} and outliers["bad"].startswith(reason)
+
+
+def test_one_weight_far_off_is_an_outlier_though_the_norm_is_not():
+    """100 x 100 changes of 0.1 have the norm 10; one change of 5 more adds little to it, but is 50 times the others."""
+    weights = {"w": torch.zeros(100, 100)}
+    expected = replace(TRAIN, weights=weights)
+    sites = {site: Message("train", {"w": torch.full((100, 100), 0.1)}, {}, {"steps": 5}) for site in "abc"}
+    bad = sites["a"].weights["w"].clone()
+    bad[3, 4] += 5
+    sites["bad"] = Message("train", {"w": bad}, {}, {"steps": 5})
+    outliers = size_outliers(sites, expected)
+    assert outliers.keys() == {"bad"}
+    assert "by 5.1 (largest element), but the median of the sites is 0.1" in outliers["bad"]
+
+
+def test_a_site_with_more_steps_may_change_the_weights_more():
+    assert size_outliers(with_bad(update(1.2, steps=20)), TRAIN) == {}
+    assert size_outliers(with_bad(update(1.2, steps=5)), TRAIN).keys() == {"bad"}
+
+
+def test_frozen_statistics_may_not_change_at_all():
+    replies = {site: update(mean=0.0) for site in "abc"} | {"bad": update(mean=1e-3)}
+    assert size_outliers(replies, TRAIN).keys() == {"bad"}
+
+
+def test_variances_near_zero_in_one_layer_are_outliers():
+    """Their sum over all layers hardly changes, but BatchNorm divides by their roots."""
+    assert variance_outliers(with_bad(update(**{"bn.running_var": torch.full((4,), 0.11)})), TRAIN) == {}
+    outliers = variance_outliers(with_bad(update(**{"bn.running_var": torch.full((4,), 0.09)})), TRAIN)
+    assert outliers.keys() == {"bad"}
+    assert outliers["bad"].startswith("holds variances in 'bn.running_var' that are 0.09 times the median of the sites")
+    few_steps = update(steps=2, **{"bn.running_var": torch.full((4,), 0.03)})
+    assert variance_outliers(with_bad(few_steps), TRAIN) == {}, "a fifth of the steps: a factor of 50 is allowed"
+
+
+def test_large_statistics_widen_the_limits_of_their_receivers_only():
+    expected = replace(TRAIN, influences={"bad": 4.0})
+    assert size_outliers(with_bad(update(1.2)), expected).keys() == {"bad"}
+    replies = {**with_bad(update()), "a": update(1.2), "b": update(mean=9.0)}
+    assert size_outliers(replies, expected) == {} and size_outliers(replies, TRAIN).keys() == {"a", "b"}
+
+
+def test_many_steps_widen_a_limit_at_most_ten_times():
+    assert size_outliers(with_bad(update(10.0, steps=1000)), TRAIN) == {}
+    assert size_outliers(with_bad(update(12.0, steps=1000)), TRAIN).keys() == {"bad"}
+
+
+@pytest.mark.parametrize("count", ["abc", [3], 0, True])
+def test_a_shared_count_that_is_no_whole_number_is_refused(count):
+    with pytest.raises(InvalidReply, match="but a whole number above 0 is expected"):
+        check_reply("a", Message("share", facts={"round": 1, "examples": count}), SHARE)
+
+
+def test_the_largest_of_several_counts_counts():
+    hidden = Message("share", tensors={"examples": torch.tensor([10**7])}, facts={"round": 1, "examples": 10})
+    others = {site: Message("share", tensors={"examples": torch.tensor([10])}) for site in "abc"}
+    assert count_outliers({**others, "bad": hidden}, replace(SHARE, largest_count=100.0)).keys() == {"bad"}
+
+
+def test_controls_are_compared_too():
+    controls = {site: update(tensors={"change/w": torch.full((4, 4), size)}) for site, size in
+                (("a", 0.1), ("b", 0.2), ("c", 0.1), ("bad", 30.0))}  # fmt: skip
+    outliers = size_outliers(controls, TRAIN)
+    assert outliers.keys() == {"bad"} and outliers["bad"].startswith("changes 'change/...' by 120 (L2 norm)")
+
+
+def test_sizes_of_two_sites_or_without_a_limit_are_not_compared():
+    replies = with_bad(update(1e5))
+    assert size_outliers({"a": replies["a"], "bad": replies["bad"]}, TRAIN) == {}
+    assert size_outliers(replies, replace(TRAIN, largest_change=None)) == {}
+
+
+@pytest.mark.parametrize(("fact", "noun"), [("examples", "training images"), ("steps", "training steps")])
+def test_a_count_above_a_hundred_times_the_other_sites_is_an_outlier(fact, noun):
+    assert count_outliers({"a": update(), "b": update(**{fact: 1000})}, TRAIN) == {}
+    outliers = count_outliers({"a": update(), "b": update(**{fact: 1001})}, TRAIN)
+    assert outliers == {"b": f"reports 1,001 {noun}, but the median of the other sites is 10 and "
+                             "federation.largest_count allows 100 times the median"}  # fmt: skip
+    assert count_outliers({"b": update(**{fact: 1001})}, TRAIN) == {}
+
+
+def test_a_shared_count_is_compared_too():
+    counts = {site: Message("share", tensors={"0/examples": torch.tensor([n])}) for site, n in (("a", 3), ("b", 301))}
+    assert count_outliers(counts, SHARE).keys() == set()
+    assert count_outliers(counts, replace(SHARE, largest_count=100.0)).keys() == {"b"}
+
+
+def test_a_statistic_ten_times_as_large_or_as_small_is_unusual():
+    replies = {"a": share(0.01), "b": share(0.012), "c": share(0.009), "large": share(0.5), "zero": share(0.0)}
+    unusual = {(site, name): ratio for site, name, ratio in unusual_statistics(replies, SHARE)}
+    assert unusual == {("large", "windows"): pytest.approx(50), ("zero", "windows"): 0}
+
+
+@pytest.mark.parametrize(("reply", "reason"), [
+    (share(-0.01), "contains the number -0.01 in 'windows', but numbers from 0 to 1 are expected"),
+    (share(1.5), "contains the number 1.5 in 'windows', but numbers from 0 to 1 are expected"),
+    (Message("share", tensors={"prototype/2": torch.full((3,), 6.0)}), "contains the number 6 in 'prototype/2'"),
+])  # fmt: skip
+def test_a_number_outside_of_its_declared_range_is_refused(reply, reason):
+    with pytest.raises(InvalidReply, match=reason):
+        check_reply("a", reply, SHARE)
+
+
+def test_a_range_may_be_that_of_all_names_with_a_beginning():
+    assert range_of("prototype/7", SHARE.ranges) == (-5.0, 5.0)
+    assert range_of("prototype", SHARE.ranges) is None
+
+
+@pytest.mark.parametrize(("bad", "reason"), [
+    (update(**{"bn.running_var": torch.full((4,), -1.0)}),
+     "contains the number -1 in 'bn.running_var', but numbers at least 0 are expected"),
+    (update(**{"bn.num_batches_tracked": torch.tensor(10**12)}), "in 'bn.num_batches_tracked', but numbers from 0 to"),
+    (update(1e7), r"contains the weight 1e\+07 in 'w'"),
+    (update(-1.0), "is 0 everywhere in 'w'"),
+])  # fmt: skip
+def test_entries_that_no_training_gives_are_refused(bad, reason):
+    with pytest.raises(InvalidReply, match=reason):
+        check_reply("a", bad, TRAIN)
+
+
+class _Poisoned:
+    """An engine that changes the replies of one site."""
+
+    def __init__(self, engine, kind, change):
+        self.engine, self.kind, self.change = engine, kind, change
+
+    def sites(self):
+        return self.engine.sites()
+
+    def exchange(self, kind, messages):
+        replies = self.engine.exchange(kind, messages)
+        if kind == self.kind and "south" in replies:
+            replies = {**replies, "south": self.change(replies["south"], messages["south"])}
+        return replies
+
+
+def two_rounds(method, kind, change):
+    toy, settings = ToyClassification(), Federation(rounds=2, on_bad_update="drop", quorum=2)
+    engine = _Poisoned(toy.engine(method, ("east", "north", "south", "west")), kind, change)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        *_, last = federate(method, engine, toy.start(method), settings, 0)
+    return last, [str(one.message) for one in warned if one.category is UserWarning]
+
+
+def times(factor):
+    return lambda reply, request: replace(reply, tensors={
+        name: (tensor * factor).to(tensor.dtype) for name, tensor in reply.tensors.items()})
+
+
+def one_huge_weight(reply, request):
+    name = next(iter(reply.weights))
+    entry = reply.weights[name].clone()
+    entry.view(-1)[0] = 1e5
+    return replace(reply, weights={**reply.weights, name: entry})
+
+
+@pytest.mark.parametrize("method", [FedAvg(), SCAFFOLD()], ids=["fedavg", "scaffold"])
+def test_after_one_huge_weight_only_its_sender_is_named(method):
+    last, warned = two_rounds(method, "train", one_huge_weight)
+    rejected = {text.partition(":")[0] for text in warned if "continues without it" in text}
+    assert rejected == {"south"} and last.state.took_part["north"] == 2
+
+
+@pytest.mark.parametrize("factor", [1e6, 1e17, -1e17])
+@pytest.mark.parametrize("method", [ELCFS(alpha=0.1, min_patients=1), StableFDG(min_patients=1, stages=(1, 2))],
+                         ids=["elcfs", "stable_fdg"])  # fmt: skip
+def test_absurd_statistics_reject_their_sender_and_no_other_site(method, factor):
+    last, warned = two_rounds(method, "share", times(factor))
+    assert {text.partition(":")[0] for text in warned if "continues without it" in text} == {"south"}
+    assert {site for site, number in last.state.took_part.items() if number == 2} == {"east", "north", "west"}
+
+
+def one_channel(reply, request):
+    """Raise the first channel of a style to nine times its root mean square."""
+    tensors = {name: tensor.clone() for name, tensor in reply.tensors.items()}
+    for tensor in tensors.values():
+        tensor[0] = 9 * float(tensor.square().mean().sqrt())
+    return replace(reply, tensors=tensors)
+
+
+@pytest.mark.parametrize("change", [times(4.0), times(9.0), one_channel], ids=["x4", "x9", "one channel"])
+def test_a_large_style_that_is_not_named_rejects_no_other_site(change):
+    last, _ = two_rounds(StableFDG(min_patients=1, stages=(1, 2)), "share", change)
+    assert {last.state.took_part[site] for site in ("east", "north", "west")} == {2}
+
+
+@pytest.mark.parametrize("method", [SCAFFOLD(), HarmoFL(min_patients=1), StableFDG(min_patients=1, stages=(1, 2))],
+                         ids=["scaffold", "harmofl", "stable_fdg"])  # fmt: skip
+def test_a_share_of_another_shape_rejects_its_sender_and_ends_no_round(method):
+    def doubled(reply, request):
+        return replace(reply, tensors={name: torch.cat([one, one]) for name, one in reply.tensors.items()})
+
+    last, warned = two_rounds(method, "share", doubled)
+    assert {text.partition(":")[0] for text in warned if "continues without it" in text} == {"south"}
+    assert last.state.round == 2
+
+
+def test_unusual_statistics_are_named_once_and_used():
+    last, warned = two_rounds(StableFDG(min_patients=1, stages=(1, 2)), "share", times(30.0))
+    named = [text for text in warned if "times as large as the median" in text]
+    assert named and all(text.startswith("south: its share of round 1 holds '") for text in named)
+    assert set(last.state.took_part.values()) == {2}, "no site is rejected for what it received from south"
+
+
+def infinite(reply):
+    return replace(reply, weights={n: e * math.inf if e.is_floating_point() else e for n, e in reply.weights.items()})
+
+
+def test_sites_that_all_diverge_are_not_blamed_one_by_one():
+    toy, settings = ToyClassification(), Federation(rounds=1, on_bad_update="drop", quorum=1)
+    engine = toy.engine(FedAvg(), ("east", "north", "south", "west"))
+    exchange = engine.exchange
+    engine.exchange = lambda kind, messages: {
+        site: infinite(reply) if kind == "train" and site != "west" else reply
+        for site, reply in exchange(kind, messages).items()}  # fmt: skip
+    sentence = (r"^round 1: the replies of 3 of 4 sites are not finite or too large \(east: .*not one site but the "
+                "global weights or the settings")  # fmt: skip
+    with pytest.raises(UserError, match=sentence):
+        list(federate(FedAvg(), engine, toy.start(FedAvg()), settings, 0))
+
+
+def test_with_two_sites_a_notice_says_once_that_sizes_are_not_compared():
+    toy, sentence = ToyClassification(), "federation.largest_change needs 3 sites in a round, and round 1 has 2"
+    with pytest.warns(UserWarning, match=sentence) as warned:
+        list(federate(FedAvg(), toy.engine(FedAvg(), ("east", "west")), toy.start(FedAvg()), Federation(rounds=2), 0))
+    assert sum("largest_change" in str(one.message) for one in warned) == 1
+
+
+def test_a_site_that_shares_another_number_of_images_than_it_trains_with_is_rejected():
+    """SCAFFOLD weights the controls by the numbers that the sites share before round 1."""
+    _, warned = two_rounds(SCAFFOLD(), "share", times(3))
+    (sentence,) = [text for text in warned if text.startswith("south: its update of round 1 reports ")]
+    assert "in an earlier round" in sentence
