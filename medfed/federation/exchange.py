@@ -127,8 +127,10 @@ class Exchange:
         accepted, rejected = validate_replies(messages, replies, expected)
         self._handle_rejections(rejected, accepted, len(messages))
         self._notify(accepted, expected)
-        shared = {site: reported_count(reply, "examples") for site, reply in accepted.items()}
-        self._n_examples |= {site: count for site, count in shared.items() if count is not None and kind == "share"}
+        if kind == "share":
+            self._influences[number] = influences(accepted, expected)
+            shared = {site: reported_count(reply, "examples") for site, reply in accepted.items()}
+            self._n_examples |= {site: count for site, count in shared.items() if count is not None}
         return Replies(kind, number, len(messages), accepted)
 
     def apply(
@@ -214,14 +216,11 @@ class Exchange:
 
     def _notify(self, accepted: Mapping[str, Message], expected: Expected) -> None:
         """Warn of unusual statistics, and of a check that too few replies do not allow; each notice is given once."""
-        unusual = unusual_statistics(accepted, expected)
-        if expected.kind == "share":
-            self._influences[expected.round] = influences(accepted, expected)
         notices = {
             f"{site} {name}": f"{site}: its {CONTENTS[expected.kind]} of round {expected.round} holds '{name}' "
             f"{ratio:.3g} times as large as the median of the sites (root mean square); it is used, because an unusual "
             "scanner is no error; check the images of that site with python -m medfed.data check"
-            for site, name, ratio in unusual
+            for site, name, ratio in unusual_statistics(accepted, expected)
         }
         if expected.kind == "train" and expected.largest_change and len(accepted) < MIN_SITES:
             notices["largest_change"] = (

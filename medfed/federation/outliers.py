@@ -71,7 +71,7 @@ def size_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
     Returns:
         Dictionary from the name of a site to the reason, a clause whose subject is the update.
     """
-    if expected.kind != "train" or expected.largest_change is None or len(replies) < MIN_SITES:
+    if expected.largest_change is None or not _are_updates_of_enough_sites(replies, expected):
         return {}
     steps = {site: reply.facts["steps"] for site, reply in replies.items()}
     median_steps = statistics.median(steps.values())
@@ -83,8 +83,7 @@ def size_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
             for site, size in sizes.items():
                 ratio = min(max(steps[site] / median_steps, 1 / MAX_STEP_RATIO), MAX_STEP_RATIO)
                 slack = max(ratio, 1 / ratio if is_control else 1)
-                received = max([1.0, *(one for other, one in expected.influences.items() if other != site)])
-                received **= 2 if what == BUFFERS else 1
+                received = _received_influence(site, expected) ** (2 if what == BUFFERS else 1)
                 limit = expected.largest_change * received * slack * median
                 if size[index] > limit and (median or what == BUFFERS):
                     reasons.setdefault(
@@ -96,7 +95,7 @@ def size_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
 
 
 def absurd_statistics(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
-    """Return the replies with a shared statistic that is at least `ABSURD_RATIO` times as large as at most sites.
+    """Return the replies with a shared statistic that is at least `ABSURD_RATIO` times as large as the median.
 
     Args:
         replies: by name of the site, replies that passed the checks on their own.
@@ -149,21 +148,15 @@ def influences(replies: RepliesBySite, expected: Expected) -> dict[str, float]:
 
 
 def variance_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
-    """Return the updates whose running variances are, in one layer, far smaller or larger than at most sites.
+    """Return the updates whose running variances are, in one layer, far from the median of the sites.
 
     A variance near 0 changes the sum over all layers little, but multiplies the activations. The geometric mean of the
     ratio of each variance to the median over the sites is compared with `expected.largest_change`, and with the ratio
     of the steps, because few steps leave a running variance near its start.
 
-    Args:
-        replies: by name of the site, the updates that passed the checks on their own. With fewer than three, none is an
-            outlier.
-        expected: the kind of the request, the global weights and the limit; no update is an outlier if it is None.
-
-    Returns:
-        Dictionary from the name of a site to the reason, a clause whose subject is the update.
+    Args and result are those of `size_outliers`.
     """
-    if expected.kind != "train" or expected.largest_change is None or len(replies) < MIN_SITES:
+    if expected.largest_change is None or not _are_updates_of_enough_sites(replies, expected):
         return {}
     reasons: dict[str, str] = {}
     median_steps = statistics.median(reply.facts["steps"] for reply in replies.values())
@@ -178,7 +171,7 @@ def variance_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, s
         for site, log in logs.items():
             steps = replies[site].facts["steps"] / median_steps
             slack = min(max(steps, 1 / steps), MAX_STEP_RATIO)
-            received = max([1.0, *(one for other, one in expected.influences.items() if other != site)]) ** 2
+            received = _received_influence(site, expected) ** 2
             ratio = math.exp(float((log - middle).mean()))
             if max(ratio, 1 / ratio) > expected.largest_change * slack * received:
                 reasons.setdefault(
@@ -252,6 +245,15 @@ def _sizes(tensors: Iterable[Tensor]) -> tuple[float, float]:
             norms.append(float(torch.linalg.vector_norm(tensor)))
             largest = max(largest, float(torch.linalg.vector_norm(tensor, math.inf)))
     return math.hypot(*norms), largest
+
+
+def _are_updates_of_enough_sites(replies: RepliesBySite, expected: Expected) -> bool:
+    return expected.kind == "train" and len(replies) >= MIN_SITES
+
+
+def _received_influence(site: str, expected: Expected) -> float:
+    """Return the largest influence of the statistics that a site can have received from the other sites; at least 1."""
+    return max([1.0, *(one for other, one in expected.influences.items() if other != site)])
 
 
 def _root_mean_square(tensor: Tensor) -> float:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from medfed.core.errors import UserError
+from medfed.federation.image_moments import MOMENTS, RANGES
 from medfed.federation.message import Message
 from medfed.federation.outliers import count_outliers, size_outliers, unusual_statistics, variance_outliers
 from medfed.federation.reply_checks import Expected, InvalidReply, check_reply, range_of
@@ -148,6 +149,14 @@ def test_a_statistic_ten_times_as_large_or_as_small_is_unusual():
 def test_a_number_outside_of_its_declared_range_is_refused(reply, reason):
     with pytest.raises(InvalidReply, match=reason):
         check_reply("a", reply, SHARE)
+
+
+@pytest.mark.parametrize("number", [-0.5, 20.0])
+def test_moments_of_images_lie_between_0_and_1(number):
+    """The intensities are in [0, 1], and so are their means and variances."""
+    reply = Message("share", tensors={MOMENTS: torch.full((2, 3), number).double()}, facts={"round": 1, "pixels": 9})
+    with pytest.raises(InvalidReply, match=f"contains the number {number:g} in 'image_moments', but numbers from 0"):
+        check_reply("a", reply, replace(SHARE, ranges=RANGES))
 
 
 def test_a_range_may_be_that_of_all_names_with_a_beginning():
