@@ -17,7 +17,7 @@ from typing import TextIO
 
 from medfed.cli.notes import show_notes_by
 from medfed.core.errors import UserError, arguments_are_flags, is_out_of_memory
-from medfed.core.import_path import append_current_folder, exclude_current_folder
+from medfed.core.import_path import import_from_current_folder
 from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, code_allowed, first_line
 
@@ -158,10 +158,12 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
             current folder: the flag `--allow-code`. Otherwise Python finds no module in the current folder, which
             somebody else may have sent.
     """
-    (append_current_folder if allow_code else exclude_current_folder)()
     keep_freed_memory()
     try:
-        with _signals_raise(), arguments_are_flags(), _notices_are_lines(), code_allowed(allow_code):
+        with (
+            import_from_current_folder(allow_code), _signals_raise(), arguments_are_flags(), _notices_are_lines(),
+            code_allowed(allow_code),
+        ):
             code = work()
             _flush()
             return code

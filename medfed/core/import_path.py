@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from medfed.core.registry import PACKAGE
 
 
-def append_current_folder() -> None:
-    """Let Python look for modules in the current folder, too, after all other folders.
+@contextmanager
+def import_from_current_folder(allowed: bool) -> Iterator[None]:
+    """Let Python look for modules in the current folder only if this is allowed; afterwards, as before.
 
-    A class that a config names may then be in a file in the current folder.
+    Args:
+        allowed: True: Python looks in the current folder, too, after all other folders, so that a class that a config
+            names may be in a file there. False: Python finds no module in the current folder, whatever PYTHONPATH says.
     """
-    if os.getcwd() not in sys.path:
+    before, here = list(sys.path), os.path.realpath(os.getcwd())
+    if not allowed:
+        sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != here]
+    elif os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
-
-
-def exclude_current_folder() -> None:
-    """Let Python find no module in the current folder, whatever PYTHONPATH says."""
-    here = os.path.realpath(os.getcwd())
-    sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != here]
+    try:
+        yield
+    finally:
+        sys.path[:] = before
 
 
 def child_import_path() -> str:

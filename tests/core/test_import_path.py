@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from medfed import __main__
-from medfed.core.import_path import append_current_folder, child_import_path, exclude_current_folder
+from medfed.core.import_path import child_import_path, import_from_current_folder
 from medfed.core.registry import PACKAGE
 
 
@@ -49,11 +49,13 @@ def test_a_hospitals_program_finds_no_module_in_the_current_folder(folder, tmp_p
     link = tmp_path_factory.mktemp("other") / "link"
     link.symlink_to(folder)
     sys.path[:0] = [{"absolute": str(folder), "link": str(link)}.get(entry, entry)]
-    before = set(sys.path[1:])
-    exclude_current_folder()
-    assert set(sys.path) == before
-    append_current_folder()
-    assert sys.path[-1] == str(folder)
+    before = list(sys.path)
+    with import_from_current_folder(False):
+        assert set(sys.path) == set(before[1:])
+    assert sys.path == before
+    with import_from_current_folder(True):
+        assert sys.path[-1] == str(folder) or entry == "absolute"
+    assert sys.path == before
 
 
 def test_a_child_process_finds_this_medfed_and_the_same_modules(folder, monkeypatch):
