@@ -30,6 +30,7 @@ FILES = (
     "models/model.ts",
 )
 REQUIRED = ("LICENSE", "configs/inference.json", "configs/metadata.json", "models/model.pt")
+WEIGHTS = ("models/model.pt", "models/model.ts")
 SCHEMA = Path(__file__).with_name("schema.json")
 CONFIGS = ("metadata", "inference")
 MAX_DEPTH = 40
@@ -75,14 +76,15 @@ def check_bundle(path: Path) -> None:
     """Check that a bundle has only the expected files and that its configs cannot run arbitrary code.
 
     A MONAI config can name any class or Python expression, which MONAI then executes. This check reads the configs and
-    executes nothing. It allows only the classes and expressions that medfed's own bundles need.
+    executes nothing. It allows only the classes and expressions that medfed's own bundles need. The files of weights
+    are compared with their own checksums.
 
     Args:
         path: the bundle's folder, or a zip file of it.
 
     Raises:
-        UserError: if a file is missing or unexpected, or if a config contains something that is not allowed. The
-            message names the file or key.
+        UserError: if a file is missing, unexpected or damaged, or if a config contains something that is not allowed.
+            The message names the file or key.
     """
     with open_bundle(path) as files:
         for name in files.names:
@@ -96,6 +98,9 @@ def check_bundle(path: Path) -> None:
         content = {name: files.json(f"configs/{name}.json") for name in CONFIGS}
         check_metadata(content["metadata"], f"{path}: configs/metadata.json")
         check_inference(content["inference"], f"{path}: configs/inference.json")
+        for name in WEIGHTS:
+            if name in files.names:
+                files.check_weights(name)
         if "models/model.ts" in files.names:
             _check_script(path, files, content)
 

@@ -6,6 +6,7 @@ import io
 import json
 import stat
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,27 +51,42 @@ class BundleFiles:
         """Read a JSON file that is stored inside a TorchScript file of the bundle.
 
         Args:
-            name: path of the TorchScript file within the bundle, for example "models/model.ts".
+            name: path of the TorchScript file within the bundle, for example "models/model.ts". `check_weights` has
+                accepted this file.
             extra: name of the JSON file inside the TorchScript file, for example "metadata.json".
 
         Returns:
             The content of the JSON file; None if the TorchScript file does not contain it exactly once.
 
         Raises:
-            UserError: if the TorchScript file is not a zip file, or if the JSON file is larger than 1 MiB or is not
-                valid JSON.
+            UserError: if the JSON file is larger than 1 MiB or is not valid JSON.
+        """
+        with self.names[name]() as file, zipfile.ZipFile(file) as script:
+            matches = [member for member in script.namelist() if member.endswith(f"/extra/{extra}")]
+            if len(matches) != 1:
+                return None
+            with script.open(matches[0]) as content:
+                return self._parse(f"{name}: {extra}", content.read(MAX_CONFIG_BYTES + 1))
+
+    def check_weights(self, name: str) -> None:
+        """Compare the content of a file of weights with the CRC-32 checksums that PyTorch stores in it.
+
+        Args:
+            name: path of the file within the bundle, for example "models/model.pt".
+
+        Raises:
+            UserError: if the content does not fit its checksums, or if the file is not in PyTorch's format (a zip).
         """
         try:
-            with self.names[name]() as file, zipfile.ZipFile(file) as script:
-                matches = [member for member in script.namelist() if member.endswith(f"/extra/{extra}")]
-                if len(matches) != 1:
-                    return None
-                with script.open(matches[0]) as content:
-                    return self._parse(f"{name}: {extra}", content.read(MAX_CONFIG_BYTES + 1))
-        except zipfile.BadZipFile as error:
+            with self.names[name]() as file, zipfile.ZipFile(file) as archive:
+                damaged = archive.testzip()
+        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError, EOFError, zlib.error) as error:
             raise UserError(
-                f"{self.path}: {name} is not a TorchScript file ({error}); export the bundle again"
+                f"{self.path}: {name} is damaged, or is not a file of PyTorch ({error}); copy the bundle again"
             ) from error
+        if damaged:
+            raise UserError(f"{self.path}: {name} is damaged: '{damaged}' in it does not fit its checksum; copy the "
+                            "bundle again")
 
     def _parse(self, name: str, data: bytes) -> Any:
         """Parse JSON; UserError if it is too large or damaged."""

@@ -219,8 +219,20 @@ def test_different_configs_inside_the_torchscript_file_are_rejected(bundle, tmp_
     changed = {"configs/inference.json": json.dumps(content).encode()}
     with pytest.raises(UserError, match="inference.json inside models/model.ts"):
         check_bundle(zipped(bundle, tmp_path / "a.zip", changed))
-    with pytest.raises(UserError, match="not a TorchScript file"):
+    with pytest.raises(UserError, match="not a file of PyTorch"):
         check_bundle(zipped(bundle, tmp_path / "b.zip", {"models/model.ts": b"PK"}))
+
+
+@pytest.mark.parametrize("name", ["models/model.pt", "models/model.ts"])
+def test_a_flipped_bit_in_the_weights_is_found(bundle, tmp_path, name):
+    content = bytearray((bundle / name).read_bytes())
+    with zipfile.ZipFile(bundle / name) as archive:
+        stored = [member for member in archive.infolist() if member.compress_type == zipfile.ZIP_STORED]
+        entry = max(stored, key=lambda member: member.file_size)
+        position = content.index(archive.read(entry)) + entry.file_size // 2
+    content[position] ^= 1
+    with pytest.raises(UserError, match=f"{name} is damaged: .* checksum; copy the bundle again"):
+        check_bundle(zipped(bundle, tmp_path / "a.zip", {name: bytes(content)}))
 
 
 def test_the_model_is_read_without_unpickling(bundle):
