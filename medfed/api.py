@@ -26,19 +26,24 @@ from medfed.config.schema import Config, changed, check_readable, load, load_tex
 from medfed.core import registry
 from medfed.core.errors import UserError, UserErrors
 from medfed.experiments.arguments import as_plain, check_arguments, flatten, varied_values
-from medfed.experiments.leave_one_out import ComparisonPlan, ComparisonTables, build_tables, plan_comparison
+from medfed.experiments.comparison_tables import ComparisonTables, build_tables
+from medfed.experiments.leave_one_out import ComparisonPlan, plan_comparison
 from medfed.experiments.method_choice import MethodChoice, MethodLike
 from medfed.experiments.run import start_or_resume
 from medfed.experiments.run_folds import Unfinished, run_folds
 from medfed.experiments.setup import build_network
 from medfed.outputs.bundle.export import export as export_bundle
 from medfed.outputs.run_folder import RunFolder, damaged_file
+from medfed.outputs.tables.comparison_row import BASELINE
 from medfed.outputs.tables.run_table import closing_table
 from medfed.tasks.factory import scoring_of, task_of_images
 from medfed.tasks.task import Task
 
 ConfigLike = Config | str | Path | Mapping[str, Any]
-NUMBERS = {"mean": float, "sd": float, "p": float, "n_seeds": int, "n_pairs": int, "n_missed": int, "n_cases": int}
+FLOATS = ("mean", "sd", "low", "high", "difference", "difference_low", "difference_high", "p", "p_holm", "detectable",
+          "first_share", "mean_difference")  # fmt: skip
+INTEGERS = ("n_seeds", "n_patients", "n_pairs", "n_missed", "n_cases", "rank", "rank_low", "rank_high")
+NUMBERS = {**dict.fromkeys(FLOATS, float), **dict.fromkeys(INTEGERS, int)}
 
 
 def find_config(path_or_name: str | Path) -> Path:
@@ -265,8 +270,9 @@ class Comparison:
     `print(comparison)` shows the tables that `medfed.evaluate` prints.
 
     Attributes:
-        folder: folder that contains the tables (`table.md`, `table.csv`, `table.json`, `table.tex`, `cost.csv`) and all
-            runs.
+        folder: folder that contains the tables (`table.md`, `table.csv`, `table.json`, `table.tex`, `cost.csv`,
+            `cost.json`, and with a row `local` or `pooled` also `joining.csv` and `joining.json`), the list of the
+            runs (`comparison.json`), and all runs.
         n_locked: number of runs that were left out because another process has locked them.
         failed: why each failed run could not be done, by the run's name, such as "elcfs, unseen UCL, seed 3". The
             tables are without these runs.
@@ -286,13 +292,29 @@ class Comparison:
         """Return the rows of the file `table.csv` as dictionaries: one per structure, metric, method and unseen site.
 
         `mean` and `sd` are the mean and the standard deviation of the score over the seeds; `sd` is None for a single
-        seed. In the row whose `unseen_site` is "average", they are those of the average over all unseen sites, and `p`
-        is the p value of a paired test of the method against FedAvg. Other values that are unknown are None, too.
+        seed. `low` and `high` are the ends of the mean's 95 % interval over patients. `difference` is the difference
+        from the baseline, with its interval, the p value of a paired test before (`p`) and after (`p_holm`) the
+        correction for the number of tests, and the `verdict`. In the row whose `unseen_site` is "average", all of these
+        are about the average over all unseen sites. Values that are unknown are None; an unknown text is "".
         """
         with open(self.folder / "table.csv", newline="", encoding="utf-8") as file:
             return [
                 {name: _number(name, text) for name, text in row.items()} for row in csv.DictReader(file)
             ]
+
+    @cached_property
+    def joining(self) -> list[dict[str, Any]]:
+        """Return the rows of the file `joining.csv` as dictionaries: what joining gives and what not pooling costs.
+
+        Each row has the mean difference, over patients, of two rows of the table (`first` minus `second`) for one
+        structure, metric and site. `meaning` is "gain from joining" or "cost of not pooling", and `images` is "own
+        test" or "unseen". The list is empty without a row `local` or `pooled`.
+        """
+        path = self.folder / "joining.csv"
+        if not self.tables.joining:
+            return []
+        with open(path, newline="", encoding="utf-8") as file:
+            return [{name: _number(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
 
     @cached_property
     def runs(self) -> list[Run]:
@@ -316,6 +338,7 @@ def leave_one_site_out(
     config: ConfigLike, methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"), *, seeds: int = 1,
     sites: Sequence[str] | None = None, vary: Mapping[str, Sequence[object]] | None = None,
     out: str | Path | None = None, resume: bool = False, jobs: int | None = None, progress: bool = False,
+    baseline: str = BASELINE,
 ) -> Comparison:
     """Train and test every method once for each unseen site and seed, and compare their scores.
 
@@ -326,7 +349,8 @@ def leave_one_site_out(
         methods: the methods to compare. Each is a name (`"fedavg"`), a name with settings (`"ccst:k=1,style=single"`),
             several methods that are applied together (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`), a
             class that inherits from `Method`, or an object of one (`FedProx(mu=0.3)`). The text `"all"` takes every
-            method that works on the task.
+            method that works on the task. `"pooled"` trains on all images in one place, `"local"` at each source site
+            alone, and `"fedavg@steps=ccst"` is FedAvg with as many optimiser steps and images as CCST.
         seeds: number of runs of each method and unseen site. The runs use the config's seed, seed + 1, ...
         sites: names of the sites to leave out in turn; None takes every site.
         vary: lists of values by dotted key, such as `{"federation.participating": [1, 2]}`. Every method is run with
@@ -337,6 +361,7 @@ def leave_one_site_out(
             one after another. None starts processes if they are expected to save time: as many as CPU cores and memory
             allow, and none on a GPU. The results do not depend on `jobs`.
         progress: whether to draw progress bars and print notes to stderr.
+        baseline: the method with which all other methods are compared, written as in `methods`.
 
     Returns:
         The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
@@ -346,14 +371,14 @@ def leave_one_site_out(
         UserError: if a method, a site or a setting is unknown, or if a method or a setting cannot be used with the
             data; nothing has been trained then.
     """
-    return _compare(config, methods, False, None, seeds, sites, vary, out, resume, jobs, progress)
+    return _compare(config, methods, False, None, seeds, sites, vary, out, resume, jobs, progress, baseline)
 
 
 def leave_two_sites_out(
     config: ConfigLike, methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"), *,
     pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[object]] | None = None, out: str | Path | None = None, resume: bool = False,
-    jobs: int | None = None, progress: bool = False,
+    jobs: int | None = None, progress: bool = False, baseline: str = BASELINE,
 ) -> Comparison:
     """Train and test every method for each pair of an unseen site and a validation site, and compare their scores.
 
@@ -366,7 +391,8 @@ def leave_two_sites_out(
         methods: the methods to compare, each a name (`"fedavg"`), a name with settings (`"ccst:k=1,style=single"`),
             several methods that are applied together (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`), a
             class that inherits from `Method`, or an object of one (`FedProx(mu=0.3)`). The text `"all"` takes every
-            method that works on the task.
+            method that works on the task. `"pooled"`, `"local"` and `"fedavg@steps=ccst"` are rows as in
+            `leave_one_site_out`.
         pairs: (name of the unseen site, name of the validation site) of each run; None pairs each site with the next
             one.
         seeds: number of runs of each method and pair. The runs use the config's seed, seed + 1, ...
@@ -379,6 +405,7 @@ def leave_two_sites_out(
             one after another. None starts processes if they are expected to save time: as many as CPU cores and memory
             allow, and none on a GPU. The results do not depend on `jobs`.
         progress: whether to draw progress bars and print notes to stderr.
+        baseline: the method with which all other methods are compared, written as in `methods`.
 
     Returns:
         The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
@@ -388,7 +415,7 @@ def leave_two_sites_out(
         UserError: if a method, a site, a pair or a setting is unknown, if a method or a setting cannot be used with the
             data, or if there are fewer than three sites; nothing has been trained then.
     """
-    return _compare(config, methods, True, pairs, seeds, sites, vary, out, resume, jobs, progress)
+    return _compare(config, methods, True, pairs, seeds, sites, vary, out, resume, jobs, progress, baseline)
 
 
 def export(run: Run | str | Path, out: str | Path | None = None, *, force: bool = False) -> Path:
@@ -417,6 +444,7 @@ def compare(
     config: Config, methods: Sequence[MethodChoice], out: str | Path | None = None, *, leave_two_out: bool = False,
     pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
     varied: Sequence[Sequence[Override]] = (), resume: bool = False, jobs: int | None = None, progress: bool = False,
+    baseline: str = BASELINE,
 ) -> Comparison:
     """Train, test and compare methods, and write the tables.
 
@@ -424,7 +452,7 @@ def compare(
 
     Args:
         config: the base config. The unseen site and the seed change in each run.
-        methods: the methods. A single one with the label "all" stands for every method that works on the task.
+        methods: the methods. One with the label "all" stands for every method that works on the task.
         out: folder for tables and runs; None uses a temporary folder, which is deleted with the returned object.
         leave_two_out: whether each run also has a validation site. Like the unseen site, the validation site does not
             train.
@@ -438,6 +466,7 @@ def compare(
             one after another. None starts processes if they are expected to save time: as many as CPU cores and memory
             allow, and none on a GPU. The results do not depend on `jobs`.
         progress: whether to draw progress bars and print notes to stderr.
+        baseline: the method with which all other methods are compared, written as in `methods`.
 
     Returns:
         The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
@@ -450,8 +479,9 @@ def compare(
     check_arguments(jobs=jobs)
     with _folder(out, resume) as (folder, keep):
         plan = plan_comparison(
-            config, folder, methods, seeds, sites, varied, leave_two_out, pairs, resume, not progress
+            config, folder, methods, seeds, sites, varied, leave_two_out, pairs, resume, not progress, baseline
         )
+        plan.write()
         unfinished = run_folds(plan.folds, jobs, quiet=not progress)
         if unfinished.failed and not any(fold.folder.is_finished() for fold in plan.folds):
             raise UserErrors(f"{name}: {why}" for name, why in unfinished.failed.items())
@@ -464,6 +494,7 @@ def _compare(
     config: ConfigLike, methods: Sequence[MethodLike] | MethodLike, leave_two_out: bool,
     pairs: Sequence[tuple[str, str]] | None, seeds: int, sites: Sequence[str] | None,
     vary: Mapping[str, Sequence[object]] | None, out: str | Path | None, resume: bool, jobs: int | None, progress: bool,
+    baseline: str,
 ) -> Comparison:
     """Check the arguments of a comparison from Python, convert them, and compare the methods."""
     base = load_config(config)
@@ -474,7 +505,7 @@ def _compare(
     comparison = compare(
         base, [MethodChoice.of(method, base) for method in chosen], out, leave_two_out=leave_two_out,
         pairs=values["pairs"], seeds=values["seeds"], sites=values["sites"], varied=varied_values(values["vary"]),
-        resume=resume, jobs=jobs, progress=progress,
+        resume=resume, jobs=jobs, progress=progress, baseline=baseline,
     )
     for name, why in comparison.failed.items():
         warnings.warn(f"{name}: this run failed and is not in the tables: {why}", UserWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""Measure, on a site's own images and before it joins, what the statistics that it would share reveal."""
+"""Measure, on a site's own images and before it joins, what the statistics and weights that it would send reveal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from medfed import api
-from medfed.auditing.audit import N_GALLERY, N_IMAGES, audit
+from medfed.auditing.audit import N_GALLERY, N_IMAGES, N_WEIGHTS_STEPS, audit, own_images_only
 from medfed.auditing.page import build_page
 from medfed.auditing.report_text import to_text
 from medfed.cli.program import add_code_flag, add_config_argument, overrides, run_program
@@ -19,7 +19,7 @@ from medfed.experiments.setup import build_experiment
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed audit`, which measures how much a site's shared statistics reveal about its images.
+    """Run the program `medfed audit`, which measures how much a site's messages reveal about its images.
 
     Args:
         argv: the command-line arguments; None reads `sys.argv`.
@@ -34,6 +34,12 @@ def main(argv: list[str] | None = None) -> int:
                         help=f"number of images to reconstruct (default {N_IMAGES}; about ten seconds each)")
     parser.add_argument("--gallery", type=int, default=N_GALLERY, metavar="N",
                         help=f"number of images among which a changed copy is searched (default {N_GALLERY})")
+    parser.add_argument("--weights-steps", type=int, default=N_WEIGHTS_STEPS, metavar="N",
+                        help=f"steps of the attack on updates (default {N_WEIGHTS_STEPS}: minutes; 0 leaves it out)")
+    parser.add_argument("--model", type=Path, metavar="RUN_OR_WEIGHTS",
+                        help="folder of a run, or weights (.safetensors): also measure who took part in its training")
+    parser.add_argument("--own-images", action="store_true",
+                        help="read the images of this site only; the other sites need not be in the folder")
     parser.add_argument("--out", type=Path, metavar="FOLDER",
                         help="folder for audit.json and audit.html (default: runs/audit_CONFIG)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
@@ -47,14 +53,17 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _audit(args: argparse.Namespace) -> int:
-    for flag, number, minimum in (("--images", args.images, 1), ("--gallery", args.gallery, 2)):
+    for flag, number, minimum in (("--images", args.images, 1), ("--gallery", args.gallery, 2),
+                                  ("--weights-steps", args.weights_steps, 0)):  # fmt: skip
         if number < minimum:
             raise UserError(f"{flag}: expected at least {minimum}, got {number}")
     config = load(api.find_config(args.config), overrides(args))
+    config = own_images_only(config, args.site) if args.own_images else config
     out = args.out or Path("runs") / f"audit_{args.config.stem}"
     out.mkdir(parents=True, exist_ok=True)
     experiment = build_experiment(config, None, args.quiet)
-    result, figures = audit(config, experiment, args.site, args.images, args.gallery, args.quiet)
+    result, figures = audit(config, experiment, args.site, args.images, args.gallery, args.quiet, args.weights_steps,
+                            args.model)  # fmt: skip
     axes = None if experiment.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
     write_atomically(out / "audit.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
     write_atomically(out / "audit.html", build_page(result, figures, axes))

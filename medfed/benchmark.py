@@ -1,4 +1,7 @@
-"""Measure time and memory of medfed's computations, and compare them with other libraries or with a lower limit."""
+"""Measure time and memory of medfed's computations, and simulate how reliable its statistics are.
+
+Times are compared with other libraries or with a lower limit.
+"""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from medfed.config.overrides import Override
 from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.experiments.method_choice import MethodChoice
+from medfed.outputs.tables.comparison_row import BASELINE
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,13 +35,17 @@ def main(argv: list[str] | None = None) -> int:
                         help="with --leave-two-sites-out: run these pairs instead of all neighbours")
     parser.add_argument("--methods", nargs="+", default=["fedavg", "elcfs"], metavar="NAME",
                         help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several stacked: "
-                             "ccst+elcfs. all: every method that works on this task, with its default settings")
+                             "ccst+elcfs. all: every method that works on this task, with its default settings. "
+                             "pooled: all images in one place; local: each site alone; fedavg@steps=METHOD: FedAvg "
+                             "with as many steps and images as METHOD")
     parser.add_argument("--vary", action="append", default=[], metavar="KEY=V1,V2,...",
                         help="run every method with each of these values, one row for each; repeat the flag to run "
                              "each combination: --vary federation.participating=1,2,3")
     parser.add_argument("--seeds", type=int, default=1, metavar="N",
                         help="number of runs of each method and unseen site: seed, seed + 1, ...")
     parser.add_argument("--sites", nargs="+", metavar="SITE", help="leave out these sites only")
+    parser.add_argument("--baseline", default=BASELINE, metavar="NAME",
+                        help=f"one of the methods, with which all others are compared; default: {BASELINE}")
     add_jobs_flag(parser, "runs")
     add_common_flags(parser)
     args = parser.parse_args(argv)
@@ -59,7 +64,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         leave_two_out=args.leave_two_sites_out, seeds=args.seeds, sites=args.sites, resume=args.resume,
         pairs=[pair.partition("/")[::2] for pair in args.pairs] if args.pairs else None,
         varied=[Override.parse_each(text, "--vary") for text in args.vary], jobs=args.jobs,
-        progress=not args.quiet,
+        progress=not args.quiet, baseline=args.baseline,
     )
     print(comparison.tables.to_text(bold=sys.stdout.isatty()))
     if comparison.n_locked:
@@ -70,8 +75,9 @@ def _evaluate(args: argparse.Namespace) -> int:
     for name, reason in comparison.incompatible.items():
         print(f"\nnot compared: {name}: {reason}")
     more = "; of the validation sites: validation.csv, validation.json" if args.leave_two_sites_out else ""
-    print(f"\nThe table is in {comparison.folder}: table.md, table.csv, table.json, table.tex{more}; costs: cost.csv. "
-          "Each run has its own folder in it.")
+    more += "; joining and pooling: joining.csv, joining.json" if comparison.tables.joining else ""
+    print(f"\nThe table is in {comparison.folder}: table.md, table.csv, table.json, table.tex{more}; costs: cost.csv, "
+          "cost.json. Each run has its own folder in it.")
     return 1 if comparison.n_locked or comparison.failed else 0
 
 

@@ -14,9 +14,10 @@ from medfed.core.errors import UserError
 from medfed.datasets.base import Dataset
 from medfed.datasets.check_report import to_text
 from medfed.datasets.checking import check_dataset
-from medfed.deployment.dry_run import check_agreement, format_report, outgoing_rows
-from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site
-from medfed.deployment.join import join_federation, read_site_file
+from medfed.deployment.agreement_check import check_agreement
+from medfed.deployment.dry_run import format_report, outgoing_rows
+from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site, describe_participation
+from medfed.deployment.join import check_output_folder, join_federation, read_site_file
 from medfed.experiments.setup import progress_bar
 
 
@@ -43,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _work(args: argparse.Namespace) -> int:
     site_file, config = read_site_file(args.file)
+    check_output_folder(Path(site_file.folder), config.source)
     set_deterministic(config.training.threads)
     _check_data(config.data.ensure_available(None), args.quiet)
     with warnings.catch_warnings():
@@ -50,7 +52,7 @@ def _work(args: argparse.Namespace) -> int:
         warnings.simplefilter("ignore", UserWarning)
         site = build_local_site(config, site_file.site)
     rows = outgoing_rows(site)
-    print(format_report(rows, site, config.method_name, config.federation.rounds))
+    print(format_report(rows, site, config.method_name, config.federation.rounds, site_file.agrees))
     check_agreement(rows, site, site_file.agrees, config.source)
     if args.dry_run:
         return 0
@@ -60,7 +62,7 @@ def _work(args: argparse.Namespace) -> int:
     join_federation(site_file, to_yaml(config), config.source, args.quiet)
     folder = Path(site_file.folder)
     print(f"The federation is over. The model is {folder / MODEL}; everything that was sent and received is listed in "
-          f"{folder / LEDGER}.")
+          f"{folder / LEDGER}.\n{describe_participation(folder, site_file.agrees, config.privacy)}")
     return 0
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from medfed.methods.fedavg import FedAvg
     from medfed.testing.toy import ToyFederation, ToySegmentation
 
+pytest_plugins = ["hardening_table"]
+
 logging.getLogger().addHandler(logging.NullHandler())  # warnings of libraries are not printed among a program's errors
 warnings.filterwarnings("ignore", message=".*always_return_as_numpy.*", category=FutureWarning)
 
@@ -38,6 +40,12 @@ warnings.filterwarnings("ignore", message=".*always_return_as_numpy.*", category
 def _draw_no_figures() -> None:
     """Before any run of a fixture: `run_figures` replaces the function that draws the figures of a run."""
     import run_figures  # noqa: F401
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_secrets(tmp_path_factory) -> None:
+    """The secret of the hospitals of the tests is not in the folder of the user who runs the tests."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 @pytest.fixture(autouse=True)

@@ -17,6 +17,8 @@ action = lambda: open(site + ".does").read() if os.path.exists(site + ".does") e
 if action() == "no start":
     connection.send_bytes(b"e" + b"sites: no images here")
     time.sleep(60)  # the parent must not wait for this process to end
+if action() == "not ready":
+    time.sleep(60)
 connection.send_bytes(b"r0.5")
 while True:
     header = json.loads(connection.recv_bytes())
@@ -29,6 +31,14 @@ while True:
         os.kill(os.getpid(), signal.SIGTERM)
     if action() == "sleep":
         time.sleep(60)
+    if action() == "suspend":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if action() == "half":
+        os.write(connection.fileno(), (1000).to_bytes(4, "big") + b"a")  # the rest never comes
+        time.sleep(60)
+    while action() == "steps":  # shows progress, and never ends
+        connection.send_bytes(b"s" + json.dumps([site, 1, 2]).encode())
+        time.sleep(0.01)
     if action() == "no":
         connection.send_bytes(b"e" + b"training diverged")
         continue

@@ -78,5 +78,10 @@ class ForkedWorker:
 
 
 def fork_workers(monkeypatch) -> None:
-    """Fork all worker processes from this process, until the test ends."""
-    monkeypatch.setattr("medfed.engines.worker_process.subprocess.Popen", ForkedWorker)
+    """Fork all worker processes from this process, until the test ends; other programs are started as usual."""
+    start = subprocess.Popen
+
+    def fork_or_start(command, **others):
+        return ForkedWorker(command, **others) if others.get("pass_fds") else start(command, **others)
+
+    monkeypatch.setattr("medfed.engines.worker_process.subprocess.Popen", fork_or_start)

@@ -81,8 +81,8 @@ def ledger_rows(sites: list[str], rounds: int, extra: str = "windows") -> list[d
 
 def done(number: int, value: float = 0.0) -> Round:
     """A finished round without training; each round adds a row to the ledger and a column to the history."""
-    ledger = [{"round": number, "site": "a", "direction": "up", "kind": "train", "name": "w", "shape": "2",
-               "dtype": "float32", "bytes": 8}]
+    ledger = [{"round": number, "site": "a", "direction": "up", "kind": "train", "content": "weight", "name": "w",
+               "shape": "2", "dtype": "float32", "bytes": 8}]
     history = {"round": number, "train_loss": 0.1 + value, "validation_score": None, f"train_loss/{number}": 1.0}
     return Round(State(number, {"w": torch.full((2,), value)}), history, ledger)
 
@@ -108,7 +108,7 @@ def made_run(
         (path / FIGURES / f"{name}.png").write_bytes(png())
     save_file({name: entry.numpy() for name, entry in WEIGHTS.items()}, path / "model.safetensors")
     folder.write_json("summary.json", {
-        **scoring.summarise(rows, seed), "data": data, "dataset": "Discs", "method": method, "unseen_site": unseen,
+        **scoring.summarise(rows), "data": data, "dataset": "Discs", "method": method, "unseen_site": unseen,
         "source_sites": sites, "patients": {site: {"train": 5} for site in sites}, "selection": "last",
         "selected_round": rounds, "rounds": rounds, "seed": seed, "versions": {"torch": "2"}, "notices": ["a notice"],
         "config_sha256": hashlib.sha256(config.encode()).hexdigest(),

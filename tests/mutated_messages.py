@@ -7,6 +7,7 @@ import random
 
 import torch
 
+from medfed.federation.encoding import InvalidMessage
 from medfed.federation.message import Message, State, failed_reply
 
 ODD = [
@@ -50,11 +51,11 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
         return data[:place] + inserted + data[place + rng.randrange(9) :]
     header, body = split(data)
     if kind == 3:
-        _replace_one(header, rng)
+        replace_one(header, rng)
         return joined(header, body)
     inner = json.loads(header["__metadata__"]["medfed"])
     if kind == 4:
-        _replace_one(inner, rng)
+        replace_one(inner, rng)
         return joined(header, body, inner)
     opening, depth = rng.choice(["[", '{"a":']), rng.choice([9, 130, 5000, 100_000])
     nested = opening * depth + "0" + "]}"["{" in opening] * depth
@@ -69,7 +70,7 @@ def _with_other_bytes(data: bytes, rng: random.Random, end: int) -> bytes:
     return bytes(changed)
 
 
-def _replace_one(tree: dict | list, rng: random.Random) -> None:
+def replace_one(tree: dict | list, rng: random.Random) -> None:
     """Replace, delete or rename one value somewhere in JSON values."""
     while True:
         keys = list(tree) if isinstance(tree, dict) else range(len(tree))
@@ -87,3 +88,14 @@ def _replace_one(tree: dict | list, rng: random.Random) -> None:
         else:
             tree[key] = rng.choice(ODD)
         return
+
+
+def refused_or_stable(kind: type[Message] | type[State], data: bytes) -> bool:
+    """Whether bytes are accepted; what is accepted can be encoded, to bytes that are accepted and mean the same."""
+    try:
+        value = kind.from_bytes(data)
+    except InvalidMessage:
+        return False
+    encoded = value.to_bytes()
+    assert kind.from_bytes(encoded).to_bytes() == encoded
+    return True

@@ -1,15 +1,19 @@
-"""Run the privacy audit of one site: several attacks on the statistics that the site would share."""
+"""Run the privacy audit of one site: attacks on the statistics and the weights that the site would send."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
-from medfed.auditing import linkage, membership, reconstruction, site_identification
-from medfed.auditing.report_text import METHOD_NOTES, NOT_TRIED
+from medfed.auditing import inversion_cases, linkage, membership, model_membership, reconstruction, site_identification
+from medfed.auditing.inversion_cases import Case
+from medfed.auditing.report_text import METHOD_NOTES
 from medfed.auditing.sharing import SharedStatistics
+from medfed.auditing.weights_text import NOT_TRIED, WEIGHTS_NOTES
 from medfed.cli.progress import ProgressBar
-from medfed.config.schema import Config
+from medfed.config.schema import Config, changed
 from medfed.core.errors import UserError
 from medfed.core.registry import suggestion
 from medfed.datasets.base import Dataset
@@ -18,10 +22,13 @@ from medfed.experiments.loading import SiteImages
 from medfed.experiments.setup import Experiment
 from medfed.federation.image_moments import has_constants, moments_request, pool
 from medfed.federation.local_round import Samples
+from medfed.federation.method import Tensors
 from medfed.outputs.environment import versions
 from medfed.tasks.task import Task
 
 N_IMAGES, N_GALLERY = 3, 60  # default number of images to reconstruct, and size of the re-identification gallery
+N_WEIGHTS_STEPS = 100  # default number of steps of the attack on an update
+Figures = tuple[list[reconstruction.Reconstruction], list[Case]]
 
 
 def audit(
@@ -31,58 +38,62 @@ def audit(
     n_images: int = N_IMAGES,
     n_gallery: int = N_GALLERY,
     quiet: bool = True,
-) -> tuple[dict, list[reconstruction.Reconstruction]]:
-    """Attack the statistics that a site would share, and measure how much they reveal about the site's images.
+    n_weights_steps: int = N_WEIGHTS_STEPS,
+    model: Path | None = None,
+) -> tuple[dict, Figures]:
+    """Attack what a site would send, and measure how much it reveals about the site's images and patients.
 
     Shared statistics are the tensors that a site sends before the first round: those of the federated method, such as
-    styles or amplitudes of frequencies, and with `data.standardise: dataset` the moments of its images. The network's
-    weights are not attacked.
+    styles or amplitudes of frequencies, and with `data.standardise: dataset` the moments of its images. The attacks on
+    shared statistics are left out if the site sends none. An update is the network's weights after local training,
+    which the site sends in every round, whatever the method.
 
     Args:
         config: the config of the federation.
         experiment: what `build_experiment` makes of the config: task, initial network, and the prepared images of all
             sites that train.
         name: name of the audited site; None for the first site in alphabetical order.
-        n_images: number of images that the reconstruction attack tries to recover, at least 1.
+        n_images: number of images that the attack on shared statistics tries to reconstruct, at least 1.
         n_gallery: largest number of images among which the re-identification attack searches, at least 2.
         quiet: True hides the progress bar.
+        n_weights_steps: number of steps of the attack on each update; 0 leaves updates out.
+        model: folder of a run or file with trained weights, for membership inference; None leaves it out.
 
     Returns:
-        The results as plain JSON values (the content of the file `audit.json`), and the images that the reconstruction
-        attack recovered, each with its original and its scores.
+        The results as plain JSON values (the content of the file `audit.json`), and two lists for figures: the images
+        that were reconstructed from shared statistics, and those from updates.
 
     Raises:
-        UserError: if no site that trains has this name, or if the site would not share statistics.
+        UserError: if no site that trains has this name, or if the trained weights cannot be used.
     """
     ordered = sorted(experiment.sites, key=lambda site: site.name)
     names = [site.name for site in ordered]
     if name is not None and name not in names:
         raise UserError(f"--site {name}: this site does not take part in training. {suggestion(name, names)}")
     ordered.sort(key=lambda site: site.name != (name or names[0]))
+    trained = model_membership.read_weights(model, experiment.network, config) if model else None
     weights = experiment.start.weights
     if has_constants(weights):
         weights = {**weights, **pool({site.name: site.reply(moments_request()) for site in experiment.sites})}
     sites = [SharedStatistics.from_site(site, weights) for site in ordered]
-    own, others = sites[0], sites[1:]
-    if not len(own.vectors(own.sent)):
-        raise UserError(
-            f"{config.source}: method.name: at {own.site.name} '{config.method_name}' shares no statistics of images, "
-            "so there is nothing to audit (the audit does not measure weights); choose another method, such as elcfs"
-        )
-    dataset = experiment.dataset
+    own, dataset = sites[0], experiment.dataset
+    shares = bool(len(own.vectors(own.sent)))
     held_out = _held_out(dataset, experiment.task, (experiment.clients or experiment.splits)[own.site.name])
-    steps = (
-        n_images
-        + n_gallery
-        + membership.n_tested_patients(own, held_out)
-        + site_identification.N_REPEATS
-        + site_identification.MAX_LEFT_OUT
-    )
+    steps = _n_steps_of_statistics(own, held_out, n_images, n_gallery) if shares else 0
+    steps += inversion_cases.total_ticks(n_weights_steps) if n_weights_steps else 0
+    steps += model_membership.n_model_ticks() if trained and model_membership.can_measure(own.site, held_out) else 0
     with warnings.catch_warnings(), ProgressBar(
         total=steps, desc="auditing", unit="step", disable=quiet, leave=False
     ) as bar:
         warnings.simplefilter("ignore")  # about few or blank images; warnings about the site itself were shown above
-        measured, images = _measure(own, others, held_out, n_images, n_gallery, _mirror_axis(dataset), bar.update)
+        measured, images = dict(_NOT_SHARED), list[reconstruction.Reconstruction]()
+        cases = list[Case]()
+        if shares:
+            axis = _mirror_axis(dataset)
+            measured, images = _measure_statistics(sites, held_out, n_images, n_gallery, axis, bar.update)
+        if n_weights_steps:
+            cases = inversion_cases.attack_updates(own.site, weights, n_weights_steps, bar.update)
+        of_model = model_membership.membership_in_model(own.site, held_out, weights, trained, bar.update)
     return {
         "site": own.site.name,
         "method": config.method_name,
@@ -91,29 +102,73 @@ def audit(
         "seed": config.seed,
         "n_images": len(own.site.training),
         "n_patients": own.site.training.n_patients,
-        "sent": {"bytes": own.n_bytes, "entries": own.entries(), "row_for_each_image": bool(own.per_image_entries)},
+        "sent": {"bytes": own.n_bytes if shares else 0, "entries": own.entries() if shares else [],
+                 "row_for_each_image": bool(own.per_image_entries)},
         **measured,
-        "how": list(METHOD_NOTES),
+        **_of_weights(weights, cases, trained, of_model),
+        "how": [*(METHOD_NOTES if shares else ()), *WEIGHTS_NOTES],
         "not_tried": list(NOT_TRIED),
         "versions": versions(),
-    }, images
+    }, (images, cases)  # fmt: skip
 
 
-def _measure(
-    own: SharedStatistics,
-    others: list[SharedStatistics],
+_NOT_SHARED: dict[str, Any] = {"reconstruction": [], "reidentification": None, "site_identification": None,
+                               "one_left_out": None, "membership": None}  # fmt: skip
+
+
+def own_images_only(config: Config, name: str | None) -> Config:
+    """Return the config of an audit that reads the images of one site only, such as those of the hospital that runs it.
+
+    The site then trains alone: no site is unseen or only validates, and the site is not divided among clients.
+
+    Args:
+        config: the config of the federation.
+        name: the name of the site; None for the only site in the folder of the images.
+
+    Raises:
+        UserError: if no name is given and the folder has several sites.
+    """
+    names = config.data.ensure_available(None).site_names()
+    if name is None and len(names) > 1:
+        raise UserError(f"--own-images: {config.data.root} has the sites {', '.join(names)}; choose one with --site")
+    alone = {"unseen_site": "", "unseen_ratio": 1.0, "validation_site": "", "participating": None, "clients": 0,
+             "partition": "domains", "selection": "last", "clients_per_round": 0, "quorum": 0}  # fmt: skip
+    return changed(config, {"data.sites": [name or names[0]], "evaluation.unseen_every": 0,
+                            **{f"federation.{key}": value for key, value in alone.items()}})  # fmt: skip
+
+
+def _of_weights(
+    weights: Tensors, cases: list[Case], trained: Tensors | None, of_model: dict[str, Any] | None
+) -> dict[str, Any]:
+    """Return the results of the attacks on weights as plain JSON values."""
+    update = [{"case": case.name, **case.facts, "scores": case.scores, "control_scores": case.control_scores,
+               "verdict": inversion_cases.verdict(case, cases)} for case in cases]  # fmt: skip
+    n_bytes = sum(entry.numel() * entry.element_size() for entry in weights.values())
+    model = None if of_model is None else {**of_model, "verdict": model_membership.verdict(of_model)}
+    return {"update_bytes": n_bytes, "update": update, "model_given": trained is not None, "model_membership": model}
+
+
+def _n_steps_of_statistics(own: SharedStatistics, held_out: Samples | None, n_images: int, n_gallery: int) -> int:
+    """Return how often `_measure_statistics` advances the progress bar, at most."""
+    return (n_images + n_gallery + membership.n_tested_patients(own, held_out) + site_identification.N_REPEATS
+            + site_identification.MAX_LEFT_OUT)  # fmt: skip
+
+
+def _measure_statistics(
+    sites: list[SharedStatistics],
     held_out: Samples | None,
     n_images: int,
     n_gallery: int,
     mirror_axis: int,
     tick: Callable[[], object],
-) -> tuple[dict, list[reconstruction.Reconstruction]]:
-    """Run all attacks; return their results by name, and the reconstructed images."""
+) -> tuple[dict[str, Any], list[reconstruction.Reconstruction]]:
+    """Run all attacks on shared statistics; return their results by name, and the reconstructed images."""
+    own, others = sites[0], sites[1:]
     images = reconstruction.reconstruct(own, n_images, tick=tick)
     return {
         "reconstruction": [image.scores for image in images],
         "reidentification": linkage.reidentify(own, n_gallery, mirror_axis, tick),
-        "site_identification": site_identification.identify_sites([own, *others], tick),
+        "site_identification": site_identification.identify_sites(sites, tick),
         "one_left_out": site_identification.leave_one_out(own, others, tick),
         "membership": membership.membership_inference(own, held_out, tick),
     }, images

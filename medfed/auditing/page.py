@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,15 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from medfed.auditing.audit import Figures
+from medfed.auditing.inversion_cases import Case
 from medfed.auditing.reconstruction import Reconstruction
-from medfed.auditing.report_text import CAUTION, KIND_LABELS, METHOD_NOTES, NOT_TRIED, describe_sent, table_rows
+from medfed.auditing.report_text import CAUTION, KIND_LABELS, describe_sent, table_rows
+from medfed.auditing.weights_text import case_label, describe_update, mean_scores
 from medfed.outputs.figures.figure import as_array, to_display_orientation
 from medfed.outputs.report.elements import EmbeddedImage, Section, Table, rows_of_cells
 from medfed.outputs.report.html import STYLE, render_page
-from medfed.outputs.tables.comparison import PHANTOM
+from medfed.outputs.tables.run_notes import PHANTOM
 
 AUDIT_STYLE = Path(__file__).with_name("audit.css")
 TEMPLATES = Path(__file__).with_name("templates")
@@ -27,7 +30,7 @@ REAL = "REAL data: the images below show patients. Protect this page as you prot
 
 @dataclass(frozen=True)
 class Leaving:
-    """Content of the page's section about what the site would send before training.
+    """Content of the page's section about what the site would send.
 
     Attributes:
         facts: (name, value) pairs, such as the site, the method and the number of images.
@@ -40,7 +43,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Measures:
-    """Content of the page's section about what the shared statistics reveal.
+    """Content of the page's section about what the shared statistics and the weights reveal.
 
     Attributes:
         table: one row for each measure: its name, its value, and a value to compare with.
@@ -58,7 +61,7 @@ class Attempt:
     Attributes:
         caption: which image is shown.
         data_label: which data the image belongs to: synthetic phantom data or real data.
-        images: (image, text below it) pairs: first the original, then each reconstruction.
+        images: (image, text below it) pairs: first the original, then each reconstruction and control.
     """
 
     caption: str
@@ -66,32 +69,36 @@ class Attempt:
     images: list[tuple[EmbeddedImage, str]]
 
 
-def build_page(result: Mapping[str, Any], reconstructions: Sequence[Reconstruction], axes: str | None) -> str:
+def build_page(result: Mapping[str, Any], figures: Figures, axes: str | None) -> str:
     """Return the report of a privacy audit as the text of one HTML page. Equal arguments give an equal text.
 
-    The page shows what the site would send, what these statistics reveal, and the images that the audit reconstructed
-    from the statistics.
+    The page shows what the site would send, what this reveals, and the images that the audit reconstructed.
 
     Args:
         result: the results of the audit, which are the content of the file `audit.json`.
-        reconstructions: for each attacked image, the original and its reconstructions, from `reconstruct`.
+        figures: the images that were reconstructed from shared statistics and from updates, as `audit` returns them.
         axes: two letters for the directions in the patient in which the first and the second image axis increase, such
             as "RA" for right and anterior; None for images that are not from a scanner.
     """
     is_phantom = result["data"] == "phantom"
     label = PHANTOM if is_phantom else "Real data"
+    reconstructions, cases = figures
     n, of_attacker = len(reconstructions), "reconstructions from what an attacker would have"
     attempts = [
         _attempt(image, f"Image {place} of {n}, and {of_attacker}", label, axes)
         for place, image in enumerate(reconstructions, start=1)
     ]
+    of_updates = [_of_update(case, facts, label, axes) for case, facts in zip(cases, result["update"], strict=True)]
     sections = [
         Section("sent", "What would leave the site", "sent.html.jinja", _leaving(result, label)),
         Section("measures", "What it reveals", "measures.html.jinja", _measures(result, label)),
-        Section("attempts", "Images reconstructed from it", "attempts.html.jinja", attempts),
-        Section("methods", "How the numbers were computed", "sentences.html.jinja", METHOD_NOTES),
-        Section("not-tried", "What was not tried", "sentences.html.jinja", NOT_TRIED),
-    ]
+        *([Section("attempts", "Images reconstructed from statistics", "attempts.html.jinja", attempts)]
+          if result["sent"]["entries"] else []),
+        *([Section("updates", "Images reconstructed from updates", "attempts.html.jinja", of_updates)]
+          if of_updates else []),
+        Section("methods", "How the numbers were computed", "sentences.html.jinja", result["how"]),
+        Section("not-tried", "What was not tried", "sentences.html.jinja", result["not_tried"]),
+    ]  # fmt: skip
     style = STYLE.read_text(encoding="utf-8") + AUDIT_STYLE.read_text(encoding="utf-8")
     return render_page(
         "frame.html.jinja", style, folders=[TEMPLATES], kind="medfed audit", sections=sections,
@@ -106,7 +113,7 @@ def _leaving(result: Mapping[str, Any], label: str) -> Leaving:
         ("Images and patients in training", f"{result['n_images']} images of {result['n_patients']} patients"),
         ("Method", result["method"]),
         ("Before training", describe_sent(result).removeprefix("before training ")),
-        ("In every round", "the weights of the network, which are not measured here"),
+        ("In every round", describe_update(result).removeprefix("in every round ")),
         ("Seed", result["seed"]),
         ("Versions", ", ".join(f"{name} {number}" for name, number in result["versions"].items())),
     ]
@@ -119,7 +126,8 @@ def _leaving(result: Mapping[str, Any], label: str) -> Leaving:
 
 def _measures(result: Mapping[str, Any], label: str) -> Measures:
     head = ("Measure", "Number", "Compare with")
-    table = Table("What the statistics reveal", label, head, rows_of_cells(table_rows(result)), text_columns=(0, 2))
+    rows = rows_of_cells(table_rows(result))
+    table = Table("What the statistics and the weights reveal", label, head, rows, text_columns=(0, 2))
     return Measures(table, CAUTION)
 
 
@@ -132,6 +140,21 @@ def _attempt(image: Reconstruction, caption: str, label: str, axes: str | None) 
             text += f"whole image {scores['correlation']:.3f}"
             images.append((_embed(image.images[kind], kind_label, label, axes), text))
     return Attempt(caption, label, images)
+
+
+def _of_update(case: Case, facts: Mapping[str, Any], label: str, axes: str | None) -> Attempt:
+    """Return the originals of a case, each followed by its reconstruction and its negative control."""
+    shown = []
+    for k, original in enumerate(case.originals):
+        shown += [
+            (_embed(original, "original", label, axes), "Original"),
+            (_embed(case.estimates[k], "from the update", label, axes),
+             f"From the update: {mean_scores(case.scores[k : k + 1])}"),
+            (_embed(case.controls[k], "negative control", label, axes),
+             f"Negative control, an update without this image: {mean_scores(case.control_scores[k : k + 1])}"),
+        ]  # fmt: skip
+    description = case_label(facts)
+    return Attempt(f"{description[0].upper()}{description[1:]}: {facts['verdict']}", label, shown)
 
 
 def _embed(image: Tensor, caption: str, label: str, axes: str | None) -> EmbeddedImage:

@@ -13,6 +13,7 @@ All reconstructions are scored against the original image on the same grid of at
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -202,8 +203,8 @@ def _fit_by_gradient(shared: SharedStatistics, batch: Batch, target: Tensors, in
 
 
 def _without_gradients(shared: SharedStatistics) -> SharedStatistics:
-    """Return the site with a network whose weights need no gradients, because the audit trains nothing."""
-    return replace(shared, site=replace(shared.site, network=shared.site.network.requires_grad_(False)))
+    """Return the site with a copy of the network whose weights need no gradients, because no weight is trained here."""
+    return replace(shared, site=replace(shared.site, network=deepcopy(shared.site.network).requires_grad_(False)))
 
 
 def _to_scoring_grid(image: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The results of an audit as text, the description of its methods, and the list of attacks that were not tried."""
+"""The results of an audit as text, and the description of the attacks on shared statistics."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 from medfed.auditing.membership import N_BOOTSTRAP
 from medfed.auditing.perturbations import GAIN, NOISE, QUALITY, SHIFT
 from medfed.auditing.reconstruction import FIT_STEPS, MAX_SIDE
+from medfed.auditing.weights_text import describe_update, model_rows, update_rows
 
 CAUTION = ("A number close to its control or to chance means that this attack failed on these images. It does not mean "
-           "that no attack can succeed.")  # fmt: skip
+           "that no attack can succeed. Weights and statistics contain information about patients; clipping and noise "
+           "(privacy) only reduce it.")  # fmt: skip
 KIND_LABELS = {
     "full": "from the complete spectrum of the padded image",
     "window": "from the shared amplitudes: phase retrieval",
@@ -48,16 +50,6 @@ METHOD_NOTES = (
     f"were held out. The 95 % interval comes from {N_BOOTSTRAP} bootstrap samples of patients; with few patients it is "
     "too narrow.",
 )
-NOT_TRIED = (
-    "attacks on the weights and gradients that are sent in every round, and on anything that is sent with them",
-    "learned attacks: a network that is trained to reconstruct images from statistics, or a learned prior of images",
-    "reconstruction of several images at once from one statistic of a whole site",
-    "statistics of a whole site, if other statistics have one row for each image: the attacks use these rows only",
-    "stronger membership tests that use knowledge of the population or several rounds",
-    "statistics of later rounds, if the method sends them again, and combinations of rounds",
-    "removing the noise that a method adds to a statistic by requesting the statistic several times",
-)
-
 
 def table_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Format the results of a privacy audit as rows of a table.
@@ -69,8 +61,12 @@ def table_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         One tuple of three texts for each measure: the name of the measure, its value, and what to compare the value
         with, such as the value that guessing would give.
     """
+    of_weights = [*update_rows(result), *model_rows(result)]
+    if not result["sent"]["entries"]:
+        return of_weights
     return [*_reconstruction(result["reconstruction"]), *_reidentification(result["reidentification"]),
-            *_site(result["site_identification"], result["one_left_out"]), *_membership(result["membership"])]
+            *_site(result["site_identification"], result["one_left_out"]), *_membership(result["membership"]),
+            *of_weights]
 
 
 def to_text(result: Mapping[str, Any]) -> str:
@@ -85,7 +81,7 @@ def to_text(result: Mapping[str, Any]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     title = f"audit of {result['site']}, {result['method']}, {result['dataset']} ({result['data']} data)"
     return "\n".join([
-        title, describe_sent(result),
+        title, describe_sent(result), describe_update(result),
         *(f"  {name:<{widths[0]}}  {number:>{widths[1]}}  {reference}".rstrip() for name, number, reference in rows),
         CAUTION,
     ])  # fmt: skip
@@ -98,6 +94,8 @@ def describe_sent(result: Mapping[str, Any]) -> str:
         result: the result of `medfed.auditing.audit.audit`.
     """
     sent = result["sent"]
+    if not sent["entries"]:
+        return "before training the method would send no statistics of images"
     entries = ", ".join(f"{entry['name']} {tuple(entry['shape'])}" for entry in sent["entries"])
     kinds = {entry["row_for_each_image"]: None for entry in sent["entries"]}
     content = " or ".join("one row for each image" if each else "about the site as a whole" for each in kinds)
@@ -141,9 +139,9 @@ def _site(identified: Mapping[str, Any] | None, left_out: Mapping[str, Any] | No
 def _membership(result: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     """Format the AUC of the membership inference attack."""
     if result is None:
-        return [("membership AUC", "none", "fewer than two patients in training or held out")]
+        return [("membership AUC, shared statistics", "none", "fewer than two patients in training or held out")]
     counts = f"{result['members']} patients in training, {result['others']} held out"
     views = {"same_images": "unchanged images", "second_look": "perturbed copies"}
-    return [(f"membership AUC, {label}", f"{scores['auc']:.2f}",
+    return [(f"membership AUC, shared statistics, {label}", f"{scores['auc']:.2f}",
              f"chance 0.5; 95 % interval {scores['low']:.2f} to {scores['high']:.2f}; {counts}")
             for view, label in views.items() if (scores := result[view])]  # fmt: skip

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
+from medfed.benchmarks.coverage import coverage_table, measure_coverage
 from medfed.benchmarks.elcfs_round import elcfs_table, time_elcfs
 from medfed.benchmarks.exchange import exchange_table, time_exchange
 from medfed.benchmarks.expansion import expansion_table, time_expansion
@@ -19,8 +20,9 @@ from medfed.benchmarks.methods import methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
 from medfed.benchmarks.patches import measure_patches, patches_table
 from medfed.benchmarks.styles import styles_table, time_styles
+from medfed.benchmarks.verdicts import measure_verdicts, verdicts_table
 
-MEASURES: tuple[tuple[str, Callable[..., dict[str, Any]], Callable[[dict[str, Any]], str]], ...] = (
+MEASURES: tuple[tuple[str, Callable[..., Any], Callable[[Any], str]], ...] = (
     ("exchange", time_exchange, exchange_table),
     ("round", time_round, round_table),
     ("larger_round", partial(time_round, size=128, n_sites=2), round_table),
@@ -35,4 +37,6 @@ MEASURES: tuple[tuple[str, Callable[..., dict[str, Any]], Callable[[dict[str, An
     ("metrics", time_metrics, metrics_table),
     ("aggregation", time_aggregation, aggregation_table),
     ("gpu", time_gpu, gpu_table),
+    ("coverage", measure_coverage, coverage_table),
+    ("verdicts", measure_verdicts, verdicts_table),
 )

@@ -8,6 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+TIMEOUT_S = 3600  # of one measurement
+
+
 
 def measure_in_new_process(module: str, call: str) -> dict[str, float]:
     """Call a function in a new process, and return what it prints.
@@ -18,7 +21,8 @@ def measure_in_new_process(module: str, call: str) -> dict[str, float]:
             `print_result`, and nothing else.
     """
     command = [sys.executable, "-c", f"import {module} as module; module.{call}"]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT_S)
+    return json.loads(done.stdout)
 
 
 def print_result(result: dict[str, float]) -> None:

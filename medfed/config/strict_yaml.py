@@ -21,6 +21,7 @@ _NUMBER = re.compile(
     r"|\.(?:nan|NaN|NAN)$"
 )
 MAX_BYTES = 1 << 20  # of a YAML file; a config with every key has 6,000
+MAX_REPEATED_VALUES = 10_000  # of a YAML file with aliases, which can repeat values without end
 _REPLACED_TAGS = {_TAG + name for name in ("int", "float", "timestamp", "merge")}
 
 
@@ -40,6 +41,8 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._open_anchors: list[Any] = []  # of the blocks and lists that contain the next node
+        self._n_values: dict[yaml.Node, int] = {}  # in each node, with the values that aliases repeat
+        self._has_alias = False
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
         """Return the next node; ComposerError if it has a tag, or is an alias of a block that contains it."""
@@ -55,6 +58,13 @@ class _Loader(yaml.SafeLoader):
         self._open_anchors.append(anchor)
         node = super().compose_node(parent, index)
         self._open_anchors.pop()
+        self._has_alias |= is_alias
+        if node is not None and not is_alias:
+            self._n_values[node] = 1 + sum(map(self._n_values.__getitem__, _children(node)))
+            if self._has_alias and self._n_values[node] > MAX_REPEATED_VALUES:
+                problem = (f"the aliases repeat more than {MAX_REPEATED_VALUES:,} values here; expected a few; write "
+                           "the values instead")  # fmt: skip
+                raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -68,6 +78,13 @@ class _Loader(yaml.SafeLoader):
                 lines[key.value] = key.start_mark.line + 1
                 key.tag = _TAG + "str"
         return super().construct_mapping(node, deep)
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    """Return the nodes directly in a list or block."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 class _ArgumentLoader(_Loader):
@@ -105,8 +122,8 @@ def parse(text: str, source: str, is_argument: bool = False) -> Any:
         The value; None for an empty text.
 
     Raises:
-        UserError: if the YAML is broken, has a tag, has the same key twice, or has a block or list that contains
-            itself. The message contains the line and column.
+        UserError: if the YAML is broken, has a tag, has the same key twice, has a block or list that contains
+            itself, or has aliases that repeat very many values. The message contains the line and column.
     """
     try:
         return yaml.load(text, _ArgumentLoader if is_argument else _Loader)  # a SafeLoader, and stricter

@@ -51,7 +51,8 @@ def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
         OSError: if the temporary file cannot be written.
     """
     unfinished = path.with_name(f".{path.name}.unfinished")
-    with _removed_on_failure(unfinished), open(unfinished, "wb") as file:
+    unfinished.unlink(missing_ok=True)  # of a killed process; if it is a link, another file would be written through it
+    with _removed_on_failure(unfinished), open(unfinished, "xb") as file:
         for part in parts:
             file.write(part.encode(errors="backslashreplace") if isinstance(part, str) else part)
 
@@ -87,9 +88,15 @@ def read_with_checksum(path: Path, advice: str) -> bytes:
         advice: what the user can do if the file is damaged. The error message ends with this text.
 
     Raises:
-        UserError: if the content does not have the SHA-256 with which the file begins.
+        FileNotFoundError: if there is no such file.
+        UserError: if it cannot be read, or if the content does not have the SHA-256 with which the file begins.
     """
-    data = path.read_bytes()
+    try:
+        data = read_bounded(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path}: the file cannot be read ({error.strerror}); {advice}") from error
     if hashlib.sha256(data[32:]).digest() != data[:32]:
         raise UserError(f"{path}: the file is damaged: its content does not match its checksum; {advice}")
     return data[32:]
@@ -138,12 +145,12 @@ def read_text(path: Path, max_bytes: int) -> str:
     return read_bounded(path, max_bytes).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_bounded(path: Path, max_bytes: int) -> bytes:
+def read_bounded(path: Path, max_bytes: int | None = None) -> bytes:
     """Read a file of a user. A pipe or a device, which may never end, is refused.
 
     Args:
         path: the file.
-        max_bytes: the largest size of the file, in bytes.
+        max_bytes: the largest size of the file, in bytes; None reads a file of any size.
 
     Raises:
         OSError: if there is no such file, if it cannot be read, is no regular file or is larger. Its `strerror` is a
@@ -153,8 +160,8 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
     with os.fdopen(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "it is a pipe or a device, not a file", str(path))
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
+        content = file.read(-1 if max_bytes is None else max_bytes + 1)
+    if max_bytes is not None and len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes:,} bytes", str(path))
     return content
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable
+from functools import lru_cache
 
 MAX_LENGTH = 64
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
@@ -21,6 +22,11 @@ def check(names: Iterable[str]) -> None:
         ValueError: for the first name that is not allowed, that occurs twice, or that differs from another name only in
             upper and lower case or in its Unicode form.
     """
+    _check(tuple(names))
+
+
+@lru_cache(maxsize=64)  # each case search of a dataset checks the names of all its sites
+def _check(names: tuple[str, ...]) -> None:
     seen: dict[str, str] = {}
     for name in names:
         if problem := _problem(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -17,7 +18,9 @@ from medfed.core.files import has_utf8_name, printable_path
 from medfed.datasets import dicom_files, reading, unread, volume_headers
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, Volume
+from medfed.datasets.file_names import lies_inside, table_outside
 
+MAX_SITES = 1000
 MAX_LISTED_PROBLEMS = 10  # in an error message
 PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic
 Standardise = Literal["none", "slice", "volume", "dataset", "imagenet"]  # see `Dataset`
@@ -463,6 +466,12 @@ class Dataset:
         folders = self.find_sites()
         if not folders:
             raise UserError(f"data.root: the folder '{self.root}' contains no site; expected {self._layout_and_help()}")
+        if len(folders) > MAX_SITES:
+            raise UserError(
+                f"{self.root}: found {len(folders):,} sites, such as '{next(iter(folders))}'; expected at most "
+                f"{MAX_SITES:,}; if these are patients or images, put them into one folder per site, or name the sites "
+                "in the column site of the table"
+            )
         try:
             site_names.check(folders)
         except ValueError as error:
@@ -479,8 +488,15 @@ class Dataset:
             files = {path, *(dicom_files.all_files(path) if path.is_dir() else [volume_headers.data_file(path)])}
         except (OSError, UserError):  # damaged: reading the file will report it
             files = {path}
-        root = Path(self.root).resolve()
-        try:
-            return self.follow_symlinks or all(file.resolve().is_relative_to(root) for file in files)
-        except (OSError, RuntimeError):  # a link that leads to itself: reading the file will report it
-            return True
+        return self.follow_symlinks or all(lies_inside(Path(self.root), file) for file in files)
+
+    def _own_table(self, path: Path) -> Path:
+        """Return the path of a table that says which images there are.
+
+        Raises:
+            UserError: if the path begins with `root`, but leads out of it by a symbolic link that may not be followed.
+        """
+        is_named_inside = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(self.root))
+        if is_named_inside and not (self.follow_symlinks or lies_inside(Path(self.root), path)):
+            raise table_outside(path, Path(self.root))
+        return path

@@ -211,7 +211,7 @@ class Camelyon17(Dataset):
         path = self._home() / TABLE
         if not path.is_file():
             raise UserError(f"{path}: the file does not exist; expected {self._layout_and_help()}")
-        return metadata.read(path, with_split=self.splits == "published")
+        return metadata.read(self._own_table(path), with_split=self.splits == "published")
 
     def _case(self, site: str, patches: Path, row: Sequence[int]) -> Case:
         patient, node, x, y, tumour, _, split, _ = row

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from monai.data import MetaTensor
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)  # slots, because a dataset may have half a million cases
@@ -70,3 +73,13 @@ class Volume:
     mask: MetaTensor
     spacing_mm: tuple[float, float, float] | None
     notices: tuple[str, ...] = ()
+
+
+def numbered_subjects(cases: Sequence[Case]) -> Tensor:
+    """Return a number for the patient of each case: (N,) int64, equal for cases of the same patient.
+
+    Args:
+        cases: N cases. The same subject at two sites is two patients.
+    """
+    numbers: dict[tuple[str, str], int] = {}
+    return torch.tensor([numbers.setdefault((case.site, case.subject), len(numbers)) for case in cases])

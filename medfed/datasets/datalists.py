@@ -9,7 +9,7 @@ import csv
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -70,6 +70,22 @@ def read_datalist(path: Path) -> tuple[Row, ...]:
     Raises:
         UserError: if the file is missing or damaged, lacks a column, or if a row lacks a value.
     """
+    return _versions(path)[0]
+
+
+def rows_by_site(path: Path) -> Mapping[str, Sequence[Row]]:
+    """Read a datalist, as `read_datalist` does, and return the rows of each site.
+
+    Args:
+        path: a file that ends with .csv, .tsv or .json.
+
+    Raises:
+        UserError: as in `read_datalist`.
+    """
+    return _versions(path)[1]
+
+
+def _versions(path: Path) -> tuple[tuple[Row, ...], Mapping[str, Sequence[Row]]]:
     try:
         return _read_version(path, path.stat().st_mtime_ns)
     except OSError as error:
@@ -117,7 +133,7 @@ def tables(folder: Path) -> dict[str, set[str]]:
             except UserError:  # another kind of file, or a table in another encoding, whose header has no accents
                 header = path.read_bytes().partition(b"\n")[0].decode("utf-8", "replace") + "\n-"
                 found[path.name] = set() if path.suffix.lower() == ".json" else \
-                    set(_columns(path, _csv_records(header)))
+                    set(_columns(path, _csv_records(header, path)))
     return found
 
 
@@ -151,8 +167,11 @@ def site_cases(
         The cases and the problems: files that do not exist, rows without a mask or with an unknown class, images that
         are listed twice, and patients who are in two parts of the split.
     """
-    rows = [row for row in read_datalist(path) if row.site == site]
-    problems = _row_problems(path, site, rows, classes)
+    rows = rows_by_site(path).get(site, ())
+    # One query for each file: a query takes long on a network drive, and a list may have a million rows.
+    files = (file for row in rows for file in (row.image, None if classes else row.mask) if file)
+    missing = {file for file in files if not _exists(file)}
+    problems = _row_problems(path, site, rows, classes, missing)
     stems = Counter(stem_of(row.image) for row in rows)
     cases = []
     for row in rows:
@@ -160,7 +179,9 @@ def site_cases(
         if stems[name] > 1:
             name = str(PurePosixPath(row.image.relative_to(path.parent) if row.image.is_relative_to(path.parent)
                                      else row.image).with_name(name))  # fmt: skip
-        usable = _exists(row.image) and (row.class_name in classes if classes else row.mask and _exists(row.mask))
+        usable = row.image not in missing and (
+            row.class_name in classes if classes else row.mask and row.mask not in missing
+        )
         label = classes.index(row.class_name) if classes and usable else None
         if usable:
             mask = None if classes else row.mask
@@ -171,23 +192,31 @@ def site_cases(
     return cases, problems + _part_problems(path, site, cases)
 
 
-def read_msd(folder: Path, ignored_names: Sequence[str] = ()) -> Found | None:
+def read_msd(folder: Path, ignored_names: Sequence[str] = (), links_inside: Path | None = None) -> Found | None:
     """Return the pairs that the `dataset.json` of a Medical Segmentation Decathlon task lists.
 
     Args:
         folder: folder of the task, which holds `imagesTr`, `labelsTr` and `dataset.json`.
         ignored_names: patterns of the names of files and folders in `folder` that are left out.
+        links_inside: folder out of which the list may not lead by a symbolic link; None follows all links.
 
     Returns:
         The pairs by the name of the image, and the problems: files that do not exist, lie outside the folder or are
         listed twice. If several images have the same name, their folders come before it. None if there is no such list,
         or if its images have other names on the disk (nnU-Net adds _0000 to them): then the folders are searched.
+
+    Raises:
+        UserError: if the list has the same key twice in an object, or leads out of `links_inside`.
     """
     path = folder / MSD_LIST
+    if links_inside is not None and path.is_symlink() and not file_names.lies_inside(links_inside, path):
+        raise file_names.table_outside(path, links_inside)
     try:
-        content = json.loads(read_text(path, MAX_BYTES))
+        content = _json(path, read_text(path, MAX_BYTES))
         listed = [(_in_folder(folder, entry["image"]), _in_folder(folder, entry["label"]))
                   for entry in content["training"]]  # fmt: skip
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # a path that is no text
         return None
     if not any(image.is_file() for image, _ in listed):
@@ -225,8 +254,8 @@ def _leaves(folder: Path, file: Path) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _read_version(path: Path, changed_ns: int) -> tuple[Row, ...]:
-    """Read a datalist once per version of the file: each site asks for it."""
+def _read_version(path: Path, changed_ns: int) -> tuple[tuple[Row, ...], Mapping[str, Sequence[Row]]]:
+    """Read a datalist once per version of the file, and return all rows and those of each site: each site asks."""
     records = _records(path)
     if not records:
         raise UserError(f"{path}: the datalist has no rows; expected one row for each image")
@@ -240,7 +269,11 @@ def _read_version(path: Path, changed_ns: int) -> tuple[Row, ...]:
                 f"{path}: there is no column {wanted}; {hint}expected site, image, and mask or class, and optionally "
                 f"patient and split; found {', '.join(columns) or 'none'}"
             )
-    return tuple(_row(path, place, record) for place, record in records)
+    rows = tuple(_row(path, place, record) for place, record in records)
+    by_site: dict[str, list[Row]] = {}
+    for row in rows:
+        by_site.setdefault(row.site, []).append(row)
+    return rows, by_site
 
 
 def _records(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
@@ -248,8 +281,10 @@ def _records(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     text = _decoded(path)
     try:
         if path.suffix.lower() != ".json":
-            return _csv_records(text)
-        content = json.loads(text)
+            return _csv_records(text, path)
+        content = _json(path, text)
+    except UserError:
+        raise
     except RecursionError:
         raise UserError(f"{path}: the lists are nested too deeply to be read; expected a list of objects") from None
     except (ValueError, csv.Error) as error:
@@ -260,6 +295,19 @@ def _records(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
         raise UserError(f"{path}: expected a list of objects such as {{\"site\": ..., \"image\": ..., \"mask\": ...}}")
     return [(f"entry {index}", entry) for index, entry in enumerate(content, 1)]
+
+
+def _json(path: Path, text: str) -> Any:
+    """Return JSON text as values; UserError if an object has the same key twice, of which programs read one."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if repeated := [key for key, n in Counter(key for key, _ in pairs).items() if n > 1]:
+            raise UserError(
+                f"{path}: an object has the key {ascii(repeated[0])} twice; expected each key once; remove one of them"
+            )
+        return dict(pairs)
+
+    return json.loads(text, object_pairs_hook=unique)
 
 
 def _decoded(path: Path) -> str:
@@ -280,12 +328,18 @@ def _decoded(path: Path) -> str:
         ) from None
 
 
-def _csv_records(text: str) -> list[tuple[str, Mapping[str, Any]]]:
+def _csv_records(text: str, path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the rows of a CSV file; UserError if two of its columns that are read have the same name."""
     header = text.partition("\n")[0]
     delimiter = max(",;\t", key=header.count)
     reader = csv.DictReader(text.splitlines(), delimiter=delimiter, restkey="")
-    return [(f"line {reader.line_num}", {(key or "").strip().casefold(): value for key, value in record.items()})
-            for record in reader]  # fmt: skip
+    names = reader.fieldnames = [name.strip().casefold() for name in reader.fieldnames or ()]
+    if repeated := [name for name in COLUMNS if names.count(name) > 1]:
+        raise UserError(
+            f"{path}: there are {names.count(repeated[0])} columns '{repeated[0]}'; expected one; rename or remove the "
+            "others"
+        )
+    return [(f"line {reader.line_num}", record) for record in reader]
 
 
 def _columns(path: Path, records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
@@ -319,10 +373,12 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _row_problems(path: Path, site: str, rows: Sequence[Row], classes: Sequence[str] | None) -> list[str]:
+def _row_problems(
+    path: Path, site: str, rows: Sequence[Row], classes: Sequence[str] | None, missing: Collection[Path]
+) -> list[str]:
     """Return one sentence for each kind of mistake in the rows of one site."""
     problems = _missing(path, [file for row in rows for file in (row.image, None if classes else row.mask)
-                               if file is not None and not _exists(file)])  # fmt: skip
+                               if file is not None and file in missing])  # fmt: skip
     column, allowed = ("class", classes) if classes else ("mask", None)
     empty = [row.place for row in rows if not (row.class_name in allowed if allowed else row.mask)]
     if empty:

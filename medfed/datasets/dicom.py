@@ -8,12 +8,14 @@ hospital's own eyes. `dicom_names` makes the names that may leave the hospital.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,6 +31,14 @@ MAX_SHEAR = 0.5  # shift of the last slice along its plane in pixels; more is a 
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _ENHANCED = tuple(f"1.2.840.10008.5.1.4.1.1.{end}" for end in ("2.1", "4.1", "4.3", "4.4", "117.1", "128.1", "130"))
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # the transfer syntax, in the first group of elements
+_TRANSFER_SYNTAX = re.compile(rb"\x02\x00\x10\x00UI..([0-9.]+[\x00 ]?)", re.DOTALL)
+_NATIVE: dict[bytes, Literal["little", "big"]] = {  # the transfer syntaxes without compression
+    b"1.2.840.10008.1.2": "little", b"1.2.840.10008.1.2.1": "little", b"1.2.840.10008.1.2.2": "big",
+}  # fmt: skip
+_MAX_FIRST_GROUP = 2048
+_MODALITY_LUT = re.compile(  # the sequence with its type, or its length and its first item
+    rb"\x28\x00\x00\x30(?:SQ|....\xfe\xff\x00\xe0)|\x00\x28\x30\x00SQ", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ class Header:
         description: SeriesDescription.
         object_class: SOPClassUID.
         image_type, photometric: ImageType and PhotometricInterpretation.
-        n_frames, samples: NumberOfFrames and SamplesPerPixel.
+        n_frames, samples, bits_allocated: NumberOfFrames, SamplesPerPixel and BitsAllocated.
         size: (Columns, Rows).
         position: ImagePositionPatient in mm; empty if the file lacks it.
         orientation: ImageOrientationPatient, the direction of a row and that of a column; empty if the file lacks it.
@@ -63,6 +73,7 @@ class Header:
     photometric: str
     n_frames: int
     samples: int
+    bits_allocated: int
     size: tuple[int, int]
     position: tuple[float, ...]
     orientation: tuple[float, ...]
@@ -104,6 +115,8 @@ def read_series(folder: Path, series: str | None = None, ignored_names: Sequence
         UserError: if there is no series or several, or if the series is damaged or no regular stack of slices.
     """
     stack = find_stack(folder, series, ignored_names)
+    for entry in stack.slices:
+        _check_content(entry)
     import SimpleITK as sitk  # slow to import, and rarely needed
 
     reader = sitk.ImageSeriesReader()
@@ -222,7 +235,8 @@ def _header(path: Path, _changed_ns: int) -> Header:
         study=text("0020|000d"), series=text("0020|000e"), frame_of_reference=text("0020|0052"),
         description=text("0008|103e"), object_class=text("0008|0016"), image_type=text("0008|0008").upper(),
         photometric=text("0028|0004"), n_frames=int((numbers("0028|0008", 1) or (1,))[0]),
-        samples=int((numbers("0028|0002", 1) or (1,))[0]), size=(reader.GetSize()[0], reader.GetSize()[1]),
+        samples=int((numbers("0028|0002", 1) or (1,))[0]),
+        bits_allocated=int((numbers("0028|0100", 1) or (0,))[0]), size=(reader.GetSize()[0], reader.GetSize()[1]),
         position=numbers("0020|0032", 3), orientation=numbers("0020|0037", 6), spacing_mm=numbers("0028|0030", 2),
         thickness_mm=abs(thickness[0]) or 1.0,
     )  # fmt: skip
@@ -272,11 +286,39 @@ def _check_objects(slices: Sequence[Header]) -> None:
                 f"{entry.path}: this is a localiser (scout) by its ImageType; expected slices of the volume; remove "
                 "it, or leave it out with data.ignored_names"
             )
-        if entry.samples != 1 or entry.photometric not in ("", "MONOCHROME2"):
+        if entry.photometric not in ("", "MONOCHROME2"):
             raise UserError(
                 f"{entry.path}: PhotometricInterpretation is {entry.photometric}; expected MONOCHROME2, grey values "
                 "that grow with brightness; convert the series to NIfTI (with dcm2niix)"
             )
+        if entry.samples != 1:
+            raise UserError(
+                f"{entry.path}: SamplesPerPixel is {entry.samples}; expected 1, a grey value for each pixel; convert "
+                "the series to NIfTI (with dcm2niix)"
+            )
+
+
+def _check_content(entry: Header) -> None:
+    """Refuse a slice with a table of intensities, which SimpleITK ignores, or with pixel data of another length."""
+    content = entry.path.read_bytes()
+    if _MODALITY_LUT.search(content):
+        raise UserError(
+            f"{entry.path}: the stored values become intensities by a table (ModalityLUTSequence); expected "
+            "RescaleSlope and RescaleIntercept; export the series again, or convert it with a program that applies the "
+            "table"
+        )
+    match = _TRANSFER_SYNTAX.search(content[:_MAX_FIRST_GROUP])
+    if match is None or (byte_order := _NATIVE.get(match[1].rstrip(b"\0 "))) is None or not entry.bits_allocated:
+        return  # compressed, or a file without the first group of elements
+    expected = -(-entry.size[0] * entry.size[1] * entry.samples * entry.bits_allocated // 8)
+    expected += expected % 2  # the length of an element is even
+    length = expected.to_bytes(4, byte_order)
+    tag = b"\x7f\xe0\x00\x10" if byte_order == "big" else b"\xe0\x7f\x10\x00"
+    if not any(tag + kind + length in content for kind in (b"OW\0\0", b"OB\0\0", b"")):
+        raise UserError(
+            f"{entry.path}: the pixel data have another length than {expected:,} bytes, which Rows, Columns and "
+            "BitsAllocated give; copy the file again from its source"
+        )
 
 
 def _check_alike(slices: Sequence[Header]) -> None:

@@ -43,7 +43,7 @@ def kind_of(path: Path) -> Kind | None:
         return None
     object_class = sop_class(path)
     if object_class is None:
-        return "image" if name.endswith(SUFFIXES) else None  # old files have no preamble
+        return "image" if name.endswith(SUFFIXES) and path.is_file() else None  # old files have no preamble
     if object_class in _SEGMENTATIONS:
         return "segmentation"
     return "other" if object_class.startswith(_NO_IMAGES) else "image"

@@ -16,10 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from medfed.core.errors import UserError
+from medfed.core.files import read_bounded
 from medfed.datasets.case import Case
 
 SALT_FILE = ".medfed_dicom_salt"  # in the folder of the site; hidden, so that no search for images reads it
 N_SALT_BYTES = 32
+MAX_SALT_BYTES = 1 << 20
 N_PATIENT_DIGITS = 12
 N_CASE_DIGITS = 6
 
@@ -70,12 +72,12 @@ def read_salt(path: Path) -> bytes:
     """
     try:
         _create_if_missing(path)
-        salt = path.read_bytes()
+        salt = read_bounded(path, MAX_SALT_BYTES)
         for _ in range(20):
             if len(salt) >= N_SALT_BYTES:
                 break
             time.sleep(0.05)  # another process has created the file and is about to write it
-            salt = path.read_bytes()
+            salt = read_bounded(path, MAX_SALT_BYTES)
     except OSError as error:
         raise UserError(
             f"{path}: cannot create or read the file with the secret that hides the patients' identifiers "

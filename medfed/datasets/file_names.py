@@ -316,3 +316,29 @@ def _others(paths: Sequence[Path], ending: str) -> str:
     """Return a clause about the files of one kind after the first one; "" if there are none."""
     kind = f"files ending in {ending}" if ending else "files without an ending"
     return f" (as those of {len(paths) - 1} other {kind} in this folder)" if len(paths) > 1 else ""
+
+
+def lies_inside(folder: Path, file: Path) -> bool:
+    """Return whether a file lies in a folder after all symbolic links were followed.
+
+    Args:
+        folder: an existing folder.
+        file: the file. A link that leads to itself lies inside, because reading the file reports it.
+    """
+    try:
+        return file.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):
+        return True
+
+
+def table_outside(path: Path, root: Path) -> UserError:
+    """Return the error about a table or list of images that is a symbolic link out of the data.
+
+    Args:
+        path: the table.
+        root: the folder of the data.
+    """
+    return UserError(
+        f"{path}: this table lies outside {root}, behind a symbolic link; expected a table inside; move it into that "
+        "folder, or set data.follow_symlinks: true"
+    )

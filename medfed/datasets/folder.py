@@ -257,7 +257,7 @@ class Folder(Dataset):
         """
         root = Path(self.root)
         if self.datalist is not None:
-            return {row.site: root for row in datalists.read_datalist(root / self.datalist)}
+            return dict.fromkeys(datalists.rows_by_site(self._own_table(root / self.datalist)), root)
         roles = Roles() if self._has_fixed_names() else find_site_folders(root, self._names(), not self.sites)
         folders: dict[str, Path] = {}
         for folder in (roles.masks, roles.images) if roles else (root,):
@@ -470,7 +470,9 @@ class Folder(Dataset):
     def _names(self) -> NameSettings:
         """Return the settings of the names of folders and files."""
         return NameSettings(
-            self.image_folders, self.mask_folders, self.image_name, self.mask_name, self.ignored_names, self.merge_masks
+            self.image_folders, self.mask_folders, self.image_name, self.mask_name,
+            self.ignored_names, self.merge_masks,
+            None if self.follow_symlinks else Path(self.root),
         )
 
     def _has_fixed_names(self) -> bool:

@@ -94,7 +94,7 @@ class FolderClasses(_ClassFolders):
         if self.datalist is None:
             return super().find_sites()
         root = Path(self.root)
-        return {row.site: root for row in datalists.read_datalist(root / self.datalist)}
+        return dict.fromkeys(datalists.rows_by_site(self._own_table(root / self.datalist)), root)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
         """Find the images of all classes of one site by the names of the files, without opening the files.

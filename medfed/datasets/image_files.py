@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from medfed.core.errors import UserError
 
@@ -23,7 +23,10 @@ MAX_COLOURS = 8  # of a mask with one colour for each structure; more mean soft 
 MAX_PIXELS = 50_000_000  # 600 MB as RGB in float32; the largest photographs of eyes and skin have 36 million
 MAX_COUNTED_PAGES = 100
 READ_ERRORS = (OSError, SyntaxError, ValueError, EOFError, IndexError, TypeError)  # that damaged files raise in Pillow
+MAX_SCANS = 64  # of a JPEG file, with its previews; a progressive one has about 10
 _ORIENTATION = 0x0112  # EXIF tag
+_PHOTOMETRIC, _MIN_IS_WHITE = 262, 0  # TIFF tag and value; Pillow inverts images of 8 bits, and no others
+_START_OF_SCAN = b"\xff\xda"
 _RAW_MODE_16_BIT = re.compile(r";16[BLN]$")  # Pillow's raw modes with 16 bits per channel; BMP's BGR;16 is not one
 
 
@@ -89,7 +92,7 @@ def read_label_file(path: Path, notices: list[str], two_colours: bool = False, h
         UserError: if the file is not a supported image file, is damaged or too large, stores the labels as colours, or
             has a single colour and its shape in the alpha channel.
     """
-    image = _open(path, notices)
+    image = _open(path, notices, is_mask=True)
     pixels = np.asarray(image)
     if image.mode in ("LA", "PA", "RGBA"):
         _check_alpha(path, image)
@@ -127,7 +130,7 @@ def read_colours(path: Path, notices: list[str]) -> np.ndarray:
         UserError: if the file is not a supported image file, is damaged or too large, or has a single colour and its
             shape in the alpha channel.
     """
-    image = _open(path, notices)
+    image = _open(path, notices, is_mask=True)
     if image.mode.startswith(("I", "F")):
         return np.asarray(image)
     if image.mode in ("LA", "PA", "RGBA") or "transparency" in image.info:
@@ -187,6 +190,7 @@ def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:
                     continue
                 if image.width * image.height > MAX_PIXELS:  # reading the file reports it
                     continue
+                _check_scans(path, image)
                 pixels = np.asarray(image.convert("RGB"))
         except (*READ_ERRORS, Image.DecompressionBombError):
             continue
@@ -196,13 +200,13 @@ def needed_channels(paths: Iterable[Path]) -> tuple[int, bool]:
     return (3, has_grey_files) if needs_colour else (1, False)
 
 
-def _open(path: Path, notices: list[str]) -> Image.Image:
+def _open(path: Path, notices: list[str], is_mask: bool = False) -> Image.Image:
     """Decode the whole image and rotate it as its EXIF data require."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about large images (checked here) and unusual metadata (not used)
             with Image.open(path, formats=FORMATS) as image:
-                _check_header(path, image, notices)
+                _check_header(path, image, notices, is_mask)
                 image.load()
                 return ImageOps.exif_transpose(image)
     except UserError:
@@ -218,10 +222,11 @@ def _open(path: Path, notices: list[str]) -> Image.Image:
         raise UserError(f"{path}: the file is damaged or incomplete ({error}); copy it again from its source") from None
 
 
-def _check_header(path: Path, image: Image.Image, notices: list[str]) -> None:
+def _check_header(path: Path, image: Image.Image, notices: list[str], is_mask: bool) -> None:
     """Check an image by its header, before its pixels are decoded.
 
-    Images that are too large or have several pages raise a UserError; conversions are added to `notices`.
+    Images that are too large, have several pages or many scans, or would be read with exchanged values raise a
+    UserError; conversions are added to `notices`.
     """
     width, height = image.size
     if width * height > MAX_PIXELS:
@@ -232,10 +237,33 @@ def _check_header(path: Path, image: Image.Image, notices: list[str]) -> None:
         n_or_more = f"{n_pages} or more" if n_pages == MAX_COUNTED_PAGES else n_pages
         raise UserError(f"{path}: the file has {n_or_more} pages; expected one page; save a stack of slices as NIfTI "
                         "or MHA")
+    is_inverted = isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == _MIN_IS_WHITE
+    if is_inverted and (is_mask or image.mode not in ("1", "L")):
+        raise UserError(
+            f"{path}: the file stores white as 0 (MinIsWhite in the TIFF tag PhotometricInterpretation), "
+            + ("so that structure and background may be exchanged" if is_mask else "and has more than 8 bits")
+            + "; expected black as 0; save it again, for example as PNG, and look at it"
+        )
+    _check_scans(path, image)
     if image.mode in ("RGB", "RGBA") and any(map(_has_16_bit_channels, getattr(image, "tile", ()))):
         notices.append("16-bit colour reduced to 8 bits")
     if image.getexif().get(_ORIENTATION, 1) != 1:  # for a PNG file, this decodes the pixels
         notices.append("rotated as its EXIF data require")
+
+
+def _check_scans(path: Path, image: Image.Image) -> None:
+    """Raise UserError if a JPEG file has very many scans, each of which is decoded over the whole image."""
+    if image.format not in ("JPEG", "MPO"):
+        return
+    n_scans, end = 0, b""
+    with open(path, "rb") as file:
+        while chunk := file.read(1 << 20):
+            n_scans += (end + chunk).count(_START_OF_SCAN)
+            end = chunk[-1:]
+    if n_scans > MAX_SCANS:
+        raise UserError(
+            f"{path}: the file has {n_scans:,} JPEG scans; expected at most {MAX_SCANS}; save the image again"
+        )
 
 
 def _n_pages(image: Image.Image) -> int:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from medfed.core.errors import UserError
+from medfed.core.files import read_text
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case
 from medfed.datasets.class_folders import _ClassFolders
 
+MAX_LIST_BYTES = 10_000_000
 LISTS = {"train": "train", "validation": "crossval"}  # part of the split: its word in the name of the list
 
 
@@ -81,7 +83,7 @@ def _listed(folder: Path, site: str, word: str) -> list[str]:
     """Return the DOMAIN/CLASS/NAME of each line of a list."""
     path = folder / f"{site}_{word}_kfold.txt"
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_text(path, MAX_LIST_BYTES).splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
             f"data.lists: the list {path} cannot be read ({type(error).__name__}); expected the text files that come "

@@ -27,6 +27,7 @@ class NameSettings:
             finds the names out.
         ignored_names: patterns of the names of files and folders that are not read.
         merge_masks: whether all masks of an image are joined.
+        links_inside: folder out of which a `dataset.json` may not lead by a symbolic link; None follows all links.
     """
 
     image_folders: tuple[str, ...] = ()
@@ -35,6 +36,7 @@ class NameSettings:
     mask_name: str | None = None
     ignored_names: tuple[str, ...] = ()
     merge_masks: bool = False
+    links_inside: Path | None = None
 
 
 @dataclass

@@ -52,7 +52,7 @@ def find_site_folders(root: Path, names: NameSettings, ask: bool = False) -> Rol
     is_site = any(content.files for content in inner) or (bool(inner) and not any(content.folders for content in inner))
     if listing.files and not is_site and not roles:
         is_site = not any(count_images(path, names.ignored_names) for path in listing.folders.values())
-    if is_site or read_msd(root, names.ignored_names):
+    if is_site or read_msd(root, names.ignored_names, names.links_inside):
         what = f"the folders {' and '.join(content.folder.name for content in inner)}" if inner else "image files"
         raise UserError(
             f"{root}: this folder holds {what}, so it looks like a single site; expected a folder that contains one "

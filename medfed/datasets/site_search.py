@@ -79,7 +79,7 @@ def _find_pairs(folder: Path, names: NameSettings, depth: int) -> Found:
     """Find the pairs as `find_pairs` does."""
     listing = list_folder(folder, names.ignored_names)
     roles = find_roles(listing, names)
-    if found := read_msd(folder, names.ignored_names):
+    if found := read_msd(folder, names.ignored_names, names.links_inside):
         return found
     is_case = depth > 0 and not is_part(folder.name)
     if roles.images and roles.masks and not roles.question:

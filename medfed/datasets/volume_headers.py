@@ -9,8 +9,10 @@ from __future__ import annotations
 import bz2
 import gzip
 import math
+import os
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +23,19 @@ if TYPE_CHECKING:
 
 MAX_VOXELS = 1 << 29  # 512 x 512 x 2048, a CT of the whole body: 2 GB in float32
 MAX_HEADER_BYTES = 1 << 20  # of a header in text; those of scanners have a few thousand
+MAX_SHOWN_CHARACTERS = 80  # of a line in an error message
+MAX_NRRD_FIELD = 500  # characters; SimpleITK crashes at a few thousand in an unknown encoding or unit
 MAX_BYTES_BEHIND = 1 << 16  # after the voxels, which some programs fill up to a multiple of their block size
 MAX_GZIP_PARTS = 100_000  # `bgzip` writes one for each 64 KB, 32,768 for the largest volume in float32
 _GZIP_PART = b"\x1f\x8b\x08"  # the bytes with which each part begins
 _CHUNK = 1 << 16
+_METAIMAGE_FIELD = re.compile(r"[ \t]*([A-Za-z_][^=:]*)=(.*)")
+_BLANKS = " \t"  # `str.strip` without these would also remove characters that other programs keep
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_MILLIMETRES = ("mm", *(f"millimet{end}" for end in ("er", "ers", "re", "res")))
+_OTHER_LENGTHS = ("m", "dm", "cm", "um", "\N{MICRO SIGN}m", "nm", "micron", "microns", "in", "inch", "inches",
+                  *(f"{prefix}met{end}" for prefix in ("", "deci", "centi", "micro", "nano")
+                    for end in ("er", "ers", "re", "res")))  # fmt: skip
 _COMPRESSED_NRRD = {"gzip": "gzip", "gz": "gzip", "bzip2": "bzip2", "bz2": "bzip2"}
 
 
@@ -88,6 +99,7 @@ def check_itk_file(path: Path) -> None:
             f"{path}: the header names {data.name} as the file with the voxels, which does not exist; copy that file "
             "into the same folder"
         )
+    _check_units(path, header, is_nrrd)
     import SimpleITK as sitk  # slow to import, and rarely needed
 
     reader = _read_information(path)
@@ -102,12 +114,26 @@ def check_itk_file(path: Path) -> None:
         if {"lineskip", "byteskip"} & header.keys():
             return  # a part of the file comes before the voxels, in which SimpleITK finds them
     else:
-        kind = "zlib" if header.get("compresseddata", "").lower() == "true" else ""
+        kind = "zlib" if header.get("CompressedData", "").lower() == "true" else ""
         is_raw = not kind
     if kind:
         check_stream(data, _decompress(data, offset, kind), expected)
     elif is_raw and data.stat().st_size - offset < expected:
         raise incomplete(data, data.stat().st_size - offset, expected)
+
+
+def _check_units(path: Path, header: Mapping[str, str], is_nrrd: bool) -> None:
+    """Raise UserError if a header gives lengths in another unit than millimetres, which SimpleITK would not convert."""
+    in_space = re.findall(r'"([^"]*)"', header.get("spaceunits", "")) if is_nrrd else [header.get("DistanceUnits", "")]
+    on_axes = re.findall(r'"([^"]*)"', header.get("units", "")) if is_nrrd else []  # also of time and of values
+    others = [unit for unit in in_space if unit.strip().lower() not in ("", "?", *_MILLIMETRES)]
+    others += [unit for unit in on_axes if unit.strip().lower() in _OTHER_LENGTHS]
+    if others:
+        key = ("space units" if in_space else "units") if is_nrrd else "DistanceUnits"
+        raise UserError(
+            f"{path}: the header gives lengths in the unit '{others[0]}' ({key}); expected millimetres (mm), in which "
+            "distances are reported; convert the header"
+        )
 
 
 def gunzip(path: Path) -> Iterator[bytes]:
@@ -177,7 +203,10 @@ def _read_information(path: Path) -> sitk.ImageFileReader:
     """Return SimpleITK's reader after it has read the header of a file."""
     import SimpleITK as sitk
 
+    from medfed.transforms.simpleitk_reader import image_io
+
     reader = sitk.ImageFileReader()
+    reader.SetImageIO(image_io(path))
     reader.SetFileName(str(path))
     try:
         reader.ReadImageInformation()
@@ -193,17 +222,20 @@ def unreadable(path: Path, error: Exception) -> UserError:
 
 
 def _metaimage_header(path: Path) -> tuple[dict[str, str], Path, int]:
-    """Return the header with keys in lower case, the file with the voxels, and their position in it in bytes."""
+    """Return the header, the file with the voxels, and their position in it in bytes."""
     header: dict[str, str] = {}
     offset = 0
     for line, end in _lines(path):
-        key, _, value = line.partition("=")
-        header[key.strip().lower()] = value.strip()
-        if "elementdatafile" in header:
+        if not line.strip(_BLANKS):
+            continue
+        if not (field := _METAIMAGE_FIELD.fullmatch(line)):
+            raise _damaged_header(path, line, "`Key = value` on each line before the voxels")
+        _add_field(path, header, field[1].strip(_BLANKS), field[2].strip(_BLANKS))
+        if "ElementDataFile" in header:
             offset = end
             break
-    name = header.get("elementdatafile", "")
-    if name.upper() == "LOCAL":
+    name = header.get("ElementDataFile", "")
+    if name in ("LOCAL", "Local", "local"):
         return header, path, offset
     return header, _beside(path, "ElementDataFile", name, "LOCAL or the name of one file"), 0
 
@@ -211,43 +243,75 @@ def _metaimage_header(path: Path) -> tuple[dict[str, str], Path, int]:
 def _nrrd_header(path: Path) -> tuple[dict[str, str], Path, int]:
     """Return the header with keys in lower case without spaces, the file with the voxels, and their position in it."""
     header: dict[str, str] = {}
-    offset = 0
+    data, offset = path, 0
     for line, end in _lines(path):
-        offset = end
-        if not line.rstrip("\r\n"):  # the end of the header
+        if not line:  # the end of the header
+            offset = end
             break
         key, colon, value = line.partition(":")
+        if offset and not line.startswith("#") and not colon:
+            raise _damaged_header(path, line, "`key: value` on each line before the voxels")
+        offset = end
         if colon and not line.startswith("#") and not value.startswith("="):  # `key:=value` says nothing to programs
-            header["".join(key.lower().split())] = value.strip()
-    if "datafile" not in header:
-        return header, path, offset
-    return header, _beside(path, "data file", header["datafile"], "the name of one file"), 0
+            if len(line) > MAX_NRRD_FIELD:
+                raise _damaged_header(path, line, f"at most {MAX_NRRD_FIELD} characters in a field")
+            field = "".join(key.lower().split())
+            _add_field(path, header, field, value.strip(_BLANKS))
+            if field == "datafile":
+                data = _beside(path, "data file", header[field], "the name of one file")
+    return header, data, offset if data == path else 0
 
 
 def _lines(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield each line of a header in text, and its end in the file in bytes."""
+    """Yield each line of a header in text without its line end, and the position in bytes at which the next begins.
+
+    A character that ends a line for one program and not for another one is refused: two programs that divide the
+    header into different lines may take the voxels from different files.
+    """
     with open(path, "rb") as file:
         content = file.read(MAX_HEADER_BYTES)
     start = 0
-    while end := content.find(b"\n", start) + 1:
-        yield content[start:end].decode("latin-1"), end
+    while start < len(content):
+        end = content.find(b"\n", start) + 1 or len(content)
+        if end == MAX_HEADER_BYTES:
+            raise UserError(
+                f"{path}: the header does not end within {MAX_HEADER_BYTES:,} bytes; expected a short text before the "
+                "voxels; save the image again"
+            )
+        line = content[start:end].removesuffix(b"\n").removesuffix(b"\r").decode("latin-1")
+        if control := _CONTROL_CHARACTER.search(line):
+            raise _damaged_header(path, line, f"no control character, such as {control[0]!r}, in a line")
+        yield line, end
         start = end
-    if len(content) == MAX_HEADER_BYTES:
+
+
+def _add_field(path: Path, header: dict[str, str], key: str, value: str) -> None:
+    """Add a field to a header; UserError if the header has it already, because programs differ in which one counts."""
+    if key in header:
         raise UserError(
-            f"{path}: the header does not end within {MAX_HEADER_BYTES:,} bytes; expected a short text before the "
-            "voxels; save the image again"
+            f"{path}: the header gives the field {key!r} twice; expected each field once; remove one of them"
         )
-    yield content[start:].decode("latin-1"), len(content)
+    header[key] = value
+
+
+def _damaged_header(path: Path, line: str, expected: str) -> UserError:
+    """Return the error about a line of a header."""
+    return UserError(
+        f"{path}: cannot read the header: it has the line {line[:MAX_SHOWN_CHARACTERS]!r}; expected {expected}; save "
+        "the image again"
+    )
 
 
 def _beside(path: Path, key: str, name: str, expected: str) -> Path:
     """Return the file with the voxels that a header names, which must lie in the folder of the header."""
-    if not name or Path(name).name != name or name.upper().startswith("LIST") or "%" in name:
+    name = os.fsdecode(name.encode("latin-1"))
+    is_plain = name[:1].isalnum() or name[:1] == "_"  # `-` is the standard input, and `~` begins a full path
+    if not is_plain or Path(name).name != name or name.upper().startswith("LIST") or "%" in name:
         raise UserError(
             f"{path}: {key} in the header is {name!r}; expected {expected} in the same folder; save the image as a "
             "single file"
         )
-    return path.with_name(name.encode("latin-1").decode("utf-8", "replace"))
+    return path.with_name(name)
 
 
 def _decompress(path: Path, offset: int, kind: str) -> Iterator[bytes]:

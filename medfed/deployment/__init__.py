@@ -2,5 +2,6 @@
 
 The coordinator uses `python -m medfed.coordinator` (`prepare`, `coordinate`), a hospital uses `medfed site`
 (`join`, `dry_run`). At a hospital every request and every reply passes a guard that holds the hospital's agreement
-(`agreement`, `guarded_site`).
+(`agreement`, `guard`, `guarded_site`); what the hospital has counted cannot be written by anybody else
+(`hospital_state`).
 """

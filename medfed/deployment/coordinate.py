@@ -22,6 +22,7 @@ from medfed.experiments.resume import changed_settings
 from medfed.experiments.training import selected_state, train
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
+from medfed.federation.ledger import sum_bytes
 from medfed.federation.message import FAILED, Message, State
 from medfed.outputs.environment import environment, versions
 from medfed.outputs.run_folder import RunFolder
@@ -76,7 +77,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
                             "another time to wait for replies, use --reply-seconds")
         if done:
             folder.check()
-        state = folder.load_state(done[-1]) if done else start
+        state = replace(folder.load_state(done[-1]) if done else start, local_keys=frozenset())  # see `prepare`
         folder.begin_manifest()
         folder.write_json("environment.json", environment())
         folder.write_text("config.yaml", to_yaml(plan))
@@ -97,13 +98,13 @@ def run_coordinator(args: argparse.Namespace) -> int:
 
 def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> None:
     """Save the selected model and the summary; then send the model to every connected hospital."""
-    final = selected_state(folder, last, plan.federation.selection)
+    final = selected_state(folder, last, plan.federation.selection, plan.method)
     folder.save_model(final.weights)
     images = json.loads((folder.path.parent / IMAGES).read_text())
-    by_site = privacy_accounting.count_releases(folder.ledger(), final.weights)
+    by_site = privacy_accounting.count_releases(folder.ledger())
     validation_site = plan.federation.validation_site
     folder.finish({
-        **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([], plan.seed),
+        **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([]),
         "data": "not stated",  # the coordinator has no data
         "dataset": images.pop("dataset"),
         "images": images,
@@ -121,6 +122,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
         "config_sha256": hashlib.sha256(to_yaml(plan).encode()).hexdigest(),
         "versions": versions(),
         "method_facts": plan.method.facts(final),
+        "sent_bytes": sum_bytes(folder.ledger()),
         "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
     })
     # Sending the model is the last step, because a hospital leaves when it has the model. A coordinator that is killed

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import safetensors.torch
@@ -15,18 +13,22 @@ from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.core.registry import suggestion
-from medfed.deployment.agreement import VALIDATION_KINDS, Agreement, Guard
+from medfed.deployment.agreement import Agreement
+from medfed.deployment.guard import VALIDATION_KINDS, Guard
+from medfed.deployment.hospital_state import hospital_secret, read_counts, write_counts
 from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
 from medfed.experiments.setup import build_network, build_sites, build_task, prepare_device
-from medfed.federation.ledger import COLUMNS, message_rows
+from medfed.federation.ledger import COLUMNS, format_sums, message_rows, sum_bytes
 from medfed.federation.message import WEIGHTS_NEEDED, Message
 from medfed.federation.model_transfer import ReceivedWeights
+from medfed.federation.privacy import Privacy
+from medfed.federation.privacy_accounting import Releases
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
-from medfed.outputs.run_folder import append_rows
+from medfed.outputs.run_folder import RunFolder, append_rows
 
-COUNTS, LEDGER, MODEL, SECRET = "answered.json", "ledger.csv", "model.safetensors", "noise.key"
+LEDGER, MODEL = "ledger.csv", "model.safetensors"
 
 
 def build_local_site(config: Config, name: str) -> Site | ValidationSite:
@@ -69,6 +71,9 @@ class GuardedSite:
         site: the site that replies.
         folder: the hospital's output folder, for the ledger, the guard's counts, the site's files and the final model.
         agreement: what may leave the hospital.
+
+    Raises:
+        UserError: if the folder has counts or a key that this hospital did not write (`read_counts`).
     """
 
     site: Site | ValidationSite
@@ -77,10 +82,12 @@ class GuardedSite:
 
     def __post_init__(self) -> None:
         self._received = ReceivedWeights()
-        file = self.folder / COUNTS
-        counts = json.loads(file.read_text()) if file.is_file() else {"answered": {}, "sent_bytes": {}, "sent": {}}
-        self.guard = Guard(self.agreement, self.site.network.state_dict(), n_replies=Counter(counts["answered"]),
-                           sent_bytes=Counter(counts["sent_bytes"]), sent=counts.get("sent", {}))  # fmt: skip
+        counts = read_counts(self.folder) or {}
+        self.guard = Guard(
+            self.agreement, self.site.network.state_dict(), n_replies=Counter(counts.get("answered", {})),
+            sent_bytes=Counter(counts.get("sent_bytes", {})), sent=counts.get("sent", {}),
+            released=Releases(**counts.get("released", {})),
+        )
         if isinstance(self.site, ValidationSite):
             self.guard.kinds = VALIDATION_KINDS
             self._engine = InProcess([], self.folder, validation_site=self.site)
@@ -88,7 +95,9 @@ class GuardedSite:
         method = self.site.method
         self.guard.local_keys, self.guard.shares = self.site.local_keys, method.shares
         self.guard.share_reads_network = method.share_reads_network
-        self.site.noise_key = _secret_key(self.folder / SECRET)
+        self.guard.fact_names, self.guard.patients_advice = method.fact_names, method.patients_advice
+        self.guard.privacy = self.site.privacy
+        self.site.noise_key = hospital_secret()
         self._engine = InProcess([self.site], self.folder)
 
     def reply(self, request: Message) -> Message:
@@ -116,7 +125,8 @@ class GuardedSite:
             reply = Message(WEIGHTS_NEEDED)
         else:
             reply = self._reply(complete[self.site.name])
-            self.guard.check_reply(complete[self.site.name], reply)
+            n_patients = self.site.n_patients if isinstance(self.site, Site) else {}
+            self.guard.check_reply(complete[self.site.name], reply, n_patients)
         self._record(request, reply)
         return reply
 
@@ -131,16 +141,22 @@ class GuardedSite:
         number, name = request.facts["round"], self.site.name
         rows = [*message_rows(number, "down", {name: request}), *message_rows(number, "up", {name: reply})]
         append_rows(self.folder / LEDGER, COLUMNS, rows)
-        counts = {"answered": self.guard.n_replies, "sent_bytes": self.guard.sent_bytes, "sent": self.guard.sent}
-        write_atomically(self.folder / COUNTS, json.dumps(counts, sort_keys=True))
+        write_counts(self.folder, {"answered": self.guard.n_replies, "sent_bytes": self.guard.sent_bytes,
+                                   "sent": self.guard.sent, "released": asdict(self.guard.released)})  # fmt: skip
 
 
-def _secret_key(path: Path) -> bytes:
-    """Return 32 random bytes that never leave the hospital; created once, and the same after a restart."""
-    if not path.is_file():
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.unlink(missing_ok=True)
-        unfinished.touch(mode=0o600)  # readable by the owner only, before it holds the key
-        unfinished.write_bytes(secrets.token_bytes(32))
-        unfinished.replace(path)
-    return path.read_bytes()
+def describe_participation(folder: Path, agreement: Agreement, privacy: Privacy) -> str:
+    """Return a text that says how many bytes were sent and received, and how much of `agrees.max_epsilon` is spent.
+
+    Args:
+        folder: the hospital's output folder, with its ledger.
+        agreement: what the hospital agreed to.
+        privacy: the plan's noise.
+    """
+    sums = sum_bytes(RunFolder(folder).ledger())
+    lines = [f"Sent: {format_sums(sums['up'])}. Received: {format_sums(sums['down'])}."]
+    if agreement.max_epsilon is not None:
+        released = Releases(**(read_counts(folder) or {}).get("released", {}))
+        lines.append(f"Epsilon of the weights and statistics that left: {agreement.epsilon(privacy, released):.4g} of "
+                     f"at most {agreement.max_epsilon:g} (delta {agreement.delta:g}). Facts left without noise.")
+    return "\n".join(lines)

@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from medfed.core.files import exclusive_lock
 from medfed.deployment import codec_files
 from medfed.deployment.agreement import Agreement
 from medfed.deployment.guarded_site import MODEL
+from medfed.deployment.hospital_state import begin_folder, is_begun
 from medfed.engines.flare.kit import REPLACED_FILE, check_kit, hospital_process
 from medfed.engines.flare.process import FlareProcess
 from medfed.federation.settings import Cache
@@ -31,8 +34,11 @@ from medfed.federation.settings import Cache
 POLL_S = 0.5
 LAST_REPLY_S = 3.0  # for the last reply to reach the coordinator
 LOCK = "medfed.lock"  # in the kit
-LOST = b"CLIENT: finished connection"  # in FLARE's log when a connection to the server has ended
+REGISTERED = "Successfully registered client"  # in FLARE's log after the first reply of the server
+CREATED = re.compile(r"Connection \[(CN\d+) .* is created")  # also if nobody answers at the server's address
+LOST = re.compile(r"CLIENT: finished connection \[(CN\d+) ")
 MAX_LOST, LOST_WITHIN_S = 3, 180.0
+MIN_CONNECTED_S = 0.5  # a connection that ends sooner was refused: the server does not run
 LOCAL_BLOCKS = ("data", "device", "cache")  # the only blocks of the plan that a hospital may change
 CODE_KEYS = ("name", "engine", "metrics")  # keys of a plan whose values may name Python code
 
@@ -147,7 +153,8 @@ def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: boo
         quiet: True shows no progress.
 
     Raises:
-        UserError: if the hospital's output folder already contains a final model, if FLARE or the startup kit is
+        UserError: if the hospital's output folder already contains a final model or was not created by medfed at this
+            hospital, if FLARE or the startup kit is
             missing, if another process uses the startup kit, or if FLARE's client ends before the federation.
     """
     if importlib.util.find_spec("nvflare") is None:
@@ -156,10 +163,8 @@ def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: boo
     folder, kit = Path(site_file.folder), Path(site_file.kit)
     check_kit(kit, site_file.site)
     with lock_kit(kit):
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / MODEL).is_file():
-            raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to join another federation, "
-                            f"change `folder` in {file}")
+        check_output_folder(folder, file)
+        begin_folder(folder)
         job = {"config": config_yaml, "source": file, "sites": [site_file.site],
                "folder": str(folder.resolve()), "directory": os.getcwd(),
                "agreement": asdict(site_file.agrees)}  # fmt: skip
@@ -168,6 +173,22 @@ def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: boo
         print(f"Joining as {site_file.site} with the plan {plan[:12]}. Press Ctrl-C to leave; the same command joins "
               "again.")
         _take_part(site_file.site, client, folder, quiet)
+
+
+def check_output_folder(folder: Path, file: str) -> None:
+    """Check, before a dry run and before joining, that the federation can use an output folder; nothing is created.
+
+    Args:
+        folder: the hospital's output folder.
+        file: the path of the hospital's YAML file, for error messages.
+
+    Raises:
+        UserError: if the folder contains a final model, or was not created by medfed at this hospital.
+    """
+    if (folder / MODEL).is_file():
+        raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to join another federation, "
+                        f"change `folder` in {file}")
+    is_begun(folder)
 
 
 def lock_kit(kit: Path) -> AbstractContextManager[int]:
@@ -217,7 +238,9 @@ class _KitWatch:
     client: FlareProcess
     log: Path
     _position: int = 0
+    _created_at: dict[str, datetime] = field(default_factory=dict)
     _lost_at: list[float] = field(default_factory=list)
+    _is_registered: bool = False
     _is_reported: bool = False
 
     def __post_init__(self) -> None:
@@ -229,8 +252,9 @@ class _KitWatch:
         if self.log.is_file():
             with open(self.log, "rb") as file:
                 file.seek(self._position)
-                self._lost_at += [now] * file.read().count(LOST)
-                self._position = file.tell()
+                lines, end, _ = file.read().rpartition(b"\n")  # the last line may be incomplete
+            self._position += len(lines) + len(end)
+            self._lost_at += [now] * sum(map(self._is_lost, lines.decode(errors="replace").splitlines()))
         self._lost_at = [lost_at for lost_at in self._lost_at if now - lost_at < LOST_WITHIN_S]
         is_replaced = (self.client.workspace / REPLACED_FILE).exists()
         if not self._is_reported and (is_replaced or len(self._lost_at) >= MAX_LOST):
@@ -241,3 +265,15 @@ class _KitWatch:
                        "unreliable, another program uses this startup kit")  # fmt: skip
             warnings.warn(f"{self.site}: {why}; if it is yours, end it, press Ctrl-C here and repeat the command, and "
                           "if it is not, tell the coordinator that the kit was stolen", stacklevel=2)  # fmt: skip
+
+    def _is_lost(self, line: str) -> bool:
+        """Return whether a line of the log says that a connection has ended on which the server had answered."""
+        self._is_registered |= REGISTERED in line
+        with suppress(ValueError):  # not every line begins with a time
+            at = datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f")
+            if match := CREATED.search(line):
+                self._created_at[match[1]] = at
+            elif match := LOST.search(line):
+                connected_s = (at - self._created_at.pop(match[1], at)).total_seconds()
+                return self._is_registered and connected_s >= MIN_CONNECTED_S
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+MIN_PATIENTS = 5  # that a hospital agrees to if it changes nothing: fewer patients than most rules for tables allow
 ADMIN = "coordinator@medfed.org"  # FLARE requires the name of an admin console to look like an e-mail address
 
 SITE_FILE = """# The file of hospital {site}: where its data are, and what may leave. Paths are relative to this file.
@@ -24,7 +25,13 @@ cache:                   # restyled images of patients, which the methods ccst a
 agrees:                  # what may leave this hospital; everything else is refused and not sent
   sends: []              # names of statistics that may leave in addition to weights; the dry run lists the names
   rounds: {rounds:<14} # number of training rounds
-  megabytes_per_round: 100
+  megabytes_per_round: 100  # largest size of a round in 10^6 bytes: weights, statistics and facts (such as the loss)
+  replies_per_round: 3   # how many replies of one kind may leave in a round; one that is lost is requested again
+  min_patients: {min_patients:<8} # each number of a statistic must be computed from at least this many patients;
+                         # the dry run shows how many they are. 1 allows statistics of single images (elcfs)
+  max_epsilon: null      # limit of the privacy loss (epsilon of differential privacy) by all weights and statistics
+                         # that leave, such as 8; needs noise in the plan. null: no limit. Facts are never covered
+  delta: 0.00001         # the delta of max_epsilon
 """
 
 README = """# A federation of {sites}
@@ -68,13 +75,15 @@ medfed site {first}.yaml
    the folder `{first}` with your images.
 2. The command with `--dry-run` checks your data and lists everything that would leave. It sends nothing.
 3. If the list contains statistics in addition to weights, and you agree that they leave, write their names under
-   `agrees.sends`.
+   `agrees.sends`. The last column says from how many of your patients each number of a statistic is computed, at least;
+   fewer than `agrees.min_patients` are refused.
 4. The last command shows the same list, asks for confirmation, joins the federation, and ends when the federation ends.
    Press Ctrl-C to leave; the same command joins again.
 
 Write `medfed site`, not `python -m medfed.site`: Python would then import modules from the folder in which you are,
 which the coordinator has sent. medfed reads certificates and the coordinator's address from `kit`, and runs no script
-in it.
+in it. medfed creates the folder of its results itself, and stops if a file is there that it has not written. The secret
+from which the noise is derived is in your own folder `~/.local/state/medfed`; keep it until the federation is over.
 
 ### Keys that no other participant has
 
@@ -143,13 +152,13 @@ def site_file_text(site: str, n_rounds: int) -> str:
     """Return the text of a hospital's own YAML file, which the hospital then completes.
 
     The file says where the images are and what may leave the hospital. The list of statistics that may leave is empty,
-    because the hospital fills it in after a dry run.
+    and `min_patients` is 5, because the hospital decides about both after a dry run.
 
     Args:
         site: the name of the site.
         n_rounds: the number of rounds of the federation.
     """
-    return SITE_FILE.format(site=site, rounds=n_rounds)
+    return SITE_FILE.format(site=site, rounds=n_rounds, min_patients=MIN_PATIENTS)
 
 
 def certificate_files(sites: list[str], host: str, port: int) -> dict[str, dict[str, object]]:

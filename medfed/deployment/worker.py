@@ -162,7 +162,8 @@ def _frames(serve: Serve, header: Mapping[str, Any], bodies: list[bytes], is_hos
             yield REPLY + reply
         yield READY + str(time.perf_counter() - start).encode()
     except Refused as error:  # its text contains no names of files
-        yield ERROR + str(error).encode()
+        print(error, file=sys.stderr, flush=True)
+        yield ERROR + error.sent.encode()
     except UserError as error:
         yield ERROR + _reason(str(error), is_hospital)
     except (ValueError, MemoryError, OSError) as error:  # a full disk is an OSError

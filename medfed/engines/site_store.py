@@ -33,6 +33,7 @@ INTERRUPTED = -1  # stands for the round of a site's memory while the site train
 N_KEPT_ROUNDS = 2  # a coordinator that was killed repeats one round at most
 WITHOUT_MEMORY = ".without_memory.json"  # cannot be the folder of a site, as no name of a site begins with a dot
 LOCK_TIMEOUT_S = 60
+ORIGIN = ("site", "round", "seed")  # what a file says about its origin
 ADVICE = "put back a copy, or start another run with --out"
 
 
@@ -103,17 +104,17 @@ class SiteStore:
         """
         message = Message.from_bytes(request)
         number, last = message.facts["round"], message.facts.get("last", 0)
-        key, path = digest(request, site.reply_key().encode()), self._path(site.name, number)
+        key, path = digest(request, f"{site.name}: {site.reply_key()}".encode()), self._path(site.name, number)
         commit = None
         if path.is_file() and (stored := _read(path)).key == key:
-            site.memory, reply = stored.memory, stored.reply
+            site.memory, site.n_patients, reply = stored.memory, stored.n_patients, stored.reply
         else:
             self.restore_memory(site, last)
             self._memory_round[site.name] = INTERRUPTED
             reply = reply_to(message)
             if Message.from_bytes(reply).kind == FAILED:
                 return reply, None
-            commit = _stage(path, key, reply, site.memory, self._path(site.name, last))
+            commit = _stage(path, key, reply, site, number, self._path(site.name, last))
         self._released.discard(site.name)
         self._memory_round[site.name] = number
         return reply, commit
@@ -148,10 +149,10 @@ class SiteStore:
                 memory is then emptied.
 
         Raises:
-            UserError: if the file of that round is missing or damaged.
+            UserError: if the file of that round is missing or damaged, or is that of another site, round or seed.
         """
         if self._memory_round.get(site.name, 0) != last or site.name in self._released:
-            site.memory = self._memory_after(site.name, last)
+            site.memory = self._memory_after(site, last)
             self._memory_round[site.name] = last
             self._released.discard(site.name)
 
@@ -169,22 +170,27 @@ class SiteStore:
             took_part: dictionary from the name of a site to the number of its last accepted round (`State.took_part`).
 
         Raises:
-            UserError: if the file of a site is missing or damaged.
+            UserError: if the file of a site is missing or damaged, or is that of another site, round or seed.
         """
         for site in sites:
             if number := took_part.get(site.name):
-                site.memory = self._memory_after(site.name, number)
+                site.memory = self._memory_after(site, number)
                 self._memory_round[site.name] = number
                 if number < max(took_part.values()):
                     self._release(site)
 
-    def _memory_after(self, name: str, number: int) -> dict[str, Tensor]:
+    def _memory_after(self, site: Site, number: int) -> dict[str, Tensor]:
         """Return a site's memory after an accepted round; an empty dict for round 0."""
-        path = self._path(name, number)
+        path = self._path(site.name, number)
         if path.is_file():
-            return _read(path).memory
-        if number and name not in self._without_memory():
-            raise UserError(f"{path}: is missing; it holds the state of {name} between rounds, so {ADVICE}")
+            stored, expected = _read(path), _origin(site, number)
+            found = {**expected, **stored.origin}
+            if found != expected:
+                raise UserError(f"{path}: is the file of {_as_text(found)}, but expected was that of "
+                                f"{_as_text(expected)}; {ADVICE}")
+            return stored.memory
+        if number and site.name not in self._without_memory():
+            raise UserError(f"{path}: is missing; it holds the state of {site.name} between rounds, so {ADVICE}")
         return {}
 
     def _release(self, site: Site) -> None:
@@ -233,27 +239,42 @@ class SiteStore:
 
 @dataclass(frozen=True)
 class _StoredRound:
-    """The content of a file: the digest of the request and of `Site.reply_key`, the reply, and the memory after it."""
+    """The content of a file.
+
+    Attributes:
+        key: the digest of the request, the site's name and `Site.reply_key`.
+        reply: the bytes of the reply.
+        memory: the site's memory after the reply.
+        n_patients: the numbers of patients behind the tensors of the reply (`Site.n_patients`); empty in files of older
+            versions.
+        origin: the values of `ORIGIN`; empty in files of older versions.
+    """
 
     key: str
     reply: bytes
     memory: dict[str, Tensor]
+    n_patients: dict[str, int]
+    origin: dict[str, str | int]
 
 
-def _stage(path: Path, key: str, reply: bytes, memory: Mapping[str, Tensor], last: Path) -> Callable[[], None]:
+def _stage(path: Path, key: str, reply: bytes, site: Site, number: int, last: Path) -> Callable[[], None]:
     """Write a temporary file next to `path`; return the function that moves it to `path` and deletes old files.
 
-    The file holds the length of the reply (8 bytes, little endian), the reply, and the memory.
+    The file holds the length of the reply (8 bytes, little endian), the reply, and the memory. The header of the memory
+    holds site, round and seed, so that a file of another site or run is found, and the numbers of patients, because
+    they must not be in the reply.
 
     Args:
         path: the file of this round.
-        key: the digest of the request and of `Site.reply_key`.
+        key: the digest of the request, the site's name and `Site.reply_key`.
         reply: the bytes of the reply.
-        memory: the site's memory after the round.
+        site: the site, with its memory after the round.
+        number: the number of the round.
         last: the file of the last accepted round, which is not deleted until another round is accepted.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    parts = len(reply).to_bytes(8, "little"), reply, pack({"memory": memory}, {"asked": key})
+    memory = pack({"memory": site.memory}, {"asked": key, "n_patients": site.n_patients, **_origin(site, number)})
+    parts = len(reply).to_bytes(8, "little"), reply, memory
     commit = stage_file(path, sha256_digest(*parts), *parts)
 
     def finish() -> None:
@@ -265,6 +286,15 @@ def _stage(path: Path, key: str, reply: bytes, memory: Mapping[str, Tensor], las
     return finish
 
 
+def _origin(site: Site, number: int) -> dict[str, str | int]:
+    """Return what a file says about its origin: site, round and seed."""
+    return dict(zip(ORIGIN, (site.name, number, site.seed), strict=True))
+
+
+def _as_text(origin: Mapping[str, str | int]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in origin.items())
+
+
 def _read(path: Path) -> _StoredRound:
     data = read_with_checksum(path, ADVICE)
     end = 8 + int.from_bytes(data[:8], "little")
@@ -272,4 +302,5 @@ def _read(path: Path) -> _StoredRound:
         groups, header = unpack(data[end:], ("memory",))
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-    return _StoredRound(header["asked"], data[8:end], groups.get("memory", {}))
+    origin = {name: header[name] for name in ORIGIN if name in header}
+    return _StoredRound(header["asked"], data[8:end], groups.get("memory", {}), header.get("n_patients", {}), origin)

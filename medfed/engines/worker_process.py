@@ -25,7 +25,8 @@ from medfed.core.import_path import child_import_path
 WORKER = "medfed.deployment.worker"  # started as a program, not imported
 REPLY, ERROR, STEP, WARNING, READY = b"a", b"e", b"s", b"n", b"r"  # the first byte of a frame from the worker
 POLL_S = 0.2  # how often to check whether to stop
-SEND_TIMEOUT_S = 60  # for a process that does not read a request
+TRANSFER_TIMEOUT_S = 60  # for a process that does not read a request, or stops in the middle of a reply
+LOAD_TIMEOUT_S = 3600.0  # for a process to start and to read its data, if the request has a timeout
 EXIT_TIMEOUT_S = 5  # for a process that has closed its connection to exit
 # CPU time that a worker needs to import PyTorch, MONAI and medfed: 7 to 10 s were measured on two busy cores, for one
 # worker and for each of two. An idle machine needs less, but workers that start too early make a short run slower.
@@ -133,7 +134,8 @@ class WorkerProcess:
         Args:
             header: what is requested, as JSON values.
             bodies: the bytes that belong to the request, such as messages to sites (`Message.to_bytes`).
-            timeout_s: seconds to wait for all replies, not counting the start of the process; None waits without limit.
+            timeout_s: seconds to wait for all replies, not counting the start of the process, which may take
+                `LOAD_TIMEOUT_S` seconds; None waits without limit.
             stopped: function without arguments that returns True when waiting must end; it is called about every 0.2
                 seconds.
 
@@ -145,7 +147,7 @@ class WorkerProcess:
                 then killed), or if the worker reported an error.
         """
         try:
-            self.start(stopped)
+            self.start(stopped, None if timeout_s is None else LOAD_TIMEOUT_S)
             deadline = None if timeout_s is None else time.monotonic() + timeout_s
             self._open_connection().send_bytes(json.dumps({**header, "n_bodies": len(bodies)}).encode())
             for body in bodies:
@@ -168,28 +170,31 @@ class WorkerProcess:
         """Return whether the worker process runs."""
         return self._process is not None and self._process.poll() is None
 
-    def start(self, stopped: Callable[[], bool] = lambda: False) -> None:
+    def start(self, stopped: Callable[[], bool] = lambda: False, timeout_s: float | None = None) -> None:
         """Start the process if it does not run, and wait until it is ready: a site has then read its data.
 
         Args:
             stopped: as for `ask`.
+            timeout_s: seconds to wait; None waits without limit.
 
         Raises:
-            WorkerFailed: if the process ended, if the worker reported an error, or if `stopped` returned True.
+            WorkerFailed: if the process ended or was not ready in time, if the worker reported an error, or if
+                `stopped` returned True.
         """
         if self.is_running():
             return
         try:
-            self._start(stopped)
+            self._start(stopped, None if timeout_s is None else time.monotonic() + timeout_s)
         except (EOFError, OSError) as error:
             raise WorkerFailed(self._how_it_ended(error)) from error
 
-    def _start(self, stopped: Callable[[], bool]) -> None:
+    def _start(self, stopped: Callable[[], bool], deadline: float | None) -> None:
         self.close()
         os.stat(self.job["directory"])  # an error here is reported, unlike one in the worker
         own_end, worker_end = socket.socketpair()
-        # Without this limit, sending to a suspended or hanging process would block this process as well.
-        own_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_TIMEOUT_S, 0))
+        # Without these limits, a process that hangs in the middle of a message would block this process as well.
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            own_end.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", TRANSFER_TIMEOUT_S, 0))
         with own_end, worker_end:
             command = [sys.executable, "-m", WORKER, str(worker_end.fileno())]
             # The worker sets the number of threads (`training.threads`); libraries must not start others before.
@@ -202,7 +207,7 @@ class WorkerProcess:
             self._connection = Connection(own_end.detach())
         self._connection.send_bytes(json.dumps(self.job).encode())
         try:
-            for _ in self._replies(None, stopped):  # there is none
+            for _ in self._replies(deadline, stopped):  # there is none
                 pass
         except WorkerFailed as error:
             if error.is_reported:  # the worker could not be built, so its process ends
@@ -245,7 +250,7 @@ class WorkerProcess:
             code = self._process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.close()
-            return "its process no longer reads requests, and was ended"
+            return "its process no longer reads requests or finishes its reply, and was ended"
         self.close()
         if code == -signal.SIGKILL:
             return "its process was killed, as the operating system does when memory runs out"

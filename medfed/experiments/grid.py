@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from medfed.core.errors import UserError, argument
 from medfed.datasets.base import Dataset
 from medfed.experiments.cohorts import participating_sites
 from medfed.experiments.method_choice import MethodChoice
+from medfed.experiments.references import with_effort, without_federation
 from medfed.experiments.setup import build_task, check_earlier_rounds
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import BASELINE, ComparisonRow
+from medfed.outputs.tables.comparison_row import BASELINE, LOCAL, SENT, ComparisonRow, is_taken_without_federation
 
 FIXED = {  # settings that a comparison cannot vary, and why; {name} stands for an argument
     "method.name": "{methods} names the methods to compare",
@@ -90,7 +91,7 @@ class Grid:
         """Return all runs of a comparison: each method and varied setting, with each unseen site and each seed.
 
         The unseen site of a run does not train and is tested at the end. The runs are sorted by seed first, so that a
-        table with all methods and sites exists as early as possible.
+        table with all methods and sites exists as early as possible. The row `local` has one run for each source site.
 
         Args:
             out: folder of the comparison.
@@ -121,17 +122,20 @@ class Grid:
                 f"{self.base.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}"
             )
         rows = self._rows(methods, varied)
-        folds = [
-            Fold(row, site, self.config_of(method, site, seed, validates.get(site), values),
-                 RunFolder(out / row.folder / _folder_of_sites(site, validates.get(site)) / f"seed_{seed}"))
-            for seed in range(self.base.seed, self.base.seed + n_seeds)
-            for site in sites or names
-            for row, method, values in rows
-        ]
-        for fold in folds:  # before the first of them trains
-            federation = fold.config.federation
-            source = [name for name in names if name not in (fold.site, federation.validation_site)]
-            participating_sites(source, federation.participating, fold.config.seed, fold.config.source)
+        folds = []
+        for seed in range(self.base.seed, self.base.seed + n_seeds):
+            for site, (row, method, values) in product(sites or names, rows):
+                config = self.config_of(method, site, seed, validates.get(site), values)
+                federation = config.federation
+                source = [name for name in names if name not in (site, federation.validation_site)]
+                source = participating_sites(source, federation.participating, seed, config.source)
+                if method.effort_of:
+                    other = self.config_of(method.effort_of, site, seed, validates.get(site)).method
+                    n_clients = federation.clients or len(source)
+                    config = with_effort(config, method, other.effort(n_clients), n_clients)
+                for own, at in _runs_of_row(row, config, source):
+                    place = out / own.folder / _folder_of_sites(site, validates.get(site)) / f"seed_{seed}"
+                    folds.append(Fold(own, site, at, RunFolder(place)))
         return folds
 
     def config_of(
@@ -174,7 +178,8 @@ class Grid:
                                 f"{registry.suggestion(first.path[1], settings)}")
         rows = []
         for method, settings_of_method in zip(methods, known, strict=True):
-            own = [values for values in varied if _takes(values[0], settings_of_method)]
+            own = [values for values in varied if _takes(values[0], settings_of_method)
+                   and (method.arrangement not in SENT or is_taken_without_federation(values[0].key))]  # fmt: skip
             written = {f"method.{key}" for _, settings in method.parts for key in settings}
             if twice := [values[0].key for values in own if values[0].key in written]:
                 raise UserError(f"{argument('vary', twice[0])}: {argument('methods', method.label)} sets it too; "
@@ -276,6 +281,13 @@ def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], roo
             raise UserError(f"{source}: {mistake}; name another site")
         validates[unseen] = validation
     return validates
+
+
+def _runs_of_row(row: ComparisonRow, config: Config, source: Sequence[str]) -> list[tuple[ComparisonRow, Config]]:
+    """Return the runs of a row for one unseen site and seed: one, or for `local` one for each source site."""
+    if row.arrangement == LOCAL:
+        return [(replace(row, trained_at=site), without_federation(config, LOCAL, site)) for site in source]
+    return [(row, without_federation(config, row.arrangement) if row.arrangement in SENT else config)]
 
 
 def _takes(override: Override, settings: set[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,35 +14,57 @@ from medfed.core.errors import UserError, argument
 from medfed.core.mistakes import describe_value
 from medfed.experiments.arguments import as_block, as_plain, as_text
 from medfed.federation.method import Method
+from medfed.outputs.tables.comparison_row import BASELINE, LOCAL, POOLED, SENT
 
 MethodLike = str | Mapping[str, Any] | type[Method] | Method
 Part = tuple[str, Mapping[str, object]]
+_STEPS = re.compile(r"([\w.]*)@(.*)", re.DOTALL)  # a row with the effort of another one, such as fedavg@steps=ccst:k=2
 
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """A method of a comparison, or several methods that are applied together.
+    """A row of a comparison: a method, several methods that are applied together, or training without a federation.
 
     Args:
         label: name in the tables, in the form of the flag `--methods` of `medfed.evaluate`, such as `ccst:k=1`.
         parts: for each method, a pair: its name, and a dictionary from the dotted key of a setting to its new value.
+        arrangement: "federated"; "pooled", which trains on the images of all sites in one place; or "local", which
+            trains at each site alone.
+        effort_of: a method whose optimiser steps and images this row takes; None keeps those of the config.
     """
 
     label: str
     parts: tuple[Part, ...]
+    arrangement: str = "federated"
+    effort_of: MethodChoice | None = None
 
     @classmethod
     def parse(cls, text: str) -> MethodChoice:
-        """Return the method that a text describes, such as `fedavg`, `ccst:k=1` or `ccst+elcfs`.
+        """Return the row that a text describes, such as `fedavg`, `ccst:k=1`, `ccst+elcfs` or `pooled`.
 
         Args:
             text: `name`, or `name:key=value,...` for a method with changed settings, or several of these joined by `+`.
                 The values are written in YAML. A value that contains a comma or a plus must be in quotes or brackets.
+                `pooled` and `local` train without a federation. `fedavg@steps=METHOD` has as many optimiser steps and
+                images as METHOD, and so have `pooled@steps=METHOD` and `local@steps=METHOD`.
 
         Raises:
             UserError: if the text does not have this form.
         """
-        return cls(text, tuple(_parse_part(part, text) for part in split(text, "+")))
+        effort_of, name = None, text
+        if match := _STEPS.fullmatch(text):
+            name, setting = match.groups()
+            if name not in (BASELINE, *SENT) or not setting.removeprefix("steps=").strip() or setting[:6] != "steps=":
+                raise UserError(f"{argument('methods', text)}: expected {BASELINE}@steps=METHOD, {POOLED}@steps=METHOD "
+                                f"or {LOCAL}@steps=METHOD, such as {BASELINE}@steps=ccst")  # fmt: skip
+            effort_of = cls.parse(setting.removeprefix("steps="))
+            if effort_of.arrangement in SENT or effort_of.effort_of:
+                raise UserError(f"{argument('methods', text)}: '{effort_of.label}' is no federated method; expected "
+                                f"one after '@steps=', such as {BASELINE}@steps=ccst")  # fmt: skip
+        if name in SENT:
+            return cls(text, ((BASELINE, {}),), name, effort_of)
+        parts = tuple(_parse_part(part, text) for part in split(name, "+"))
+        return cls(text, parts, effort_of=effort_of)
 
     @classmethod
     def of(cls, method: MethodLike, base: Config) -> MethodChoice:
@@ -71,6 +94,8 @@ class MethodChoice:
                             f'"fedprox", "mu": 0.3}}, got {describe_value(method)}')
         settings = as_plain(method, "methods")
         name = settings.pop("name")
+        if name in SENT and not settings:
+            return cls.parse(name)
         written = ",".join(f"{key}={as_text(value)}" for key, value in settings.items())
         return cls(f"{name}:{written}" if written else str(name), ((name, settings),))
 
@@ -96,6 +121,12 @@ class MethodChoice:
 def _parse_part(part: str, text: str) -> Part:
     """Return the name and the settings of one method in a text; UserError if it has another form."""
     name, _, written = part.partition(":")
+    if name in SENT:
+        raise UserError(f"{argument('methods', text)}: '{name}' is FedAvg without a federation; it has no settings and "
+                        f"cannot be combined with a method; expected {name}, or {name}@steps=METHOD")  # fmt: skip
+    near = registry.nearest(name, [*registry.known_names("methods"), *SENT])
+    if near in SENT and "." not in name:
+        raise UserError(f"{argument('methods', text)}: no method or row '{name}'. Did you mean '{near}'?")
     try:
         overrides = [Override.parse(setting) for setting in split(written, ",") if setting]
     except UserError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,24 @@ def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
         raise UserError(
             f"{path}: contains other files ({', '.join(other[:5])}); choose a new or an empty folder with "
             f"{argument('out')}"
+        )
+
+
+def check_outside_data(path: Path, dataset: Dataset) -> None:
+    """Check that results, which contain figures of patients' images, are not written among the images of a dataset.
+
+    Args:
+        path: folder for the results; it may be missing.
+        dataset: the dataset. A phantom has no images of patients, so results may lie in its folder.
+
+    Raises:
+        UserError: if the folder lies in the dataset's folder.
+    """
+    root = Path(dataset.root)
+    if root.is_dir() and not dataset.is_phantom and path.resolve().is_relative_to(root.resolve()):
+        raise UserError(
+            f"{path}: lies in {dataset.root}, the folder with the images (data.root), and would mix results with data; "
+            f"choose a folder outside with {argument('out')}"
         )
 
 
@@ -142,12 +161,19 @@ def load_resume_state(folder: RunFolder, start: State) -> State:
         start: the state before the first round. It is returned if the folder has no saved round.
 
     Raises:
-        UserError: if the saved weights and the weights of `start` differ in name, shape or dtype.
+        UserError: if the saved weights and the weights of `start` differ in name, shape or dtype, or if others of
+            them are parameters.
     """
     rounds = folder.rounds()
     if not rounds:
         return start
     state = folder.load_state(rounds[-1])
+    if state.parameters != start.parameters:
+        raise UserError(
+            f"{folder.path}: the checkpoint of round {state.round} lists {len(state.parameters)} parameters of the "
+            f"network; expected the {len(start.parameters)} of this config; delete the checkpoint to continue from the "
+            "previous round"
+        )
     try:
         check_same_entries(start.weights, state.weights)
     except ValueError as error:
@@ -155,7 +181,7 @@ def load_resume_state(folder: RunFolder, start: State) -> State:
             f"{folder.path}: round {state.round} does not fit the network of this config ({error}); choose another "
             f"folder with {argument('out')}"
         ) from error
-    return state
+    return replace(state, local_keys=start.local_keys)
 
 
 def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split], codecs: Sequence[str]) -> None:

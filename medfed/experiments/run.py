@@ -21,6 +21,7 @@ from medfed.experiments.resume import (
     changed_settings,
     check_data,
     check_no_other_files,
+    check_outside_data,
     check_run_folder,
     load_resume_state,
 )
@@ -29,6 +30,7 @@ from medfed.experiments.summary import summarise
 from medfed.experiments.training import selected_state, train
 from medfed.experiments.unseen_rounds import score_unseen_rounds
 from medfed.federation import privacy_accounting
+from medfed.federation.ledger import sum_bytes
 from medfed.federation.message import State
 from medfed.federation.settings import Federation
 from medfed.federation.site import Site
@@ -78,6 +80,8 @@ def start_or_resume(
         KeyboardInterrupt: if the user interrupts the run; the message says how to continue.
     """
     check_readable(config)
+    if not resume:
+        check_outside_data(folder.path, config.data)
     if not resume and not any((folder.path / name).exists() for name in ("config.yaml", *REMAINDERS)):
         check_no_other_files(folder.path, BEGINNINGS)
     with folder.locked():
@@ -131,7 +135,7 @@ def run(
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, run_notices)
             last = train(config, experiment.engine, folder, state, quiet, on_training=on_training)
-            final = selected_state(folder, last, config.federation.selection)
+            final = selected_state(folder, last, config.federation.selection, config.method)
             return _conclude(config, folder, experiment, final, run_notices, quiet)
 
 
@@ -154,7 +158,8 @@ def _conclude(
         warnings.warn(f"a figure could not be drawn: {error!r}", stacklevel=1)
     summary = summarise(config, experiment, final, rows, run_notices)
     summary["learning"] = assess_learning(experiment, final.weights)
-    releases = privacy_accounting.count_releases(folder.ledger(), final.weights)
+    summary["sent_bytes"] = sum_bytes(folder.ledger())
+    releases = privacy_accounting.count_releases(folder.ledger())
     if budget := privacy_accounting.format_budget(config.privacy, releases):
         summary["privacy"] = budget
     if ratios:

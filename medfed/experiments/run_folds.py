@@ -104,7 +104,7 @@ def name_of(fold: Fold) -> str:
     Args:
         fold: the run.
     """
-    return f"{fold.row.label}, unseen {fold.site}, seed {fold.config.seed}"
+    return f"{fold.row.run_label}, unseen {fold.site}, seed {fold.config.seed}"
 
 
 def do_run(
@@ -239,7 +239,7 @@ def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
     with open(folder.path / LOG, "ab") as log:
         for stream in (sys.stdout, sys.stderr):
             os.dup2(log.fileno(), stream.fileno())  # also for the processes that the run starts
-    row = ComparisonRow(header["row"]["method"], tuple(header["row"]["varied"]))
+    row = ComparisonRow.of(header["row"])
     try:
         config = replace(load_text(header["config"], header["source"]), notices=tuple(header["notices"]))
         do_run(row, config, folder, header["jobs"], quiet=False, on_training=on_training)

@@ -116,7 +116,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
     sites, validation_site = _read_sites(SiteBuilder(config, task, network), dataset, splits, clients, quiet)
     reading_s = time.perf_counter() - began
     check_step_memory(config, needs, [len(site.training) for site in sites])
-    start = State.of(network)
+    start = State.of(network, local_entries(config, network))
     engine = registry.resolve("engines", config.federation.engine)(
         sites,
         sites_folder,

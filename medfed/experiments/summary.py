@@ -38,7 +38,7 @@ def summarise(
     federation = config.federation
     transductive = transductive_by(experiment.task, experiment.sites)
     return {
-        **experiment.task.scoring.summarise(rows, config.seed),
+        **experiment.task.scoring.summarise(rows),
         "data": "phantom" if experiment.dataset.is_phantom else "real",
         "dataset": experiment.dataset.card.title,
         "method": config.method_name,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from medfed.cli.progress import OnTraining, RoundProgress
 from medfed.config.schema import Config
 from medfed.core.errors import argument
 from medfed.federation.engine import Engine
 from medfed.federation.message import State
+from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.selection import RULES
 from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.comparison_row import SENT, read_row
 
 
 def train(
@@ -36,7 +39,7 @@ def train(
     Raises:
         KeyboardInterrupt: if the user interrupts the training; the message says how to continue.
     """
-    settings = config.federation
+    settings, sends = config.federation, read_row(folder.path, config.method_name).arrangement not in SENT
     if not folder.rounds():
         folder.save_state(state)
     folder.truncate(state.round)
@@ -47,6 +50,7 @@ def train(
         try:
             for done in federate(config.method, engine, state, settings, config.seed, config.training):
                 best = RULES[settings.selection]([*folder.history(), done.history])
+                done = done if sends else replace(done, ledger=[])  # nothing is exchanged: the messages stay here
                 folder.save_round(done, best, config.evaluation.unseen_every)
                 progress.round_done(done.history)
                 state = done.state
@@ -63,14 +67,16 @@ def train(
     return state
 
 
-def selected_state(folder: RunFolder, last: State, rule: str) -> State:
-    """Return the coordinator's state after the round whose weights are the result of the run.
+def selected_state(folder: RunFolder, last: State, rule: str, method: Method) -> State:
+    """Return the coordinator's state after the round that is the result of the run, with the weights that are scored.
 
     Args:
         folder: the run's folder, which has the validation scores of all rounds and the saved states.
         last: the state after the last round.
         rule: how the round is chosen, a value of the setting `federation.selection`: "last", "source_validation" or
             "validation_site".
+        method: the method, which may choose other weights than the global weights of this round (`result_weights`).
     """
     chosen = RULES[rule](folder.history())
-    return last if chosen == last.round else folder.load_state(chosen)
+    state = last if chosen == last.round else folder.load_state(chosen)
+    return replace(state, weights=method.result_weights(state))

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from medfed.core.errors import UserError, argument
@@ -20,12 +20,20 @@ from medfed.federation import ledger
 from medfed.federation.engine import Engine
 from medfed.federation.message import Message, State
 from medfed.federation.model_transfer import WeightsSender
-from medfed.federation.outliers import MIN_SITES, influences, reported_count, unusual_statistics
+from medfed.federation.outliers import (
+    MIN_SITES,
+    UNUSUAL_RATIO,
+    image_shares,
+    received_ratios,
+    reported_count,
+    unusual_statistics,
+)
 from medfed.federation.reply_checks import DIVERGED, Expected
 from medfed.federation.settings import Federation
 from medfed.federation.update_checks import CONTENTS, Rejection, find_failing_sites, validate_replies
 
 Row = dict[str, object]
+DOMINANT_SHARE = 2 / 3  # a site with a larger share of the images is named, and used
 Result = TypeVar("Result")
 
 
@@ -67,6 +75,8 @@ class Exchange:
             replies a round needs).
         ranges: the lowest and the highest possible number of tensors in replies (`Method.statistic_ranges`).
         row_tensors: names of the tensors that may have another number of rows at each site (`Method.row_tensors`).
+        batch_size: images per training step; 0 if it is not known, or if the method trains on other images than the
+            site's own.
 
     Attributes:
         ledger: rows for `ledger.csv` since the last call of `take_records`: one row for each tensor or single value
@@ -79,12 +89,11 @@ class Exchange:
 
     def __init__(
         self, engine: Engine, settings: Federation, ranges: Mapping[str, tuple[float, float]] | None = None,
-        row_tensors: frozenset[str] = frozenset(),
+        row_tensors: frozenset[str] = frozenset(), batch_size: int = 0,
     ) -> None:
         self.engine, self.settings, self.ranges, self.row_tensors = engine, settings, ranges or {}, row_tensors
+        self.batch_size = batch_size
         self._notified: set[str] = set()
-        # The influence of each site's statistics, by round, so that a resumed run compares in the same way.
-        self._influences: dict[int, dict[str, float]] = {}
         self.ledger: list[Row] = []
         self.seconds: dict[str, float] = {}
         self.n_clients = 0
@@ -122,13 +131,16 @@ class Exchange:
         self.n_clients += len(messages) if kind == "train" else 0
         expected = Expected(
             kind, number, state.weights, self._n_examples, state.parameters, self.settings.largest_change,
-            self.settings.largest_count, self.ranges, self.row_tensors, self._influences.get(number, {}),
+            self.settings.largest_count, self.ranges, self.row_tensors, local_keys=state.local_keys,
+            local_epochs=self.settings.local_epochs, batch_size=self.batch_size,
+            momentum=state.plan.training.momentum,
         )
+        if kind == "train":
+            expected = replace(expected, received=received_ratios(messages, expected))
         accepted, rejected = validate_replies(messages, replies, expected)
         self._handle_rejections(rejected, accepted, len(messages))
         self._notify(accepted, expected)
         if kind == "share":
-            self._influences[number] = influences(accepted, expected)
             shared = {site: reported_count(reply, "examples") for site, reply in accepted.items()}
             self._n_examples |= {site: count for site, count in shared.items() if count is not None}
         return Replies(kind, number, len(messages), accepted)
@@ -215,22 +227,33 @@ class Exchange:
             )
 
     def _notify(self, accepted: Mapping[str, Message], expected: Expected) -> None:
-        """Warn of unusual statistics, and of a check that too few replies do not allow; each notice is given once."""
-        notices = {
-            f"{site} {name}": f"{site}: its {CONTENTS[expected.kind]} of round {expected.round} holds '{name}' "
-            f"{ratio:.3g} times as large as the median of the sites (root mean square); it is used, because an unusual "
-            "scanner is no error; check the images of that site with python -m medfed.data check"
+        """Warn of unusual statistics and numbers of images, and of a check that too few replies do not allow.
+
+        Each notice is given once. The texts contain nothing that differs between rounds, so that a resumed run adds no
+        notice.
+        """
+        notices = [
+            f"{site}: its {CONTENTS[expected.kind]} holds '{name}' "
+            f"{f'more than {UNUSUAL_RATIO:g}' if ratio > 1 else f'less than {1 / UNUSUAL_RATIO:g}'} times as large as "
+            "the median of the sites (root mean square); it is used, because an unusual scanner is no error; check the "
+            "images of that site with python -m medfed.data check"
             for site, name, ratio in unusual_statistics(accepted, expected)
-        }
+        ]
         if expected.kind == "train" and expected.largest_change and len(accepted) < MIN_SITES:
-            notices["largest_change"] = (
+            notices.append(
                 f"the sizes of the updates are not compared: federation.largest_change needs {MIN_SITES} sites in a "
-                f"round, and round {expected.round} has {len(accepted)}"
+                "round, but fewer sent a valid update"
             )
-        for key, notice in notices.items():
-            if key not in self._notified:
+        if expected.kind == "train" and len(accepted) >= MIN_SITES:
+            notices += [
+                f"{site}: reports more than {DOMINANT_SHARE:.0%} of all training images of a round, so that its update "
+                "decides most of an average that is weighted by images; make sure that this number is right"
+                for site, share in image_shares(accepted).items() if share > DOMINANT_SHARE
+            ]
+        for notice in notices:
+            if notice not in self._notified:
                 warnings.warn(notice, UserWarning, stacklevel=2)
-        self._notified |= notices.keys()
+        self._notified.update(notices)
 
     def _handle_rejections(self, rejected: list[Rejection], left: Iterable[str], n_asked: int) -> None:
         """Warn of each rejected reply; raise UserError if a bad reply stops the run, or if too few replies are left."""

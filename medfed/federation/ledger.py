@@ -5,19 +5,21 @@ The round loop writes the rows of every message (`ledger.csv` in the run folder)
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
-from medfed.federation.message import Message, n_bytes, readable
+from medfed.federation.message import Message, fact_bytes, n_bytes, readable
 
-COLUMNS = ("round", "site", "direction", "kind", "name", "shape", "dtype", "bytes")
+COLUMNS = ("round", "site", "direction", "kind", "content", "name", "shape", "dtype", "bytes")
+COLUMNS_WITHOUT_CONTENT = tuple(column for column in COLUMNS if column != "content")  # of run folders of format 1 and 2
+WEIGHT, STATISTIC, FACT = CONTENTS = ("weight", "statistic", "fact")  # the values of the column `content`
 
 
 def message_rows(round_number: int, direction: str, messages: Mapping[str, Message]) -> list[dict[str, object]]:
     """Return the rows of the ledger for some messages. The ledger is the table of everything that was sent.
 
-    A message contains tensors and facts (named values without a shape, such as a loss or a number of images). Each
-    tensor and each fact has one row.
+    A message contains weights (entries of the network), statistics (all other tensors) and facts (named values without
+    a shape, such as a loss or a number of images). Each tensor and each fact has one row.
 
     Args:
         round_number: the round that the messages belong to.
@@ -26,21 +28,61 @@ def message_rows(round_number: int, direction: str, messages: Mapping[str, Messa
             because they have left their site. A reply that cannot be read is listed as a failed reply.
 
     Returns:
-        One dict for each row, with the keys of `COLUMNS`, sorted by site. For a tensor, `shape` is a text such as
-        "16x3x3" ("1" for a scalar), `dtype` a text such as "float32", and `bytes` the size of its elements. For a fact,
-        `shape` is "1", `dtype` is "fact", and `bytes` is the number of characters of its JSON text. The checksum of the
-        weights in a request is listed like a fact, with the name `weights_digest`.
+        One dict for each row, with the keys of `COLUMNS`, sorted by site. `content` is "weight", "statistic" or "fact".
+        For a tensor, `shape` is a text such as "16x3x3" ("1" for a scalar), `dtype` a text such as "float32", and
+        `bytes` the size of its elements. For a fact, `shape` is "1", `dtype` is "fact", and `bytes` is the size of its
+        JSON text. The checksum of the weights in a request is listed like a fact, with the name `weights_digest`.
     """
     rows = []
     for site in sorted(messages):
         message = readable(messages[site])
         common = {"round": round_number, "site": site, "direction": direction, "kind": message.kind}
-        for group in (message.weights, message.tensors):
+        for content, group in ((WEIGHT, message.weights), (STATISTIC, message.tensors)):
             for name, tensor in group.items():
                 shape = "x".join(map(str, tensor.shape)) or "1"
                 dtype = str(tensor.dtype).removeprefix("torch.")
-                rows.append({**common, "name": name, "shape": shape, "dtype": dtype, "bytes": n_bytes(tensor)})
+                rows.append({**common, "content": content, "name": name, "shape": shape, "dtype": dtype,
+                             "bytes": n_bytes(tensor)})  # fmt: skip
         named = {"weights_digest": message.weights_digest} if message.weights_digest else {}
         for name, fact in {**message.facts, **named}.items():
-            rows.append({**common, "name": name, "shape": "1", "dtype": "fact", "bytes": len(json.dumps(fact))})
+            rows.append({**common, "content": FACT, "name": name, "shape": "1", "dtype": "fact",
+                         "bytes": fact_bytes(fact)})  # fmt: skip
     return rows
+
+
+def content_of(name: str, dtype: str, entries: Collection[str]) -> str:
+    """Return the `content` of a row that was written without this column: "weight", "statistic" or "fact".
+
+    Args:
+        name: the name in the row.
+        dtype: the dtype in the row.
+        entries: the names in the network's state dict. A statistic with such a name is taken for a weight.
+    """
+    if dtype == "fact":
+        return FACT
+    return WEIGHT if name in entries else STATISTIC
+
+
+def sum_bytes(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """Return how many bytes of each content were sent in each direction.
+
+    Args:
+        rows: rows of the ledger; `bytes` may be a number or a text.
+
+    Returns:
+        {"up": {"weight": N, "statistic": N, "fact": N}, "down": {...}}, where "up" means from the sites.
+    """
+    sums = {direction: dict.fromkeys(CONTENTS, 0) for direction in ("up", "down")}
+    for row in rows:
+        sums[row["direction"]][row["content"]] += int(row["bytes"])
+    return sums
+
+
+def format_sums(by_content: Mapping[str, float]) -> str:
+    """Return sizes as text, such as "12,345 bytes (weights 12,000, statistics 300, facts 45)".
+
+    Args:
+        by_content: numbers of bytes by content, one of the dictionaries that `sum_bytes` returns.
+    """
+    parts = ", ".join(f"{content}s {by_content[content]:,}" for content in CONTENTS)
+    return f"{sum(by_content.values()):,} bytes ({parts})"

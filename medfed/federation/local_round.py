@@ -37,7 +37,11 @@ class Output:
 
 
 class Samples(Protocol):
-    """A sequence of images with labels."""
+    """A sequence of images with labels.
+
+    Samples may also have an attribute `patient_ids`, (N,) int64, with equal numbers for images of the same patient
+    (`count_patients`).
+    """
 
     @property
     def n_patients(self) -> int:
@@ -88,7 +92,8 @@ class Task(Protocol):
         """
 
     def validate(self, network: nn.Module, samples: Any, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
-        """Return the validation scores of a network by name. The main score has the name "score"; higher is better.
+        """Return the validation scores of a network by name. The main score has the name "score" and lies in
+        [0, 1]; higher is better.
 
         Args:
             network: the network to score.
@@ -139,6 +144,8 @@ class SiteData:
         architecture: names of the submodules of the network that `Method.share` receives.
         rng: CPU generator, seeded for this site, this round and this purpose.
         validation: samples of the site's validation patients, who are not in `samples`; None if it has none.
+        n_patients: for each tensor that the method shares, by name, from how many patients each of its numbers is
+            computed; if the numbers differ, the smallest one. `Method.share` writes it. It never leaves the site.
     """
 
     name: str
@@ -147,6 +154,7 @@ class SiteData:
     architecture: Architecture
     rng: torch.Generator
     validation: Samples | None = None
+    n_patients: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -178,7 +186,9 @@ class LocalRound:
         cache: where a method stores the images that it computes, such as restyled ones, and how many bytes it may use.
         facts: numbers that the method reports with the site's update of this round, by name, such as a count over all
             steps; empty at the start of a round. A value may be a tensor with one element on `device`. The numbers are
-            sent as facts of the message and become columns of `history.csv`.
+            sent as facts of the message and become columns of `history.csv`. `Method.fact_names` lists their names.
+        n_patients: for each tensor that the method sends with the update, by name, from how many patients each of its
+            numbers is computed (see `SiteData`). `Method.on_round_end` writes it. It never leaves the site.
     """
 
     site: str
@@ -200,6 +210,7 @@ class LocalRound:
     rounds: int = 0
     cache: Cache = Cache()
     facts: dict[str, float | Tensor] = field(default_factory=dict)
+    n_patients: dict[str, int] = field(default_factory=dict)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Return the network's trainable parameters by state-dict name, not copied.
@@ -263,6 +274,21 @@ class LocalRound:
                 logits = functional_call(self.network, {**buffers, **fast_weights}, (image,), strict=True)
         logits = logits.float() if uses_bf16 else logits
         return Output(batch.image, batch.label, logits, dict(features), batch.moments)
+
+
+def count_patients(samples: Samples, indices: Tensor) -> int:
+    """Return how many different patients some images show.
+
+    Args:
+        samples: the samples.
+        indices: (n,) int64, the indices of the images in `samples`.
+
+    Returns:
+        The number of patients; 0 without images. If the samples do not say which patient an image shows (they have no
+        attribute `patient_ids`), images count as those of one patient.
+    """
+    patient_ids = getattr(samples, "patient_ids", None)
+    return min(len(indices), 1) if patient_ids is None else len(patient_ids[indices].unique())
 
 
 def batches(samples: Samples, size: int, order: Tensor | None = None) -> Iterator[Batch]:

@@ -9,6 +9,7 @@ possible to compare runs, and to recognise a request that was sent again.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 from dataclasses import dataclass, field
@@ -176,6 +177,8 @@ class State:
         parameters: the entries of `weights` that are parameters of the network. The others are buffers: running
             statistics and counters of BatchNorm.
         plan: sites, rounds and optimiser of this federation. `federate` sets it; it is not stored in a checkpoint.
+        local_keys: names of the entries of `weights` that stay at the sites. None if they are not known; then the
+            entries of an update are compared between the sites. It is not stored in a checkpoint.
     """
 
     round: int
@@ -184,22 +187,25 @@ class State:
     took_part: dict[str, int] = field(default_factory=dict)
     parameters: frozenset[str] = frozenset()
     plan: Plan = field(default=Plan(), compare=False)
+    local_keys: frozenset[str] | None = field(default=None, compare=False)
 
     @staticmethod
-    def of(network: nn.Module) -> State:
+    def of(network: nn.Module, local_keys: frozenset[str] | None = None) -> State:
         """Return the state before the first round of training.
 
         Args:
             network: the network with its initial weights. The weights are copied to the CPU.
+            local_keys: names of the entries that stay at the sites; None if they are not known.
         """
         weights = {name: entry.detach().cpu().clone() for name, entry in network.state_dict().items()}
         parameters = dict(network.named_parameters(remove_duplicate=False))
-        return State(0, weights, parameters=frozenset(parameters) & weights.keys())
+        return State(0, weights, parameters=frozenset(parameters) & weights.keys(), local_keys=local_keys)
 
     def to_bytes(self) -> bytes:
         """Return the state as bytes in the safetensors format; equal states give equal bytes.
 
-        All fields except `plan` (the sites, the number of rounds and the training settings) are included.
+        All fields except `plan` (the sites, the number of rounds and the training settings) and `local_keys` are
+        included.
 
         Raises:
             InvalidMessage: if `from_bytes` would refuse the bytes.
@@ -217,8 +223,8 @@ class State:
     def from_bytes(data: bytes) -> State:
         """Return the state that `to_bytes` converted to bytes.
 
-        The field `plan` (the sites, the number of rounds and the training settings) is not stored and has its default
-        value.
+        The fields `plan` (the sites, the number of rounds and the training settings) and `local_keys` are not stored
+        and have their default values.
 
         Args:
             data: the bytes of one checkpoint, in the safetensors format.
@@ -273,3 +279,12 @@ def n_bytes(tensor: Tensor) -> int:
             are counted, because all of them are sent.
     """
     return tensor.numel() * tensor.element_size()
+
+
+def fact_bytes(fact: object) -> int:
+    """Return how many bytes a fact needs when it is sent: the size of its JSON text.
+
+    Args:
+        fact: a JSON value, such as a loss or the number of a round.
+    """
+    return len(json.dumps(fact).encode())

@@ -17,7 +17,8 @@ A federation calls the hooks in this order. "Site" means: once at every site tha
                  on_round_end                   site; after the last step
                  remember                       coordinator; its result becomes `state.memory`
                  aggregate                      coordinator; sees the new memory and the old weights
-    afterwards   facts, styles, interpolations, score_maps      for the summary and the figures of a run
+    afterwards   result_weights                 coordinator; the weights that are scored, saved and sent to the sites
+                 facts, styles, interpolations, score_maps      for the summary and the figures of a run
 
 Sharing takes place never, once before the first round, or before every round (`shares`).
 """
@@ -27,7 +28,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,19 @@ UnseenBatchNorm = Literal["average", "batch_stats", "nearest"]
 NEVER, ONCE, EVERY_ROUND = "never", "once", "every round"
 MAX_FEATURE = 1e5  # above every feature of VGG on intensities from 0 to 255, which are the largest here
 STYLE_RANGES = {"mean": (-MAX_FEATURE, MAX_FEATURE), "std": (0.0, MAX_FEATURE)}
+
+
+class Effort(NamedTuple):
+    """How many optimiser steps and images a site takes in a round, in multiples of what FedAvg takes.
+
+    Args:
+        steps: multiple of the optimiser steps, above 0.
+        images: multiple of the images that the network is trained with. Restyled and added copies count; a second
+            forward pass of the same images does not. If the number is random, this is the largest one.
+    """
+
+    steps: float = 1
+    images: float = 1
 
 
 @dataclass(frozen=True)
@@ -82,12 +96,16 @@ class Method:
             feature map. A stack (several methods in one, `Stack`) calls `wrap_network` of such a method last.
         fills_network: True if `on_round_start` writes entries of the network. A stack calls `on_round_start` of such a
             method first.
+        patients_advice: what to change in a plan if a hospital refuses a shared statistic because too few patients are
+            behind one of its numbers (`SiteData.n_patients`): settings of the method, as a clause that begins with a
+            verb. "" if there is no such setting.
     """
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}}
     moved: ClassVar[Mapping[str, str]] = {}
     reads_features: ClassVar[bool] = False
     fills_network: ClassVar[bool] = False
+    patients_advice: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         """Check that every field lies in the range of its annotation; ValueError otherwise."""
@@ -149,6 +167,26 @@ class Method:
         """Names of the tensors that sites send with one row per image or style, so that the number of rows may differ.
 
         The shape of every other tensor must be equal at all sites that send it. Default: none.
+        """
+        return frozenset()
+
+    def effort(self, n_sites: int) -> Effort:
+        """Return how many optimiser steps and images a site takes, in multiples of FedAvg's. Default: 1 and 1.
+
+        A method whose `expand` returns more samples takes more steps, and a method that adds copies to a batch takes
+        more images. A comparison shows both numbers, and can run FedAvg with as many (`fedavg@steps=METHOD`).
+
+        Args:
+            n_sites: number of sites that train.
+        """
+        return Effort()
+
+    @property
+    def fact_names(self) -> frozenset[str]:
+        """Names of the numbers that the method reports with an update (`LocalRound.facts`). Default: none.
+
+        A hospital sends no other facts than these and those of every method: the number of images, the number of steps
+        and the mean loss.
         """
         return frozenset()
 
@@ -227,6 +265,11 @@ class Method:
         Returns:
             Tensors by name, on the CPU. All of them are sent to the coordinator and are listed in the ledger, the run's
             table of everything that was sent. An empty dictionary shares nothing.
+
+        The hook also writes to `site.n_patients` from how many patients each number of a tensor is computed: the
+        patients of the site for a mean over all images, 1 for one row per image, the patients of the smallest class for
+        class means. A hospital refuses to send a statistic of fewer patients than it agreed to. A tensor that is
+        missing in `site.n_patients` counts as a statistic of one patient.
         """
         return {}
 
@@ -336,6 +379,13 @@ class Method:
         Returns:
             Tensors by name, on the CPU. The coordinator finds them in `updates[site].tensors`. These tensors are listed
             in the ledger, the run's table of everything that was sent. Default: none.
+
+        A tensor whose name is or ends in the name of a network entry, as in `change/ENTRY`, has the shape and dtype of
+        this entry, and is checked like it: a running variance must not be negative. The difference of two running
+        variances needs another name.
+
+        The hook also writes to `local.n_patients` from how many patients each number of a tensor is computed, as
+        `share` does.
         """
         return {}
 
@@ -388,6 +438,20 @@ class Method:
             return torch.full((len(updates),), 1 / len(updates), dtype=torch.float64)
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         return examples / examples.sum()  # FedAvg, Alg. 1: n_k / n
+
+    def result_weights(self, state: State) -> Tensors:
+        """Return the weights that are the result of the run. Default: the global weights.
+
+        The hook is called once, after the last round.
+
+        Args:
+            state: the state after the round that is the result, as `federation.selection` chooses it. Its plan is empty
+                if it was read from a checkpoint.
+
+        Returns:
+            All entries of `state.weights` by name, on the CPU.
+        """
+        return dict(state.weights)
 
     def facts(self, state: State) -> dict[str, Any]:
         """Return values that a reader of a run's scores should know, such as a number of clusters. Default: none.

@@ -14,13 +14,17 @@ import torch
 from torch import Tensor
 
 from medfed.federation.message import Message
-from medfed.federation.reply_checks import Expected
+from medfed.federation.reply_checks import Expected, entry_named
 
 RepliesBySite = Mapping[str, Message]
 
 MIN_SITES = 3  # two values do not show which of them is unusual
 UNUSUAL_RATIO = 10.0  # a shared statistic this many times as large or small as the median is named, and used
 MAX_STEP_RATIO = 10.0
+MAX_STEPS_PER_IMAGE = 4.0  # times the median site; incomplete batches can double the steps, and so can one style more
+MAX_RECEIVED = 3.0  # largest factor by which received statistics widen the limit of the weights; training needs 1
+MAX_INFLUENCE = 0.4  # of largest_change: the share of a site in an average times its change
+MAX_INFLUENCE_STEPS = 15.0
 BUFFERS = "the running statistics"
 EPSILON = 1e-5  # BatchNorm adds it to a variance
 ABSURD_RATIO = 100.0  # a shared statistic this many times as large as the median is rejected
@@ -52,16 +56,53 @@ def count_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]
     return reasons
 
 
+def step_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
+    """Return the updates with far more training steps than their number of images explains.
+
+    Every site goes over its images equally often. A site with at most as many images as the median site therefore
+    makes at most as many steps, and a site with k times as many images makes about k times as many steps. A factor of
+    `MAX_STEPS_PER_IMAGE` is allowed.
+
+    Args:
+        replies: by name of the site, the updates that passed the checks on their own. With fewer than three, none is an
+            outlier.
+        expected: the kind of the request.
+
+    Returns:
+        Dictionary from the name of a site to the reason, a clause whose subject is the reply.
+    """
+    if not _are_updates_of_enough_sites(replies, expected):
+        return {}
+    n_images, n_steps = _medians(replies)
+    limits = {
+        site: MAX_STEPS_PER_IMAGE * n_steps * max(1.0, reply.facts["examples"] / n_images)
+        for site, reply in replies.items()
+    }
+    return {
+        site: f"reports {reply.facts['steps']:,} training steps with {reply.facts['examples']:,} images, but the "
+        f"median of the sites is {n_steps:g} steps with {n_images:g} images, and {limits[site]:.4g} are allowed"
+        for site, reply in replies.items() if reply.facts["steps"] > limits[site]
+    }
+
+
 def size_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
     """Return the updates that change the weights, the buffers or a control much more than the updates of most sites.
 
     Two sizes of a change are compared: its L2 norm and its largest element. The limit is `expected.largest_change`
     times the median over the sites. A site that makes k times as many steps as the median site may change the weights
-    k times as much. Buffers are the running statistics of BatchNorm. A control is a tensor that is named after an entry
-    of the network, such as `change/ENTRY` of SCAFFOLD; it is the mean of few or of many gradients, so that its limit
-    grows with the ratio of the steps in both directions. No ratio of steps counts more than `MAX_STEP_RATIO`. If a site
-    trains with large statistics of another site, its limits grow with `expected.influences` of the other sites, for
-    variances with the square, so that it is not rejected for what the other site shared.
+    k times as much, if it also has k times as many images; k counts at most `MAX_STEP_RATIO`. Buffers are the running
+    statistics of BatchNorm. A control is a tensor that is named after an entry of the network, such as `change/ENTRY`
+    of SCAFFOLD; it is the mean of few or of many gradients, so that its limit grows with the ratio of the steps in both
+    directions. A site that received large statistics of another site may change its buffers by their square
+    (`expected.received`), and all else by at most `MAX_RECEIVED`, so that it is not rejected for what the other site
+    shared.
+
+    The influence of a site on an average is limited, too: its share of the images (at least 1 / number of sites) times
+    the L2 norm of its change is at most `MAX_INFLUENCE` times `expected.largest_change` times the median, and k times
+    as much with k times as many steps and images (k at most `MAX_INFLUENCE_STEPS`). In honest training of a small
+    network in which one site had 10, 20 and 90 times the images of three other sites, this product was at most 4, 10
+    and 36 times the median; the limit is 40 and 60. With momentum m it was at most 8, 24 and 75: the first steps are
+    small, so that the limit is divided by 1 - m.
 
     Args:
         replies: by name of the site, the updates that passed the checks on their own. With fewer than three, none is an
@@ -73,17 +114,17 @@ def size_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
     """
     if expected.largest_change is None or not _are_updates_of_enough_sites(replies, expected):
         return {}
-    steps = {site: reply.facts["steps"] for site, reply in replies.items()}
-    median_steps = statistics.median(steps.values())
+    ratios, shares = _step_ratios(replies), image_shares(replies)
+    influence_ratios = _step_ratios(replies, MAX_INFLUENCE_STEPS)
     reasons: dict[str, str] = {}
-    for what, is_control, tensors_of in _groups(replies, expected):
+    for what, are_parameters, is_control, tensors_of in _groups(replies, expected):
         sizes = {site: _sizes(tensors_of(reply)) for site, reply in replies.items()}
         for index, measure in enumerate(("L2 norm", "largest element")):
             median = statistics.median(size[index] for size in sizes.values())
             for site, size in sizes.items():
-                ratio = min(max(steps[site] / median_steps, 1 / MAX_STEP_RATIO), MAX_STEP_RATIO)
-                slack = max(ratio, 1 / ratio if is_control else 1)
-                received = _received_influence(site, expected) ** (2 if what == BUFFERS else 1)
+                slack = max(ratios[site], 1 / ratios[site] if is_control else 1.0)
+                received = expected.received.get(site, 1.0)
+                received = min(received, MAX_RECEIVED) if are_parameters else received**2
                 limit = expected.largest_change * received * slack * median
                 if size[index] > limit and (median or what == BUFFERS):
                     reasons.setdefault(
@@ -91,7 +132,26 @@ def size_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
                         f"{median:.4g} and federation.largest_change allows {expected.largest_change:g} times the "
                         "median, and more only for more training steps"
                     )  # fmt: skip
+                slack = max(influence_ratios[site], slack) / (1 - expected.momentum)
+                received = 1.0 if are_parameters else received
+                limit = MAX_INFLUENCE * expected.largest_change * received * slack * median
+                if index == 0 and median and shares[site] * size[0] > limit:
+                    reasons.setdefault(
+                        site, f"changes {what} by {size[0]:.4g} (L2 norm) with {shares[site]:.0%} of the images, but "
+                        f"the median of the sites is {median:.4g}, and the product of change and share may be at most "
+                        f"{limit:.4g} (it follows from federation.largest_change)"
+                    )  # fmt: skip
     return reasons
+
+
+def image_shares(replies: RepliesBySite) -> dict[str, float]:
+    """Return the share of each site in the training images of all sites, at least 1 / number of sites, by its name.
+
+    Args:
+        replies: by name of the site, the updates that passed the checks on their own; at least one.
+    """
+    total = sum(reply.facts["examples"] for reply in replies.values())
+    return {site: max(reply.facts["examples"] / total, 1 / len(replies)) for site, reply in replies.items()}
 
 
 def absurd_statistics(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
@@ -129,21 +189,23 @@ def unusual_statistics(replies: RepliesBySite, expected: Expected) -> list[tuple
     ]
 
 
-def influences(replies: RepliesBySite, expected: Expected) -> dict[str, float]:
-    """Return how much larger than usual the statistics are that the other sites receive from each site.
+def received_ratios(requests: Mapping[str, Message], expected: Expected) -> dict[str, float]:
+    """Return how much larger than usual the statistics are that each site receives from other sites.
 
     Args:
-        replies: by name of the site, the accepted replies to a "share" request.
+        requests: by name of the site, the requests to train.
         expected: the global weights; tensors that are named after an entry are not compared.
 
     Returns:
-        By name of the site, the largest ratio over its statistics to the median of the sites, of the root mean square
-        or of the largest element; at least 1.
+        By name of the site, the largest ratio over its tensors to the median of the sites that receive a tensor of this
+        name (of two values, the smaller one), of the root mean square or of the largest element; at least 1.
     """
-    result = dict.fromkeys(replies, 1.0)
+    result = dict.fromkeys(requests, 1.0)
     for measure in (_root_mean_square, _largest):
-        for site, _, ratio in _statistic_ratios(replies, expected, measure):
-            result[site] = max(result[site], ratio)
+        for by_site in _statistic_sizes(requests, expected, measure).values():
+            median = statistics.median_low(by_site.values())
+            for site, size in by_site.items():
+                result[site] = max(result[site], size / median if median else 1.0)
     return result
 
 
@@ -159,19 +221,18 @@ def variance_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, s
     if expected.largest_change is None or not _are_updates_of_enough_sites(replies, expected):
         return {}
     reasons: dict[str, str] = {}
-    median_steps = statistics.median(reply.facts["steps"] for reply in replies.values())
-    for name in (name for name in expected.weights if name.endswith("running_var")):
-        logs = {
-            site: (reply.weights[name].to(torch.float64) + EPSILON).log() for site, reply in replies.items()
-            if name in reply.weights
-        }
+    ratios = _step_ratios(replies)
+    entries = {site: {**reply.tensors, **reply.weights} for site, reply in replies.items()}
+    names = {name for by_name in entries.values() for name in by_name if name.endswith("running_var")}
+    for name in sorted(name for name in names if entry_named(name, expected.weights)):
+        logs = {site: (by_name[name].to(torch.float64) + EPSILON).log() for site, by_name in entries.items()
+                if name in by_name}  # fmt: skip
         if len(logs) < MIN_SITES:
             continue
         middle = torch.stack(list(logs.values())).quantile(0.5, dim=0)
         for site, log in logs.items():
-            steps = replies[site].facts["steps"] / median_steps
-            slack = min(max(steps, 1 / steps), MAX_STEP_RATIO)
-            received = _received_influence(site, expected) ** 2
+            slack = max(ratios[site], 1 / ratios[site])
+            received = expected.received.get(site, 1.0) ** 2
             ratio = math.exp(float((log - middle).mean()))
             if max(ratio, 1 / ratio) > expected.largest_change * slack * received:
                 reasons.setdefault(
@@ -180,21 +241,6 @@ def variance_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, s
                     "only for another number of training steps"
                 )  # fmt: skip
     return reasons
-
-
-def entry_named(name: str, weights: Mapping[str, Tensor]) -> str:
-    """Return the entry of the network that a tensor is named after: ENTRY for `control/ENTRY` or `0/control/ENTRY`.
-
-    Args:
-        name: the name of a tensor in a message.
-        weights: the network's entries by name.
-
-    Returns:
-        The name of the entry; "" if the tensor is not named after one.
-    """
-    while name not in weights and "/" in name:
-        name = name.partition("/")[2]
-    return name if name in weights else ""
 
 
 def reported_count(reply: Message, name: str) -> int | None:
@@ -212,28 +258,58 @@ def reported_count(reply: Message, name: str) -> int | None:
     return max(counts, default=None)
 
 
+def _medians(replies: RepliesBySite) -> tuple[float, float]:
+    """Return the median number of images and the median number of steps."""
+    facts = [reply.facts for reply in replies.values()]
+    return statistics.median(f["examples"] for f in facts), statistics.median(f["steps"] for f in facts)
+
+
+def _step_ratios(replies: RepliesBySite, largest: float = MAX_STEP_RATIO) -> dict[str, float]:
+    """Return the ratio of each site's steps to the median, by the name of the site, from 1 / `largest` to `largest`.
+
+    A ratio that the number of images does not explain does not count: of the ratio of the steps and that of the images,
+    the one that is closer to 1 is returned, and 1 if they are on different sides of 1.
+    """
+    n_images, n_steps = _medians(replies)
+    ratios = {}
+    for site, reply in replies.items():
+        low, high = sorted((reply.facts["examples"] / n_images, reply.facts["steps"] / n_steps))
+        ratio = low if low > 1 else min(high, 1.0)
+        ratios[site] = min(max(ratio, 1 / largest), largest)
+    return ratios
+
+
 def _groups(
     replies: RepliesBySite, expected: Expected
-) -> Iterator[tuple[str, bool, Callable[[Message], Iterable[Tensor]]]]:
-    """Yield the groups of tensors whose sizes are compared: their name, whether they are controls, and their values."""
-    def changes(reply: Message, are_parameters: bool) -> Iterable[Tensor]:
-        return (
-            entry.to(torch.float64) - expected.weights[name].to(torch.float64) for name, entry in reply.weights.items()
-            if entry.is_floating_point() and (name in expected.parameters) == are_parameters
-        )
+) -> Iterator[tuple[str, bool, bool, Callable[[Message], Iterable[Tensor]]]]:
+    """Yield the groups of tensors whose sizes are compared.
 
-    yield "the weights", False, lambda reply: changes(reply, True)
-    yield BUFFERS, False, lambda reply: changes(reply, False)
+    A group is its name, whether it holds parameters (or buffers), whether it holds controls, and a function that
+    returns its tensors.
+    """
+    for what, are_parameters in (("the weights", True), (BUFFERS, False)):
+        def changes(reply: Message, are_parameters: bool = are_parameters) -> Iterable[Tensor]:
+            return (
+                entry.to(torch.float64) - expected.weights[name].to(torch.float64)
+                for name, entry in reply.weights.items()
+                if entry.is_floating_point() and (name in expected.parameters) == are_parameters
+            )
+
+        yield what, are_parameters, False, changes
     names = {name for reply in replies.values() for name in reply.tensors}
-    prefixes = {name.removesuffix(entry) for name in names if (entry := entry_named(name, expected.weights))}
-    for prefix in sorted(prefixes):
-        def controls(reply: Message, prefix: str = prefix) -> Iterable[Tensor]:
+    entries = [(name, entry) for name in names if (entry := entry_named(name, expected.weights))]
+    groups = {(name.removesuffix(entry), entry in expected.parameters) for name, entry in entries}
+    for prefix, are_parameters in sorted(groups):
+        def controls(
+            reply: Message, prefix: str = prefix, are_parameters: bool = are_parameters
+        ) -> Iterable[Tensor]:
             return (
                 tensor for name, tensor in reply.tensors.items()
                 if tensor.is_floating_point() and name.startswith(prefix) and name[len(prefix) :] in expected.weights
+                and (name[len(prefix) :] in expected.parameters) == are_parameters
             )
 
-        yield f"'{prefix}...'", True, controls
+        yield f"'{prefix}...'", are_parameters, True, controls
 
 
 def _sizes(tensors: Iterable[Tensor]) -> tuple[float, float]:
@@ -251,11 +327,6 @@ def _are_updates_of_enough_sites(replies: RepliesBySite, expected: Expected) -> 
     return expected.kind == "train" and len(replies) >= MIN_SITES
 
 
-def _received_influence(site: str, expected: Expected) -> float:
-    """Return the largest influence of the statistics that a site can have received from the other sites; at least 1."""
-    return max([1.0, *(one for other, one in expected.influences.items() if other != site)])
-
-
 def _root_mean_square(tensor: Tensor) -> float:
     return math.sqrt(float(tensor.to(torch.float64).square().mean()))
 
@@ -264,19 +335,24 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.to(torch.float64).abs().max())
 
 
-def _statistic_ratios(
-    replies: RepliesBySite, expected: Expected, measure: Callable[[Tensor], float] = _root_mean_square
-) -> Iterator[tuple[str, str, float]]:
-    """Yield the site, the name and the size of each statistic, divided by the median over the sites.
-
-    A single number, such as a loss, is left out: its ratios have no limit.
-    """
-    values: dict[str, dict[str, float]] = {}
-    for site, reply in replies.items():
-        for name, tensor in reply.tensors.items():
-            if tensor.numel() > 1 and tensor.is_floating_point() and not entry_named(name, expected.weights):
-                values.setdefault(name, {})[site] = measure(tensor)
-    for name, by_site in values.items():
+def _statistic_ratios(replies: RepliesBySite, expected: Expected) -> Iterator[tuple[str, str, float]]:
+    """Yield the site, the name and the root mean square of each statistic, divided by the median over the sites."""
+    for name, by_site in _statistic_sizes(replies, expected, _root_mean_square).items():
         median = statistics.median(by_site.values())
         if len(by_site) >= MIN_SITES and median:
             yield from ((site, name, value / median) for site, value in by_site.items())
+
+
+def _statistic_sizes(
+    messages: RepliesBySite, expected: Expected, measure: Callable[[Tensor], float]
+) -> dict[str, dict[str, float]]:
+    """Return the size of each statistic, by its name and by site.
+
+    A single number, such as a loss, is left out: its ratios have no limit.
+    """
+    sizes: dict[str, dict[str, float]] = {}
+    for site, message in messages.items():
+        for name, tensor in message.tensors.items():
+            if tensor.numel() > 1 and tensor.is_floating_point() and not entry_named(name, expected.weights):
+                sizes.setdefault(name, {})[site] = measure(tensor)
+    return sizes

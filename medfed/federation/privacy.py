@@ -125,7 +125,7 @@ def protect(
 
 def _clamped(name: str, entry: Tensor, ranges: Mapping[str, tuple[float, float]]) -> Tensor:
     """Return a tensor with every number moved into the range of its name; unchanged if the name has no range."""
-    limits = range_of(name, ranges)
+    limits = range_of(name, ranges) or range_of(name.rpartition("/")[2], ranges)  # `domain/bn.running_var`
     return entry if limits is None else entry.clamp(*limits)
 
 

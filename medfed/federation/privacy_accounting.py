@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from medfed.core.errors import UserError
 from medfed.federation.image_moments import MOMENTS
+from medfed.federation.ledger import FACT, STATISTIC, WEIGHT
 from medfed.federation.privacy import Privacy
 
 EXTRA = (
@@ -39,35 +40,31 @@ class Releases:
     statistics: int = 0
 
 
-def count_releases(ledger: Iterable[Mapping[str, str]], entries: Iterable[str]) -> dict[str, Releases]:
+def count_releases(ledger: Iterable[Mapping[str, str]]) -> dict[str, Releases]:
     """Count how many messages with weights, and how many with statistics, left each site.
 
-    A statistic is any tensor that is not an entry of the network. A reply that was sent twice, for example because its
-    first copy was lost, counts twice.
+    A reply that was sent twice, for example because its first copy was lost, counts twice.
 
     Args:
         ledger: the rows of `ledger.csv`, which lists everything that was sent: one dict of texts for each tensor and
             each single value, with the keys `medfed.federation.ledger.COLUMNS`.
-        entries: the names in the network's state dict.
 
     Returns:
         Dictionary from the name of a site that sent a tensor to its two numbers (`weights` and `statistics`).
     """
-    network = set(entries)
     rows: Counter[tuple[str, ...]] = Counter()
     for row in ledger:
-        if row["direction"] == "up" and row["dtype"] != "fact":
-            group = "weights" if row["name"] in network else "statistics"
+        if row["direction"] == "up" and row["content"] != FACT:
             # The moments of `data.standardise: dataset` are a message of their own, besides the method's statistics.
             kind = MOMENTS if row["name"] == MOMENTS else row["kind"]
-            rows[row["site"], group, kind, row["round"], row["name"]] += 1
+            rows[row["site"], row["content"], kind, row["round"], row["name"]] += 1
     messages: dict[tuple, int] = {}
     for (*message, _), n in rows.items():
         messages[tuple(message)] = max(n, messages.get(tuple(message), 0))
     by_site: dict[str, Counter] = {}
-    for (site, group, *_), n in messages.items():
-        by_site.setdefault(site, Counter())[group] += n
-    return {site: Releases(groups["weights"], groups["statistics"]) for site, groups in by_site.items()}
+    for (site, content, *_), n in messages.items():
+        by_site.setdefault(site, Counter())[content] += n
+    return {site: Releases(numbers[WEIGHT], numbers[STATISTIC]) for site, numbers in by_site.items()}
 
 
 def require_accountant(privacy: Privacy) -> None:

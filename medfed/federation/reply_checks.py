@@ -22,8 +22,14 @@ MAX_EXAMPLES = 10**8  # more images than any hospital has
 MAX_STEPS = 10**8
 MAX_NUMBER = 1e18  # the square of a larger number could overflow float32
 MAX_WEIGHT = 1e6  # no learned parameter is so large
+MAX_LOSS = 1e6  # absolute value; Dice losses may be below 0
 MAX_MODELS, EXTRA_BYTES = 8, 2 * 2**30  # a reply is at most this many times as large as the model, plus statistics
 MAX_ENTRIES, MAX_FACTS_CHARACTERS = 100_000, 2**16
+MAX_FACT_BYTES = 32  # of the JSON text of one number
+# The facts that a site's reply may hold, by the kind of the request. A reply to "train" also holds those that the
+# method reports (`Method.fact_names`), and a reply to "share" has `pixels` only with the moments of the images.
+REPLY_FACTS = {"share": frozenset({"pixels"}), "train": frozenset({"examples", "steps", "loss"}),
+               "validate": frozenset({"score", "boundary_distance"}), "end": frozenset()}  # fmt: skip
 DIVERGED = ("training diverged at this site, so try a smaller training.learning_rate, or check its images with "
             "python -m medfed.data check")  # fmt: skip
 
@@ -53,8 +59,14 @@ class Expected:
             multiple of the median over the other sites.
         ranges: the lowest and the highest possible number of tensors, by name (`Method.statistic_ranges`).
         row_tensors: names of the tensors that may have another number of rows at each site (`Method.row_tensors`).
-        influences: by name of the site, how many times as large as at the median site the statistics are that it shared
-            in this round; at least 1.
+        received: by name of the site, how many times as large the statistics are that the site received with its
+            request, compared with those that the median site received; at least 1 (`outliers.received_ratios`).
+        local_keys: names of the entries of `weights` that stay at the sites, so that an update has all other entries.
+            None if this is not known; then an update has the entries that at least half of the sites sent.
+        local_epochs: how many times a site goes over its images in a round.
+        batch_size: images per training step, from which the number of steps follows. 0 if it is not known, or if the
+            method trains on other images than the site's own.
+        momentum: the momentum of the sites' SGD, in [0, 1); 0 with another optimiser.
     """
 
     kind: str
@@ -66,7 +78,11 @@ class Expected:
     largest_count: float = math.inf
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     row_tensors: frozenset[str] = frozenset()
-    influences: Mapping[str, float] = field(default_factory=dict)
+    received: Mapping[str, float] = field(default_factory=dict)
+    local_keys: frozenset[str] | None = None
+    local_epochs: int = 1
+    batch_size: int = 0
+    momentum: float = 0.0
 
 
 def range_of(name: str, ranges: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:
@@ -81,6 +97,21 @@ def range_of(name: str, ranges: Mapping[str, tuple[float, float]]) -> tuple[floa
     )
 
 
+def entry_named(name: str, weights: Mapping[str, Tensor]) -> str:
+    """Return the entry of the network that a tensor is named after: ENTRY for `control/ENTRY` or `0/control/ENTRY`.
+
+    Args:
+        name: the name of a tensor in a message.
+        weights: the network's entries by name.
+
+    Returns:
+        The name of the entry; "" if the tensor is not named after one.
+    """
+    while name not in weights and "/" in name:
+        name = name.partition("/")[2]
+    return name if name in weights else ""
+
+
 def check_reply(site: str, reply: Message, expected: Expected) -> None:
     """Check one site's reply on its own, without the replies of other sites.
 
@@ -93,10 +124,13 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
         InvalidReply: if the reply has another kind or round than the request; if the reply is too large; if it contains
             NaN, infinity or an absolute value above 1e18, or 1e6 in a parameter; if a running variance is negative, a
             tensor has a number outside of its range, or all numbers of a parameter became 0; or if the reply contains
-            weights or tensors that were not requested.
+            weights or tensors that were not requested. A tensor that is named after an entry of the network, such as
+            `domain/ENTRY`, has the limits of this entry.
             A reply to "train" is also invalid without a valid number of images, number of steps and loss, or if the
-            number of images differs from the number that the site reported in an earlier round. A reply to "train" or
-            "validate" is also invalid if one of its facts is not a finite number.
+            number of images differs from the number that the site reported in an earlier round, if the number of steps
+            does not follow from it, or if the loss is above 1e6 in absolute value. A reply to "train" or "validate" is
+            also invalid if one of its facts is not a finite number, and one to "validate" if its score is not in
+            [0, 1]. A reply need not state its round; if it does, the round must be that of the request.
     """
     if reply.kind != expected.kind:
         raise InvalidReply(f"is of kind {reprlib.repr(reply.kind)}, but '{expected.kind}' was requested")
@@ -109,10 +143,15 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
         raise InvalidReply(f"holds {len(reply.tensors)} tensors, but only scores were requested")
     for name, entry in reply.weights.items():
         low, high = _check_numbers(name, entry)
-        _check_entry(name, low, high, expected)
+        _check_entry(name, name, low, high, expected)
+        is_zero = name in expected.parameters and low == high == 0 and entry.dim() > 1
+        if is_zero and name in expected.weights and bool(expected.weights[name].any()):
+            raise InvalidReply(f"is 0 everywhere in '{name}', which no training makes of weights that were not 0")
     for name, tensor in reply.tensors.items():
         low, high = _check_numbers(name, tensor)
         _check_range(name, low, high, range_of(name, expected.ranges))
+        if entry_name := entry_named(name, expected.weights):
+            _check_entry(name, entry_name, low, high, expected)
     _check_facts(site, reply.facts, expected)
 
 
@@ -126,15 +165,13 @@ def _check_size(reply: Message, weights: Mapping[str, Tensor]) -> None:
         raise InvalidReply(f"has {n_entries:,} entries, but at most {MAX_ENTRIES:,} are allowed")
 
 
-def _check_entry(name: str, low: float, high: float, expected: Expected) -> None:
-    """Check the lowest and the highest number of an entry of the network."""
-    before = expected.weights.get(name)
-    if name in expected.parameters:
+def _check_entry(name: str, entry_name: str, low: float, high: float, expected: Expected) -> None:
+    """Check the lowest and the highest number of an entry of the network, or of a tensor that is named after one."""
+    before = expected.weights.get(entry_name)
+    if entry_name in expected.parameters:
         if (largest := max(-low, high)) > MAX_WEIGHT:
             raise InvalidReply(f"contains the weight {largest:.0e} in '{name}'; at most {MAX_WEIGHT:.0e} is allowed")
-        if low == high == 0 and before is not None and before.dim() > 1 and bool(before.any()):
-            raise InvalidReply(f"is 0 everywhere in '{name}', which no training makes of weights that were not 0")
-    elif name.endswith("running_var"):
+    elif entry_name.endswith("running_var"):
         _check_range(name, low, high, (0.0, math.inf))
     elif before is not None and before.numel() and not before.is_floating_point():  # a counter of batches
         _check_range(name, low, high, (0.0, float(before.max()) + MAX_STEPS))
@@ -170,16 +207,21 @@ def _check_numbers(name: str, entry: Tensor) -> tuple[float, float]:
 def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> None:
     if expected.kind == "train":
         _check_examples(facts.get("examples"), expected.examples.get(site))
-        if not _is_number(facts.get("loss")):
+        loss: Any = facts.get("loss")
+        if not is_number(loss) or abs(loss) > MAX_LOSS:
             raise InvalidReply(
-                f"reports the loss {reprlib.repr(facts.get('loss'))}, but a finite number is expected", DIVERGED
+                f"reports the loss {reprlib.repr(loss)}, but a number from {-MAX_LOSS:g} to {MAX_LOSS:g} is expected",
+                DIVERGED,
             )
         if type(steps := facts.get("steps")) is not int or not 1 <= steps <= MAX_STEPS:
             raise InvalidReply(
                 f"reports {reprlib.repr(steps)} steps, but a whole number from 1 to {MAX_STEPS:,} is expected"
             )
+        _check_planned_steps(facts["examples"], steps, expected)
     if expected.kind == "validate":
         _check_all_numbers(facts)
+        if not 0 <= facts.get("score", 0) <= 1:
+            raise InvalidReply(f"reports the score {facts['score']!r}, but a number from 0 to 1 is expected")
     for name in ("examples", "pixels"):
         if expected.kind == "share" and name in facts and (type(facts[name]) is not int or facts[name] < 1):
             raise InvalidReply(f"reports {reprlib.repr(facts[name])} {name}, but a whole number above 0 is expected")
@@ -202,7 +244,7 @@ def _check_all_numbers(facts: Mapping[str, Any]) -> None:
     for name, fact in facts.items():
         if "/" in name:  # NAME/SITE is a column of the history
             raise InvalidReply(f"reports a number with the name {reprlib.repr(name)}, which must not contain '/'")
-        if not _is_number(fact):
+        if not is_number(fact):
             raise InvalidReply(f"reports {reprlib.repr(fact)} for '{name}', but a finite number is expected")
 
 
@@ -216,5 +258,21 @@ def _check_examples(n_examples: object, n_before: int | None) -> None:
         raise InvalidReply(f"reports {n_examples} training images, but {n_before} in an earlier round")
 
 
-def _is_number(value: object) -> bool:
+def _check_planned_steps(n_images: int, steps: int, expected: Expected) -> None:
+    """Check that the number of steps is the one that follows from the number of images, if the batch size is known."""
+    if expected.batch_size:
+        planned = expected.local_epochs * math.ceil(n_images / expected.batch_size)
+        if steps != planned:
+            raise InvalidReply(
+                f"reports {steps:,} training steps, but {n_images:,} images in batches of {expected.batch_size} give "
+                f"{planned:,} steps in {expected.local_epochs} epochs"
+            )
+
+
+def is_number(value: object) -> bool:
+    """Return whether a fact is a finite number with an absolute value of at most 1e18.
+
+    Args:
+        value: the fact, of any type.
+    """
     return isinstance(value, int | float) and type(value) is not bool and -MAX_NUMBER <= value <= MAX_NUMBER

@@ -14,8 +14,9 @@ Guarantees:
 * Resuming is bit-identical. A round depends on `State`, the sites' data and the seed alone, and all random numbers come
   from streams that are named after their purpose and round.
 * If only some sites reply, the result is bit-identical to a round in which only those sites were asked.
-* A late reply is never used: an engine returns only replies to the current requests, and a reply with the number of
-  another round is rejected.
+* A late reply is never used: an engine returns only replies to the current requests. Replies do not state their round.
+  A site that sends its own reply of an earlier round again is therefore not recognised: like a lie within the limits of
+  the checks, a replay counts as this site's update.
 * A site's work counts once. Each request contains the number of the site's last accepted round, and the site restores
   its memory from that round, so that work of a rejected round leaves no trace and a repeated request gives the same
   reply.
@@ -59,6 +60,9 @@ class Round:
         seconds: the measured seconds of "share", "train" and "validate" (all clients together) and of "aggregate" (at
             the coordinator). They differ from run to run and are not part of the state.
         n_clients: how many clients were asked to train.
+        n_steps: the optimiser steps of all clients together; None if they are not known.
+        n_images: the images with which all clients together trained, each as often as it was used (`Method.effort`);
+            None if their number is not known.
     """
 
     state: State
@@ -66,6 +70,8 @@ class Round:
     ledger: list[Row]
     seconds: dict[str, float] = field(default_factory=dict)
     n_clients: int = 0
+    n_steps: int | None = None
+    n_images: int | None = None
 
 
 def federate(
@@ -82,8 +88,8 @@ def federate(
         state: the state to start from: `State.of(network)`, or the state of an earlier round.
         settings: the `federation` section of the config, such as the number of rounds.
         seed: the seed of all random streams at the coordinator.
-        training: the settings of the local training, for methods that read them from `State.plan`; None is the default
-            `Training()`.
+        training: the settings of the local training, for methods that read them from `State.plan`, and for the check
+            of the numbers of steps. None is the default `Training()`, and the numbers of steps are not checked with it.
 
     Raises:
         ValueError: if `state.parameters` is empty.
@@ -93,7 +99,9 @@ def federate(
     """
     if not state.parameters:
         raise ValueError("state.parameters is empty, so that no weight would be trained; start from State.of(network)")
-    exchange = Exchange(engine, settings, {**MOMENT_RANGES, **method.statistic_ranges}, method.row_tensors)
+    batch_size = training.batch_size if training and type(method).expand is Method.expand else 0
+    ranges = {**MOMENT_RANGES, **method.statistic_ranges}
+    exchange = Exchange(engine, settings, ranges, method.row_tensors, batch_size)
     exchange.check_settings()
     sites = [site for site in engine.sites() if state.took_part.get(site) != EXCLUDED]
     state = replace(state, plan=Plan(tuple(sites), settings.rounds, training or Training()))
@@ -113,8 +121,10 @@ def federate(
         own = {"round": number, **_mean_and_by_site("train_loss", _facts_of(updates, "loss"))}
         facts = _columns(updates, TRAINING_FACTS)
         history = {**own, **facts, **validate(exchange, state, updates), **own}  # no fact replaces a column of the loop
+        n_steps, n_examples = (int(sum(_facts_of(updates, name).values())) for name in ("steps", "examples"))
+        n_images = round(n_examples * settings.local_epochs * method.effort(len(state.plan.sites)).images)
         del replies, updates  # frees the clients' weights before the next round
-        yield Round(state, history, *exchange.take_records())
+        yield Round(state, history, *exchange.take_records(), n_steps=n_steps, n_images=n_images)
 
 
 def share(

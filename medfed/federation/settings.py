@@ -109,8 +109,10 @@ class Federation:
             for `selection`. "" has none.
         participating: how many of the source sites train. The seed puts the source sites into a random order, and the
             first sites of this order train. A larger number therefore adds sites and replaces none. The other sites are
-            neither read nor scored. null trains on all source sites.
-        clients: how many clients the training patients of the sites are divided among. 0 makes each site a client.
+            neither read nor scored. null trains on all source sites. `medfed.evaluate --methods local` trains each
+            source site alone.
+        clients: how many clients the training patients of the sites are divided among. 0 makes each site a client. 1
+            trains on all images in one place, without a federation, as `medfed.evaluate --methods pooled` does.
         partition: how `clients` divide the patients: "domains" (each client has the patients of one site, every site
             has as many clients), "heterogeneous" (see `mixing`) or "dirichlet" (each client has random shares of the
             sites, see `concentration`).
@@ -128,8 +130,12 @@ class Federation:
             run; "drop" leaves the site out of this round, which continues if `quorum` replies remain.
         largest_change: a reply is rejected if it changes the global weights, or the running statistics of BatchNorm,
             more than this many times as much as the median site, by the L2 norm or by the largest element. A site with
-            k times as many training steps may change the weights k times as much. With fewer than 3 sites in a round
-            nothing is compared. null does not check the size.
+            k times as many images and training steps may change the weights k times as much (k at most 10). The share
+            of a site in the images times its change is limited, too: to 0.4 times this number with as many images as
+            the median site, and to 6 times this number with 15 times the images. A site that claims 99 times its images
+            can still move the model 87 times as far as honest training (measured in three rounds of a toy federation of
+            four sites); a notice names it. With fewer than 3 sites in a round nothing is compared. null does not check
+            the size.
         largest_count: a reply is rejected if its number of training images, or of training steps, is more than this
             many times the median of the other sites.
         validate_every: number of rounds between two validations on the source sites' validation patients. The last

@@ -57,8 +57,14 @@ class Site:
             is the setting `data.min_patients`.
         noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
         progress: function that is called after each training step, see `OnStep`; None calls nothing.
+        max_steps: largest number of training steps in a round, for a dry run; None does all of them.
         memory: the tensors that the site keeps between rounds, by name: the optimiser's state ("optimizer/..."), its
             local entries ("local/...") and what the method keeps.
+
+    Attributes:
+        n_patients: for each tensor of the last reply that is not a weight, by name, from how many patients each of its
+            numbers was computed; if the numbers differ, the smallest one. 1 if the method does not say. It never leaves
+            the site.
     """
 
     name: str
@@ -78,7 +84,9 @@ class Site:
     min_patients: int = 3
     noise_key: bytes = b""
     progress: OnStep | None = None
+    max_steps: int | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
+    n_patients: dict[str, int] = field(default_factory=dict, init=False)
     _expanded: tuple[str, Samples] | None = None
     _on_device: tuple[Samples, Samples] | None = None  # `training`, and its copy on the device
 
@@ -128,6 +136,7 @@ class Site:
             raise ValueError(f"{self.name}: cannot reply to a request of kind '{request.kind}'")
         if request.weights_digest and not request.weights:
             return Message(WEIGHTS_NEEDED)
+        self.n_patients = {}
         request = replace(request, weights_digest="")  # the noise below depends on the bytes of the complete request
         reply = handlers[request.kind](request)
         if self.privacy == Privacy():
@@ -169,7 +178,9 @@ class Site:
 
     def _share(self, request: Message) -> Message:
         if ASKED in request.facts:
-            return moments_reply(self.name, self.training, self.min_patients)
+            reply = moments_reply(self.name, self.training, self.min_patients)
+            self.n_patients = dict.fromkeys(reply.tensors, self.training.n_patients)
+            return reply
         if self.method.shares == NEVER:
             return Message("share")
         if self.method.share_reads_network:
@@ -177,7 +188,9 @@ class Site:
         self.network.eval()
         rng = stream(self.seed, "share", self.name, request.facts["round"])
         data = SiteData(self.name, self.training, self.task, self.architecture, rng, self.validation)
-        return Message("share", tensors=self.method.share(data, self.network))
+        tensors = self.method.share(data, self.network)
+        self.n_patients = {name: data.n_patients.get(name, 1) for name in tensors}
+        return Message("share", tensors=tensors)
 
     def _validate(self, request: Message) -> Message:
         if self.validation is None:
@@ -192,7 +205,7 @@ class Site:
         local = self._local_round(request)
         optimizer = self._optimizer(local.learning_rate)
         samples = self._samples(local)
-        batches = list(self._batches(local.round, len(samples)))
+        batches = list(self._batches(local.round, len(samples)))[: self.max_steps]
         local.n_steps = len(batches)
         # Each purpose has its own stream, so that batches and augmentations do not depend on the method's own samples.
         augmentation_rng = stream(self.seed, "augmentation", self.name, local.round)
@@ -205,6 +218,7 @@ class Site:
                     self.progress(self.name, step, len(batches))
             mean_loss = losses.mean()  # raises if training diverged, before the method computes with such weights
             tensors = self.method.on_round_end(local)
+        self.n_patients = {name: local.n_patients.get(name, 1) for name in tensors}
         self._update_memory(optimizer)
         weights = {n: entry for n, entry in self.network.state_dict().items() if n not in self.local_keys}
         of_method = {name: fact.item() if isinstance(fact, Tensor) else fact for name, fact in local.facts.items()}

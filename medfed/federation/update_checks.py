@@ -22,11 +22,11 @@ from medfed.federation.message import FAILED, Message, readable
 from medfed.federation.outliers import (
     absurd_statistics,
     count_outliers,
-    entry_named,
     size_outliers,
+    step_outliers,
     variance_outliers,
 )
-from medfed.federation.reply_checks import Expected, InvalidReply, check_reply
+from medfed.federation.reply_checks import Expected, InvalidReply, check_reply, entry_named
 from medfed.functional.weights import check_same_entries
 
 RepliesBySite = dict[str, Message]
@@ -70,12 +70,12 @@ def validate_replies(
 
     1. Each reply is checked on its own, for example for its kind, its size, and numbers that are not finite.
     2. Replies are compared with the network and with each other. For a "train" request, the weights must be exactly
-       those entries of the network that at least half of the sites sent, with the shapes and dtypes of the global
-       weights. Any other tensor is compared between the sites that sent a tensor of this name: its dtype and shape must
-       be those of more than half of these sites. The number of rows of `expected.row_tensors` may differ; it is at
-       least 1. A tensor whose name is or ends in the name of a network entry, such as `control/ENTRY`, must also have
-       the shape of this entry. The sites that send any tensor for "share" must send those with the names that more than
-       half of them send.
+       those entries of the network that do not stay at the sites (if this is not known: those that at least half of the
+       sites sent), with the shapes and dtypes of the global weights. A tensor whose name is or ends in the name of a
+       network entry, such as `control/ENTRY`, must have the shape and dtype of this entry. Any other tensor is compared
+       between the sites that sent a tensor of this name: its dtype and shape must be those of more than half of these
+       sites. The number of rows of `expected.row_tensors` may differ; it is at least 1. The sites that send any tensor
+       for "share" must send those with the names that more than half of them send.
     3. Numbers of images and steps, shared statistics, and the sizes of updates are compared with the median over the
        sites, as `medfed.federation.outliers` describes.
 
@@ -151,13 +151,16 @@ def _rejection(site: str, expected: Expected, reason: str, advice: str = ADVICE,
 def _wrong_entries(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
     """Return the updates with missing or unknown entries of the network, or with entries of another shape or dtype.
 
-    The coordinator does not know which entries stay at the sites. It therefore expects the entries that at least half
-    of the sites sent.
+    If the coordinator does not know which entries stay at the sites, it expects the entries that at least half of the
+    sites sent.
     """
     if expected.kind != "train":
         return {}
-    sent = Counter(name for reply in replies.values() for name in reply.weights)
-    common = {name: entry for name, entry in expected.weights.items() if 2 * sent[name] >= len(replies)}
+    local = expected.local_keys
+    if local is None:
+        sent = Counter(name for reply in replies.values() for name in reply.weights)
+        local = frozenset(name for name in expected.weights if 2 * sent[name] < len(replies))
+    common = {name: entry for name, entry in expected.weights.items() if name not in local}
     if not common:
         return dict.fromkeys(replies, "does not fit the network: it holds none of the network's entries")
     reasons = {}
@@ -184,7 +187,9 @@ def _unlike_other_sites(replies: RepliesBySite, expected: Expected) -> dict[str,
     for site, reply in replies.items():
         for name, tensor in reply.tensors.items():
             entry = expected.weights.get(entry_named(name, expected.weights))
-            if entry is not None and entry.shape != tensor.shape:
+            if entry is not None:
+                if entry.shape == tensor.shape and entry.dtype == tensor.dtype:
+                    continue
                 reasons[site] = f"holds '{name}' as {_format(tensor)}, but the network's entry is {_format(entry)}"
             elif name in expected.row_tensors and not (tensor.dim() and len(tensor)):
                 reasons[site] = f"holds '{name}' as {_format(tensor)}, but at least one row is expected"
@@ -210,5 +215,6 @@ def _format(tensor: Tensor) -> str:
 
 
 COMPARISONS = (
-    _wrong_entries, _unlike_other_sites, count_outliers, absurd_statistics, size_outliers, variance_outliers
+    _wrong_entries, _unlike_other_sites, count_outliers, step_outliers, absurd_statistics, size_outliers,
+    variance_outliers,
 )  # fmt: skip

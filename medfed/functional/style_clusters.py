@@ -21,7 +21,7 @@ Median = Literal["middle", "lower"]
 
 def clustered_site_style(
     mean: Tensor, std: Tensor, partition: Partition = "last", spread: Spread = "mixture"
-) -> tuple[Tensor, Tensor, int]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Summarise the styles of a site's images as one style in which rare kinds of images count as much as common ones.
 
     A style is the mean and the standard deviation of each of C feature channels. FINCH clustering groups the images by
@@ -44,7 +44,7 @@ def clustered_site_style(
             "mixture".
 
     Returns:
-        mean (C,) and std (C,), both float64, and the number of clusters.
+        mean (C,) and std (C,), both float64, and the cluster of each image, (N,) int64 from 0.
 
     Raises:
         ValueError: if `partition` is none of the three words.
@@ -54,8 +54,8 @@ def clustered_site_style(
     styles = [mixture_mean_std(mean[label == k], std[label == k]) for k in range(int(label.max()) + 1)]
     means, stds = (torch.stack(parts) for parts in zip(*styles, strict=True))
     if spread == "mean":
-        return means.mean(dim=0), stds.mean(dim=0), len(means)
-    return *mixture_mean_std(means, stds), len(means)
+        return means.mean(dim=0), stds.mean(dim=0), label
+    return *mixture_mean_std(means, stds), label
 
 
 def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,8 +2,9 @@
 
 Aggregation and optimisation: `FedAvg`, `FedProx`, `SCAFFOLD`, `FedNova`, `FedDyn`, `FedGMA`, `FedDGGA`. Sharing of
 styles or spectra: `ELCFS` (FedDG), `CCST`, `FISC`, `StableFDG`. Normalisation: `FedBN`, `HarmoFL`. Augmentation at each
-site: `MixStyle`, `DSU`, `EFDMix`, `BigAug`. Training at each site: `JiGen`, `RSC`, `EpiFCR`, `FedSR`, `FPL`, `COPA`.
-Robust aggregation: `CoordinateMedian`, `TrimmedMean`, `NormClipping`. `Stack` combines several methods.
+site: `MixStyle`, `DSU`, `EFDMix`, `BigAug`, `GIN`. Training at each site: `JiGen`, `RSC`, `EpiFCR`, `FedSR`, `FPL`,
+`COPA`. Averages over rounds: `SWA`. Robust aggregation: `CoordinateMedian`, `TrimmedMean`, `NormClipping`. `Stack`
+combines several methods.
 
 To write a method, inherit from `Method` in a file of your own; `medfed.testing.check_method` checks it. The name of the
 method in a config is `package.module` or `package.module.Class`.
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from medfed.methods.fedsr import FedSR
     from medfed.methods.fisc import FISC
     from medfed.methods.fpl import FPL
+    from medfed.methods.gin import GIN
     from medfed.methods.harmofl import HarmoFL
     from medfed.methods.jigen import JiGen
     from medfed.methods.mixstyle import MixStyle
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
     from medfed.methods.scaffold import SCAFFOLD
     from medfed.methods.stable_fdg import StableFDG
     from medfed.methods.stack import Stack
+    from medfed.methods.swa import SWA
     from medfed.methods.trimmed_mean import TrimmedMean
 
 __all__ = [
@@ -72,6 +75,7 @@ __all__ = [
     "FedNova",
     "FedProx",
     "FedSR",
+    "GIN",
     "HarmoFL",
     "JiGen",
     "LocalRound",
@@ -82,6 +86,7 @@ __all__ = [
     "Output",
     "RSC",
     "SCAFFOLD",
+    "SWA",
     "StableFDG",
     "Stack",
     "State",
@@ -110,6 +115,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "medfed.methods.fedsr": ("FedSR",),
     "medfed.methods.fisc": ("FISC",),
     "medfed.methods.fpl": ("FPL",),
+    "medfed.methods.gin": ("GIN",),
     "medfed.methods.harmofl": ("HarmoFL",),
     "medfed.methods.jigen": ("JiGen",),
     "medfed.methods.mixstyle": ("MixStyle",),
@@ -118,5 +124,6 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "medfed.methods.scaffold": ("SCAFFOLD",),
     "medfed.methods.stable_fdg": ("StableFDG",),
     "medfed.methods.stack": ("Stack",),
+    "medfed.methods.swa": ("SWA",),
     "medfed.methods.trimmed_mean": ("TrimmedMean",),
 })  # fmt: skip

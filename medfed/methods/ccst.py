@@ -30,13 +30,13 @@ import torch
 from torch import Tensor, nn
 
 from medfed.core.bounds import NonNegativeInt, PositiveInt, Ratio
-from medfed.federation.local_round import LocalRound, Samples, SiteData, batches
+from medfed.federation.local_round import LocalRound, Samples, SiteData, batches, count_patients
 from medfed.federation.message import State
-from medfed.federation.method import STYLE_RANGES, Method, SiteWeights, Tensors, has_too_few_patients
+from medfed.federation.method import STYLE_RANGES, Effort, Method, SiteWeights, Tensors, has_too_few_patients
 from medfed.functional.regions import edge_agreement
 from medfed.functional.style import PixelMoments, channel_mean_std
 from medfed.functional.weights import select_prefix
-from medfed.networks.style_transfer import StyleTransfer, Transfer, drop_blank_images
+from medfed.networks.style_transfer import StyleTransfer, Transfer, shows_something
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import ORIGINAL, StyleExpansion
 
@@ -105,6 +105,8 @@ class CCST(Method):
         "released": {"transfer_size": 512, "site_weights": "uniform"},
     }
 
+    patients_advice: ClassVar[str] = "set method.style to overall, which shares one style of all patients"
+
     @property
     def _style_transfer(self) -> StyleTransfer:
         """The restyling function that these settings describe."""
@@ -156,6 +158,15 @@ class CCST(Method):
         """Ranges that hold for the features of any codec; reconstructions are in [0, 1]."""
         return {**STYLE_RANGES, "codec_error": (0.0, 1.0)}
 
+    def effort(self, n_sites: int) -> Effort:
+        """Return K times the steps and K times the images, because each image is trained in K styles.
+
+        Args:
+            n_sites: number of sites that train; K is at most this number.
+        """
+        copies = min(self.k, n_sites)
+        return Effort(copies, copies)
+
     @property
     def row_tensors(self) -> frozenset[str]:
         """With `style: single`, one row per style."""
@@ -184,7 +195,8 @@ class CCST(Method):
         n_single = math.ceil(len(order) / self.images_per_style)
         moments: PixelMoments | None = None
         singles: list[tuple[Tensor, Tensor]] = []
-        for features in self._features(site, order, device):
+        used: list[Tensor] = []
+        for features in self._features(site, order, device, used):
             if self.style == "single":
                 singles += list(zip(*channel_mean_std(features), strict=True))  # eq. 6
                 if len(singles) >= n_single:
@@ -194,6 +206,8 @@ class CCST(Method):
         if moments is None and not singles:
             warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
             return {}
+        n_patients = 1 if singles else count_patients(site.samples, torch.cat(used))
+        site.n_patients.update({"mean": n_patients, "std": n_patients})
         return {**_style(moments, singles[:n_single]), **self._error(site, order, device)}  # eq. 7: J styles
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
@@ -300,18 +314,27 @@ class CCST(Method):
             for site, (mean, std) in bank.items()
         }
 
-    def _features(self, site: SiteData, order: Tensor, device: torch.device) -> Iterator[Tensor]:
-        """Yield feature maps (b, D, h, w), on the CPU, of a few images at a time, without blank images."""
-        for batch in batches(site.samples, MAX_BATCH, order):
-            images = drop_blank_images(batch.image)
-            if len(images):
-                yield from map(Tensor.cpu, self._style_transfer.features(images.to(device)))
+    def _features(
+        self, site: SiteData, order: Tensor, device: torch.device, used: list[Tensor]
+    ) -> Iterator[Tensor]:
+        """Yield feature maps (b, D, h, w), on the CPU, of a few images at a time, without blank images.
+
+        The indices of the images are appended to `used`.
+        """
+        for indices, batch in zip(order.split(MAX_BATCH), batches(site.samples, MAX_BATCH, order), strict=True):
+            chosen = shows_something(batch.image)
+            used.append(indices[chosen])
+            if chosen.any():
+                yield from map(Tensor.cpu, self._style_transfer.features(batch.image[chosen].to(device)))
 
     def _error(self, site: SiteData, order: Tensor, device: torch.device) -> Tensors:
         """Return `codec_error` (1,), the mean absolute reconstruction error; empty for `transfer: moments`."""
         images = site.samples.batch(order[:N_CHECKED].tolist()).image.to(device)
         error = self._style_transfer.reconstruction_error(images)
-        return {} if error is None else {ERROR: error}
+        if error is None:
+            return {}
+        site.n_patients[ERROR] = count_patients(site.samples, order[:N_CHECKED])
+        return {ERROR: error}
 
     def _check_masks(self, site: str, samples: Samples, expanded: StyleExpansion) -> None:
         """Warn how well restyled images keep the edges of the originals near the outlines of the masks."""

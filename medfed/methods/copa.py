@@ -152,7 +152,9 @@ class COPA(Method):
         """
         head = {name: entry.detach().cpu().clone() for name, entry in _head_entries(local).items()}
         local.memory.update(add_prefix(head, OWN))
-        return add_prefix(head, HEAD)
+        sent = add_prefix(head, HEAD)
+        local.n_patients.update(dict.fromkeys(sent, local.training.n_patients))
+        return sent
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Return the newest known head of each site, which the coordinator stores.

@@ -44,7 +44,7 @@ from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, 
 from medfed.core.device import to_device
 from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import NEVER, ONCE, Method, Tensors, has_too_few_patients
+from medfed.federation.method import NEVER, ONCE, Effort, Method, Tensors, has_too_few_patients
 from medfed.functional.contrastive import info_nce, pool_levels
 from medfed.functional.fourier import (
     LowFrequencySpectrum,
@@ -155,6 +155,10 @@ class ELCFS(Method):
         "released": {"alpha": 0.0, "ratio": "one", "decoder_levels": 1, "bank_share": 0.125},
     }
 
+    patients_advice: ClassVar[str] = (
+        "set method.exchange to false, or choose a method that shares means over the site, such as harmofl"
+    )
+
     @property
     def shares(self) -> str:
         """When the sites share low-frequency amplitudes of their images: `ONCE` or `NEVER`.
@@ -172,6 +176,14 @@ class ELCFS(Method):
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
         """No amplitude exceeds the mean of an image with intensities in [0, 1]."""
         return {WINDOWS: (0.0, 1.0)}
+
+    def effort(self, n_sites: int) -> Effort:
+        """Return the images of a step and their restyled copies as images; the number of steps is FedAvg's.
+
+        Args:
+            n_sites: number of sites that train. With `views: 0`, an image has a copy for each other site.
+        """
+        return Effort(images=1 + (self.views or n_sites - 1) if self.exchange and n_sites > 1 else 1)
 
     @property
     def row_tensors(self) -> frozenset[str]:
@@ -208,6 +220,7 @@ class ELCFS(Method):
         n = len(site.samples)
         # A random order, so that the order of the windows does not reveal which images are of one patient.
         chosen = torch.randperm(n, generator=site.rng)[: math.ceil(self.bank_share * n)]
+        site.n_patients[WINDOWS] = 1  # a row for each image
         images = [batch.image for batch in batches(site.samples, MAX_BATCH, chosen)]
         windows = [low_frequency_window(part, self.alpha) for part in images]  # eq. 1: amplitudes
         return {WINDOWS: torch.cat([pack_window(window) for window in windows])}

@@ -265,6 +265,7 @@ class EpiFCR(Method):
             weight_of_part = self.foreign_classifier if name.startswith(head) else self.foreign_features
             if weight_of_part:
                 tensors[DOMAIN + name] = local.memory[DOMAIN + name].clone()
+        local.n_patients.update(dict.fromkeys(tensors, local.training.n_patients))
         return tensors
 
     def _model(self, network: nn.Module) -> Tensors:

@@ -63,6 +63,7 @@ class FedDGGA(Method):
 
     step: NonNegativeFloat = 0.2
 
+    patients_advice: ClassVar[str] = "increase data.validation_ratio, as the loss is that of the validation patients"
     moved: ClassVar[Mapping[str, str]] = {"rounds": "FedDG-GA now reads federation.rounds; remove this key"}
 
     @property
@@ -90,7 +91,9 @@ class FedDGGA(Method):
         Returns:
             `loss`, (1,) float32, on the CPU.
         """
-        return {"loss": mean_loss(network, site.task, site.validation or site.samples)}
+        samples = site.validation or site.samples
+        site.n_patients["loss"] = samples.n_patients
+        return {"loss": mean_loss(network, site.task, samples)}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Adjust the weight of each site in the average: sites with a larger generalisation gap get a larger weight.
@@ -132,7 +135,9 @@ class FedDGGA(Method):
         Returns:
             `loss`, (1,) float32, on the CPU.
         """
-        return {"loss": mean_loss(local.network, local.task, local.validation or local.training)}
+        samples = local.validation or local.training
+        local.n_patients["loss"] = samples.n_patients
+        return {"loss": mean_loss(local.network, local.task, samples)}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
         """Return the coordinator's memory with the new losses of the sites' trained networks.

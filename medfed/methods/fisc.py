@@ -34,7 +34,7 @@ from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, 
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples
 from medfed.federation.message import Message, State
-from medfed.federation.method import NEVER, ONCE, Method, Tensors
+from medfed.federation.method import NEVER, ONCE, Effort, Method, Tensors
 from medfed.functional.contrastive import contrast_views, region_embeddings
 from medfed.functional.style_clusters import Median, Partition, Spread
 from medfed.functional.weights import batch_norm_layers
@@ -158,6 +158,7 @@ class FISC(CommonStyle, Method):
     ring_width: PositiveInt = 5
     min_patients: PositiveInt = 3
 
+    patients_advice: ClassVar[str] = "set method.site_clusters to none, which weights all images of a site alike"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {
@@ -220,9 +221,22 @@ class FISC(CommonStyle, Method):
         return network
 
     @property
+    def fact_names(self) -> frozenset[str]:
+        """The numbers of triplets and of live triplets, which a site reports with its update."""
+        return frozenset({TRIPLETS, LIVE_TRIPLETS})
+
+    @property
     def shares(self) -> str:
         """When the coordinator asks the sites for their styles: `ONCE`, or `NEVER` with `positives: augmented`."""
         return NEVER if self._augments else ONCE
+
+    def effort(self, n_sites: int) -> Effort:
+        """Return two images for each image if the loss uses a second version of it; the number of steps is FedAvg's.
+
+        Args:
+            n_sites: not used.
+        """
+        return Effort(images=2 if self._needs_view else 1)
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
         """Return the site's samples with a second version of each image, redrawn in the interpolation style.

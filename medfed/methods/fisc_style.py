@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from medfed.federation.local_round import SiteData, batches
+from medfed.federation.local_round import SiteData, count_patients
 from medfed.federation.message import State
 from medfed.federation.method import STYLE_RANGES, Tensors, has_too_few_patients
 from medfed.functional.style import channel_mean_std
 from medfed.functional.style_clusters import Median, Partition, Spread, clustered_site_style, interpolation_style
 from medfed.functional.weights import select_prefix
-from medfed.networks.style_transfer import StyleTransfer, Transfer, drop_blank_images
+from medfed.networks.style_transfer import StyleTransfer, Transfer, shows_something
 
 STYLE, CLUSTERS = "style/", "clusters/"  # prefixes of tensor names
 MAX_BATCH = 32  # largest number of images that are encoded together
@@ -106,17 +106,26 @@ class CommonStyle:
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
-        device, styles = next(network.parameters()).device, []
-        for batch in batches(site.samples, MAX_BATCH):
-            images = drop_blank_images(batch.image)
-            if len(images):
-                parts = self._style_transfer.features(images.to(device))
+        device = next(network.parameters()).device
+        styles: list[list[Tensor]] = []
+        used: list[Tensor] = []
+        for indices in torch.arange(len(site.samples)).split(MAX_BATCH):
+            images = site.samples.batch(indices.tolist()).image
+            chosen = shows_something(images)
+            if chosen.any():
+                used.append(indices[chosen])
+                parts = self._style_transfer.features(images[chosen].to(device))
                 styles += [[moment.cpu() for moment in channel_mean_std(features)] for features in parts]
         if not styles:
             warnings.warn(f"{site.name}: all training images are blank, so the site shares no style", stacklevel=2)
             return {}
         mean, std = (torch.cat(moment) for moment in zip(*styles, strict=True))
-        mean, std, n_clusters = clustered_site_style(mean, std, self.site_clusters, self.spread)  # eq. 1-2
+        mean, std, label = clustered_site_style(mean, std, self.site_clusters, self.spread)  # eq. 1-2
+        n_clusters, images = int(label.max()) + 1, torch.cat(used)
+        # A cluster counts as much as any other, so that the site's style is as close to the patients of the smallest.
+        n_patients = min(count_patients(site.samples, images[label == k]) for k in range(n_clusters))
+        site.n_patients.update({f"{STYLE}mean": n_patients, f"{STYLE}std": n_patients})
+        site.n_patients["n_clusters"] = count_patients(site.samples, images)
         if self.noise:  # Table 10
             noise = self.noise * self.noise_scale * torch.randn(2, len(mean), generator=site.rng, dtype=mean.dtype)
             mean, std = mean + noise[0], (std + noise[1]).clamp(min=0)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from medfed.core.batch import Batch
 from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
-from medfed.federation.local_round import LocalRound, Output, batches
+from medfed.federation.local_round import LocalRound, Output, count_patients
 from medfed.federation.message import Message, State
 from medfed.federation.method import MAX_FEATURE, Method, Tensors, has_too_few_patients
 from medfed.functional.prototypes import (
@@ -37,6 +37,7 @@ from medfed.functional.prototypes import (
     prototype_distance_loss,
     region_embeddings,
 )
+from medfed.functional.regions import background_ring
 from medfed.functional.weights import select_prefix
 
 PROTOTYPE, CLUSTERS = "prototype/", "clusters/"  # prefixes of tensor names
@@ -95,6 +96,7 @@ class FPL(Method):
     min_patients: PositiveInt = 3
     ring_width: PositiveInt = 5
 
+    patients_advice: ClassVar[str] = "increase method.min_images, which leaves out classes with few images at a site"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {"over_features": "sum", "min_images": 1, "min_patients": 1},
@@ -164,15 +166,30 @@ class FPL(Method):
             return {}
         sums: dict[int, Tensor] = {}
         counts: dict[int, int] = {}
+        images: dict[int, list[Tensor]] = {}  # indices of the images of each class
         local.network.eval()
-        for batch in batches(local.training, MAX_BATCH):
+        for indices in torch.arange(len(local.training)).split(MAX_BATCH):
+            batch = local.training.batch(indices.tolist())
             with torch.no_grad():
                 output = local.forward(batch.to(local.device), (local.head_input,))
             for kind, (vector, n) in class_sums(*self._embeddings(local, output)).items():
                 sums[kind], counts[kind] = sums.get(kind, 0) + vector, counts.get(kind, 0) + n
+                images.setdefault(kind, []).append(indices[self._shows(batch.label, kind)])
         local.network.train()
         frequent = [kind for kind in sorted(sums) if counts[kind] >= self.min_images]
+        for kind in frequent:
+            local.n_patients[f"{PROTOTYPE}{kind}"] = count_patients(local.training, torch.cat(images[kind]))
         return {f"{PROTOTYPE}{kind}": (sums[kind] / counts[kind]).float().cpu() for kind in frequent}
+
+    def _shows(self, label: Tensor, kind: int) -> Tensor:
+        """Return which images (B,) belong to a class, or show a structure or a ring of background around structures."""
+        if label.dim() == 1:
+            return label == kind
+        structures = label.bool()
+        if kind < label.shape[1]:
+            return structures[:, kind].flatten(1).any(dim=1)
+        around = background_ring(structures.any(dim=1, keepdim=True), self.ring_width)
+        return around.flatten(1).any(dim=1)
 
     def _embeddings(self, local: LocalRound, output: Output) -> tuple[Tensor, Tensor]:
         """Return embeddings (R, D) and their classes (R,).

@@ -170,6 +170,7 @@ class HarmoFL(Method):
         for batch in batches(site.samples, MAX_BATCH):
             alpha = alpha_for_half_width(self.half_width, min(batch.image.shape[2:]))
             sums.append(low_frequency_window(batch.image, alpha).double().sum(dim=0))
+        site.n_patients[WINDOW] = site.samples.n_patients
         return {WINDOW: pack_window(sum(sums[1:], sums[0]) / len(site.samples)).float()}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:

@@ -29,7 +29,7 @@ from medfed.core.batch import Batch
 from medfed.core.bounds import NonNegativeFloat, Ratio
 from medfed.core.errors import UserError
 from medfed.federation.local_round import Architecture, LocalRound, Output
-from medfed.federation.method import Method
+from medfed.federation.method import Effort, Method
 from medfed.functional.hooks import add_submodule, input_output_widths, output_channels
 from medfed.functional.jigsaw import draw_puzzles
 
@@ -88,6 +88,14 @@ class JiGen(Method):
             raise UserError(
                 f"data.image_size: is {image_size}, but JiGen cuts images into 3 x 3 tiles; choose at least 3"
             )
+
+    def effort(self, n_sites: int) -> Effort:
+        """Return two images for each image: the image and its puzzle. The number of steps is FedAvg's.
+
+        Args:
+            n_sites: not used.
+        """
+        return Effort(images=2 if self.weight else 1)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
         """Add a linear layer that predicts the order of the tiles of a jigsaw puzzle; return the network.

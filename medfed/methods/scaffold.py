@@ -84,6 +84,7 @@ class SCAFFOLD(Method):
             site: the site's images.
             network: not used.
         """
+        site.n_patients["examples"] = site.samples.n_patients
         return {"examples": torch.tensor([len(site.samples)])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
@@ -181,6 +182,7 @@ class SCAFFOLD(Method):
                 control = (mean_gradient if correction is None else mean_gradient - correction).detach().cpu()  # eq. 4
                 changes[CHANGE + name] = control - local.memory.get(CONTROL + name, torch.zeros_like(control))
                 local.memory[CONTROL + name] = control
+        local.n_patients.update(dict.fromkeys(changes, local.training.n_patients))
         return changes
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:

@@ -39,6 +39,7 @@ from medfed.federation.method import (
     MAX_FEATURE,
     NEVER,
     STYLE_RANGES,
+    Effort,
     Method,
     SiteWeights,
     Tensors,
@@ -214,6 +215,15 @@ class StableFDG(Method):
         """Ranges that hold for the features of any network that learns."""
         return {**STYLE_RANGES, "mean_spread": (0.0, MAX_FEATURE), "std_spread": (0.0, MAX_FEATURE)}
 
+    def effort(self, n_sites: int) -> Effort:
+        """Return the images of a batch and the copies that are added to it as images; the steps are FedAvg's.
+
+        Args:
+            n_sites: not used.
+        """
+        adds = self.style and self.probability > 0
+        return Effort(images=1 + self.oversampling if adds else 1)
+
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
         """Return the style of a site: statistics of the feature channels after the network's first stage.
 
@@ -239,7 +249,9 @@ class StableFDG(Method):
                 features = features_at(network, site.architecture.encoder_stages[0], image)
                 styles.append(feature_mean_std(features))  # eq. 1
         means, stds = (torch.cat(moment).cpu() for moment in zip(*styles, strict=True))
-        return compute_site_style(means, stds)._asdict()  # eq. 2-3
+        style = compute_site_style(means, stds)._asdict()  # eq. 2-3
+        site.n_patients.update(dict.fromkeys(style, site.samples.n_patients))
+        return style
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Choose the R styles of other sites that each site will receive.

@@ -5,6 +5,7 @@ Stack is a tool of medfed and has no paper of its own; the methods in it have th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,10 +17,10 @@ from torch import Tensor, nn
 from medfed.core.batch import Batch
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
-from medfed.federation.method import NEVER, Method, SiteWeights, Tensors, UnseenBatchNorm
+from medfed.federation.method import NEVER, Effort, Method, SiteWeights, Tensors, UnseenBatchNorm
 from medfed.functional.weights import add_prefix, select_prefix
 
-EXCLUSIVE = ("loss", "aggregate")  # hooks that only one method of a stack may override
+EXCLUSIVE = ("loss", "aggregate", "result_weights")  # hooks that only one method of a stack may override
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,26 @@ class Stack(Method):
         """The names that the methods declare, as `NUMBER/NAME`."""
         return frozenset(f"{i}/{name}" for i, method in enumerate(self.methods) for name in method.row_tensors)
 
+    def effort(self, n_sites: int) -> Effort:
+        """Return the product of the methods' steps; each method adds its own copies to the images of a step.
+
+        Args:
+            n_sites: number of sites that train.
+        """
+        efforts = [method.effort(n_sites) for method in self.methods]
+        steps = math.prod(effort.steps for effort in efforts)
+        return Effort(steps, steps * (1 + sum(effort.images / effort.steps - 1 for effort in efforts)))
+
+    @property
+    def fact_names(self) -> frozenset[str]:
+        """The names that the methods declare, without prefixes."""
+        return frozenset().union(*(method.fact_names for method in self.methods))
+
+    @property
+    def patients_advice(self) -> str:  # type: ignore[override]
+        """What the methods advise if too few patients are behind a shared statistic, joined by "or"."""
+        return ", or ".join(method.patients_advice for method in self.methods if method.patients_advice)
+
     @property
     def files(self) -> tuple[str, ...]:
         """Paths of the files that the methods of the stack read at the sites, sorted and without repetition."""
@@ -174,7 +195,12 @@ class Stack(Method):
             Tensors by name `NUMBER/NAME`. NUMBER is the position of the method in the stack, from 0, and NAME is the
             method's own name for the tensor. For example, `0/mean` is the tensor `mean` of the first method.
         """
-        return _joined(method.share(site, network) if method.shares != NEVER else {} for method in self.methods)
+        shared = []
+        for i, method in enumerate(self.methods):
+            own = replace(site, n_patients={})
+            shared.append(method.share(own, network) if method.shares != NEVER else {})
+            site.n_patients.update({f"{i}/{name}": n for name, n in own.n_patients.items()})
+        return _joined(shared)
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
         """Compute the coordinator's new memory of each method from the tensors that the sites shared.
@@ -335,6 +361,19 @@ class Stack(Method):
                 return method.aggregate(*_own_round(state, updates, i))
         return super().aggregate(state, updates)
 
+    def result_weights(self, state: State) -> Tensors:
+        """Return the weights that are the result of the run.
+
+        At most one method of the stack chooses them. Otherwise they are the global weights.
+
+        Args:
+            state: the state after the round that is the result.
+        """
+        for i, method in enumerate(self.methods):
+            if _overrides(method, "result_weights"):
+                return method.result_weights(_own(state, i))
+        return super().result_weights(state)
+
     def facts(self, state: State) -> dict[str, Any]:
         """Return the values that the methods of the stack add to the run's summary, by name.
 
@@ -446,11 +485,13 @@ def _own_round(state: State, updates: Mapping[str, Message], i: int) -> tuple[St
 
 @contextmanager
 def _view(local: LocalRound, i: int) -> Iterator[LocalRound]:
-    """Yield the round as method number i sees it; store its changed memory under the prefix `memory NUMBER/`."""
+    """Yield the round as method number i sees it; then store its memory and its numbers of patients under a prefix."""
     prefix = f"memory {i}/"
     memory = select_prefix(local.memory, prefix)
     message = replace(local.message, tensors=select_prefix(local.message.tensors, f"{i}/"))
-    yield replace(local, message=message, memory=memory)
+    own = replace(local, message=message, memory=memory, n_patients={})
+    yield own
+    local.n_patients.update({f"{i}/{name}": n for name, n in own.n_patients.items()})
     for name in [name for name in local.memory if name.startswith(prefix)]:
         del local.memory[name]
     local.memory.update(add_prefix(memory, prefix))

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from medfed.metrics.mask_metric import MaskMetric, MaskPair, compute_mask_metrics
     from medfed.metrics.metric import Metric
     from medfed.metrics.ratio import vertical_ratio
-    from medfed.metrics.summary import wilcoxon_test
+    from medfed.metrics.significance import wilcoxon_test
 
 __all__ = [
     "Accuracy",
@@ -75,5 +75,5 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "medfed.metrics.mask_metric": ("MaskMetric", "MaskPair", "compute_mask_metrics"),
     "medfed.metrics.metric": ("Metric",),
     "medfed.metrics.ratio": ("vertical_ratio",),
-    "medfed.metrics.summary": ("wilcoxon_test",),
+    "medfed.metrics.significance": ("wilcoxon_test",),
 })  # fmt: skip

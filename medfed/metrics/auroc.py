@@ -1,6 +1,6 @@
 """Area under the ROC curve (AUROC).
 
-MONAI's `compute_roc_auc` takes no weights, which a bootstrap over patients needs, and returns NaN if a class has no
+MONAI's `compute_roc_auc` takes no weights, which the jackknife over patients needs, and returns NaN if a class has no
 images. Here AUROC is a rank statistic that is computed for many weightings at once, and tested against MONAI's.
 """
 
@@ -41,7 +41,7 @@ class AreaUnderROC(ClassMetric):
 
         Args:
             images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
-                weights is one weighting of the images, for example a bootstrap sample.
+                weights is one weighting of the images, such as one that leaves a patient out.
 
         Returns:
             (R,) float64 in [0, 1], one value per weighting; NaN if only one class occurs in a weighting.

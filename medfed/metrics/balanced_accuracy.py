@@ -21,7 +21,7 @@ class BalancedAccuracy(ClassMetric):
 
         Args:
             images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
-                weights is one weighting of the images, for example a bootstrap sample.
+                weights is one weighting of the images, such as one that leaves a patient out.
 
         Returns:
             (R,) float64 in [0, 1], one value per weighting. A class whose images all have weight 0 does not count.

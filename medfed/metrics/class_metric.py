@@ -1,6 +1,6 @@
 """Metrics of a set of classified images, from predicted probabilities and true classes.
 
-A metric is computed under many weightings of the images at once, as the bootstrap over patients needs it.
+A metric is computed under many weightings of the images at once, as the jackknife over patients needs it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ N_BINS = 15  # of the top probability, for the calibration error and the reliabi
 class ScoredImages:
     """Predicted probabilities and true classes of N images, with R different weightings of the images.
 
-    A weighting is a set of N weights, one per image. Each bootstrap sample of the patients gives one weighting.
+    A weighting is a set of N weights, one per image. Leaving out one patient gives one weighting.
 
     Args:
         probabilities: (N, K) in [0, 1], K classes, at least 2.
         labels: (N,), true classes, integers in 0..K-1.
-        weights: (R, N), at least 0. For a bootstrap: how often each image was drawn in each of R resamples.
+        weights: (R, N), at least 0. To leave out a patient: 0 for the images of the patient and 1 for the others.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
@@ -67,8 +67,8 @@ class ClassMetric(Metric):
     """Base class of the metrics of a set of classified images; a subclass declares attributes and overrides `values`.
 
     Attributes:
-        has_interval: whether the 95 % percentile interval of the bootstrap over patients is reported. False for a
-            metric that resampling biases.
+        has_interval: whether the 95 % interval over patients is reported. False for a metric that depends on the
+            number of images, such as a calibration error.
 
     Example:
         >>> class ErrorRate(ClassMetric):
@@ -97,7 +97,7 @@ class ClassMetric(Metric):
 
         Args:
             images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
-                weights is one weighting of the images, for example a bootstrap sample.
+                weights is one weighting of the images, such as one that leaves a patient out.
 
         Returns:
             (R,) float64, one value per weighting; NaN for a weighting under which the metric is undefined.

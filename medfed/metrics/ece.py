@@ -13,8 +13,8 @@ class ExpectedCalibrationError(ClassMetric):
     The top probability of an image is the probability of its predicted class. Images are grouped into 15 bins of equal
     width by top probability. The error is the mean over the bins of |accuracy - mean top probability|, weighted by the
     number of images. Eq. 3 of Guo et al., "On Calibration of Modern Neural Networks", ICML 2017,
-    https://arxiv.org/abs/1706.04599. The metric has no bootstrap interval, because resampling increases it and the
-    interval would lie above the value.
+    https://arxiv.org/abs/1706.04599. The metric has no interval, because it depends on the number of images in a bin:
+    with fewer images it is larger.
     """
 
     name = "ece"
@@ -33,7 +33,7 @@ class ExpectedCalibrationError(ClassMetric):
 
         Args:
             images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
-                weights is one weighting of the images, for example a bootstrap sample.
+                weights is one weighting of the images, such as one that leaves a patient out.
 
         Returns:
             (R,) float64 in [0, 1], one value per weighting. 0 means that the probabilities are perfectly calibrated.

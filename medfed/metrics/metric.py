@@ -68,6 +68,13 @@ class Column:
         return 100.0 if self.unit == "%" else 1.0
 
     @property
+    def limits(self) -> tuple[float, float]:
+        """The smallest and the largest possible value, as stored; infinite where there is none."""
+        if self.unit in DISTANCE_UNITS.values():
+            return 0.0, 100.0 if self.unit == PERCENT_OF_DIAGONAL else math.inf
+        return self.metric.limits or (-math.inf, math.inf)
+
+    @property
     def title(self) -> str:
         """Title of a figure's axis or of a part of a table, such as "HD95 (mm)".
 

@@ -1,4 +1,4 @@
-"""Summaries of scores: means per site, their mean over sites, the generalisation gap, bootstrap and Wilcoxon test.
+"""Summaries of scores: means per site, their mean over sites with an interval, and the generalisation gap.
 
 A task (`medfed.tasks.scoring`) says which metrics there are and how a group of rows is scored; everything else is the
 same for all tasks. An unknown value is None, never NaN; it is left out of means, and counted.
@@ -6,17 +6,15 @@ same for all tasks. An unknown value is None, never NaN; it is left out of means
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-from scipy import stats
+
+from medfed.metrics.intervals import Estimate, Limits, estimate_average, estimate_mean, interval
 
 ROLES = ("seen", "unseen")
 VALIDATION = "validation"  # role of a site that never trains and may be used to select the round
-N_BOOTSTRAP = 2000
-MIN_PAIRS = 6  # with 5 differing pairs the smallest two-sided p is 2 / 2**5 = 0.0625, which is never significant
 
 Rows = Sequence[Mapping]
 Group = dict  # of one site and structure: counts, and for each metric {n, mean, ...}
@@ -25,9 +23,9 @@ Group = dict  # of one site and structure: counts, and for each metric {n, mean,
 def summarise(
     rows: Sequence[dict],
     structure_of: Callable[[Mapping], str],
-    score_group: Callable[[list[dict], tuple], Group],
+    score_group: Callable[[list[dict]], Group],
     counts: Sequence[str],
-    metrics: Sequence[str],
+    metrics: Mapping[str, Limits],
     in_gap: Sequence[str],
     with_spread: bool,
 ) -> dict:
@@ -39,20 +37,21 @@ def summarise(
     Args:
         rows: all rows of the run, each with at least `site`, `role` and `patient`.
         structure_of: function from a row to the name of its structure.
-        score_group: function that computes the scores of one group. Its arguments are the rows of one role, site and
-            structure, and the names (role, site, structure), from which it may seed random numbers. It returns the
-            counts by name and, for each of `metrics`, a dict with at least `n` (number of values) and `mean`.
+        score_group: function that computes the scores of one group. Its argument is the rows of one role, site and
+            structure. It returns the counts by name and, for each of `metrics`, a dict with at least `n` (number of
+            values), `mean`, and the entries of `interval_entries`.
         counts: names of the counts that are summed over sites. The first name belongs to the number of cases for which
             every metric should have a value.
-        metrics: names of the metrics.
+        metrics: the smallest and the largest possible value of each metric, by its name.
         in_gap: names of those metrics for which the gap between seen and unseen sites is computed.
         with_spread: True adds the standard deviation over the sites, as `sd`, to each mean over the sites.
 
     Returns:
         JSON values. `result[role]["sites"][site][structure]` is the result of `score_group`.
-        `result[role]["mean"][structure]` contains the summed counts and, for each metric, a dict with `n_sites` and the
-        mean over these sites, in which every site has the same weight. A site counts for a metric only if all cases of
-        the site have a value. `result["gap"][structure][metric]` is the mean of the seen sites minus the mean of the
+        `result[role]["mean"][structure]` contains the summed counts and, for each metric, a dict with `n_sites`, the
+        mean over these sites, in which every site has the same weight, and the ends of its 95 % interval, `low` and
+        `high` (None if one of the sites has no interval). A site counts for a metric only if all cases of the site have
+        a value. `result["gap"][structure][metric]` is the mean of the seen sites minus the mean of the
         unseen sites. The gap is None if a site lacks the metric, or if a role has no sites. The role "validation" is
         included only if rows have this role.
     """
@@ -63,7 +62,7 @@ def summarise(
         for row in sorted(of_role, key=lambda row: (row["site"], structure_of(row), row["patient"])):
             groups.setdefault(row["site"], {}).setdefault(structure_of(row), []).append(row)
         sites = {
-            site: {name: score_group(group, (role, site, name)) for name, group in of_site.items()}
+            site: {name: score_group(group) for name, group in of_site.items()}
             for site, of_site in groups.items()
         }
         structures = sorted({name for of_site in sites.values() for name in of_site})
@@ -77,21 +76,51 @@ def summarise(
     structures = sorted({structure_of(row) for row in rows})
     seen, unseen = (summary[role]["mean"] for role in ROLES)
     summary["gap"] = {
-        name: _generalisation_gap(seen.get(name), unseen.get(name), metrics[0], in_gap) for name in structures
+        name: _generalisation_gap(seen.get(name), unseen.get(name), next(iter(metrics)), in_gap) for name in structures
     }
     return summary
 
 
-def _mean_over_sites(groups: list[Group], counts: Sequence[str], metrics: Sequence[str], with_spread: bool) -> dict:
-    """Return summed counts, and the mean (and standard deviation) over sites of each metric of one structure."""
+def interval_entries(values: Sequence[float] | np.ndarray, limits: Limits) -> dict:
+    """Return the entries of a site's score that state how exact its mean is.
+
+    Args:
+        values: (n,), one value per patient.
+        limits: the smallest and the largest possible value.
+
+    Returns:
+        "n_patients", "se" (standard error of the mean; None for fewer than two patients), and "low" and "high", the
+        ends of the 95 % interval of the mean (None for fewer than five patients).
+    """
+    estimate = estimate_mean(values)
+    low, high = interval(estimate, limits)
+    return {"n_patients": len(values), "se": estimate.se if estimate else None, "low": low, "high": high}
+
+
+def _mean_over_sites(
+    groups: list[Group], counts: Sequence[str], metrics: Mapping[str, Limits], with_spread: bool
+) -> dict:
+    """Return summed counts, and the mean over sites of each metric of one structure, with its interval."""
     mean: dict = {key: sum(group[key] for group in groups) for key in counts}
-    for metric in metrics:
+    for metric, limits in metrics.items():
         whole = (group[metric] for group in groups if group[counts[0]] and group[metric]["n"] == group[counts[0]])
-        means = [scores["mean"] for scores in whole if scores["mean"] is not None]
-        mean[metric] = {"n_sites": len(means), "mean": math.fsum(means) / len(means) if means else None}
+        known = [scores for scores in whole if scores["mean"] is not None]
+        means = [scores["mean"] for scores in known]
+        average = estimate_average([_estimate(scores) for scores in known])
+        low, high = interval(average, limits)
+        mean[metric] = {"n_sites": len(means), "mean": math.fsum(means) / len(means) if means else None,
+                        "low": low, "high": high}  # fmt: skip
         if with_spread:
             mean[metric]["sd"] = float(np.std(means, ddof=1)) if len(means) > 1 else None
     return mean
+
+
+def _estimate(scores: Mapping) -> Estimate | None:
+    """Return the mean of one site with its standard error; None if the standard error is unknown."""
+    if scores["se"] is None:
+        return None
+    n = scores["n_patients"]
+    return Estimate(scores["mean"], scores["se"], n - 1, n, n)
 
 
 def _generalisation_gap(
@@ -113,47 +142,3 @@ def present_roles(rows: Rows) -> tuple[str, ...]:
         rows: rows with the entry `role`: "seen", "unseen" or "validation".
     """
     return (*ROLES, VALIDATION) if any(row["role"] == VALIDATION for row in rows) else ROLES
-
-
-def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str) -> dict:
-    """Compute the two-sided Wilcoxon signed-rank test over the cases that two methods have in common.
-
-    Args:
-        a: the first method's values, one per case, by a tuple that identifies the case, such as (site, patient).
-        b: the second method's values, by tuples of the same form. Cases that only one method has are ignored.
-        cases: what a case is, in the plural (for example "patients"); used in the text of `reason`.
-
-    Returns:
-        A dict with these keys:
-
-        * `p`: the p value; None if the values of fewer than six cases differ.
-        * `n`: the number of common cases.
-        * `n_differ`: the number of common cases with different values.
-        * `reason`: a sentence that says why there is no p value; None if there is one.
-    """
-    difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
-    n, difference = len(difference), difference[difference != 0]
-    result = {"p": None, "n": n, "n_differ": len(difference), "reason": None}
-    if n < MIN_PAIRS:
-        return result | {"reason": f"only {n} matched {cases}; the test needs {MIN_PAIRS}"}
-    if not len(difference):
-        return result | {"reason": f"all {n} matched {cases} score the same"}
-    if len(difference) < MIN_PAIRS:
-        differ = f"only {len(difference)} of {n} matched {cases} differ"
-        return result | {"reason": f"{differ}; the test needs {MIN_PAIRS}"}
-    return result | {"p": float(stats.wilcoxon(difference).pvalue)}
-
-
-def bootstrap_indices(n: int, seed: tuple) -> np.ndarray:
-    """Draw 2000 bootstrap samples of n patients, with replacement.
-
-    Args:
-        n: number of patients.
-        seed: names and numbers that determine the random generator. The same seed gives the same samples.
-
-    Returns:
-        (2000, n) integers in 0..n-1: the indices of the patients in each bootstrap sample, one sample per row.
-    """
-    digest = hashlib.sha256("\0".join(map(str, seed)).encode()).digest()
-    rng = np.random.default_rng(int.from_bytes(digest[:16], "big"))
-    return rng.integers(0, n, (N_BOOTSTRAP, n))

@@ -26,17 +26,16 @@ MAX_NATIVE_ENTRIES = 20_480  # up to which PyTorch convolves a batch of one on t
 BLANK_STD = 0.02  # an image is blank if the standard deviation of its intensities, in [0, 1], is below in all channels
 
 
-def drop_blank_images(images: Tensor) -> Tensor:
-    """Return the images that are not blank (nearly constant), because the style of a blank image has no meaning.
+def shows_something(images: Tensor) -> Tensor:
+    """Return which images are not blank (nearly constant), because the style of a blank image has no meaning.
 
     Args:
         images: (B, C, H, W) in [0, 1].
 
     Returns:
-        (n, C, H, W): the images whose intensities have a standard deviation of at least 0.02 in at least one channel;
-        n may be 0.
+        (B,) bool: True if the intensities have a standard deviation of at least 0.02 in at least one channel.
     """
-    return images[images.flatten(2).std(dim=2, correction=0).amax(dim=1) >= BLANK_STD]
+    return images.flatten(2).std(dim=2, correction=0).amax(dim=1) >= BLANK_STD
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 CSV, JSON, PNG and safetensors files have no checksum of their own. A manifest is written before the files that it
 lists are changed, and keeps what it listed before. A process that is killed in between therefore leaves files that have
-either the new or the old content, and both are known. Checkpoints are not listed: they begin with their own SHA-256.
+either the new or the old content, and both are known. The files in `states/` and `sites/` begin with their own SHA-256,
+which is verified when they are read; the manifest lists it, so that a file of another run is found.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from medfed.core.errors import UserError
 from medfed.core.files import checked_json, read_checked_json, write_atomically
 
-RUN_FORMAT = 2  # in environment.json: the layout of a run's folder; in format 1 there was no manifest
+# In environment.json: the layout of a run's folder. Format 1 had no manifest; in formats 1 and 2, the ledger had no
+# column `content`.
+RUN_FORMAT = 3
 ADVICE = "put back a copy of the file, or repeat the run in another folder"
 
 _appended: dict[Path, tuple[int, hashlib._Hash]] = {}  # size and checksum of the files to which this process appends
@@ -48,12 +51,15 @@ class Manifest:
         files: the present content of each file, by its path within the folder.
         before: the content that these files had before the last change; None if a file did not exist. A file whose
             change may be incomplete has this content.
+        checkpoints: the SHA-256 with which each file in `states/` and `sites/` begins, by its path within the folder.
+            Empty in manifests of older versions.
     """
 
     path: Path
     round: int = 0
     files: Mapping[str, Entry] = field(default_factory=dict)
     before: Mapping[str, Entry | None] = field(default_factory=dict)
+    checkpoints: Mapping[str, str] = field(default_factory=dict)
 
     def write(self) -> None:
         """Write the manifest; an existing one is replaced in one step."""
@@ -103,6 +109,9 @@ class Manifest:
             sentences.append(f"{self.path}: belongs to round {self.round}, but states/ holds round {last_round}; put "
                              "back the manifest that belongs to these checkpoints")
         for name in names:
+            if not (self.path.parent / name).resolve().is_relative_to(self.path.parent.resolve()):
+                sentences.append(f"{self.path.parent / name}: is a link out of the run's folder; {ADVICE}")
+                continue
             expected, earlier = self.files[name], self.before.get(name)
             present = entry_of(self.path.parent / name)
             is_earlier = name in self.before and present == earlier
@@ -111,6 +120,25 @@ class Manifest:
             is_partial = name in growing and last_round < self.round and self._n_complete(name) is not None
             if present != expected and not is_earlier and not is_partial:
                 sentences.append(self._sentence(name, present))
+        return sentences
+
+    def check_checkpoints(self, newest: str) -> list[str]:
+        """Check that no file in `states/` and `sites/` was replaced by one of another run. Missing files are allowed.
+
+        Args:
+            newest: the checkpoint from which a resumed run continues; it must be listed, if any checkpoint is.
+
+        Returns:
+            One sentence for each file that does not begin with the listed SHA-256.
+        """
+        sentences = []
+        for name in sorted({*self.checkpoints, newest}) if self.checkpoints else []:
+            path, expected = self.path.parent / name, self.checkpoints.get(name)
+            if path.is_file() and (present := first_sha256(path)) != expected:
+                listed = f"{expected[:12]}..." if expected else "no such file"
+                advice = "" if name.startswith("sites/") else ", or delete it to continue from the previous round"
+                sentences.append(f"{path}: begins with SHA-256 {present[:12]}..., but {self.path.name} lists {listed}: "
+                                 f"it is damaged or of another run; put back the file of this run{advice}")
         return sentences
 
     def cut_partial(self, name: str) -> None:
@@ -152,7 +180,7 @@ class Manifest:
         entries = {"files": self.files, "before": self.before}
         listed = {key: {name: entry and asdict(entry) for name, entry in by_name.items()}
                   for key, by_name in entries.items()}  # fmt: skip
-        return {"round": self.round, **listed}
+        return {"round": self.round, "checkpoints": dict(self.checkpoints), **listed}
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -173,9 +201,39 @@ def read_manifest(path: Path) -> Manifest | None:
         content = read_checked_json(path.read_bytes())
         files = {name: Entry(**entry) for name, entry in content["files"].items()}
         before = {name: entry and Entry(**entry) for name, entry in content["before"].items()}
-        return Manifest(path, content["round"], files, before)
+        checkpoints = dict(content.get("checkpoints", {}))
+        _check_entries(content["round"], [*files.items(), *before.items()], checkpoints)
+        return Manifest(path, content["round"], files, before, checkpoints)
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise UserError(f"{path}: the file is damaged ({error}); {ADVICE}") from error
+
+
+def _check_entries(
+    number: object, entries: Iterable[tuple[str, Entry | None]], checkpoints: Mapping[str, object]
+) -> None:
+    """Raise ValueError if a manifest lists something else than files in its folder with their sizes and checksums."""
+    if type(number) is not int:
+        raise ValueError(f"its round is {ascii(number)[:80]}")
+    entries = list(entries)
+    for name in [*(name for name, _ in entries), *checkpoints]:
+        plain = PurePosixPath(name)
+        if str(plain) != name or plain.is_absolute() or ".." in plain.parts or not name.isprintable():
+            raise ValueError(f"it lists {ascii(name)[:80]}, which is no file inside the run's folder")
+    for name, entry in entries:
+        if entry is not None and not (type(entry.bytes) is int and isinstance(entry.sha256, str)):
+            raise ValueError(f"it lists no size and checksum of {name}")
+    if not all(isinstance(sha256, str) for sha256 in checkpoints.values()):
+        raise ValueError("it lists no checksum of a checkpoint")
+
+
+def first_sha256(path: Path) -> str:
+    """Return the SHA-256 with which a file in `states/` or `sites/` begins, as 64 hexadecimal characters.
+
+    Args:
+        path: the file. If it has less than 32 bytes, the text is shorter.
+    """
+    with open(path, "rb") as file:
+        return file.read(hashlib.sha256().digest_size).hex()
 
 
 def entry_of(path: Path, n_bytes: int | None = None) -> Entry | None:

@@ -22,11 +22,13 @@ from medfed.core.files import (
     exclusive_lock,
     has_utf8_name,
     printable_path,
+    read_text,
     read_with_checksum,
     sha256_digest,
     write_atomically,
 )
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
+from medfed.federation.ledger import content_of
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
 from medfed.outputs.manifest import (
@@ -36,16 +38,22 @@ from medfed.outputs.manifest import (
     entry_of,
     entry_of_appended,
     entry_of_bytes,
+    first_sha256,
     read_manifest,
 )
 
 N_KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep; that of the best round is kept too
 FIGURES = "figures"  # name of the folder of PNG files
 UNSEEN_ROUNDS = "unseen_rounds.json"  # scores of the unseen site by round, measured after training
-TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate")  # s, sum of all clients
+# Seconds of "share" to "aggregate", and steps and images: sums of all clients.
+TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate", "n_steps", "n_images")
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # followed by one column for each site
 MANIFESTS = ("manifest.json", "manifest_timings.json")  # the second lists timings.csv, which differs between two runs
 TABLES = ("history.csv", "ledger.csv", "timings.csv")  # each round adds rows
+SUMMARY_BLOCKS = ("images", "learning", "method_facts", "patients", "seen", "unseen", "vertical_ratio", "versions")
+COPY_AGAIN = "copy the folder of the run again"
+NEEDED_COLUMNS = {"history.csv": ("round",), "ledger.csv": ("round", "bytes"), "timings.csv": ("round",)}
+MAX_JSON_BYTES = 1 << 30
 GROWING = ("ledger.csv", "timings.csv")  # the rows are appended; history.csv is replaced, as columns may be added
 BEGINNINGS = ("clients.json", "config.yaml", "data.json", "environment.json", "notices.json", "row.json")
 CONCLUSIONS = ("cases.csv", "model.safetensors", "ratios.csv", UNSEEN_ROUNDS)  # and summary.json, which is the last
@@ -61,13 +69,14 @@ class RunFolder:
 
     The files are `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (weights that stay at each
     simulated site), `history.csv` (losses and validation scores of each round), `ledger.csv` (all tensors and values
-    that were sent), `timings.csv` (seconds of each round; it differs between two runs of one config), `cases.csv`
+    that were sent), `timings.csv` (seconds, steps and images of each round; it differs between two runs of one config
+    in its seconds), `cases.csv`
     (scores of every case), `summary.json`, `model.safetensors` and `figures/`. A run with simulated clients
     also has `clients.json` (the cases of each client). With the setting `evaluation.unseen_every`, there is also
     `unseen_rounds.json` (scores of the unseen site by round, which must not choose anything).
 
     `manifest.json` lists size and SHA-256 of all these files, and `manifest_timings.json` those of `timings.csv`
-    (`check`). Checkpoints and the files in `sites/` are not listed: they begin with their own SHA-256.
+    (`check`). The files in `states/` and `sites/` begin with their own SHA-256, which `manifest.json` lists too.
 
     Args:
         path: path of the folder.
@@ -123,7 +132,7 @@ class RunFolder:
 
     def rounds(self) -> list[int]:
         """Return the numbers of the rounds whose checkpoint is in the folder, in ascending order."""
-        return sorted(int(path.stem.removeprefix("round_")) for path in (self.path / "states").glob("round_*.state"))
+        return sorted(map(_round_of, (self.path / "states").glob("round_*.state")))
 
     def load_state(self, round_number: int) -> State:
         """Read the checkpoint of a round: the coordinator's state after that round, with the global weights.
@@ -132,14 +141,20 @@ class RunFolder:
             round_number: number of the round, one of those that `rounds` returns.
 
         Raises:
-            UserError: if the checkpoint is damaged.
+            UserError: if the checkpoint is damaged, or belongs to another round.
             FileNotFoundError: if there is no checkpoint of this round.
         """
-        path = self._state_path(round_number)
+        path, advice = self._state_path(round_number), "delete it to continue from the previous round"
         try:
-            return State.from_bytes(read_with_checksum(path, "delete it to continue from the previous round"))
+            state = State.from_bytes(read_with_checksum(path, advice))
         except ValueError as error:
             raise error if isinstance(error, UserError) else UserError(f"{path}: {error}") from error
+        if state.round != round_number:
+            raise UserError(
+                f"{path}: the checkpoint belongs to round {state.round:,}; expected round {round_number}, as its name "
+                f"says; {advice}"
+            )
+        return state
 
     def save_round(self, done: Round, best_round: int, keep_every: int = 0) -> None:
         """Append a finished round to the tables, then save its checkpoint, and delete old checkpoints.
@@ -154,7 +169,8 @@ class RunFolder:
             best_round: number of the best round so far. Its checkpoint is never deleted.
             keep_every: the checkpoint of every n-th round is never deleted; 0 names none.
         """
-        timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds}
+        effort = {"n_steps": done.n_steps, "n_images": done.n_images}
+        timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds, **effort}
         added = {
             "ledger.csv": _as_csv(LEDGER_COLUMNS, done.ledger, not (self.path / "ledger.csv").is_file()),
             "timings.csv": _as_csv(TIMING_COLUMNS, [timing], not (self.path / "timings.csv").is_file()),
@@ -165,21 +181,51 @@ class RunFolder:
         for name, text in added.items():
             _append(self.path / name, text)
         write_atomically(self.path / "history.csv", history)
-        self.save_state(done.state)
-        for old in self.rounds()[:-N_KEPT_CHECKPOINTS]:
-            if old != best_round and not (keep_every and old and old % keep_every == 0):
-                self._state_path(old).unlink()
+        older = sorted({*self.rounds(), done.state.round})[:-N_KEPT_CHECKPOINTS]
+        unneeded = [old for old in older if old != best_round and not (keep_every and old and old % keep_every == 0)]
+        self.save_state(done.state, unneeded)
+        for old in unneeded:
+            self._state_path(old).unlink()
 
-    def save_state(self, state: State) -> None:
+    def save_state(self, state: State, unneeded: Collection[int] = ()) -> None:
         """Write the checkpoint of a round to `states/round_NUMBER.state`, with a checksum.
+
+        If the folder has a manifest, the checkpoint and the sites' files of the round are listed there first.
 
         Args:
             state: the coordinator's state after the round; it contains the number of the round.
+            unneeded: the rounds whose checkpoints will be deleted; they are no longer listed.
         """
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
         data = state.to_bytes()
-        write_atomically(path, sha256_digest(data), data)
+        checksum = sha256_digest(data)
+        if manifest := read_manifest(self.path / MANIFESTS[0]):
+            listed = self._checkpoints_with(state, checksum.hex(), manifest.checkpoints, unneeded)
+            replace(manifest, checkpoints=listed).write()
+        write_atomically(path, checksum, data)
+
+    def _checkpoints_with(
+        self, state: State, checksum: str, listed: Mapping[str, str], unneeded: Collection[int]
+    ) -> dict[str, str]:
+        """Return the listed checksums after a round: those of the needed checkpoints, and two files of each site."""
+        new = {} if listed else {self._name(path := self._state_path(number)): first_sha256(path)
+                                 for number in self.rounds()}  # of an older version, listed as they are  # fmt: skip
+        new[self._name(self._state_path(state.round))] = checksum
+        dropped = {self._name(self._state_path(number)) for number in unneeded}
+        trained = (site for site, number in state.took_part.items() if state.round and number == state.round)
+        paths = (self.path / "sites" / site / f"round_{state.round:05d}.site" for site in trained)
+        new |= {self._name(path): first_sha256(path) for path in paths if path.is_file()}
+        by_site: dict[str, list[str]] = {}
+        for name in sorted({**listed, **new}):
+            if name.startswith("sites/"):
+                by_site.setdefault(name.rpartition("/")[0], []).append(name)
+        dropped |= {name for names in by_site.values() for name in names[:-N_KEPT_CHECKPOINTS]}
+        return {name: value for name, value in {**listed, **new}.items() if name not in dropped}
+
+    def _name(self, path: Path) -> str:
+        """Return the path of a file within the folder, with slashes."""
+        return path.relative_to(self.path).as_posix()
 
     def truncate(self, last_round: int) -> None:
         """Remove the rows of all rounds after `last_round` from `history.csv`, `ledger.csv` and `timings.csv`.
@@ -191,13 +237,17 @@ class RunFolder:
             if manifest := read_manifest(self._manifest_of(name)):
                 manifest.cut_partial(name)
         # The ledger is read row by row, because it may have a million rows with many clients.
-        ledger = (row for row in self._rows("ledger.csv") if row["bytes"] and int(row["round"]) <= last_round)
+        ledger = (row for row in self.ledger() if row["bytes"] and int(row["round"]) <= last_round)
         texts = {
             "history.csv": _history_as_csv([row for row in self.history() if int(row["round"]) <= last_round]),
             "ledger.csv": _as_csv(LEDGER_COLUMNS, ledger),
             "timings.csv": _as_csv(TIMING_COLUMNS, (row for row in self.timings() if row["round"] <= last_round)),
         }
         self._announce({name: entry_of_bytes(text.encode()) for name, text in texts.items()}, last_round)
+        if manifest := read_manifest(self.path / MANIFESTS[0]):  # the files of later rounds are written again
+            listed = {name: checksum for name, checksum in manifest.checkpoints.items()
+                      if _round_of(Path(name)) <= last_round}  # fmt: skip
+            replace(manifest, checkpoints=listed).write()
         for name, text in texts.items():
             write_atomically(self.path / name, text)
 
@@ -211,8 +261,17 @@ class RunFolder:
         Returns:
             One dict per round, in the order of the file. The keys are the names of the columns. Numbers are int or
             float, and an empty field is None. The list is empty if the file does not exist.
+
+        Raises:
+            UserError: if a row has no number of its round.
         """
-        return [{key: _number(value) for key, value in row.items()} for row in self._rows("history.csv")]
+        rows = [{key: _number(value) for key, value in row.items()} for row in self._rows("history.csv")]
+        if wrong := [row["round"] for row in rows if not isinstance(row["round"], int)]:
+            raise UserError(
+                f"{self.path / 'history.csv'}: the column 'round' has the value {ascii(wrong[0])[:80]}; expected the "
+                "number of a round; copy the whole folder of the run again"
+            )
+        return rows
 
     def timings(self) -> list[dict[str, Any]]:
         """Read `timings.csv`: one row per round, with the seconds that each step of the round took.
@@ -221,8 +280,9 @@ class RunFolder:
             One dict per round. "round" is the number of the round, and "n_clients" the number of sites (or simulated
             clients) that were asked to train. "share", "train" and "validate" are the seconds in which the shared
             statistics, the updates and the validation scores were computed, summed over all sites. "aggregate" is the
-            seconds of the computation at the coordinator. A time that was not measured is None. The list is empty if
-            the file does not exist.
+            seconds of the computation at the coordinator. "n_steps" is the optimiser steps and "n_images" the images
+            of the training, summed over all sites. A value that is not known is None. The list is empty if the file
+            does not exist.
         """
         rows = ({key: _number(value) for key, value in row.items()} for row in self._rows("timings.csv"))
         return [row for row in rows if isinstance(row["round"], int)]
@@ -230,13 +290,24 @@ class RunFolder:
     def ledger(self) -> Iterator[dict[str, str]]:
         """Yield the rows of `ledger.csv`: one row for each tensor or value that was sent to or from a site.
 
+        Older versions of medfed wrote no column `content`. It then follows from the names of the network's entries.
+
         Yields:
             A dict with the keys "round", "site", "direction" ("up" to the coordinator or "down" to the site), "kind"
-            (the purpose of the message, such as "share" or "validate"), "name", "shape" (such as "16x3x3"), "dtype"
-            ("fact" for a value that is not a tensor) and "bytes". All values are text. Nothing is yielded if the file
-            does not exist.
+            (the purpose of the message, such as "share" or "validate"), "content" ("weight", "statistic" or "fact"),
+            "name", "shape" (such as "16x3x3"), "dtype" ("fact" for a value that is not a tensor) and "bytes". All
+            values are text. Nothing is yielded if the file does not exist.
         """
-        return self._rows("ledger.csv")
+        entries: Collection[str] | None = None
+        for row in self._rows("ledger.csv"):
+            if "content" not in row:
+                entries = self._entry_names() if entries is None else entries
+                row["content"] = content_of(row["name"], row["dtype"], entries)
+            yield row
+
+    def _entry_names(self) -> Collection[str]:
+        """Return the names in the network's state dict, from the newest checkpoint or from the model."""
+        return (self.load_state(rounds[-1]).weights if (rounds := self.rounds()) else self.load_model()).keys()
 
     def write_history(self, rows: list[Mapping[str, Any]]) -> None:
         """Replace `history.csv` by the given rows.
@@ -281,15 +352,30 @@ class RunFolder:
             UserError: if the file is missing or damaged.
         """
         with damaged_file(self.path / name) as path:
-            return json.loads(path.read_text(encoding="utf-8"))
+            return json.loads(read_text(path, MAX_JSON_BYTES))
+
+    def read_summary(self) -> dict[str, Any]:
+        """Read `summary.json`, the scores and facts of a finished run, and check that its blocks are blocks.
+
+        Raises:
+            UserError: if the file is missing or damaged.
+        """
+        path, summary = self.path / "summary.json", self.read_json("summary.json")
+        if not isinstance(summary, dict):
+            raise UserError(f"{path}: expected a JSON object with the summary of a run; {COPY_AGAIN}")
+        for key in SUMMARY_BLOCKS:
+            if not isinstance(summary.get(key) or {}, dict):
+                raise UserError(f"{path}: {key}: found {ascii(summary[key])[:80]}; expected an object; {COPY_AGAIN}")
+        return summary
 
     def begin_manifest(self) -> None:
         """Begin to list the files of the run in its manifests, unless they exist.
 
-        The files that an older version of medfed wrote are listed as they are.
+        The files that an older version of medfed wrote are listed as they are. `manifest.json` is written last: if the
+        process is killed in between, the run is still one of an older version.
         """
         last_round = max(self.rounds(), default=0)
-        for path in map(self.path.joinpath, MANIFESTS):
+        for path in map(self.path.joinpath, MANIFESTS[::-1]):
             if not path.is_file():
                 listed = {name: entry_of(self.path / name) for name in (*BEGINNINGS, *TABLES)
                           if self._manifest_of(name) == path}  # fmt: skip
@@ -345,6 +431,7 @@ class RunFolder:
                      if name not in rewritten and (is_finished or not _is_conclusion(name))]  # fmt: skip
             # A finished run may be copied without its checkpoints.
             sentences += manifest.check(names, TABLES, GROWING, manifest.round if is_finished else last_round)
+            sentences += manifest.check_checkpoints(self._name(self._state_path(last_round)))
         if sentences:
             raise UserErrors(sentences)
 
@@ -353,7 +440,9 @@ class RunFolder:
         missing = self.path / next(name for name in MANIFESTS if name not in present)
         path = self.path / "environment.json"
         environment = self.read_json(path.name) if path.is_file() else None
-        if present or (isinstance(environment, dict) and "run_format" in environment):
+        is_listed = isinstance(environment, dict) and "run_format" in environment
+        is_without_environment = (self.path / "config.yaml").is_file() and not path.is_file()
+        if MANIFESTS[0] in present or is_listed or (present and is_without_environment):
             raise UserError(f"{missing}: the file is missing, so damage of other files cannot be found; {ADVICE}")
         if path.is_file():
             warnings.warn(f"{self.path}: was written by a version of medfed without {missing.name}, so damaged files "
@@ -403,7 +492,12 @@ class RunFolder:
         path = self.path / name
         if path.is_file():
             with open(path, newline="", encoding="utf-8", errors="replace") as file:
-                yield from (row for row in csv.DictReader(file) if None not in row.values() and None not in row)
+                for row in csv.DictReader(file):
+                    if missing := [column for column in NEEDED_COLUMNS[name] if column not in row]:
+                        raise UserError(f"{path}: the column '{missing[0]}' is missing; copy the whole folder of the "
+                                        "run again")
+                    if None not in row.values() and None not in row:
+                        yield row
 
 
 @contextmanager
@@ -425,7 +519,8 @@ def damaged_file(path: Path) -> Iterator[Path]:
         raise
     except FileNotFoundError as error:
         raise UserError(f"{path}: the file is missing; copy the whole folder of the run again") from error
-    except (OSError, ValueError, LookupError, TypeError, RuntimeError, safetensors.SafetensorError, csv.Error) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError,
+            csv.Error) as error:  # fmt: skip
         raise UserError(
             f"{path}: the file cannot be read ({type(error).__name__}: {error}); copy the whole folder of the run again"
         ) from error
@@ -447,6 +542,11 @@ def _append(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _round_of(path: Path) -> int:
+    """Return the number of the round in the name of a file in `states/` or `sites/`."""
+    return int(path.stem.removeprefix("round_"))
 
 
 def _is_conclusion(name: str) -> bool:

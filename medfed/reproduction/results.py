@@ -11,7 +11,8 @@ from medfed.outputs.published.section import block_title as published_title
 from medfed.outputs.published.section import footnotes
 from medfed.outputs.published.tables import PublishedBlock, PublishedTable, load_table
 from medfed.outputs.tables.cost import NOTE, cost_rows
-from medfed.outputs.tables.table import align_columns, block_title
+from medfed.outputs.tables.table import align_columns
+from medfed.outputs.tables.table_rows import block_title
 from medfed.reproduction.commands import Command
 from medfed.reproduction.entries import Entry, Overall, Part, Result, load_source
 from medfed.reproduction.rows import Rows, Scores, mean_scores, our_rows, paired_rows, paper_rows

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from medfed.config.overrides import split
-from medfed.experiments.leave_one_out import ComparisonTables
+from medfed.experiments.comparison_tables import ComparisonTables
 from medfed.outputs.published.tables import PublishedBlock
-from medfed.outputs.tables.comparison import Block, Cell, Line, Table
+from medfed.outputs.tables.comparison_data import Block, Cell, Line, Table
 
 MISSING = "-"
 Rows = list[list[str]]
@@ -86,7 +86,7 @@ def mean_scores(parts: Sequence[Scores]) -> Scores:
         cells = [scores.cell(label, "average") for scores in parts]
         known = [cell for cell in cells if cell]
         mean = Cell(sum(cell.mean for cell in known) / len(cells), None, known[0].n_seeds) if known else None
-        lines.append(Line(label, (mean if len(known) == len(cells) else None,), None, None, None, None, 0, 0))
+        lines.append(Line(label, (mean if len(known) == len(cells) else None,), None, 0, 0))
     return Scores(((replace(table, sites=("mean",)), replace(block, lines=tuple(lines))),))
 
 

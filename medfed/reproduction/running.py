@@ -8,7 +8,7 @@ from pathlib import Path
 from medfed import api
 from medfed.core.files import write_atomically
 from medfed.outputs.figures.scores import save_score_bars, save_score_lines
-from medfed.outputs.tables.comparison import PHANTOM
+from medfed.outputs.tables.run_notes import PHANTOM
 from medfed.reproduction.commands import Command
 from medfed.reproduction.entries import Entry, Paper
 from medfed.reproduction.results import Outcome, overall_text

@@ -23,12 +23,12 @@ from medfed.metrics.case_file import parse_row, read_csv, write_rows
 from medfed.metrics.class_metric import ClassMetric, compute_class_metrics
 from medfed.metrics.ece import ExpectedCalibrationError
 from medfed.metrics.metric import Metric
-from medfed.metrics.summary import N_BOOTSTRAP, ROLES, VALIDATION, Group, bootstrap_indices, wilcoxon_test
+from medfed.metrics.significance import wilcoxon_test
+from medfed.metrics.summary import ROLES, VALIDATION, Group, interval_entries
 from medfed.tasks.scoring import ALL, CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 CLASS_METRICS: tuple[Metric, ...] = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
-MAX_WEIGHTINGS = 100  # bootstrap samples that are computed together; limits the memory for a site with many images
-MAX_UNDEFINED = 0.05  # largest fraction of bootstrap samples without a score (a class is missing) for an interval
+MAX_WEIGHTINGS = 100  # weightings that are computed together; limits the memory for a site with many images
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,7 @@ class ClassScoring(Scoring):
     leading_counts = (("n", "images"), ("n_subjects", "patients"))
     trailing_counts = ()
     spread_over_sites = True
-    shows_interval = True
-    spread_note = "[] is the 95 % interval over patients; ± is the sd over sites"
-    interval_note = "[] is the 95 % interval over patients (bootstrap); ± is the standard deviation over sites"
+    spread_note = "± is the sd over sites"
     notes = ()
     score_description = "score over a site's images"
     failure_heading = "wrong"
@@ -74,39 +72,47 @@ class ClassScoring(Scoring):
         """
         return ALL
 
-    def score_group(self, rows: list[dict], seed: tuple) -> Group:
+    def score_group(self, rows: list[dict]) -> Group:
         """Compute counts and scores from the images of one site.
 
         Args:
             rows: one row (a dict) per image, all of the same site. The role of the site is the same in all rows: "seen"
                 (it trained), "unseen" (it did not train) or "validation" (it did not train, but may have helped to
                 select the round).
-            seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
             "n" (number of images), "n_subjects" (patients), "n_wrong" (misclassified images), "n_by_class" (images per
-            class), and for each metric {"n" (number of images), "mean" (the score over all images), "low", "high"}. low
-            and high are the limits of the 95 % percentile bootstrap interval over patients, who are sampled with all
-            their images. Both limits are None for a single patient, for a metric without an interval, or if more than
-            one bootstrap sample in twenty has no score.
+            class), and for each metric {"n" (number of images), "mean" (the score over all images)} and the entries of
+            `medfed.metrics.summary.interval_entries`. There is no interval for a metric without one, or if the score is
+            undefined without one of the patients.
         """
         classes, subjects = classes_of(rows), sorted({row["subject"] for row in rows})
         group: Group = {
             "n": len(rows), "n_subjects": len(subjects), "n_wrong": sum(not row["correct"] for row in rows),
             "n_by_class": {name: sum(row["label"] == name for row in rows) for name in classes},
         }  # fmt: skip
-        intervals = self._intervals(rows, subjects, seed)
+        limits = {column.key: column.limits for column in self.columns}
+        values = self._jackknife_values(rows, [metric for metric in self._computable if metric.has_interval])
         for name, mean in self._scores(rows).items():
-            low, high = intervals.get(name, (None, None)) if mean is not None else (None, None)
-            group[name] = {"n": len(rows), "mean": mean, "low": low, "high": high}
+            of_patients = list(values.get(name, {}).values())
+            group[name] = {"n": len(rows), "mean": mean, **interval_entries(of_patients, limits[name])}
         return group
 
-    def summarise(self, rows: Sequence[dict], rng_seed: int) -> dict[str, Any]:
+    def patient_values(self, rows: Sequence[dict], key: str) -> dict[str, float]:
+        """Return the jackknife value of each patient, which shows how much the score depends on the patient.
+
+        Args:
+            rows: the rows of one run and site, one per image.
+            key: name of a metric, such as "accuracy".
+        """
+        metrics = [metric for metric in self._computable if metric.name == key and metric.has_interval]
+        return self._jackknife_values(rows, metrics).get(key, {}) if rows and metrics else {}
+
+    def summarise(self, rows: Sequence[dict]) -> dict[str, Any]:
         """Compute all scores of a classification run, as the part of `summary.json` that describes them.
 
         Args:
             rows: all rows of the run, one per image.
-            rng_seed: seed of the bootstrap samples, with which the intervals are computed.
 
         Returns:
             JSON values: the entries of `Scoring.summarise` ("task", "metrics", the scores by role and site, ...), and
@@ -115,7 +121,7 @@ class ClassScoring(Scoring):
         Raises:
             ValueError: if a row is invalid or an image has two rows.
         """
-        return super().summarise(rows, rng_seed) | {"classes": list(classes_of(rows))}
+        return super().summarise(rows) | {"classes": list(classes_of(rows))}
 
     def check(self, rows: Sequence[dict]) -> None:
         """Check that every row is valid, and that no image has two rows.
@@ -286,23 +292,33 @@ class ClassScoring(Scoring):
         scores = compute_class_metrics(self._computable, *probabilities_and_labels(rows), np.ones((1, len(rows))))
         return {name: None if math.isnan(values[0]) else float(values[0]) for name, values in scores.items()}
 
-    def _intervals(self, rows: list[dict], subjects: list[str], seed: tuple) -> dict[str, tuple]:
-        """Return the limits of the 95 % percentile bootstrap interval of each metric.
+    def _jackknife_values(self, rows: Sequence[dict], metrics: Sequence[ClassMetric]) -> dict[str, dict[str, float]]:
+        """Return the jackknife values of the patients for each metric that is defined without any of the patients.
 
-        In each bootstrap sample of patients, an image is weighted by how often its patient was sampled.
+        With n patients, score s and score s_i without patient i, the value of patient i is s + (n - 1) (m - s_i), where
+        m is the mean of all s_i. The mean of the values is s. For the accuracy of patients with one image each, the
+        value is 1 for a correct image and 0 for a wrong one. The standard deviation of the values, divided by sqrt(n),
+        is the jackknife standard error of s (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 11).
         """
-        if len(subjects) < 2:
+        subjects = sorted({row["subject"] for row in rows})
+        n = len(subjects)
+        if n < 2:
             return {}
-        metrics = [metric for metric in self._computable if metric.has_interval]
         probabilities, labels = probabilities_and_labels(rows)
         index_of = {subject: index for index, subject in enumerate(subjects)}
         subject_of = np.array([index_of[row["subject"]] for row in rows])
-        blocks = []
-        for samples in np.array_split(bootstrap_indices(len(subjects), seed), N_BOOTSTRAP // MAX_WEIGHTINGS):
-            weights = np.stack([np.bincount(sample, minlength=len(subjects)) for sample in samples])
-            blocks.append(compute_class_metrics(metrics, probabilities, labels, weights[:, subject_of]))
-        names = [metric.name for metric in metrics]
-        return {name: _percentiles(np.concatenate([block[name] for block in blocks])) for name in names}
+        score = compute_class_metrics(metrics, probabilities, labels, np.ones((1, len(rows))))
+        blocks = [
+            compute_class_metrics(metrics, probabilities, labels, left_out[:, None] != subject_of)
+            for left_out in np.array_split(np.arange(n), math.ceil(n / MAX_WEIGHTINGS))
+        ]
+        without = {metric.name: np.concatenate([block[metric.name] for block in blocks]) for metric in metrics}
+        values = {name: score[name] + (n - 1) * (part.mean() - part) for name, part in without.items()}
+        return {
+            name: dict(zip(subjects, of_patients.tolist(), strict=True))
+            for name, of_patients in values.items()
+            if np.isfinite(of_patients).all()
+        }
 
 
 def case_row(
@@ -356,15 +372,6 @@ def probabilities_and_labels(rows: Sequence[Mapping]) -> tuple[np.ndarray, np.nd
     classes = classes_of(rows)
     probabilities = np.array([[row[f"p_{name}"] for name in classes] for row in rows], dtype=np.float64)
     return probabilities, np.array([classes.index(row["label"]) for row in rows], dtype=np.int64)
-
-
-def _percentiles(values: np.ndarray) -> tuple[float | None, float | None]:
-    """Return the percentiles 2.5 and 97.5 of values (N,), ignoring NaN; (None, None) if too many are NaN."""
-    defined = values[~np.isnan(values)]
-    if len(defined) < (1 - MAX_UNDEFINED) * len(values):
-        return None, None
-    low, high = np.percentile(defined, [2.5, 97.5])
-    return float(low), float(high)
 
 
 def _true_probability(row: Mapping) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Dataset, Standardise
-from medfed.datasets.case import Case
+from medfed.datasets.case import Case, numbered_subjects
 from medfed.datasets.checking import MAX_HASHED_CASES
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.bundle_template import Constants
@@ -68,7 +68,12 @@ class ImageSamples:
     @property
     def n_patients(self) -> int:
         """Number of different patients; it is smaller than the number of images if a patient has several images."""
-        return len({case.subject for case in self.cases})
+        return len(self.patient_ids.unique())
+
+    @property
+    def patient_ids(self) -> Tensor:
+        """The patient of each image: (N,) int64, with equal numbers for images of the same patient."""
+        return numbered_subjects(self.cases)
 
     @property
     def labels(self) -> Tensor:

@@ -25,7 +25,8 @@ from medfed.metrics.hd95 import HausdorffDistance95
 from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
 from medfed.metrics.mask_metric import ABSENT, MISSED, OK, STATUSES
 from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, Column, Metric, metric_columns
-from medfed.metrics.summary import ROLES, VALIDATION, Group, bootstrap_indices, wilcoxon_test
+from medfed.metrics.significance import wilcoxon_test
+from medfed.metrics.summary import ROLES, VALIDATION, Group, interval_entries
 from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 MASK_METRICS: tuple[Metric, ...] = (
@@ -60,9 +61,7 @@ class MaskScoring(Scoring):
     leading_counts = (("n", "cases"),)
     trailing_counts = (("n_missed", "missed"),)
     spread_over_sites = False
-    shows_interval = False
     spread_note = "± is the sd over cases"
-    interval_note = "[] is the 95 % interval over patients (bootstrap); ± is the standard deviation"
     notes = (
         "A missed organ or a false alarm counts as Dice 0 and as a distance of the image diagonal; a structure that is "
         "absent from reference and prediction is left out",
@@ -89,35 +88,40 @@ class MaskScoring(Scoring):
         """Return the name of the structure, such as "prostate", whose scores a row of `cases.csv` contains."""
         return row["structure"]
 
-    def score_group(self, rows: list[dict], seed: tuple) -> Group:
+    def score_group(self, rows: list[dict]) -> Group:
         """Compute counts and scores from the rows of one site and one structure.
 
         Args:
             rows: one row (a dict) per patient, all of the same site and structure. The role of the site is the same in
                 all rows: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train, but may
                 have helped to select the round).
-            seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
             "n" (number of patients in the means), "n_missed" (patients of whom only the true mask contains the
             structure), "n_false_alarm" (only the predicted mask contains it), "n_absent" (neither mask contains it),
-            and for each column, such as "dice" or "hd95_mm", {"n" (number of values), "mean", "sd", "low", "high"}. low
-            and high are the limits of the 95 % percentile bootstrap interval over patients. Values that are not defined
-            are None.
+            and for each column, such as "dice" or "hd95_mm", {"n" (number of values), "mean", "sd"} and the entries of
+            `medfed.metrics.summary.interval_entries`. Values that are not defined are None.
         """
         count = {f"n_{status}": sum(row["status"] == status for row in rows) for status in STATUSES[1:]}
         group: Group = {"n": len(rows) - count["n_absent"]} | count
         for column in self.columns:
             in_rows = (self._comparable_value(row, column.key) for row in rows)
             values = np.array([value for value in in_rows if value is not None], dtype=np.float64)
-            scores: dict[str, Any] = {"n": len(values), "mean": None, "sd": None, "low": None, "high": None}
-            if len(values):
-                scores["mean"] = float(values.mean())
-            if len(values) > 1:
-                low, high = np.percentile(values[bootstrap_indices(len(values), seed)].mean(axis=1), [2.5, 97.5])
-                scores |= {"sd": float(values.std(ddof=1)), "low": float(low), "high": float(high)}
-            group[column.key] = scores
+            mean = float(values.mean()) if len(values) else None
+            sd = float(values.std(ddof=1)) if len(values) > 1 else None
+            group[column.key] = {"n": len(values), "mean": mean, "sd": sd, **interval_entries(values, column.limits)}
         return group
+
+    def patient_values(self, rows: Sequence[dict], key: str) -> dict[str, float]:
+        """Return the value of each patient; empty if a patient with the structure has none.
+
+        Args:
+            rows: the rows of one run, site and structure, one per patient.
+            key: name of the column, such as "dice" or "hd95_mm".
+        """
+        values = {row["patient"]: self._comparable_value(row, key) for row in rows if self.is_case(row)}
+        known = {patient: value for patient, value in values.items() if value is not None}
+        return known if len(known) == len(values) else {}
 
     def check(self, rows: Sequence[dict]) -> None:
         """Check that every row is valid, and that no structure of a patient has two rows.

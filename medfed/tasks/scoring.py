@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from medfed.metrics.intervals import METHOD
 from medfed.metrics.metric import Column, Metric, all_columns, check_declarations, describe_metric, metric_columns
-from medfed.metrics.summary import N_BOOTSTRAP, Group, summarise
+from medfed.metrics.summary import Group, summarise
 
 ALL = "all"  # name of the only structure in the results of a task without structures
 RUN_TABLE, COMPARISON, CARD, CASES, GAP = VIEWS = ("run_table", "comparison", "card", "cases", "gap")
@@ -63,9 +64,7 @@ class Scoring(ABC):
     leading_counts: ClassVar[tuple[tuple[str, str], ...]]  # (count, heading) of columns before the scores of a run
     trailing_counts: ClassVar[tuple[tuple[str, str], ...]]  # (count, heading) of columns after the scores of a run
     spread_over_sites: ClassVar[bool]  # whether the standard deviation is over sites instead of cases
-    shows_interval: ClassVar[bool]  # whether the table of a run shows an interval instead of a standard deviation
-    spread_note: ClassVar[str]  # explains the spread in the table of a run
-    interval_note: ClassVar[str]  # explains intervals and spread in the report
+    spread_note: ClassVar[str]  # explains the standard deviation in the table of a run
     notes: ClassVar[tuple[str, ...]]  # sentences below every table, after the notes of the metrics
     score_description: ClassVar[str]  # what the score in a cell of a comparison is, such as "mean over cases"
     failure_heading: ClassVar[str]  # heading of the column that counts failures
@@ -125,18 +124,17 @@ class Scoring(ABC):
         """
         return tuple(dict.fromkeys((*(metric.note for metric in self.metrics_in(view) if metric.note), *self.notes)))
 
-    def summarise(self, rows: Sequence[dict], rng_seed: int) -> dict[str, Any]:
+    def summarise(self, rows: Sequence[dict]) -> dict[str, Any]:
         """Compute all scores of a run, as the part of `summary.json` that describes them.
 
         Args:
             rows: all rows of the run. A row is a dict with the results of one image, or of one structure of one
                 patient.
-            rng_seed: seed of the bootstrap samples, with which the intervals are computed.
 
         Returns:
             JSON values: "task" (name of the task), "metrics" (name, unit, limits ... of each metric), "chosen_metrics"
-            (names), "n_resamples" (number of bootstrap samples), "rng_seed", and the scores: the entries "seen",
-            "unseen" and "gap", and "validation" if there is a validation site (`medfed.metrics.summary.summarise`).
+            (names), "interval_method" (in words), and the scores: the entries "seen", "unseen" and "gap", and
+            "validation" if there is a validation site (`medfed.metrics.summary.summarise`).
 
         Raises:
             ValueError: if a row is invalid or a case has two rows.
@@ -145,9 +143,9 @@ class Scoring(ABC):
         scores = summarise(
             rows,
             self.structure_of,
-            lambda group, names: self.score_group(group, (rng_seed, *names)),
+            self.score_group,
             self.counts,
-            [column.key for column in self.columns],
+            {column.key: column.limits for column in self.columns},
             [column.key for column in self.columns_in(GAP)],
             self.spread_over_sites,
         )
@@ -155,7 +153,7 @@ class Scoring(ABC):
             "metrics": [describe_metric(metric) for metric in self.metrics],
             "chosen_metrics": list(self.chosen),
         }
-        return {"task": self.task, **declared, "n_resamples": N_BOOTSTRAP, "rng_seed": rng_seed, **scores}
+        return {"task": self.task, **declared, "interval_method": METHOD, **scores}
 
     def summary_notes(self, summary: Mapping[str, Any]) -> list[str]:
         """Return the sentences to print below the table of one run, such as the definition of HD95.
@@ -176,18 +174,29 @@ class Scoring(ABC):
         """
 
     @abstractmethod
-    def score_group(self, rows: list[dict], seed: tuple) -> Group:
+    def score_group(self, rows: list[dict]) -> Group:
         """Compute counts and scores from the rows of one site and one structure.
 
         Args:
             rows: one row (a dict) per image or patient, all of the same site and structure. The role of the site is the
                 same in all rows: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train,
                 but may have helped to select the round).
-            seed: numbers and names that determine the random generator of the bootstrap samples.
 
         Returns:
             The counts by name, such as "n" (number of cases). For each metric, a dict with at least "n" (number of
-            values) and "mean" (the score).
+            values), "mean" (the score), and the entries of `medfed.metrics.summary.interval_entries`.
+        """
+
+    @abstractmethod
+    def patient_values(self, rows: Sequence[dict], key: str) -> dict[str, float]:
+        """Return one value per patient, whose mean is the score and whose spread gives the standard error of the score.
+
+        Args:
+            rows: the rows of one run, site and structure.
+            key: name of the column, such as "dice" or "hd95_mm".
+
+        Returns:
+            Dictionary from the patient to the value, as stored; empty if there is no score, or no interval of it.
         """
 
     @abstractmethod

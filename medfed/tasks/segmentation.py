@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from medfed.core.batch import Batch
 from medfed.datasets.base import Dataset, Standardise
-from medfed.datasets.case import Case, Volume
+from medfed.datasets.case import Case, Volume, numbered_subjects
 from medfed.functional.hooks import capture_features
 from medfed.losses.dice import soft_dice_loss
 from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
@@ -85,12 +85,15 @@ class Slices:
         patient: (N,) int64, the index of the volume that each slice belongs to.
         moments: (N, 2, C) float32, mean and standard deviation of each channel over the volume of each slice; None
             if the task does not need them (`Task.moments_of`).
+        patient_of_volume: (V,) int64, with equal numbers for volumes of the same patient; None if each volume is of
+            another patient.
     """
 
     images: Tensor
     labels: Tensor
     patient: Tensor
     moments: Tensor | None = None
+    patient_of_volume: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of slices."""
@@ -98,8 +101,13 @@ class Slices:
 
     @property
     def n_patients(self) -> int:
-        """Number of different volumes that the slices belong to."""
-        return len(self.patient.unique())
+        """Number of different patients that the slices belong to; a patient may have several volumes."""
+        return len(self.patient_ids.unique())
+
+    @property
+    def patient_ids(self) -> Tensor:
+        """The patient of each slice: (N,) int64, with equal numbers for slices of the same patient."""
+        return self.patient if self.patient_of_volume is None else self.patient_of_volume[self.patient]
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """Return the slices at the given indices as a batch.
@@ -393,7 +401,8 @@ class Segmentation(Task):
         Raises:
             UserError: if a file cannot be read.
         """
-        return self.prepare(_volumes(dataset, cases, notice, advance), len(cases))
+        slices = self.prepare(_volumes(dataset, cases, notice, advance), len(cases))
+        return replace(slices, patient_of_volume=numbered_subjects(cases))
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
         """Read all test volumes and their masks once, to find damaged files before training starts.

@@ -17,14 +17,17 @@ import torch
 from medfed.config.overrides import DEFAULT_PRESET
 from medfed.core.seeds import stream
 from medfed.deployment.dry_run import dry_run
+from medfed.federation.ledger import STATISTIC
 from medfed.federation.local_round import SiteData
 from medfed.federation.message import State, digest
 from medfed.federation.method import EVERY_ROUND, NEVER, ONCE, Method
+from medfed.federation.reply_checks import REPLY_FACTS
 from medfed.federation.rounds import Round
 from medfed.testing.toy import SITES
 from medfed.testing.trial import Trial, snapshot
 
 DTYPES = {"float32", "float16", "int64", "uint8", "fact"}  # that a message may hold; facts are numbers and texts
+MAX_ROUNDING = 0.5  # of a number of steps, in multiples of FedAvg's: the last batch of an epoch may be smaller
 ORDER = (
     "the result depends on the order of the sites: combine what they send in the order of the dictionary, which is "
     "sorted by name, or with an operation whose result does not depend on the order"
@@ -138,10 +141,29 @@ def _check_messages(trial: Trial) -> None:
         "a message holds tensors of another type than float32, float16, int64 and uint8: "
         + ", ".join(f"{name} is {dtype}" for dtype, name in strange.items()),
     )
+    facts = {str(row["name"]) for row in ledger
+             if (row["direction"], row["kind"], row["content"]) == ("up", "train", "fact")}  # fmt: skip
+    unknown = sorted(facts - REPLY_FACTS["train"] - trial.method.fact_names)
+    _require(
+        not unknown,
+        f"`local.facts` has facts that `fact_names` lacks, so that no hospital sends them: {', '.join(unknown)}",
+    )
     for done in trial.run.rounds:
         losses = [value for key, value in done.history.items() if key.startswith("train_loss")]
         finite = all(isinstance(loss, float) and math.isfinite(loss) for loss in losses)
         _require(finite, "the training loss is not finite")
+
+
+def _check_effort(trial: Trial) -> None:
+    """A site takes as many optimiser steps as `effort` declares, up to the last batch of an epoch."""
+    n, size = len(trial.run.batch_before.image), trial.toy.settings.batch_size
+    taken = (trial.run.rounds[0].n_steps or 0) / (len(SITES) * math.ceil(n / size))
+    declared = trial.method.effort(len(SITES)).steps
+    _require(
+        abs(taken - declared) < MAX_ROUNDING,
+        f"a site takes {taken:.3g} times the optimiser steps of FedAvg, but `effort` declares {declared:g} times: "
+        "override `effort`, so that comparisons show the steps and can run FedAvg with as many",
+    )
 
 
 def _check_sharing(trial: Trial) -> None:
@@ -156,9 +178,14 @@ def _check_sharing(trial: Trial) -> None:
     )
     sent = {row["name"] for row in rows if row["direction"] == "up"}
     site = trial.toy.engine(trial.method, SITES[:1]).local_sites[0]
-    shown = {row["name"] for row in dry_run(site, trial.start, 0) if row["kind"] == "share"}
+    dry_rows = dry_run(site, trial.start, 0)
+    shown = {row["name"] for row in dry_rows if row["kind"] == "share"}
     unsent = sorted(shown - sent)
     _require(not unsent, f"a dry run shows statistics that a run does not send: {', '.join(unsent[:3])}")
+    n_patients = max(samples.n_patients for samples in (site.training, site.validation) if samples)
+    shared = [row for row in dry_rows if row["content"] == STATISTIC]
+    wrong = [row["name"] for row in shared if not 1 <= row["patients"] <= n_patients]
+    _require(not wrong, f"`n_patients` must be from 1 to the site's {n_patients} patients: {', '.join(wrong[:3])}")
 
 
 def _check_share_without_network(trial: Trial) -> None:
@@ -240,6 +267,7 @@ def _digest(done: Round) -> str:
 RULES: dict[str, Callable[[Trial], None]] = {
     "wrap_network": _check_wrap_network,
     "messages": _check_messages,
+    "effort": _check_effort,
     "batches_unchanged": _check_batches,
     "sharing": _check_sharing,
     "share_without_network": _check_share_without_network,

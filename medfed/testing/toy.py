@@ -73,6 +73,11 @@ class DiscImages:
     labels: Tensor
     n_patients: int = 5
 
+    @property
+    def patient_ids(self) -> Tensor:
+        """The patient of each image: (N,) int64; all patients have about the same number of images."""
+        return torch.arange(len(self)) * self.n_patients // len(self)
+
     @classmethod
     def of_site(cls, site: str, n_images: int = 10, side: int = IMAGE_SIDE) -> DiscImages:
         """Generate RGB images (n_images, 3, side, side) of one bright disc each, with the class of each disc.
@@ -142,10 +147,12 @@ class ToyFederation:
         """Return the coordinator's state before the first round, which contains the initial weights of the network.
 
         Args:
-            method: the method that is used for training. It may add layers to the network.
+            method: the method that is used for training. It may add layers to the network. If the method keeps no entry
+                of the network at the sites, the state leaves open which entries stay there, because `engine` decides.
             seed: seed of the initial weights.
         """
-        return State.of(self.network(method, seed))
+        network = self.network(method, seed)
+        return State.of(network, method.local_keys(network) or None)
 
     def engine(
         self, method: Method, sites: Sequence[str] = SITES, folder: Path | None = None, seed: int = 0,

@@ -49,7 +49,7 @@ class SimpleITKReader(ImageReader):
         Raises:
             RuntimeError: if a file cannot be read.
         """
-        images = [sitk.ReadImage(str(name), **kwargs) for name in _as_list(data)]
+        images = [sitk.ReadImage(str(name), **{"imageIO": image_io(name), **kwargs}) for name in _as_list(data)]
         return images if len(images) > 1 else images[0]
 
     def get_data(self, img: sitk.Image | Sequence[sitk.Image]) -> tuple[np.ndarray, dict]:
@@ -74,6 +74,20 @@ class SimpleITKReader(ImageReader):
         if not fits or _channel_axis(img[0]) is not None:
             raise ValueError(f"{len(img)} images to stack must have one channel each, and the same shape and affine")
         return np.stack(arrays), _metadata(img[0], 0)
+
+
+def image_io(path: str | PathLike) -> str:
+    """Return the name of the part of SimpleITK that reads an MHA, MHD or NRRD file; "" for other files.
+
+    Without it, SimpleITK tries all its formats, some of which it recognises by the content whatever the name says.
+
+    Args:
+        path: the image file.
+    """
+    name = str(path).lower()
+    if name.endswith((".mha", ".mhd")):
+        return "MetaImageIO"
+    return "NrrdImageIO" if name.endswith((".nrrd", ".nhdr")) else ""
 
 
 def affine_matrix(image: sitk.Image) -> np.ndarray:

@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from medfed.deployment.agreement import MAX_BYTES_DOWN, Agreement, Guard, Refused
-from medfed.deployment.guarded_site import COUNTS, LEDGER, MODEL, SECRET, GuardedSite
+from medfed.deployment.agreement import Agreement, Refused
+from medfed.deployment.guard import MAX_BYTES_DOWN, Guard
+from medfed.deployment.guarded_site import LEDGER, MODEL, GuardedSite
+from medfed.deployment.hospital_state import COUNTS
 from medfed.federation.message import Message
 from medfed.federation.site import Site
 from medfed.methods.elcfs import ELCFS
@@ -69,6 +71,9 @@ HOSTILE = {
     "weights that are not finite": (lambda: with_weight(lambda name, entry: {name: entry / 0}), "not finite"),
     "tensors that are not finite": (lambda: replace(request(), tensors={"x": torch.ones(1) / 0}), "'x', which is not"),
     "huge tensors": (lambda: replace(request(), tensors={"x": huge()}), "was sent 2048 MiB of statistics"),
+    "statistics with a request to validate": (
+        lambda: replace(request("validate"), tensors={"x": torch.ones(1)}), "a request to 'validate', which has none"
+    ),
     "sharing with a method that never shares": (lambda: request("share"), "but the agreed method never shares"),
 }
 
@@ -113,7 +118,7 @@ def test_replies_of_one_kind_in_a_round_are_limited_also_after_a_restart(tmp_pat
 @pytest.mark.parametrize(("reply", "sentence"), [
     (Message("train", tensors={"images": torch.ones(2)}), "'images' was about to leave, but the agreed .* are windows"),
     (Message("train", weights={"head.extra": torch.ones(2)}), "'head.extra' was about to leave, but weights of that"),
-    (Message("train", tensors={"windows": torch.ones(300_000)}), "reply of 1.2 MB was refused in round 1: 0.0 MB"),
+    (Message("train", tensors={"windows": torch.ones(300_000)}), "reply of 1.2 MB was refused in round 1: 0 MB"),
 ])  # fmt: skip
 def test_a_reply_beyond_the_agreement_never_leaves(tmp_path, monkeypatch, reply, sentence):
     monkeypatch.setattr(Site, "reply", lambda self, request: reply)
@@ -127,7 +132,7 @@ def test_local_entries_may_not_leave():
     name = next(iter(network))
     guard = Guard(AGREED, network, local_keys=frozenset({name}))
     with pytest.raises(Refused, match=f"'{name}' was about to leave"):
-        guard.check_reply(request(), Message("train", weights={name: network[name]}))
+        guard.check_reply(request(), Message("train", weights={name: network[name]}), {})
     guard.check_request(replace(request(), weights={n: entry for n, entry in network.items() if n != name}))
 
 
@@ -153,7 +158,8 @@ def test_an_equal_reply_to_an_equal_request_counts_once_and_is_recorded_twice(tm
         guarded_site(tmp_path).reply(request("validate"))
         counts = json.loads((tmp_path / COUNTS).read_text())
         assert (counts["answered"], counts["sent_bytes"]) == ({"validate 1": times}, {"1": 600_000})
-        assert (tmp_path / LEDGER).read_text().count("1,north,up,train,windows,150000,float32,600000") == times
+        row = "1,north,up,train,statistic,windows,150000,float32,600000"
+        assert (tmp_path / LEDGER).read_text().count(row) == times
     with pytest.raises(Refused, match="was asked to validate in round 1 more than 2 times"):
         guarded_site(tmp_path).reply(request("validate"))
 
@@ -170,7 +176,7 @@ OTHERS = {
 def test_an_equal_reply_to_another_request_counts_again(tmp_path, monkeypatch, other):
     """That two requests have equal replies is information, too."""
     replies_of_0_6_mb(monkeypatch, 1.0, 1.0)
-    first = request("validate")
+    first = request("train" if other == "other tensors" else "validate")  # only a request to train has tensors
     guarded_site(tmp_path).reply(first)
     with pytest.raises(Refused, match="0.6 MB were already sent in this round, and the agreement allows 1 MB"):
         guarded_site(tmp_path).reply(OTHERS[other](first))
@@ -205,7 +211,7 @@ def test_an_agreed_request_is_replied_to_and_recorded(tmp_path):
     site = guarded_site(tmp_path, method)
     assert set(site.reply(request("share", method)).tensors) == {"windows"}
     ledger = (tmp_path / LEDGER).read_text()
-    assert "1,north,up,share,windows," in ledger and "1,north,down,share," in ledger
+    assert "1,north,up,share,statistic,windows," in ledger and "1,north,down,share,fact," in ledger
 
 
 def test_the_end_stores_the_model_and_sends_nothing(tmp_path, never_called):
@@ -226,11 +232,3 @@ def test_a_coordinator_may_repeat_at_most_the_round_before_the_latest(tmp_path, 
     site.guard.check_request(request(round=2, last=1))
     with pytest.raises(Refused, match="was asked to train in round 1, but has already trained in round 3"):
         site.reply(request())
-
-
-def test_the_noise_key_is_secret_and_the_same_after_a_restart(tmp_path):
-    first = guarded_site(tmp_path).site.noise_key
-    key = tmp_path / SECRET
-    assert len(first) == 32 and key.stat().st_mode & 0o077 == 0 and guarded_site(tmp_path).site.noise_key == first
-    (tmp_path / "other").mkdir()
-    assert guarded_site(tmp_path / "other").site.noise_key != first

@@ -76,7 +76,8 @@ def federation(tmp_path, tiny_phantom, monkeypatch):
         shutil.copytree(tiny_phantom / site, folder / "data" / site)
         shutil.copytree(out / "kits" / "medfed" / "prod_00" / site, folder / "kit")
         own = folder / f"{site}.yaml"
-        own.write_text(own.read_text().replace("sends: []", "sends: [windows]"))
+        text = own.read_text().replace("sends: []", "sends: [windows]").replace("min_patients: 5", "min_patients: 1")
+        own.write_text(text)
     return out
 
 

@@ -31,8 +31,11 @@ def test_a_hospital_sends_no_details_of_an_error_but_logs_them(error, capfd):
     assert b"patient_017" in frame, "a simulation sends the details"
 
 
-def test_a_refusal_and_a_reply_are_sent_unchanged():
+def test_a_refusal_is_sent_without_what_must_stay_at_the_hospital_and_a_reply_unchanged(capfd):
     refused = raising(Refused("was asked to 'run'"))
     assert [*_frames(refused, HEADER, [REQUEST], True)] == [ERROR + b"was asked to 'run'"]
+    numbers = raising(Refused("the statistic 'mean' is of 2 patients", "the statistic 'mean' is of too few patients"))
+    assert [*_frames(numbers, HEADER, [REQUEST], True)] == [ERROR + b"the statistic 'mean' is of too few patients"]
+    assert "is of 2 patients" in capfd.readouterr().err, "only the hospital's own log has the number"
     reply, ready = _frames(lambda header, bodies: iter(bodies), HEADER, [REQUEST], True)
     assert reply == REPLY + REQUEST and ready.startswith(READY)

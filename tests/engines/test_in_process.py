@@ -112,6 +112,29 @@ def test_a_missing_file_is_an_error_and_not_a_new_start(toy, fedavg, tmp_path):
         toy.engine(fedavg, folder=tmp_path).restore({"west": 3})
 
 
+def test_a_file_of_another_site_round_or_seed_is_refused_with_what_was_found(toy, fedavg, tmp_path):
+    finish(toy.engine(fedavg, folder=tmp_path / "own"), toy.start(fedavg), fedavg)
+    other = toy.engine(fedavg, folder=tmp_path / "other", seed=1)
+    list(federate(fedavg, other, toy.start(fedavg), Federation(rounds=3), 1))
+    path = tmp_path / "own" / "west" / "round_00003.site"
+    for source, found in (("own/south/round_00003", "site south, round 3, seed 0"),
+                          ("own/west/round_00002", "site west, round 2, seed 0"),
+                          ("other/west/round_00003", "site west, round 3, seed 1")):  # fmt: skip
+        before = path.read_bytes()
+        path.write_bytes((tmp_path / f"{source}.site").read_bytes())
+        with pytest.raises(UserError, match=f"file of {found}, but expected was that of site west, round 3, seed 0; "):
+            toy.engine(fedavg, folder=tmp_path / "own").restore({"west": 3})
+        path.write_bytes(before)
+
+
+def test_a_stored_reply_of_another_site_is_not_used(toy, fedavg, tmp_path):
+    """The requests and the settings of both sites are equal."""
+    expected, *_ = federate(fedavg, toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), Federation(rounds=1), 0)
+    (tmp_path / "west" / "round_00001.site").write_bytes((tmp_path / "south" / "round_00001.site").read_bytes())
+    again, *_ = federate(fedavg, toy.engine(fedavg, folder=tmp_path), toy.start(fedavg), Federation(rounds=1), 0)
+    assert digest(again.state.to_bytes()) == digest(expected.state.to_bytes())
+
+
 def test_a_stored_reply_of_other_settings_is_not_used(fedavg, tmp_path):
     """The requests are equal, but the learning rates differ."""
     weights = []

@@ -93,13 +93,29 @@ def test_a_site_that_cannot_be_built_gives_the_reason_and_is_started_again(folde
 
 
 def test_a_process_that_does_not_read_a_long_request_is_killed(folder, site, monkeypatch):
-    monkeypatch.setattr(worker_process, "SEND_TIMEOUT_S", 1)
+    monkeypatch.setattr(worker_process, "TRANSFER_TIMEOUT_S", 1)
     monkeypatch.setattr(worker_process, "EXIT_TIMEOUT_S", 0.2)
     assert ask(site, b"request") == b"request"
     os.kill(suspended := process_id(folder, "north"), signal.SIGSTOP)
-    with pytest.raises(WorkerFailed, match="^its process no longer reads requests, and was ended$"):
+    with pytest.raises(WorkerFailed, match="^its process no longer reads requests or finishes .*ended$"):
         ask(site, bytes(8 << 20))
     assert not is_alive(suspended)
+
+
+@pytest.mark.parametrize(("what", "sentence"), [
+    ("half", "its process no longer reads requests or finishes its reply, and was ended"),
+    ("not ready", "did not finish in time and was stopped"),
+    ("suspend", "did not finish in time and was stopped"),
+    ("steps", "did not finish in time and was stopped"),
+])  # fmt: skip
+def test_a_process_that_stalls_anywhere_is_ended(folder, site, monkeypatch, what, sentence):
+    monkeypatch.setattr(worker_process, "TRANSFER_TIMEOUT_S", 1)
+    monkeypatch.setattr(worker_process, "EXIT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(worker_process, "LOAD_TIMEOUT_S", 1.0)
+    does(folder, what)
+    with pytest.raises(WorkerFailed, match=f"^{sentence}$"):
+        ask(site, b"request", timeout_s=0.5)
+    assert not is_alive(process_id(folder, "north"))
 
 
 def test_waiting_ends_when_stopped_returns_true(folder, site):

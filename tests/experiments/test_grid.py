@@ -41,7 +41,8 @@ def test_every_method_has_a_row_for_each_value(config):
     result = folds(config, ["fedavg", "elcfs"], "federation.participating=1,2")
     assert labels(result) == [f"{m}, federation.participating={k}" for m in ("fedavg", "elcfs") for k in (1, 2)]
     assert [fold.config.federation.participating for fold in result] == [1, 2, 1, 2]
-    assert [fold.row.baseline for fold in result] == [f"fedavg, federation.participating={k}" for k in (1, 2, 1, 2)]
+    baselines = [fold.row.baseline_label() for fold in result]
+    assert baselines == [f"fedavg, federation.participating={k}" for k in (1, 2, 1, 2)]
 
 
 def test_several_varied_settings_give_every_combination(config):
@@ -49,14 +50,14 @@ def test_several_varied_settings_give_every_combination(config):
     assert [(fold.config.method.gamma, fold.config.training.batch_size) for fold in result] == [
         (0, 4), (0, 8), (0.5, 4), (0.5, 8),
     ]  # fmt: skip
-    assert all(fold.row.baseline == f"fedavg, training.batch_size={n}" for fold, n in zip(result, (4, 8, 4, 8)))
+    assert all(fold.row.baseline_label() == f"fedavg, training.batch_size={n}" for fold, n in zip(result, (4, 8, 4, 8)))
 
 
 def test_a_method_without_the_setting_has_one_row_which_is_the_baseline(config):
     result = folds(config, ["fedavg", "elcfs", "elcfs:episodic=false"], "method.gamma=0,0.5")
     assert labels(result) == ["fedavg", "elcfs, method.gamma=0", "elcfs, method.gamma=0.5",
                              "elcfs:episodic=false, method.gamma=0", "elcfs:episodic=false, method.gamma=0.5"]
-    assert {fold.row.baseline for fold in result} == {"fedavg"}
+    assert {fold.row.baseline_label() for fold in result} == {"fedavg"}
     assert [fold.config.method.episodic for fold in result[1:]] == [True, True, False, False]
     assert all(fold.config.method.alpha == 0.1 for fold in result[1:3]), "the config's own settings stay"
 

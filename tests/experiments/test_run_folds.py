@@ -19,7 +19,7 @@ from medfed.experiments import run_folds as module
 from medfed.experiments.grid import Fold
 from medfed.experiments.run_folds import run_folds
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.outputs.tables.comparison_row import ComparisonRow, read_row
 
 SITES = ("BMC", "HK", "UCL")
 
@@ -79,6 +79,14 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_named(folds, tmp_path)
 def test_more_jobs_than_runs_are_divided_among_the_runs(folds, jobs, of_a_run):
     run_folds(folds, jobs, quiet=True)
     assert {fold.folder.read_json("summary.json")["jobs"] for fold in folds} == {of_a_run}
+
+
+def test_a_worker_process_knows_the_site_of_a_run_of_local(folds):
+    rows = [ComparisonRow("local", (), site) for site in ("HK", "UCL")]
+    local = [replace(folds[0], row=row, folder=RunFolder(folds[0].folder.path / row.folder)) for row in rows]
+    assert not run_folds(local, 2, quiet=True).failed
+    assert [read_row(fold.folder.path, "fedavg") for fold in local] == rows
+    assert list(map(module.name_of, local)) == [f"local at {site}, unseen BMC, seed 3" for site in ("HK", "UCL")]
 
 
 def test_short_runs_start_no_process(folds):

@@ -8,7 +8,8 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.deployment.agreement import Agreement, Refused
-from medfed.deployment.dry_run import check_agreement, dry_run
+from medfed.deployment.agreement_check import check_agreement
+from medfed.deployment.dry_run import dry_run
 from medfed.deployment.guarded_site import GuardedSite
 from medfed.deployment.monai_client import MedfedClient
 from medfed.federation.image_moments import MOMENTS, constants_of, moments_request, pool

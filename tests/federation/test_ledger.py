@@ -1,6 +1,6 @@
 import torch
 
-from medfed.federation.ledger import COLUMNS, message_rows
+from medfed.federation.ledger import COLUMNS, content_of, format_sums, message_rows, sum_bytes
 from medfed.federation.message import Message
 
 
@@ -8,9 +8,28 @@ def test_every_tensor_and_every_fact_has_a_row_with_its_size_in_bytes():
     message = Message("train", {"w": torch.zeros(2, 3)}, {"n": torch.tensor(1)}, {"loss": 0.5})
     rows = message_rows(4, "up", {"b": message, "a": Message("train")})
     assert [tuple(row) for row in rows] == [COLUMNS] * 3
-    assert [(r["name"], r["shape"], r["dtype"], r["bytes"]) for r in rows] == [
-        ("w", "2x3", "float32", 24),
-        ("n", "1", "int64", 8),
-        ("loss", "1", "fact", 3),
+    assert [(r["content"], r["name"], r["shape"], r["dtype"], r["bytes"]) for r in rows] == [
+        ("weight", "w", "2x3", "float32", 24),
+        ("statistic", "n", "1", "int64", 8),
+        ("fact", "loss", "1", "fact", 3),
     ]
     assert {(r["round"], r["site"], r["direction"], r["kind"]) for r in rows} == {(4, "b", "up", "train")}
+
+
+def test_a_tensor_is_a_weight_or_a_statistic_by_its_place_in_the_message_and_not_by_its_name():
+    message = Message("train", {"w": torch.zeros(2)}, {"w": torch.zeros(3)}, {"w": 1})
+    rows = message_rows(1, "up", {"a": message})
+    assert [(row["content"], row["bytes"]) for row in rows] == [("weight", 8), ("statistic", 12), ("fact", 1)]
+
+
+def test_the_bytes_of_each_content_are_summed_by_direction():
+    up = message_rows(1, "up", {"a": Message("train", {"w": torch.zeros(2)}, {"s": torch.zeros(3)}, {"loss": 0.25})})
+    down = message_rows(1, "down", {"a": Message("train", {"w": torch.zeros(2)}, {}, {"round": 1})})
+    sums = sum_bytes([*up, *up, *down])
+    assert sums == {"up": {"weight": 16, "statistic": 24, "fact": 8}, "down": {"weight": 8, "statistic": 0, "fact": 1}}
+    assert format_sums(sums["up"]) == "48 bytes (weights 16, statistics 24, facts 8)"
+
+
+def test_the_content_of_a_row_of_an_older_ledger_follows_from_its_name_and_dtype():
+    names = [("w", "float32"), ("s", "float32"), ("w", "fact")]
+    assert [content_of(*row, {"w"}) for row in names] == ["weight", "statistic", "fact"]

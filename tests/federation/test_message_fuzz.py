@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from mutated_messages import MESSAGES, STATE, joined, mutated, split
+from mutated_messages import MESSAGES, STATE, joined, mutated, refused_or_stable, split
 
 from medfed.federation.encoding import DTYPES, InvalidMessage
 from medfed.federation.message import Message, State
@@ -23,17 +23,6 @@ shapes = st.lists(st.integers(0, 3), max_size=4)
 tensors = st.builds(lambda shape, dtype: torch.ones(shape, dtype=dtype), shapes,
                     st.sampled_from([*DTYPES.values(), torch.complex64, torch.complex128, torch.uint16]))  # fmt: skip
 groups = st.dictionaries(names, tensors, max_size=3)
-
-
-def refused_or_stable(kind: type[Message] | type[State], data: bytes) -> bool:
-    """Whether bytes are accepted; what is accepted can be encoded, to bytes that are accepted and mean the same."""
-    try:
-        value = kind.from_bytes(data)
-    except InvalidMessage:
-        return False
-    encoded = value.to_bytes()
-    assert kind.from_bytes(encoded).to_bytes() == encoded
-    return True
 
 
 @bounded

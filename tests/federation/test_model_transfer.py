@@ -177,8 +177,8 @@ def test_a_hospital_asks_for_weights_without_counting_a_reply_and_lists_what_was
     scores = site.reply(full)
     assert site.reply(replace(short, facts={"round": 2})).facts == scores.facts, "the same weights on the same images"
     rows = (tmp_path / LEDGER).read_text().splitlines()
-    assert sum(",down,validate,weights_digest,1,fact,66" in row for row in rows) == 3
-    assert sum(",down,validate,final_conv.bias," in row for row in rows) == 1
+    assert sum(",down,validate,fact,weights_digest,1,fact,66" in row for row in rows) == 3
+    assert sum(",down,validate,weight,final_conv.bias," in row for row in rows) == 1
     with pytest.raises(Refused, match="more than 1 times"):
         site.reply(short)
 

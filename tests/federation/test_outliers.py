@@ -8,9 +8,17 @@ import pytest
 import torch
 
 from medfed.core.errors import UserError
+from medfed.federation.exchange import Exchange
 from medfed.federation.image_moments import MOMENTS, RANGES
-from medfed.federation.message import Message
-from medfed.federation.outliers import count_outliers, size_outliers, unusual_statistics, variance_outliers
+from medfed.federation.message import Message, State
+from medfed.federation.outliers import (
+    count_outliers,
+    received_ratios,
+    size_outliers,
+    step_outliers,
+    unusual_statistics,
+    variance_outliers,
+)
 from medfed.federation.reply_checks import Expected, InvalidReply, check_reply, range_of
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
@@ -54,17 +62,20 @@ def test_one_weight_far_off_is_an_outlier_though_the_norm_is_not():
     """100 x 100 changes of 0.1 have the norm 10; one change of 5 more adds little to it, but is 50 times the others."""
     weights = {"w": torch.zeros(100, 100)}
     expected = replace(TRAIN, weights=weights)
-    sites = {site: Message("train", {"w": torch.full((100, 100), 0.1)}, {}, {"steps": 5}) for site in "abc"}
+    facts = {"steps": 5, "examples": 9}
+    sites = {site: Message("train", {"w": torch.full((100, 100), 0.1)}, {}, facts) for site in "abc"}
     bad = sites["a"].weights["w"].clone()
     bad[3, 4] += 5
-    sites["bad"] = Message("train", {"w": bad}, {}, {"steps": 5})
+    sites["bad"] = Message("train", {"w": bad}, {}, facts)
     outliers = size_outliers(sites, expected)
     assert outliers.keys() == {"bad"}
     assert "by 5.1 (largest element), but the median of the sites is 0.1" in outliers["bad"]
 
 
-def test_a_site_with_more_steps_may_change_the_weights_more():
-    assert size_outliers(with_bad(update(1.2, steps=20)), TRAIN) == {}
+def test_a_site_with_more_steps_and_images_may_change_the_weights_more():
+    assert size_outliers(with_bad(update(1.2, steps=20, examples=20)), TRAIN) == {}
+    assert size_outliers(with_bad(update(1.2, steps=20)), TRAIN).keys() == {"bad"}, "its images explain no more steps"
+    assert size_outliers(with_bad(update(1.2, examples=20)), TRAIN).keys() == {"bad"}
     assert size_outliers(with_bad(update(1.2, steps=5)), TRAIN).keys() == {"bad"}
 
 
@@ -79,20 +90,69 @@ def test_variances_near_zero_in_one_layer_are_outliers():
     outliers = variance_outliers(with_bad(update(**{"bn.running_var": torch.full((4,), 0.09)})), TRAIN)
     assert outliers.keys() == {"bad"}
     assert outliers["bad"].startswith("holds variances in 'bn.running_var' that are 0.09 times the median of the sites")
-    few_steps = update(steps=2, **{"bn.running_var": torch.full((4,), 0.03)})
+    few_steps = update(steps=2, examples=2, **{"bn.running_var": torch.full((4,), 0.03)})
     assert variance_outliers(with_bad(few_steps), TRAIN) == {}, "a fifth of the steps: a factor of 50 is allowed"
 
 
 def test_large_statistics_widen_the_limits_of_their_receivers_only():
-    expected = replace(TRAIN, influences={"bad": 4.0})
+    expected = replace(TRAIN, received={"a": 4.0, "b": 4.0})
     assert size_outliers(with_bad(update(1.2)), expected).keys() == {"bad"}
     replies = {**with_bad(update()), "a": update(1.2), "b": update(mean=9.0)}
     assert size_outliers(replies, expected) == {} and size_outliers(replies, TRAIN).keys() == {"a", "b"}
 
 
-def test_many_steps_widen_a_limit_at_most_ten_times():
-    assert size_outliers(with_bad(update(10.0, steps=1000)), TRAIN) == {}
-    assert size_outliers(with_bad(update(12.0, steps=1000)), TRAIN).keys() == {"bad"}
+def test_received_statistics_widen_the_limit_of_the_weights_at_most_three_times():
+    """The share of the site is 1/4: a change of 14 times the median gives a product of 3.5, of 18 times 4.5."""
+    expected = replace(TRAIN, received={"bad": 300.0})
+    assert size_outliers(with_bad(update(14 * 0.11)), expected) == {}
+    assert size_outliers(with_bad(update(18 * 0.11)), expected).keys() == {"bad"}
+
+
+def test_what_a_site_received_is_compared_with_what_the_median_site_received():
+    requests = {site: Message("train", tensors={"mean": torch.full((2, 4), size), "loss": torch.tensor([size])})
+                for site, size in (("a", 1.0), ("b", -60.0), ("c", 2.0), ("d", 1.0))}  # fmt: skip
+    assert received_ratios(requests, TRAIN) == {"a": 1.0, "b": 60.0, "c": 2.0, "d": 1.0}
+    assert received_ratios({"a": requests["a"], "b": requests["b"]}, TRAIN) == {"a": 1.0, "b": 60.0}
+
+
+def test_a_site_with_nearly_all_images_has_a_limit_for_its_share_times_its_change():
+    """With 100 times the steps and images, its share is 0.97; share times change may be 4 * 15 times the median."""
+    assert size_outliers(with_bad(update(6.5, steps=1000, examples=1000)), TRAIN) == {}
+    outliers = size_outliers(with_bad(update(7.0, steps=1000, examples=1000)), TRAIN)
+    assert outliers.keys() == {"bad"} and "the weights by 28 (L2 norm) with 97% of the images" in outliers["bad"]
+    momentum = replace(TRAIN, momentum=0.9)
+    assert size_outliers(with_bad(update(8.0, steps=1000, examples=1000)), momentum) == {}
+    assert size_outliers(with_bad(update(12.0, steps=1000, examples=1000)), momentum).keys() == {"bad"}
+
+
+def test_a_site_with_nearly_all_images_but_few_steps_has_the_limit_of_few_steps():
+    """Its share is 0.97, so that its change may be 4 / 0.97 = 4.1 times the median."""
+    assert size_outliers(with_bad(update(0.44, examples=1000)), TRAIN) == {}
+    assert size_outliers(with_bad(update(0.5, examples=1000)), TRAIN).keys() == {"bad"}
+
+
+@pytest.mark.parametrize(("steps", "examples", "is_outlier"), [(40, 10, False), (41, 10, True), (50, 20, False),
+                                                              (1000, 1000, False), (1, 10, False)])  # fmt: skip
+def test_many_steps_need_many_images(steps, examples, is_outlier):
+    replies = with_bad(update(steps=steps, examples=examples))
+    assert step_outliers(replies, TRAIN).keys() == ({"bad"} if is_outlier else set())
+
+
+def test_a_site_that_decides_the_average_is_named_once():
+    class Recorded:
+        def sites(self):
+            return ["a", "b", "bad", "c"]
+
+        def exchange(self, kind, messages):
+            return with_bad(update(steps=90, examples=90))
+
+    exchange, state = Exchange(Recorded(), Federation()), State(0, dict(GLOBAL), parameters=frozenset({"w"}))
+    requests = dict.fromkeys("abc", Message("train", dict(GLOBAL), {}, {"round": 1, "last": 0}))
+    requests["bad"] = requests["a"]
+    with pytest.warns(UserWarning, match="^bad: reports more than 67% of all training images of a round") as warned:
+        exchange.ask(requests, state)
+        exchange.ask(requests, state)
+    assert len(warned) == 1
 
 
 @pytest.mark.parametrize("count", ["abc", [3], 0, True])
@@ -157,6 +217,53 @@ def test_moments_of_images_lie_between_0_and_1(number):
     reply = Message("share", tensors={MOMENTS: torch.full((2, 3), number).double()}, facts={"round": 1, "pixels": 9})
     with pytest.raises(InvalidReply, match=f"contains the number {number:g} in 'image_moments', but numbers from 0"):
         check_reply("a", reply, replace(SHARE, ranges=RANGES))
+
+
+@pytest.mark.parametrize(("name", "value", "reason"), [
+    ("domain/bn.running_var", torch.full((4,), -1.0), "the number -1 in 'domain/bn.running_var', but numbers at least"),
+    ("0/domain/bn.num_batches_tracked", torch.tensor(10**12), "in '0/domain/bn.num_batches_tracked', but numbers from"),
+    ("change/w", torch.full((4, 4), -1e7), r"contains the weight 1e\+07 in 'change/w'"),
+])  # fmt: skip
+def test_a_tensor_named_after_an_entry_has_the_limits_of_the_entry(name, value, reason):
+    check_reply("a", update(tensors={"domain/bn.running_var": torch.ones(4), "change/w": torch.zeros(4, 4)}), TRAIN)
+    with pytest.raises(InvalidReply, match=reason):
+        check_reply("a", update(tensors={name: value}), TRAIN)
+
+
+def test_variances_near_zero_in_another_model_are_outliers_too():
+    own = {site: update(tensors={"domain/bn.running_var": torch.full((4,), size)})
+           for site, size in (("a", 1.0), ("b", 1.2), ("c", 0.9), ("bad", 0.0))}  # fmt: skip
+    outliers = variance_outliers(own, TRAIN)
+    assert outliers.keys() == {"bad"} and "holds variances in 'domain/bn.running_var'" in outliers["bad"]
+
+
+@pytest.mark.parametrize(("facts", "reason"), [
+    ({"score": 1e17}, "reports the score 1e\\+17, but a number from 0 to 1 is expected"), ({"score": -7.0}, "-7.0"),
+    ({"score": 1.0001}, "the score 1.0001"),
+])  # fmt: skip
+def test_a_score_lies_between_0_and_1(facts, reason):
+    validate = replace(TRAIN, kind="validate")
+    for score in (0, 0.5, 1.0):
+        check_reply("a", Message("validate", facts={"score": score, "boundary_distance": 1.9}), validate)
+    with pytest.raises(InvalidReply, match=reason):
+        check_reply("a", Message("validate", facts=facts), validate)
+
+
+@pytest.mark.parametrize("loss", [-1e17, 1.1e6, -2e6])
+def test_a_loss_that_no_training_reaches_is_refused(loss):
+    reply = update()
+    check_reply("a", replace(reply, facts={**reply.facts, "loss": -0.9}), TRAIN)
+    with pytest.raises(InvalidReply, match="reports the loss .* but a number from -1e.06 to 1e.06 is expected"):
+        check_reply("a", replace(reply, facts={**reply.facts, "loss": loss}), TRAIN)
+
+
+def test_the_number_of_steps_follows_from_the_plan():
+    """10 images in batches of 4 are 3 steps in an epoch, and 3 images are one step."""
+    plan = replace(TRAIN, batch_size=4, local_epochs=2)
+    check_reply("a", update(steps=6, examples=10), plan)
+    check_reply("a", update(steps=2, examples=3), plan)
+    with pytest.raises(InvalidReply, match="but 10 images in batches of 4 give 6 steps in 2 epochs"):
+        check_reply("a", update(steps=60, examples=10), plan)
 
 
 def test_a_range_may_be_that_of_all_names_with_a_beginning():
@@ -257,7 +364,7 @@ def test_a_share_of_another_shape_rejects_its_sender_and_ends_no_round(method):
 def test_unusual_statistics_are_named_once_and_used():
     last, warned = two_rounds(StableFDG(min_patients=1, stages=(1, 2)), "share", times(30.0))
     named = [text for text in warned if "times as large as the median" in text]
-    assert named and all(text.startswith("south: its share of round 1 holds '") for text in named)
+    assert named and all(text.startswith("south: its share holds '") for text in named)
     assert set(last.state.took_part.values()) == {2}, "no site is rejected for what it received from south"
 
 
@@ -279,10 +386,21 @@ def test_sites_that_all_diverge_are_not_blamed_one_by_one():
 
 
 def test_with_two_sites_a_notice_says_once_that_sizes_are_not_compared():
-    toy, sentence = ToyClassification(), "federation.largest_change needs 3 sites in a round, and round 1 has 2"
+    toy, sentence = ToyClassification(), "federation.largest_change needs 3 sites in a round, but fewer"
     with pytest.warns(UserWarning, match=sentence) as warned:
         list(federate(FedAvg(), toy.engine(FedAvg(), ("east", "west")), toy.start(FedAvg()), Federation(rounds=2), 0))
     assert sum("largest_change" in str(one.message) for one in warned) == 1
+
+
+def test_a_resumed_run_gives_the_same_notice_as_the_run_before_it_was_stopped():
+    toy, sites = ToyClassification(), ("east", "west")
+    start, settings = toy.start(FedAvg()), Federation(rounds=2)
+    with pytest.warns(UserWarning) as before:
+        first = next(federate(FedAvg(), toy.engine(FedAvg(), sites), start, settings, 0))
+    with pytest.warns(UserWarning) as after:
+        list(federate(FedAvg(), toy.engine(FedAvg(), sites), first.state, settings, 0))
+    texts = [{str(one.message) for one in warned} for warned in (before, after)]
+    assert texts[0] == texts[1]
 
 
 def test_a_site_that_shares_another_number_of_images_than_it_trains_with_is_rejected():

@@ -1,202 +1,48 @@
 """One site of four sends a bad reply: the model stays finite and the error names the site, for every method."""
 
-import warnings
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import replace
 
 import pytest
 import torch
+from poisoned_updates import (
+    ANY_SIZE,
+    BAD,
+    DROP,
+    FINITE,
+    INF,
+    INVALID,
+    METHODS,
+    NAN,
+    ROBUST,
+    SITES,
+    Recorded,
+    all_finite,
+    digest_without_bad_site,
+    everything,
+    facts,
+    honest_spread,
+    learned,
+    one_round,
+    poisoned,
+    recorded,
+)
 
 from medfed.core.errors import UserError
-from medfed.federation.message import Message, digest, failed_reply
+from medfed.federation.message import digest, failed_reply
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.functional.aggregation import change_norm
-from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
-from medfed.methods.fedbn import FedBN
 from medfed.methods.feddg_ga import FedDGGA
 from medfed.methods.fedgma import FedGMA
-from medfed.methods.fednova import FedNova
 from medfed.methods.norm_clipping import NormClipping
 from medfed.methods.scaffold import SCAFFOLD
 from medfed.methods.stable_fdg import StableFDG
-from medfed.methods.trimmed_mean import TrimmedMean
-from medfed.testing.toy import ToyClassification
-
-SITES = ("east", "north", "south", "west")
-BAD = "south"
-ROBUST = [CoordinateMedian(), TrimmedMean(), NormClipping()]
-METHODS = [*ROBUST, FedAvg(), FedGMA(), SCAFFOLD(), FedNova(), FedBN(), FedDGGA()]
-DROP = Federation(rounds=1, on_bad_update="drop", quorum=3)
-ANY_SIZE = replace(DROP, largest_change=None)  # what the methods do without the comparison of sizes
-NAN, INF = float("nan"), float("inf")
-
-
-@dataclass
-class Recorded:
-    """Sites that return recorded replies; `poison(kind, replies)` may change them."""
-
-    replies: dict[str, dict[str, Message]]
-    poison: object = None
-
-    def sites(self):
-        return list(SITES)
-
-    def exchange(self, kind, messages):
-        recorded_replies = {site: self.replies[kind][site] for site in messages}
-        return self.poison(kind, recorded_replies) if self.poison else recorded_replies
-
-
-@cache
-def parameters() -> frozenset[str]:
-    return ToyClassification().start(FedAvg()).parameters
-
-
-def learned(weights):
-    """Return the entries that are parameters, without the buffers."""
-    return {name: entry for name, entry in weights.items() if name in parameters()}
-
-
-@cache
-def recorded(method):
-    """Return the start state and the replies of the toy sites in round 1, for all tests of a method."""
-    toy, replies = ToyClassification(), {}
-    engine, start = toy.engine(method, SITES), toy.start(method)
-    exchange = engine.exchange
-
-    def record(kind, messages):
-        replies[kind] = exchange(kind, messages)
-        return replies[kind]
-
-    engine.exchange = record
-    list(federate(method, engine, start, Federation(rounds=1), 0))
-    return start, replies
-
-
-@cache
-def digest_without_bad_site(method) -> str:
-    """Return the digest of the state if the bad site sends no update."""
-    return digest(one_round(method, missing)[0].state.to_bytes())
-
-
-def one_round(method, poison=None, settings=DROP):
-    """Run one round; return it and the warnings."""
-    start, replies = recorded(method)
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        (done,) = federate(method, Recorded(replies, poison), start, settings, 0)
-    return done, [str(one.message) for one in warned if one.category is UserWarning]
-
-
-def poisoned(change, kind="train"):
-    """Return a poison that applies `change` to the bad site's replies of one kind."""
-    def poison(of, replies):
-        return {**replies, BAD: change(replies[BAD])} if of == kind else replies
-
-    return poison
-
-
-def missing(of, replies):
-    """A poison: the bad site sends no update."""
-    return {site: reply for site, reply in replies.items() if of != "train" or site != BAD}
-
-
-def weights(change, name=None):
-    def changed(message):
-        first = name or next(iter(learned(message.weights)))
-        return replace(message, weights={**message.weights, first: change(message.weights[first])})
-
-    return changed
-
-
-def in_a_buffer(value):
-    """Change one element of a running variance; for FedBN, whose updates hold none, of the last weight."""
-    def changed(message):
-        name = next((n for n in message.weights if n.endswith("running_var")), list(message.weights)[-1])
-        entry = message.weights[name].clone()
-        entry.view(-1)[-1] = value
-        return replace(message, weights={**message.weights, name: entry})
-
-    return changed
-
-
-def without_first(message):
-    return replace(message, weights=dict(list(message.weights.items())[1:]))
-
-
-def facts(**changes):
-    return lambda message: replace(message, facts={**message.facts, **changes})
-
-
-def everything(change):
-    """Change every floating-point entry."""
-    return lambda message: replace(message, weights={
-        n: change(w) if w.is_floating_point() else w for n, w in message.weights.items()})  # fmt: skip
-
-
-INVALID = {
-    "all NaN": (everything(lambda w: w * NAN), r"is not finite \(first in 'features"),
-    "+inf": (weights(lambda w: w + INF), "is not finite"),
-    "-inf": (weights(lambda w: w - INF), "is not finite"),
-    "one NaN in a buffer": (in_a_buffer(NAN), "is not finite"),
-    "one inf in a buffer": (in_a_buffer(INF), "is not finite"),
-    "1e30": (everything(lambda w: w + 1e30), r"contains the number 1e\+30 in 'features"),
-    "a missing entry": (without_first, r"does not fit the network: .* lacks expected entries \(1\), such as 'features"),
-    "an extra entry": (
-        lambda m: replace(m, weights={**m.weights, "backdoor": torch.ones(2)}),
-        r"does not fit the network: .* unknown entries \(1\), such as 'backdoor'",
-    ),
-    "another shape": (weights(lambda w: w.flatten()), r"does not fit the network: 'features.* is \(1176,\)"),
-    "a shape that broadcasts": (
-        weights(lambda w: w[:1]), r"does not fit the network: 'features.* is \(1, 3, 7, 7\)"
-    ),
-    "a single number": (weights(lambda w: w.sum()), r"does not fit the network: 'features.* is \(\) torch.float32"),
-    "another dtype": (weights(lambda w: w.double()), "does not fit the network: 'features.* torch.float64"),
-    "complex numbers": (weights(lambda w: w.to(torch.complex64)), "holds torch.complex64 in 'features"),
-    "no examples": (facts(examples=0), "reports 0 training images, but a whole number from 1"),
-    "negative examples": (facts(examples=-10), "reports -10 training images"),
-    "a trillion examples": (facts(examples=10**12), "reports 1000000000000 training images, .* from 1 to 100,000,000"),
-    "examples with a fraction": (facts(examples=10.0), "reports 10.0 training images"),
-    "examples that are true": (facts(examples=True), "reports True training images"),
-    "a loss that is NaN": (facts(loss=NAN), "reports the loss nan"),
-    "a loss of words": (facts(loss="low"), "reports the loss 'low'"),
-    "no steps": (facts(steps=0), "reports 0 steps"),
-    "a trillion steps": (facts(steps=10**12), "reports 1000000000000 steps"),
-    "an empty message": (lambda message: Message("train"), "reports None training images"),
-    "no weights": (lambda message: replace(message, weights={}), "does not fit the network: .* lacks expected entries"),
-    "another kind": (lambda message: replace(message, kind="share"), "is of kind 'share', but 'train' was requested"),
-    "another round": (facts(round=7), "belongs to round 7"),
-    "too many bytes": (lambda m: replace(m, tensors={"x": torch.zeros(1).expand(2**40)}), "has 4,398,.* bytes"),
-    "too many facts": (facts(note="a" * 10**5), r"has values that are not tensors \(facts\) of 100,.* characters"),
-    "a method's number in words": (facts(triplets="many"), "reports 'many' for 'triplets', but a finite number"),
-    "a tensor that is NaN": (
-        lambda m: replace(m, tensors={**m.tensors, "loss": torch.tensor([NAN])}), "is not finite .first in 'loss'"
-    ),
-    "a control of another shape": (
-        lambda m: replace(m, tensors={"change/features.conv0.weight": torch.zeros(1, 3, 7, 7)}),
-        r"holds 'change/features.conv0.weight' as \(1, 3, 7, 7\) float32, but the network's entry is \(8, 3,",
-    ),
-}
-
-
-def reversed_change(start):
-    """Reverse the change and make it a hundred times as long."""
-    return lambda message: replace(message, weights={
-        **message.weights, **{n: start[n] - 100 * (w - start[n]) for n, w in learned(message.weights).items()}})
-
-
-FINITE = {"reversed": reversed_change, "huge": lambda start: everything(lambda w: w + 1e5),
-          "zero": lambda start: everything(torch.zeros_like)}  # fmt: skip
 
 
 def named(methods):
     return pytest.mark.parametrize("method", methods, ids=lambda method: type(method).__name__)
-
-
-def all_finite(done):
-    return all(torch.isfinite(entry).all() for entry in [*done.state.weights.values(), *done.state.memory.values()])
 
 
 @named(METHODS)
@@ -236,12 +82,6 @@ def test_honest_updates_are_all_accepted(method):
     checked, also = one_round(method, settings=Federation(rounds=1))
     assert not warned and not also and digest(plain.state.to_bytes()) == digest(checked.state.to_bytes())
     assert set(checked.state.took_part) == set(SITES)
-
-
-def honest_spread(method, name):
-    _, replies = recorded(method)
-    recorded_replies = torch.stack([replies["train"][site].weights[name] for site in SITES if site != BAD]).double()
-    return recorded_replies.amin(dim=0), recorded_replies.amax(dim=0)
 
 
 @named(ROBUST[:2])

@@ -105,3 +105,11 @@ def test_different_replies_have_different_noise_and_equal_replies_equal_noise(to
     others.append(noise_of(first, start))
     for other in others:
         assert abs(float(torch.corrcoef(torch.stack([noise, other]))[0, 1])) < 0.3
+
+
+def test_a_variance_of_another_model_is_not_negative_after_the_noise():
+    name = "domain/bn.running_var"
+    reply = Message("train", tensors={name: torch.full((50,), 0.01)})
+    privacy = Privacy(statistics_clip=1.0, statistics_noise=5.0)
+    noised = protect(reply, Message("train"), privacy, b"k" * 32, {"bn.running_var": (0.0, math.inf)}).tensors[name]
+    assert float(noised.min()) == 0 and float(noised.max()) > 1

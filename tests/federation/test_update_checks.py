@@ -88,6 +88,23 @@ def test_entries_that_most_sites_do_not_send_are_not_expected():
     assert accepted == ["a", "c"] and "unknown entries (2)" in rejected["b"]
 
 
+@pytest.mark.parametrize("liars", ["b", "ab"], ids=["one of two", "two of three"])
+def test_the_plan_decides_which_entries_an_update_has(liars):
+    """A majority of updates with entries that stay at the sites does not make them expected."""
+    local = frozenset({"norm.running_mean", "norm.num_batches_tracked"})
+    replies = {**{site: update() for site in liars}, "honest": update(drop=local)}
+    accepted, rejected = checked(replies, local_keys=local)
+    assert accepted == ["honest"] and all("unknown entries (2)" in rejected[site] for site in liars)
+    assert checked({"a": update(), "b": update(drop=local)}, local_keys=frozenset())[0] == ["a"]
+
+
+def test_the_entry_decides_the_dtype_of_a_tensor_that_is_named_after_it():
+    accepted, rejected = checked({"a": update(tensors={"change/w": torch.ones(2, 3)}),
+                                  "b": update(tensors={"change/w": torch.ones(2, 3).double()})})  # fmt: skip
+    assert accepted == ["a"]
+    assert rejected["b"] == "holds 'change/w' as (2, 3) float64, but the network's entry is (2, 3) float32"
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64,
                                    torch.uint8, torch.bool])  # fmt: skip
 def test_tensors_of_all_numeric_dtypes_are_accepted_also_empty_ones(dtype):

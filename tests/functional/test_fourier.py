@@ -3,9 +3,9 @@
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 import torch
+from brute_force import full_fft
 
 from medfed.functional import fourier
 
@@ -16,22 +16,6 @@ ALPHA = 0.13  # half widths of 4, 4, 4, 4 and 2
 def images_of(size, seed=0, batch=2, channels=3):
     rng = torch.Generator().manual_seed(seed)
     return torch.rand(batch, channels, *size, generator=rng, dtype=torch.float64) * 255
-
-
-def full_fft(images, others, ratio, alpha):
-    """Eq. 2-3 as printed with full amplitude spectra, in numpy, using only our half width."""
-    axes = tuple(range(2, images.ndim))
-    size = images.shape[2:]
-    half = math.floor(alpha * min(size))
-    window = (..., *(slice(n // 2 - half, n // 2 + half + 1) for n in size))
-    spectrum = np.fft.fftshift(np.fft.fftn(images.numpy(), axes=axes), axes=axes)
-    other = np.abs(np.fft.fftshift(np.fft.fftn(others.numpy(), axes=axes), axes=axes))
-    amplitude, phase = np.abs(spectrum), np.angle(spectrum)
-    share = ratio.numpy().reshape(-1, *[1] * (images.ndim - 1))
-    amplitude[window] = (1 - share) * amplitude[window] + share * other[window]
-    back = np.fft.ifftn(np.fft.ifftshift(amplitude * np.exp(1j * phase), axes=axes), axes=axes)
-    assert np.abs(back.imag).max() < 1e-10
-    return torch.from_numpy(back.real)
 
 
 @pytest.mark.parametrize("size", SIZES)

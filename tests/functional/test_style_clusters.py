@@ -20,8 +20,8 @@ def test_a_mixture_of_two_parts_with_deviation_1_around_minus_2_and_2_has_deviat
 def test_one_cluster_is_the_style_of_all_pixels():
     """Three images of 50 pixels: the moments of the 150 pixels together."""
     pixels = torch.randn(3, 50, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + torch.arange(4)
-    mean, std, n = clustered_site_style(pixels.mean(dim=1), pixels.std(dim=1, correction=0))
-    assert n == 1, "FINCH makes one cluster of three"
+    mean, std, label = clustered_site_style(pixels.mean(dim=1), pixels.std(dim=1, correction=0))
+    assert label.tolist() == [0, 0, 0], "FINCH makes one cluster of three"
     every = pixels.flatten(0, 1)
     assert torch.allclose(mean, every.mean(dim=0)) and torch.allclose(std, every.std(dim=0, correction=0))
 
@@ -33,13 +33,14 @@ def two_looks() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def test_a_rare_style_counts_as_much_as_a_common_one():
-    mean, std, n = clustered_site_style(*two_looks())
-    assert n == 2 and torch.allclose(mean, torch.tensor([4.0, 4.0]).double(), atol=0.02)
+    mean, std, label = clustered_site_style(*two_looks())
+    assert len(label[:9].unique()) == len(label[9:].unique()) == 1 and len(label.unique()) == 2
+    assert torch.allclose(mean, torch.tensor([4.0, 4.0]).double(), atol=0.02)
     assert torch.allclose(std, torch.tensor([4.0, 4.0]).double(), atol=0.02), "half of 8 lies between the looks"
     alike, narrow, _ = clustered_site_style(*two_looks(), spread="mean")
     assert torch.equal(alike, mean) and narrow.max() < 0.05
-    without, _, n = clustered_site_style(*two_looks(), partition="none")
-    assert n == 1 and torch.allclose(without, torch.tensor([6.0, 2.0]).double(), atol=0.02)
+    without, _, label = clustered_site_style(*two_looks(), partition="none")
+    assert not label.any() and torch.allclose(without, torch.tensor([6.0, 2.0]).double(), atol=0.02)
 
 
 def test_the_style_of_one_site_is_the_interpolation_style():

@@ -22,7 +22,7 @@ NAMES = [name for name in known_names("methods") if name != "stack"]  # every me
 # they train a U-Net with BatchNorm, so that integers and running statistics are averaged too; they classify in the slow
 # tests only.
 SAME_FOR_ALL_TASKS = {"coordinate_median", "fedavg", "fedbn", "feddyn", "fedgma", "fednova", "fedprox",
-                      "norm_clipping", "scaffold", "trimmed_mean"}  # fmt: skip
+                      "norm_clipping", "scaffold", "swa", "trimmed_mean"}  # fmt: skip
 
 
 def checks_of(name: str):
@@ -42,7 +42,7 @@ def checks_of(name: str):
 
 
 # The methods that are also checked inside a stack by default: together they override every hook that one overrides.
-IN_STACK = {"copa", "elcfs", "fedbn", "feddg_ga", "fisc", "scaffold", "stable_fdg"}
+IN_STACK = {"copa", "elcfs", "fedbn", "feddg_ga", "fisc", "scaffold", "stable_fdg", "swa"}
 
 
 def slow(name: str, rule: str) -> list[pytest.MarkDecorator]:

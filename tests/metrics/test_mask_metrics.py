@@ -2,51 +2,20 @@
 
 import math
 import warnings
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from brute_force import COLUMNS, DISTANCES, blob, brute_force, distances, empty, filled, pixels, row, score
 from monai.data import MetaTensor
 from monai.metrics import compute_average_surface_distance, compute_hausdorff_distance
 from monai.metrics.utils import get_mask_edges, get_surface_distance
 
 from medfed.metrics.dice import Dice
 from medfed.metrics.mask_metric import MaskPair, image_diagonal
-from medfed.metrics.mask_metric import compute_mask_metrics as score_row
 from medfed.metrics.trivial import constant_dice, mean_mask
-from medfed.tasks.mask_scoring import MASK_METRICS
-
-DISTANCES = ("hd", "hd95", "assd")
-COLUMNS = ("dice", *(f"{name}_mm" for name in DISTANCES), *(f"{name}_percent_of_diagonal" for name in DISTANCES),
-           "hd95_pooled_vx", "status")  # fmt: skip
 
 SPACINGS = [None, (1.0, 1.0, 1.0), (0.6, 0.6, 0.6), (0.5, 0.75, 3.0)]
-
-
-def score(prediction, reference, spacing):
-    """Return all segmentation metrics of two masks, with the columns as attributes."""
-    return SimpleNamespace(**score_row(MASK_METRICS, prediction, reference, spacing))
-
-
-def row(*values):
-    return SimpleNamespace(**dict(zip(COLUMNS, values, strict=True)))
-
-
-def empty(*shape):
-    return np.zeros(shape, dtype=np.uint8)
-
-
-def filled(shape, *boxes):
-    mask = empty(*shape)
-    for box in boxes:
-        mask[box] = 1
-    return mask
-
-
-def blob(shape, seed, share=0.3):
-    """A ragged random mask with holes and islands."""
-    return (np.random.default_rng(seed).random(shape) < share).astype(np.uint8)
 
 
 S = np.s_
@@ -69,48 +38,6 @@ PAIRS = {
     "thin and long": (filled((3, 70, 2), S[1, ::9, 0]), filled((3, 70, 2), S[0, 4:30, 1])),
     "touching the border 2-D": (filled((7, 9, 1), S[:4, :5, 0]), filled((7, 9, 1), S[2:, 3:, 0])),
 }
-
-
-def edge_voxels(mask):
-    """Return the set voxels with a neighbour along an axis that is not set or outside the image."""
-    scores = []
-    for where in np.argwhere(mask):
-        for axis, step in [(a, s) for a in range(mask.ndim) for s in (-1, 1)]:
-            neighbour = where.copy()
-            neighbour[axis] += step
-            if neighbour[axis] < 0 or neighbour[axis] >= mask.shape[axis] or not mask[tuple(neighbour)]:
-                scores.append(where)
-                break
-    return np.array(scores, dtype=float)
-
-
-def brute_force(prediction, reference, spacing):
-    if prediction.shape[2] == 1:
-        prediction, reference, spacing = prediction[..., 0], reference[..., 0], spacing[:2]
-    a, b = edge_voxels(prediction), edge_voxels(reference)
-
-    def directed(step):
-        table = np.sqrt((((a[:, None] - b[None]) * step) ** 2).sum(-1))
-        return table.min(1), table.min(0)
-
-    there, back = directed(np.array(spacing))
-    pooled = np.concatenate(directed(np.ones(len(spacing))))
-    return {
-        "hd": max(there.max(), back.max()),
-        "hd95": max(np.percentile(there, 95), np.percentile(back, 95)),
-        "assd": np.concatenate([there, back]).mean(),
-        "hd95_pooled_vx": np.percentile(pooled, 95),
-    }
-
-
-def distances(result, unit):
-    return {name: getattr(result, f"{name}_{unit}") for name in DISTANCES}
-
-
-def pixels(result, shape):
-    """Return the distances of a result in pixels; the axes of length 1 are not part of the diagonal."""
-    diagonal = math.hypot(*shape[: 2 if shape[2] == 1 else 3])
-    return {name: value * diagonal / 100 for name, value in distances(result, "percent_of_diagonal").items()}
 
 
 @pytest.mark.parametrize("spacing", SPACINGS)

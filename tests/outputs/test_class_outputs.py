@@ -54,7 +54,7 @@ def test_the_comparison_has_accuracy_and_auroc_by_unseen_site_and_marks_the_best
     assert line(table, "ccst", "auroc").cells[0].mean == 100
     text = to_markdown(table)
     assert "### accuracy (%), higher is better" in text
-    assert "| fedavg | <u>25.00</u> | **75.00** | <u>50.00</u> |  | 7/12 |" in text
+    assert "| fedavg | <u>25.00</u> [4.1, 72.4] | **75.00** | <u>50.00</u> | 25.00 (A) | 7/12 |" in text
     assert "**75.00**" in text.split("| ccst |")[1]
     assert text.splitlines()[0] == f"**{PHANTOM}**  "
     assert "HD95" not in text + to_csv(table)
@@ -64,12 +64,13 @@ def test_the_comparison_has_accuracy_and_auroc_by_unseen_site_and_marks_the_best
 
 def test_significance_of_accuracy_pairs_patients_and_auroc_has_none():
     table = build_table(RESULTS, ["all"])
-    result = line(table, "ccst")
+    result = line(table, "ccst").difference
     assert result.n == 12
     assert 0 < result.p < 1
     assert "of each of all n unseen patients" in to_text(table)
-    assert (line(table, "ccst", "auroc").p, line(table, "ccst", "auroc").n) == (None, None)
-    assert to_json_dict(table)["blocks"][0]["lines"][1]["n"] == 12
+    auroc = line(table, "ccst", "auroc").difference
+    assert (auroc.p, auroc.n, auroc.verdict) == (None, None, "not tested")
+    assert to_json_dict(table)["blocks"][0]["lines"][1]["difference"]["n"] == 12
 
 
 def test_a_site_of_one_class_has_no_auroc_and_a_note_says_so():
@@ -90,13 +91,14 @@ def test_the_closing_table_has_a_line_a_site_the_means_and_the_gap():
     """Seen A 100 %, B 50 %: mean 75 with sd 35.36 over sites; unseen C 25 %: gap +50."""
     rows = [*rows_of("A", [1, 1, 1, 1], "seen"), *rows_of("B", [1, 1, 0, 0], "seen"), *rows_of("C", [1, 0, 0, 0])]
     extra = {"data": "phantom", "selection": "last", "method": "ccst", "selected_round": 3, "rounds": 5}
-    text = closing_table(summarise(rows, 0) | extra)
+    text = closing_table(summarise(rows) | extra)
     lines = [re.split(r"\s{2,}", result.strip()) for result in text.splitlines()]
     assert lines[0] == [PHANTOM]
-    assert lines[1][0].startswith("ccst; round 3 of 5 by the rule 'last'; [] is the 95 % interval over patients")
+    assert lines[1] == ["ccst; round 3 of 5 by the rule 'last'"]
+    assert "[] is the 95 % interval over patients" in text and "; ± is the sd over sites.\n" in text
     assert lines[3] == ["site", "images", "patients", "accuracy %", "AUROC %", "balanced %", "ECE %"]
     assert [result[:3] for result in lines[4:7]] == [["A", "4", "4"], ["B", "4", "4"], ["C (UNSEEN)", "4", "4"]]
-    assert lines[4][3] == "100.00 [100.0, 100.0]"
+    assert lines[4][3] == "100.00"
     assert lines[7][:4] == ["mean seen", "8", "8", "75.00 ± 35.36"]
     assert lines[8][:4] == ["mean UNSEEN", "4", "4", "25.00"]
     assert lines[9][:2] == ["gap: seen - unseen", "+50.00"]
@@ -197,9 +199,9 @@ def test_histograms_share_their_bins_and_add_up_to_all_pixels(drawn):
 
 def test_a_validation_site_is_marked_and_in_no_mean():
     rows = [*rows_of("A", [1, 1, 1, 1], "seen"), *rows_of("V", [0, 0, 0, 0], "validation"), *rows_of("C", [1, 0, 0, 0])]
-    result = summarise(rows, 0)
+    result = summarise(rows)
     text = closing_table(result | {"data": "phantom", "selection": "validation_site"})
     lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
     assert [line[0] for line in lines[4:8]] == ["A", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
     assert lines[7][3] == "100.00" and lines[5][3].startswith("0.00")
-    assert "validation" not in summarise(rows[:4], 0)
+    assert "validation" not in summarise(rows[:4])

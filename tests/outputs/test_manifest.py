@@ -3,68 +3,21 @@
 import hashlib
 import random
 import warnings
+from dataclasses import replace
 
 import pytest
-import torch
+from damaged_files import flipped
 from made_runs import done
+from untrained_runs import FILES, N_ROUNDS, content, start, work
 
 from medfed.core import files
 from medfed.core.errors import UserError
-from medfed.federation.message import State
 from medfed.outputs import run_folder
-from medfed.outputs.run_folder import FIGURES, RunFolder
-
-N_ROUNDS = 2
-FILES = ("config.yaml", "environment.json", "notices.json", "history.csv", "ledger.csv", "timings.csv", "cases.csv",
-         "model.safetensors", "figures/boxes.png", "summary.json", "manifest.json",
-         "manifest_timings.json")  # fmt: skip
+from medfed.outputs.run_folder import RunFolder
 
 
 class Killed(BaseException):
     pass
-
-
-def start(folder):
-    """Check the folder, and write what a run writes before its rounds."""
-    if (folder.path / "config.yaml").is_file():
-        folder.check()
-    folder.forget_conclusions()
-    folder.begin_manifest()
-    folder.write_json("environment.json", {"run_format": 2})
-    folder.write_json("notices.json", [])
-    folder.write_text("config.yaml", "seed: 1\n")
-    folder.truncate(max(folder.rounds(), default=0))
-
-
-def train(folder, last=N_ROUNDS):
-    if not folder.rounds():
-        folder.save_state(State(0, {"w": torch.zeros(2)}))
-    for number in range(folder.rounds()[-1] + 1, last + 1):
-        if number == 2:
-            folder.write_json("notices.json", ["seen in round 2"])
-        folder.save_round(done(number), best_round=1)
-
-
-def conclude(folder):
-    folder.write_json("notices.json", ["seen in round 2", "seen at the end"])
-    (folder.path / FIGURES).mkdir(exist_ok=True)
-    for name in ("cases.csv", "figures/boxes.png"):
-        files.write_atomically(folder.path / name, name)
-    folder.save_model({"w": torch.ones(2)})
-    folder.finish({"seed": 1})
-
-
-def work(path, last=N_ROUNDS):
-    folder = RunFolder(path)
-    start(folder)
-    train(folder, last)
-    if last == N_ROUNDS:
-        conclude(folder)
-    return folder
-
-
-def content(path):
-    return {name: (path / name).read_bytes() for name in FILES if (path / name).is_file()}
 
 
 @pytest.fixture(autouse=True)
@@ -120,12 +73,6 @@ def test_a_run_killed_at_any_write_is_resumed_to_the_same_files(finished, tmp_pa
         if n == first:
             break
     assert n_kills > 40, "the last run was not killed, so every write has been tried"
-
-
-def flipped(data, rng):
-    changed = bytearray(data)
-    changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
-    return bytes(changed)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -203,3 +150,79 @@ def test_a_run_of_an_older_version_is_accepted_with_a_warning_and_listed_from_th
         work(tmp_path)
     assert content(tmp_path) == content(finished)
     folder.check()
+
+
+def test_a_run_of_an_older_version_that_is_killed_while_it_is_listed_can_be_resumed(finished, tmp_path, monkeypatch):
+    work(tmp_path, 1)
+    for name in run_folder.MANIFESTS:
+        (tmp_path / name).unlink()
+    (tmp_path / "environment.json").write_text("{}")
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        write = run_folder.Manifest.write
+
+        def write_and_die(manifest):
+            write(manifest)
+            raise Killed
+
+        patch.setattr(run_folder.Manifest, "write", write_and_die)
+        RunFolder(tmp_path).begin_manifest()
+    with pytest.warns(UserWarning, match="written by a version of medfed without manifest.json"):
+        work(tmp_path)
+    assert content(tmp_path) == content(finished)
+
+
+def test_a_checkpoint_of_another_run_is_refused_and_a_copy_of_the_same_run_is_not(finished, tmp_path):
+    folder = work(tmp_path, 1)
+    path = tmp_path / "states" / "round_00001.state"
+    path.write_bytes((finished / "states" / path.name).read_bytes())
+    folder.check()
+    other = RunFolder(tmp_path / "other")
+    other.create()
+    other.save_state(done(1, 0.5).state)
+    path.write_bytes(other._state_path(1).read_bytes())
+    with pytest.raises(UserError, match=f"^{path}: begins with SHA-256 .*, but manifest.json lists .*another run; put"):
+        folder.check()
+    path.unlink()
+    folder.check()
+
+
+def test_a_checkpoint_that_is_not_listed_is_refused(finished, tmp_path):
+    """The run's own checkpoints are deleted, and another run's checkpoint of an earlier round is put there."""
+    folder = work(tmp_path)
+    (tmp_path / "states" / "round_00002.state").unlink()
+    (tmp_path / "states" / "round_00001.state").rename(tmp_path / "states" / "round_00000.state")
+    with pytest.raises(UserError, match="round_00000.state: .* lists no such file: "):
+        folder.check()
+
+
+def test_the_files_of_two_rounds_of_each_site_are_listed_and_another_runs_file_is_refused(tmp_path):
+    folder = RunFolder(tmp_path)
+    start(folder)
+    path = tmp_path / "sites" / "HK" / "round_00003.site"
+    path.parent.mkdir(parents=True)
+    for number in (1, 2, 3):
+        data = bytes([number])
+        files.write_atomically(path.with_name(f"round_{number:05d}.site"), files.sha256_digest(data), data)
+        round_done = done(number)
+        state = replace(round_done.state, took_part={"HK": number, "UCL": 1})
+        folder.save_round(replace(round_done, state=state), best_round=1)
+    listed = run_folder.read_manifest(tmp_path / "manifest.json").checkpoints
+    assert sorted(listed) == ["sites/HK/round_00002.site", "sites/HK/round_00003.site", "states/round_00001.state",
+                              "states/round_00002.state", "states/round_00003.state"]  # fmt: skip
+    assert listed["sites/HK/round_00003.site"] == hashlib.sha256(bytes([3])).hexdigest()
+    folder.check()
+    path.write_bytes(files.sha256_digest(b"other") + b"other")
+    with pytest.raises(UserError, match=f"^{path}: begins with SHA-256 .*; put back the file of this run$"):
+        folder.check()
+    folder._state_path(3).unlink()
+    folder.truncate(2)  # round 3 is done again, perhaps with an accepted change of the config
+    folder.check()
+
+
+def test_a_run_of_a_version_that_listed_no_checkpoints_is_resumed_and_they_are_listed_from_then_on(finished, tmp_path):
+    work(tmp_path, 1)
+    manifest = run_folder.read_manifest(tmp_path / "manifest.json")
+    content_before = {name: value for name, value in manifest._content().items() if name != "checkpoints"}
+    files.write_atomically(manifest.path, files.checked_json(content_before))
+    work(tmp_path)
+    assert content(tmp_path) == content(finished)

@@ -123,8 +123,10 @@ def test_a_comparison_has_rows_runs_and_the_table_of_the_program(config):
     assert sorted({row["method"] for row in comparison.rows}) == labels
     average = next(row for row in comparison.rows if row["unseen_site"] == "average")
     assert isinstance(average["mean"], float) and average["n_cases"] == 4 and average["p"] is None
+    assert average["rank"] is None and average["low"] is None, "four patients have no interval"
     assert [run.config.method_name for run in comparison.runs] == ["fedavg", "fedprox"]
-    assert str(comparison) == comparison.table and "p against fedavg" in str(comparison) and "cost" in str(comparison)
+    assert str(comparison) == comparison.table
+    assert "difference from fedavg" in comparison.table and "cost" in comparison.table
     folder, run = comparison.folder, comparison.runs[1]
     assert json.loads((folder / "table.json").read_text())["sites"] == ["UCL"]
     del comparison

@@ -3,10 +3,12 @@
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 
 import pytest
+import safetensors.torch
 import torch
 from conftest import small_yaml
 
@@ -20,7 +22,7 @@ from medfed.config.schema import load
 from medfed.experiments.setup import build_experiment
 from medfed.functional.standardisation import INPUT_MEAN
 
-FEW = ["--images", "1", "--gallery", "6", "--quiet"]
+FEW = ["--images", "1", "--gallery", "6", "--weights-steps", "0", "--quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +99,12 @@ def test_another_site_and_another_seed_give_other_numbers(quick, audited):
     assert (other["site"], other["seed"]) == ("HK", 4) and other["reconstruction"] != quick[0]["reconstruction"]
 
 
-def test_an_audit_trains_nothing_and_does_not_change_the_start_weights(small_config):
+def test_an_audit_trains_nothing_and_does_not_change_the_start_weights(small_config, quick_attacks):
     config = load(small_config)
     simulation = build_experiment(config, None, quiet=True)
     before = {name: entry.clone() for name, entry in simulation.start.weights.items()}
     with few_steps():
-        audit(config, simulation, n_images=1, n_gallery=2)
+        audit(config, simulation, n_images=1, n_gallery=2, n_weights_steps=1)
     after = simulation.network.state_dict()
     assert all(bool((before[name] == simulation.start.weights[name]).all()) for name in before)
     assert all(bool((before[name] == after[name]).all()) for name in before)
@@ -116,7 +118,7 @@ def test_the_audit_measures_the_network_with_the_constants_of_all_sites(tiny_con
     seen, from_site = [], SharedStatistics.from_site
     monkeypatch.setattr(SharedStatistics, "from_site",
                         lambda site, weights: seen.append(weights) or from_site(site, weights))
-    result, images = audit(config, experiment, n_images=1, n_gallery=2)
+    result, (images, _) = audit(config, experiment, n_images=1, n_gallery=2, n_weights_steps=0)
     assert [entry["name"] for entry in result["sent"]["entries"]] == ["image_moments"] and images
     pixels = torch.cat([site.training.batch(range(len(site.training))).image.flatten() for site in experiment.sites])
     assert [float(weights[INPUT_MEAN]) for weights in seen] == [pytest.approx(float(pixels.mean()), rel=1e-5)] * 2
@@ -125,11 +127,53 @@ def test_the_audit_measures_the_network_with_the_constants_of_all_sites(tiny_con
     assert "about the site as a whole: image_moments (2, 1)" in text
 
 
+@pytest.fixture
+def quick_attacks(monkeypatch):
+    """The attacks on weights take two steps on images of 16 x 16 pixels: for audits whose numbers are not compared."""
+    monkeypatch.setattr("medfed.auditing.updates.SIDE", 16)
+    monkeypatch.setattr("medfed.auditing.inversion_cases.EASY_STEPS", 2)
+    monkeypatch.setattr("medfed.auditing.model_membership.OVERFIT_STEPS", 2)
+
+
+@pytest.mark.parametrize("more", [["method.name=fedavg"], ["method.min_patients=9"]], ids=["fedavg", "few patients"])
+def test_without_shared_statistics_only_the_weights_are_audited(small_phantom, tmp_path, quick_attacks, capsys, more):
+    (tmp_path / "tiny.yaml").write_text(small_yaml(small_phantom))
+    config = load(tmp_path / "tiny.yaml", more)
+    model = tmp_path / "model.safetensors"
+    safetensors.torch.save_file(build_experiment(config, None, quiet=True).start.weights, model)
+    arguments = ["--weights-steps", "2", "--model", str(model), "--out", str(tmp_path), "--quiet", "--set", *more]
+    assert main([str(tmp_path / "tiny.yaml"), *arguments]) == 0
+    result, page = json.loads((tmp_path / "audit.json").read_text()), (tmp_path / "audit.html").read_text()
+    assert result["sent"]["entries"] == [] and result["reconstruction"] == []
+    assert [case["case"] for case in result["update"]] == ["easy", "one", "batch", "round"]
+    assert [case["optimizer"] for case in result["update"]] == ["sgd", "sgd", "sgd", "adam"]
+    assert result["model_membership"] is None or result["model_membership"]["loss"]["auc"] <= 1
+    n_figures = 3 * sum(len(case["scores"]) for case in result["update"])
+    assert page.count("<img ") == n_figures and "Images reconstructed from updates" in page
+    output = capsys.readouterr().out
+    assert "the method would send no statistics of images" in output and "a round as planned" in output
+    for words in ("privacy-safe", "anonymous", "not measured here"):
+        assert words not in (output + page).lower()
+
+
+def test_a_hospital_audits_its_own_images_without_those_of_others(small_phantom, tmp_path, quick_attacks):
+    root = tmp_path / "prostate_phantom"
+    shutil.copytree(small_phantom / "BMC", root / "BMC")
+    shutil.copy(small_phantom / "PHANTOM.json", root)
+    config = tmp_path / "tiny.yaml"
+    config.write_text(small_yaml(root).replace("sites: [BMC, HK, UCL], ", ""))
+    with few_steps():
+        assert main([str(config), "--out", str(tmp_path), *FEW, "--own-images", "--weights-steps", "1"]) == 0
+    result = json.loads((tmp_path / "audit.json").read_text())
+    assert result["site"] == "BMC" and len(result["update"]) == 4 and result["site_identification"] is None
+
+
 @pytest.mark.parametrize("more, sentence", [
     (["--site", "BCM"], "--site BCM: this site does not take part in training. Did you mean 'BMC'?"),
     (["--images", "0"], "--images: expected at least 1, got 0"),
-    (["--set", "method.name=fedavg"], "shares no statistics of images"),
-    (["--set", "method.min_patients=9"], "at BMC 'elcfs' shares no statistics of images"),
+    (["--weights-steps", "-1"], "--weights-steps: expected at least 0, got -1"),
+    (["--model", "none"], "--model none: none is missing; expected the folder of a finished run, or a file"),
+    (["--own-images"], "has the sites BMC, HK, UCL; choose one with --site"),
 ])  # fmt: skip
 def test_a_mistake_is_one_sentence(small_config, tmp_path, capsys, more, sentence):
     assert main([str(small_config), "--out", str(tmp_path / "out"), "--quiet", *more]) == 2

@@ -2,162 +2,33 @@
 
 from __future__ import annotations
 
-import csv
 import errno
-import gzip
-import json
 import logging
 import os
 import shutil
-from dataclasses import dataclass
-from pathlib import Path
 
 import nibabel as nib
 import numpy as np
 import pytest
+from bad_inputs import CONFIGS, FILES, User, cut, make_eyes, make_user, spoil
 from conftest import SMALL_UNET, UNET, small_yaml
+from faulty_disk import FaultyDisk
 from PIL import Image
 
-from medfed import data, evaluate, train
+from medfed import train
 from medfed.core import files
 from medfed.federation.rounds import federate
 from medfed.outputs.run_folder import RunFolder
 
 
-@dataclass
-class User:
-    """A user with a folder of images to damage, a config, and the programs. `error_line` is the last line on stderr."""
-
-    place: Path
-    capsys: pytest.CaptureFixture
-    error_line: str = ""
-
-    @property
-    def config(self) -> Path:
-        return self.place / "tiny.yaml"
-
-    @property
-    def out(self) -> Path:
-        return self.place / "run"
-
-    def replace(self, old: str, new: str) -> None:
-        text = self.config.read_text(encoding="utf-8")
-        assert old in text
-        self.config.write_text(text.replace(old, new), encoding="utf-8")
-
-    def image(self, site: str = "BMC", index: int = 0) -> Path:
-        return sorted(p for p in (self.place / "data" / site).iterdir() if "eg" not in p.name)[index]
-
-    def mask(self, site: str = "BMC", index: int = 0) -> Path:
-        return sorted(p for p in (self.place / "data" / site).iterdir() if "eg" in p.name)[index]
-
-    def train(self, *more: str) -> int:
-        return train.main([str(self.config), "--out", str(self.out), "--quiet", "--device", "cpu", *more])
-
-    def evaluate(self, *more: str) -> int:
-        always = ("--leave-one-site-out", "--out", str(self.out), "--quiet", "--device", "cpu")
-        return evaluate.main([str(self.config), *always, *more])
-
-    def check(self) -> tuple[int, str]:
-        """Exit code and report of `python -m medfed.data check CONFIG`, whose sentences are in one line here."""
-        self.capsys.readouterr()
-        code = data.main(["check", str(self.config), "--quiet"])
-        output = self.capsys.readouterr()
-        assert output.err == ""
-        return code, " ".join(output.out.split())
-
-    def refused(self, code: int, *words: str, with_code: int = 2) -> None:
-        """The program left with one line on stderr that has these words, and trained nothing."""
-        lines = self.capsys.readouterr().err.splitlines()
-        assert code == with_code and len(lines) == 1 and lines[0].startswith("medfed."), lines
-        assert all(word in lines[0] for word in words), lines[0]
-        self.error_line = lines[0]
-
-    def refused_before_training(self, *words: str) -> None:
-        self.refused(self.train(), *words)
-        assert not list(self.place.rglob("*.state")) and not (self.out / "config.yaml").exists()
-
-    def goes_on(self, *notices: str, more: tuple[str, ...] = ("--set", "federation.rounds=1")) -> dict:
-        """The run is done, and its summary tells each of these in a notice; the summary."""
-        assert self.train(*more) == 0, self.capsys.readouterr().err
-        summary = json.loads((self.out / "summary.json").read_text())
-        for notice in notices:
-            assert sum(notice in output for output in summary["notices"]) == 1, summary["notices"]
-        return summary
-
-    def rows(self, name: str) -> list[dict[str, str]]:
-        with open(self.out / name, newline="") as file:
-            return list(csv.DictReader(file))
-
-
-def spoil(path: Path, voxels=lambda array: array, affine=lambda matrix: matrix) -> None:
-    """Write a NIfTI file again with other voxels or in another place."""
-    image = nib.load(path)
-    nib.save(nib.Nifti1Image(voxels(np.asarray(image.dataobj)), affine(image.affine)), path)
-
-
 @pytest.fixture
 def user(tmp_path, small_phantom, capsys) -> User:
-    """Three sites of four patients each, six slices a patient, to be spoilt."""
-    shutil.copytree(small_phantom, tmp_path / "data", ignore=shutil.ignore_patterns("PHANTOM.json"))
-    (tmp_path / "tiny.yaml").write_text(small_yaml(tmp_path / "data"))
-    return User(tmp_path, capsys)
+    return make_user(tmp_path, small_phantom, capsys)
 
 
 @pytest.fixture
 def eyes(tmp_path, capsys) -> User:
-    """Three sites of three colour pictures each, cup (0) in disc (128) on white (255)."""
-    rng = np.random.default_rng(0)
-    label = np.full((40, 40), 255, np.uint8)
-    label[8:30, 8:30], label[14:24, 14:24] = 128, 0
-    for site in ("north", "south", "west"):
-        for folder in ("images", "masks"):
-            (tmp_path / "data" / site / folder).mkdir(parents=True)
-        for name in ("a", "b", "c"):
-            pixels = rng.integers(0, 256, (40, 40, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(tmp_path / "data" / site / "images" / f"{name}.png")
-            Image.fromarray(label).save(tmp_path / "data" / site / "masks" / f"{name}.png")
-    (tmp_path / "tiny.yaml").write_text(f"""
-data: {{name: folder, root: {tmp_path / "data"}, image_size: 32, image_channels: 3, structure_names: [disc, cup],
-  mask_values: {{disc: [0, 128], cup: [0]}}, background_value: 255}}
-network: {SMALL_UNET}
-method: {{name: fedavg}}
-federation: {{unseen_site: west, rounds: 1}}
-""")
-    return User(tmp_path, capsys)
-
-
-def with_value(value: float):
-    """One voxel set to it."""
-    def change(array: np.ndarray) -> np.ndarray:
-        array = array.astype(np.float32)
-        array[3, 3, 3] = value
-        return array
-    return change
-
-
-CONFIGS = {  # what is wrong: (a part of the config, what stands there instead, what the sentence has)
-    "row 1, an unknown key": (
-        "learning_rate", "learnig_rate", ("training.learnig_rate: unknown key", "Did you mean 'learning_rate'?")),
-    "row 2, text for a number": (
-        "rounds: 2", 'rounds: "3"', ("federation.rounds", "expected a whole number, got the text '3'", "remove the")),
-    "row 2, a fraction of a round": ("rounds: 2", "rounds: 3.5", ("federation.rounds", "a whole number, got 3.5")),
-    "row 3, a negative weight": ("alpha: 0.1", "gamma: -1", ("method.gamma: must be at least 0, got -1",)),
-    "row 3, alpha below 0": ("alpha: 0.1", "alpha: -0.1", ("method.alpha: must lie in [0, 0.5), got -0.1",)),
-    "row 3, alpha too large": ("alpha: 0.1", "alpha: 0.5", ("method.alpha: must lie in [0, 0.5), got 0.5",)),
-    "row 3, a ratio above 1": ("ratio: 0.2", "ratio: 1.5", ("data.validation_ratio: must lie in [0, 1)", "1.5")),
-    "row 4, NaN": ("rate: 0.01", "rate: .nan", ("training.learning_rate", "expected a finite number, got nan")),
-    "row 4, infinity": ("rate: 0.01", "rate: .inf", ("training.learning_rate", "expected a finite number, got inf")),
-    "row 5, a key twice": ("seed: 3", "seed: 3\nseed: 4", ("line 3", "'seed' already stands in line 2", "keep one")),
-    "row 7, a site twice": ("[BMC, HK,", "[BMC, BMC,", ("data.sites: 'BMC' is listed twice", "remove one")),
-    "row 7, a site twice by case": ("[BMC, HK,", "[BMC, bmc,", ("'BMC' and 'bmc' differ only in", "remove one")),
-    "row 7, by Unicode form": ("[BMC,", '["\u00e9", "e\u0301",', (r"'\xe9' and 'e\u0301' differ", "remove one")),
-    "row 8, the unseen site alone": ("[BMC, HK, UCL]", "[UCL]", ("data.sites: 'UCL' is the unseen site", "add one")),
-    "row 10, a path": ("[BMC,", "[../x,", ("data.sites: a site cannot be called '../x'", "must not contain /")),
-    "row 10, a device": ("[BMC,", "[CON,", ("data.sites: a site cannot be called 'CON'", "reserves", "rename it")),
-    "row 10, 300 characters": ("[BMC,", f"[{'x' * 300},", ("it has 300 characters, expected 1 to 64", "rename it")),
-    "row 10, a newline": ("[BMC,", '["a\\nb",', (r"a site cannot be called 'a\nb'", "rename it")),
-}  # fmt: skip
+    return make_eyes(tmp_path, capsys)
 
 
 @pytest.mark.parametrize("wrong", CONFIGS)
@@ -182,6 +53,13 @@ def test_a_config_that_is_not_a_text_file(user):
         spoiling()
         user.refused_before_training(f"tiny.yaml: {words}")
     user.refused(train.main([str(user.place / "data" / "a.yaml")]), "no such file", "check the path")
+
+
+def test_results_among_the_images(eyes):
+    folder = eyes.place / "data" / "north" / "out"
+    for program in (eyes.train, eyes.evaluate):
+        eyes.refused(program("--out", str(folder)), f"{folder}: lies in ", "data.root", "choose a folder outside")
+        assert not folder.exists()
 
 
 def test_two_folders_of_one_site(eyes):
@@ -280,73 +158,6 @@ def test_a_broken_symbolic_link(user):
     path.unlink()
     path.symlink_to("nowhere.nii.gz")
     user.refused_before_training("Case00.nii.gz: this is a link that leads to no file; expected a file")
-
-
-def cut(path: Path, n_bytes: int) -> None:
-    path.write_bytes(path.read_bytes()[:n_bytes])
-
-
-def plain(path: Path, n_bytes: int) -> None:
-    path.with_suffix("").write_bytes(gzip.decompress(path.read_bytes())[:n_bytes])
-    path.unlink()
-
-
-def header(path: Path, **values) -> None:
-    """Write single values into a NIfTI header, whatever nibabel thinks of them."""
-    whole = gzip.decompress(path.read_bytes())
-    result = nib.Nifti1Header(whole[:348], check=False)
-    for name, value in values.items():
-        result[name] = value
-    path.write_bytes(gzip.compress(result.binaryblock + whole[348:]))
-
-
-def shifted(matrix: np.ndarray) -> np.ndarray:
-    return matrix + np.array([[0, 0, 0, 20]] * 3 + [[0] * 4])
-
-
-NO_AFFINE = {"srow_x": 0, "srow_y": 0, "srow_z": 0, "qform_code": 0, "sform_code": 1}
-PLACE = "data.ignore_mask_geometry: true"
-FILES = {  # what is wrong: (what is done to image and mask, what the sentence has)
-    "row 19, a truncated .nii.gz": (
-        lambda image, mask: cut(image, 5000), ("Case00.nii.gz: the file is incomplete", "of 38,752 bytes", "again")),
-    "row 19, a truncated header": (
-        lambda image, mask: cut(mask, 100), ("Segmentation.nii.gz: this is not a NIfTI file, or it is damaged (100 ",)),
-    "row 20, a truncated .nii": (
-        lambda image, mask: plain(image, 2000), ("Case00.nii: the file is incomplete: found 2,000 of 38,752", "again")),
-    "row 24, a NaN": (
-        lambda image, mask: spoil(image, with_value(np.nan)),
-        ("Case00.nii.gz: 1 of 9,600 voxels are NaN and 0 are infinite", "expected finite numbers", "repair the file")),
-    "row 27, a fourth axis": (
-        lambda image, mask: spoil(image, lambda array: np.stack([array, array], -1)),
-        ("Case00.nii.gz: the file contains 2 volumes (along its fourth axis), expected 1", "keep only one")),
-    "row 30, another shape": (
-        lambda image, mask: spoil(mask, lambda array: array[:-1]),
-        ("Case00_Segmentation.nii.gz: the mask has 39 x 40 x 6 voxels", "Case00.nii.gz has 40 x 40 x 6", "resample")),
-    "row 31, another spacing": (
-        lambda image, mask: spoil(mask, affine=lambda matrix: matrix @ np.diag([1, 1, 1.1, 1])),
-        ("the mask's voxel size is 3.83216 x 3.83216 x 3.3 mm, not the 3.83216 x 3.83216 x 3 mm of its image", PLACE)),
-    "row 32, another place": (
-        lambda image, mask: spoil(mask, affine=shifted),
-        ("the mask lies up to 34.6 mm away from the position of its image", "resample the mask", PLACE)),
-    "row 32, another direction": (
-        lambda image, mask: spoil(mask, lambda array: array[::-1], lambda matrix: matrix @ np.diag([-1, 1, 1, 1])),
-        ("the mask's axes point to RPS, up to 180 degrees away from the axes LPS of its image", PLACE)),
-    "row 33, no affine": (
-        lambda image, mask: header(image, **NO_AFFINE),
-        ("Case00.nii.gz: the affine in the header is singular (voxel size 0 x 0 x 0 mm)", "expected three axes")),
-    "row 33, no voxel size": (
-        lambda image, mask: header(image, pixdim=[1, 0, 2, 3, 0, 0, 0, 0]),
-        ("Case00.nii.gz: the voxel size in the header is 0 x 2 x 3 mm", "expected sizes above 0", "correct")),
-    "row 35, 255 for 1": (
-        lambda image, mask: spoil(mask, lambda array: np.uint8(255) * (array > 0)),
-        ("the mask has the labels 0, 255; expected 0 (background), 1 (prostate), 2 (prostate)", "again")),
-    "row 36, a label without a class": (
-        lambda image, mask: spoil(mask, lambda array: 5 * array),
-        ("the mask has the labels 0, 5, 10; expected 0 (background), 1 (prostate)", "mask again")),
-    "row 37, fractions": (
-        lambda image, mask: spoil(mask, lambda array: array.astype(np.float32) / 2),
-        ("the mask has fractional labels such as 0.5 in", "expected whole numbers", "nearest-neighbour")),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", FILES)
@@ -456,44 +267,32 @@ def test_a_folder_that_cannot_be_written_is_reported_at_once(user, monkeypatch):
     user.refused(user.train(), "run: cannot write here (Read-only file system); choose another folder with --out")
 
 
-class FullDisk:
-    """A disk that is full when it is asked to keep something for the k-th time (k = 0: never), and only then.
-
-    first: which time came first after the run had begun.
-    """
-
-    def __init__(self, monkeypatch, out: Path, k: int = 0) -> None:
-        self.out, self.k, self.asked, self.first, self.real = out, k, 0, 0, os.fsync
-        monkeypatch.setattr(files.os, "fsync", self)
-
-    def __call__(self, file: int) -> None:
-        self.asked += 1
-        if not self.first and (self.out / "config.yaml").is_file():
-            self.first = self.asked
-        if self.asked == self.k:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.real(file)
-
-
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, small_phantom) -> tuple[bytes, FullDisk]:
-    """The model of a run on an empty disk, and that disk."""
+def undisturbed(tmp_path_factory, small_phantom) -> tuple[bytes, int, int]:
+    """The model of a run on a disk without faults; and how many operations it asks of the disk before and in all."""
     place = tmp_path_factory.mktemp("undisturbed")
     (place / "tiny.yaml").write_text(small_yaml(small_phantom))
-    with pytest.MonkeyPatch.context() as patch:
-        disk = FullDisk(patch, place / "run")
-        assert train.main([str(place / "tiny.yaml"), "--out", str(place / "run"), "--quiet", "--device", "cpu"]) == 0
-    return (place / "run" / "model.safetensors").read_bytes(), disk
+    command = [str(place / "tiny.yaml"), "--out", str(place / "run"), "--quiet", "--device", "cpu"]
+    with pytest.MonkeyPatch.context() as patch, FaultyDisk() as disk:
+        replace, first = os.replace, []
+
+        def note_first(*paths) -> None:
+            replace(*paths)
+            if not first and (place / "run" / "config.yaml").is_file():
+                first.append(disk.n_operations)
+
+        patch.setattr(files.os, "replace", note_first)
+        assert train.main(command) == 0
+    return (place / "run" / "model.safetensors").read_bytes(), first[0], disk.n_operations
 
 
 MOMENTS = [0.1, 0.5, 0.8, *(pytest.param(n / 16, marks=pytest.mark.slow) for n in range(1, 17))]
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_run_on_a_full_disk_continues_once_there_is_space(user, undisturbed, monkeypatch, moment):
-    model, disk = undisturbed
-    with monkeypatch.context() as patch:
-        FullDisk(patch, user.out, disk.first + round(moment * (disk.asked - disk.first)))
+def test_a_run_on_a_full_disk_continues_once_there_is_space(user, undisturbed, moment):
+    model, first, last = undisturbed
+    with FaultyDisk(first + round(moment * (last - first))):
         user.refused(
             user.train(), "run: No space left on device; free some space and continue with --resume", with_code=1)
     assert not list(user.out.rglob("*unfinished*"))

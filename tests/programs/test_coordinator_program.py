@@ -94,6 +94,7 @@ def test_a_hospitals_file_loads_and_agrees_to_no_statistic_yet(prepared, tmp_pat
     (tmp_path / "plan.yaml").write_text((prepared / "plan.yaml").read_text())
     hospital, config = hospital_program.read_site_file(tmp_path / f"{site}.yaml")
     assert hospital.site == site and hospital.agrees.sends == () and hospital.agrees.rounds == 2
+    assert (hospital.agrees.min_patients, hospital.agrees.max_epsilon, hospital.agrees.delta) == (5, None, 1e-5)
     assert Path(config.data.root) == tmp_path / "data" and Path(hospital.kit) == tmp_path / "kit"
 
 

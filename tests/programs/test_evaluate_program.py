@@ -50,6 +50,25 @@ def test_resuming_runs_only_missing_folds_and_gives_the_same_table(small_config,
     capsys.readouterr()
 
 
+def test_a_run_of_an_earlier_command_is_in_none_of_the_six_outputs_and_all_say_so(small_config, tmp_path, capsys):
+    """The first command leaves out UCL and HK, the second one only UCL: every average is the score at UCL."""
+    out = tmp_path / "comparison"
+    assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "HK") == 0
+    capsys.readouterr()
+    assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "--resume") == 0
+    texts = {name: (out / f"table.{name}").read_text() for name in ("md", "csv", "json", "tex")}
+    texts["terminal"] = capsys.readouterr().out
+    assert report.main([str(out), "--quiet"]) == 0
+    texts["page"] = (out / "report.html").read_text()
+    average = json.loads(texts["json"])["blocks"][0]["lines"][0]["average"]["mean"]
+    summary = json.loads((out / "fedavg" / "unseen_UCL" / "seed_3" / "summary.json").read_text())
+    assert abs(average - 100 * summary["unseen"]["sites"]["UCL"]["prostate"]["dice"]["mean"]) < 1e-4
+    for name, text in texts.items():
+        assert (f"{average}" if name == "json" else f"{average:.2f}") in text, name
+        assert name == "csv" or "eft out: 1 finished run in this folder" in text, name
+        assert "unseen HK" not in text, name
+
+
 def test_two_sites_are_left_out_and_both_reported(small_config, tmp_path, capsys):
     """BMC, HK, UCL: unseen BMC is validated on HK, HK on UCL and UCL on BMC."""
     out = tmp_path / "comparison"
@@ -80,7 +99,7 @@ def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored
     out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg", "elcfs")
     assert compare(small_config, out, *vary, "--sites", "UCL") == 0
     output = capsys.readouterr().out
-    assert "p against fedavg" in output and "against fedavg with the same varied settings" in output
+    assert "difference from fedavg" in output and "against fedavg with the same varied settings" in output
     trained = {}
     for method in ("fedavg", "elcfs"):
         for k in (1, 2):
@@ -148,6 +167,10 @@ def test_mistakes_are_one_line(small_config, tmp_path, capsys):
     many = ("--vary", "federation.participating=1,3")
     refused(capsys, compare(small_config, tmp_path / "e", *many), "3 sites are to train", "at most 2")
     assert not (tmp_path / "e").exists()
+    other = ("--baseline", "fedprox")
+    refused(capsys, compare(small_config, tmp_path / "g", *other), "--baseline fedprox", "fedavg; elcfs")
+    pooled = ("--methods", "pooled", "elcfs", "--baseline", "pooled")
+    refused(capsys, compare(small_config, tmp_path / "g", *pooled), "--baseline pooled", "this row has no federation")
     refused(capsys, compare(small_config, tmp_path / "f", "--pairs", "UCL/HK"), "use --pairs only if two sites")
     refused(capsys, evaluate.main([str(small_config), "--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]",
                                    "--out", str(tmp_path / "d"), "--quiet"]), "at least three", "BMC, UCL")

@@ -151,10 +151,11 @@ def test_an_outside_class_metric_is_in_every_table(tmp_path, lab):
     for seed in (0, 1):
         rows = class_rows(["A", "B"], "C")
         path = made_run(tmp_path / f"run_{seed}", seed=seed, rows=rows) / "summary.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | scoring.summarise(rows, seed)))
+        path.write_text(json.dumps(json.loads(path.read_text()) | scoring.summarise(rows)))
     summary = json.loads((tmp_path / "run_0" / "summary.json").read_text())
     result = summary["unseen"]["mean"]["all"]["top_two"]
-    assert result == {"n_sites": 1, "mean": 1.0, "sd": None} and summary["gap"]["all"]["top_two"] == 0
+    assert result == {"n_sites": 1, "mean": 1.0, "low": None, "high": None, "sd": None}
+    assert summary["gap"]["all"]["top_two"] == 0
     assert "top-2 %" in closing_table(summary)
     _, (comparison,) = read_runs([tmp_path / "run_0", tmp_path / "run_1"])  # by its declaration, without its code
     ((_, table),) = comparison.tables

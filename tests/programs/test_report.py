@@ -87,7 +87,7 @@ def damaged_config(run):
 
 
 DAMAGES = [(unfinished, "not finished"), (no_config, "neither a run nor a comparison"), (no_ledger, "is missing"),
-           (cut_summary, "is not valid JSON"), (other_summary, "expected a JSON object"),
+           (cut_summary, "the file cannot be read"), (other_summary, "expected a JSON object"),
            (cut_model, "is damaged"),
            (other_ledger, "expected the first line round,site"), (damaged_ledger, "ledger.csv: line 36 is damaged"),
            (damaged_config, "config.yaml")]  # fmt: skip
@@ -121,6 +121,18 @@ def test_a_comparison_with_unfinished_runs_shows_the_others_and_says_so(tmp_path
     assert "Not finished and not shown: 1 of its runs." in page and "not run: elcfs, unseen A, seed 1" in page
 
 
+def test_a_comparison_with_another_baseline_shows_the_differences_from_it_and_how_to_repeat_it(tmp_path):
+    comparison = made_comparison(tmp_path / "all", seeds=(0,))
+    runs = [path.parent.relative_to(comparison).as_posix() for path in comparison.glob("*/*/*/summary.json")]
+    (comparison / "comparison.json").write_text(json.dumps({"baseline": "elcfs", "runs": runs}))
+    assert main([str(comparison), "--quiet"]) == 0
+    page = (comparison / "report.html").read_text()
+    assert "difference from elcfs" in page and "worse than elcfs: fedavg (-1.71 [" in page
+    assert "--baseline elcfs" in page
+    (comparison / "comparison.json").write_text("{}")
+    assert main([str(comparison), "--quiet"]) == 2
+
+
 def test_a_comparison_without_a_finished_run_is_a_one_line_error(tmp_path, capsys):
     comparison = made_comparison(tmp_path / "all", methods=("fedavg",), seeds=(0,))
     for path in comparison.glob("*/*/*/summary.json"):
@@ -147,7 +159,8 @@ def test_a_comparison_shows_costs_and_which_methods_used_test_images(tmp_path):
     page = (comparison / "report.html").read_text()
     assert "elcfs: TRANSDUCTIVE (tent)" in page and "fedavg: TRANSDUCTIVE" not in page
     cost = page.partition("Seconds and bytes of a client in a round")[2].partition("</table>")[0]
-    assert ">up once kB</th>" in cost and cost.count('<td data-value="0.08">0.080</td>') == 2
+    assert ">up once kB</th>" in cost and ">down statistics kB</th>" in cost
+    assert cost.count('<td data-value="0.08">0.080</td>') == 4, "of two methods: windows up once, down in each round"
 
 
 def test_a_changed_config_is_reported(tmp_path):

@@ -34,6 +34,7 @@ def hospital(tmp_path, small_phantom):
         path = tmp_path / "HK.yaml"
         n_rounds = load(tmp_path / "plan.yaml").federation.rounds
         text = site_file_text("HK", n_rounds).replace("sends: []", f"sends: [{sends}]")
+        text = text.replace("min_patients: 5", "min_patients: 1")  # windows of single images
         for old, new in changes.items():
             assert f"{old}:" in text
             text = "\n".join(f"{line.partition(old)[0]}{old}: {new}" if line.lstrip().startswith(f"{old}:") else line
@@ -57,7 +58,7 @@ def run(path: Path, *flags: str) -> int:
 
 
 def shown(text: str) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The table that was printed: (kind, what) to shape, type, bytes."""
+    """The table that was printed: (kind, what) to shape, type, bytes, and the number of patients of a statistic."""
     rows = [line.split() for line in text.splitlines() if line.startswith(("  share ", "  train ", "  validate "))]
     return {(row[0], row[1]): tuple(row[2:]) for row in rows if row[1] != "weights"}
 
@@ -72,7 +73,7 @@ def test_a_dry_run_shows_what_the_ledger_of_a_run_then_has(hospital, small_phant
     first = next(federate(config.method, simulation.engine, simulation.start, config.federation, config.seed))
     rows = [row for row in first.ledger if row["site"] == "HK" and row["direction"] == "up"]
     network = simulation.start.weights
-    other = {(row["kind"], row["name"]): (row["shape"], row["dtype"], f"{row['bytes']:,}")
+    other = {(row["kind"], row["name"]): (row["shape"], row["dtype"], f"{row['bytes']:,}", "1")
              for row in rows if row["name"] not in network and row["dtype"] != "fact"}  # fmt: skip
     result = shown(text)
     assert {key: row for key, row in result.items() if row[1] != "fact"} == other and other
@@ -173,6 +174,20 @@ def test_a_pattern_is_an_agreement_too(hospital, joined, sends):
 def test_more_than_the_agreed_megabytes_is_refused(hospital, capsys, joined):
     assert run(hospital("windows", megabytes_per_round="0.01"), "--yes") == 2
     assert "agrees.megabytes_per_round: is 0.01, but a round would send " in capsys.readouterr().err and not joined
+
+
+def test_statistics_of_single_images_are_refused_unless_the_hospital_agrees(hospital, capsys, joined):
+    """`prepare` writes 5."""
+    assert "min_patients: 5 " in site_file_text("HK", 1)
+    assert run(hospital("windows", min_patients="5"), "--yes") == 2 and not joined
+    sentence = "agrees.min_patients: the statistic 'windows' has numbers that are computed from 1 patient"
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_budget_of_epsilon_without_noise_in_the_plan_is_refused_before_joining(hospital, capsys, joined):
+    assert run(hospital("windows", max_epsilon="8"), "--yes") == 2 and not joined
+    err = capsys.readouterr().err
+    assert "HK.yaml: agrees.max_epsilon: the plan adds no noise to the weights (privacy.noise is 0)" in err
 
 
 def test_a_missing_plan_is_told_and_no_other_hospitals_file_proposed(hospital, tmp_path, capsys, joined):
@@ -301,6 +316,37 @@ def test_a_model_that_is_there_is_never_thrown_away(with_kit, tmp_path, capsys, 
     assert run(with_kit, "--yes") == 2
     assert "is the model of a federation that is over" in capsys.readouterr().err
     assert (tmp_path / "medfed_HK" / "model.safetensors").read_bytes() == b"days of work"
+
+
+@pytest.mark.parametrize("name", ["noise.key", "answered.json", "ledger.csv"])
+def test_a_folder_with_files_that_were_sent_is_not_used(with_kit, tmp_path, capsys, monkeypatch, name):
+    """The output folder lies in the folder that the coordinator sends."""
+    monkeypatch.setattr(FlareProcess, "start", None)  # calling it would fail
+    (tmp_path / "medfed_HK").mkdir()
+    (tmp_path / "medfed_HK" / name).write_text("{}")
+    assert run(with_kit, "--yes") == 2
+    err = capsys.readouterr().err
+    assert "medfed_HK" in err and "if it was sent to you, ask the coordinator why" in err
+    assert [path.name for path in (tmp_path / "medfed_HK").iterdir()] == [name]
+
+
+@pytest.mark.parametrize("folder", [".", "kit", "data"])
+def test_the_dry_run_refuses_a_folder_that_joining_refuses_and_creates_nothing(hospital, tmp_path, capsys, folder):
+    path = hospital("windows")
+    path.write_text(path.read_text().replace("folder: medfed_HK", f"folder: {folder}"))
+    (tmp_path / "kit").mkdir()
+    (tmp_path / "kit" / "readme.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert run(path, "--dry-run") == 2
+    assert "medfed did not create the folder at this hospital" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_joining_again_continues_in_the_folder_that_medfed_created(with_kit, tmp_path, capsys):
+    for _ in range(2):
+        assert run(with_kit, "--yes") == 2
+        assert "FLARE's client ended before the federation; see " in capsys.readouterr().err
+    assert (tmp_path / "medfed_HK" / "answered.json").is_file()
 
 
 def test_what_a_hospital_wrote_down_goes_to_its_own_folders(with_kit, tmp_path):

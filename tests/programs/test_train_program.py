@@ -125,6 +125,20 @@ def test_the_unseen_site_never_appears_in_the_ledger_or_the_history(finished):
     assert {r["name"] for r in ledger if r["kind"] == "share" and r["direction"] == "up"} == {"windows"}
 
 
+def test_the_summary_has_the_sums_of_the_ledger(finished):
+    """Weights and facts go both ways in each of the two rounds; windows go up once, and down in every round."""
+    ledger = rows(finished[1] / "ledger.csv")
+    sent = json.loads((finished[1] / "summary.json").read_text())["sent_bytes"]
+    for way in ("up", "down"):
+        for content in ("weight", "statistic", "fact"):
+            sizes = [int(r["bytes"]) for r in ledger if (r["direction"], r["content"]) == (way, content)]
+            assert sent[way][content] == sum(sizes) > 0
+    names = {r["name"] for r in ledger if r["content"] == "statistic"}
+    assert names == {"windows", "bank/BMC", "bank/HK"}
+    weights = safetensors.torch.load_file(finished[1] / "model.safetensors")
+    assert {r["name"] for r in ledger if r["content"] == "weight"} == set(weights)
+
+
 def test_the_model_is_the_state_dict_of_the_selected_round(finished):
     weights = safetensors.torch.load_file(finished[1] / "model.safetensors")
     state = RunFolder(finished[1]).load_state(2)
@@ -215,6 +229,22 @@ def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, smal
     next(root.glob("HK/Case39_*.nii.gz")).unlink()
     code = run(*always, "--resume", "--accept-config-change")
     refused(capsys, code, "1 of ", "cases changed, appeared or disappeared", "HK/Case39")
+
+
+def test_files_of_another_run_or_site_are_refused(finished, tmp_path, capsys):
+    """All files of this run that have another content at another seed, and the file of another site."""
+    path, folder = finished
+    out, other = tmp_path / "run", tmp_path / "other"
+    shutil.copytree(folder, out)
+    (out / "summary.json").unlink()
+    assert run(path, other, "--set", "seed=4") == 0
+    for name, source in (("states/round_00002.state", other / "states" / "round_00002.state"),
+                         ("sites/HK/round_00002.site", other / "sites" / "HK" / "round_00002.site"),
+                         ("sites/HK/round_00002.site", out / "sites" / "BMC" / "round_00002.site")):  # fmt: skip
+        before = (out / name).read_bytes()
+        (out / name).write_bytes(source.read_bytes())
+        refused(capsys, run(path, out, "--resume"), f"{out / name}: begins with SHA-256 ", "it is damaged or of")
+        (out / name).write_bytes(before)
 
 
 def test_a_codec_that_changed_since_the_start_is_refused(finished, tmp_path, capsys):

@@ -11,7 +11,7 @@ import pytest
 from medfed import reproduce
 from medfed.outputs.figures import scores
 from medfed.outputs.figures.scores import save_score_bars, save_score_lines
-from medfed.outputs.tables.comparison import Block, Cell, Line, Table
+from medfed.outputs.tables.comparison_data import Block, Cell, Line, Table
 from medfed.reproduction.commands import commands_of
 from medfed.reproduction.entries import Result, load_paper
 from medfed.reproduction.results import Outcome, overall_text, result_text
@@ -27,7 +27,7 @@ def table_of(rows: dict[str, tuple], sites=SITES) -> Table:
     for method, values in rows.items():
         cells = tuple(None if value is None else Cell(value, None, 1) for value in values)
         average = None if None in values else Cell(sum(values) / len(values), None, 1)
-        lines.append(Line(method, cells, average, None, None, None, 0, 10))
+        lines.append(Line(method, cells, average, 0, 10))
     block = Block("all", "accuracy", "accuracy", "%", True, tuple(lines))
     return Table("real", "last", (1,), sites, "fedavg", (), (block,), ())
 

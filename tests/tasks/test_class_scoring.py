@@ -36,23 +36,25 @@ def test_sites_have_equal_weights_in_means_and_the_gap_is_seen_minus_unseen():
         row("B", "seen", "1", 0, 0.2),
         row("C", "unseen", "1", 0, 0.7),
     ]
-    summary = summarise(rows, 0)
+    summary = summarise(rows)
     mean = summary["seen"]["mean"]["all"]
     assert (mean["n"], mean["n_wrong"]) == (3, 1)
-    assert mean["accuracy"] == {"n_sites": 2, "mean": 0.75, "sd": pytest.approx(0.125**0.5)}
-    assert mean["auroc"] == {"n_sites": 1, "mean": 0.5, "sd": None}
+    assert mean["accuracy"] == {
+        "n_sites": 2, "mean": 0.75, "low": None, "high": None, "sd": pytest.approx(0.125**0.5),
+    }  # fmt: skip
+    assert mean["auroc"] == {"n_sites": 1, "mean": 0.5, "low": None, "high": None, "sd": None}
     assert summary["gap"]["all"] == {"accuracy": 0.75, "auroc": None}
     assert summary["seen"]["sites"]["A"]["all"]["n_by_class"] == {"normal": 1, "tumour": 1}
     assert (summary["task"], summary["classes"]) == ("classification", list(CLASSES))
     json.dumps(summary, allow_nan=False)
 
 
-def test_the_interval_resamples_patients_not_images():
+def test_the_interval_is_over_patients_not_images():
     """A hundred images of as many patients, or of ten patients with all images right or all wrong: 10 x variance."""
     is_correct = [k % 10 < 7 for k in range(100)]
     one_each = [row("A", "seen", f"{k:03}", 1, 0.9 if ok else 0.1) for k, ok in enumerate(is_correct)]
     ten_each = [image | {"subject": f"s{k % 10}"} for k, image in enumerate(one_each)]
-    narrow, wide = (summarise(rows, 0)["seen"]["sites"]["A"]["all"] for rows in (one_each, ten_each))
+    narrow, wide = (summarise(rows)["seen"]["sites"]["A"]["all"] for rows in (one_each, ten_each))
     assert (narrow["n_subjects"], wide["n_subjects"]) == (100, 10)
     assert narrow["accuracy"]["mean"] == wide["accuracy"]["mean"] == 0.7
     widths = [group["accuracy"]["high"] - group["accuracy"]["low"] for group in (narrow, wide)]
@@ -61,7 +63,7 @@ def test_the_interval_resamples_patients_not_images():
 
 def test_intervals_contain_the_score_and_do_not_depend_on_other_sites_or_order():
     rows = cohort()
-    one_site, two_sites = (summarise(cases, 3) for cases in (rows, [*cohort("B", seed=1), *rows[::-1]]))
+    one_site, two_sites = (summarise(cases) for cases in (rows, [*cohort("B", seed=1), *rows[::-1]]))
     assert one_site["seen"]["sites"]["A"] == two_sites["seen"]["sites"]["A"]
     for metric in ("accuracy", "balanced_accuracy", "auroc"):
         score = one_site["seen"]["sites"]["A"]["all"][metric]
@@ -71,20 +73,34 @@ def test_intervals_contain_the_score_and_do_not_depend_on_other_sites_or_order()
 
 def test_a_single_patient_has_scores_and_no_interval():
     rows = [image | {"subject": "s"} for image in cohort(n=6)]
-    score = summarise(rows, 0)["seen"]["sites"]["A"]["all"]["accuracy"]
+    score = summarise(rows)["seen"]["sites"]["A"]["all"]["accuracy"]
     assert score["mean"] is not None
     assert (score["low"], score["high"]) == (None, None)
 
 
 def test_auroc_has_no_interval_if_one_class_has_a_single_patient():
-    """One of five patients has the tumour: 0.8**5 = a third of all bootstrap samples are without it."""
+    """One of five patients has the tumour: without this patient, AUROC is undefined."""
     rows = [row("A", "seen", str(k), int(k == 0), 0.6 if k == 0 else 0.4) for k in range(5)]
-    score = summarise(rows, 0)["seen"]["sites"]["A"]["all"]["auroc"]
-    assert score == {"n": 5, "mean": 1.0, "low": None, "high": None}
+    score = summarise(rows)["seen"]["sites"]["A"]["all"]["auroc"]
+    assert score == {"n": 5, "mean": 1.0, "n_patients": 0, "se": None, "low": None, "high": None}
+
+
+def test_the_jackknife_values_of_patients_by_hand():
+    """AUROC of the positive scores 0.9 and 0.4 against the negative 0.2 and 0.6: 3 of 4 pairs are in order.
+
+    Without 0.9, 0.4, 0.2 or 0.6 it is 1/2, 1, 1/2 or 1, with the mean 3/4, so the values are 3/4 + 3 (3/4 - 1/2) = 3/2
+    and 3/4 + 3 (3/4 - 1) = 0. Their sd is sqrt(4 * 9/16 / 3).
+    """
+    rows = [row("A", "seen", str(k), k < 2, score) for k, score in enumerate((0.9, 0.4, 0.2, 0.6))]
+    assert SCORING.patient_values(rows, "auroc") == pytest.approx({"0": 1.5, "1": 0, "2": 1.5, "3": 0})
+    assert SCORING.patient_values(rows, "accuracy") == pytest.approx({"0": 1, "1": 0, "2": 1, "3": 0})
+    assert SCORING.patient_values(rows, "ece") == {}, "the metric has no interval"
+    score = summarise(rows)["seen"]["sites"]["A"]["all"]["auroc"]
+    assert score["se"] == pytest.approx((4 * 9 / 16 / 3) ** 0.5 / 4**0.5)
 
 
 def test_no_rows_make_an_empty_summary():
-    summary = summarise([], 0)
+    summary = summarise([])
     assert (summary["seen"], summary["gap"]) == ({"sites": {}, "mean": {}}, {})
 
 
@@ -99,7 +115,8 @@ def test_the_paired_test_is_over_patients():
     assert (result["n"], result["n_differ"]) == (7, 7)
     assert result["p"] < 0.02
     too_few = SCORING.paired_test(good[:4], poor[:4], "accuracy")
-    assert (too_few["p"], too_few["reason"]) == (None, "only 2 matched patients; the test needs 6")
+    reason = "only 2 matched patients; the test needs 6, because p cannot be below 0.5 with 2"
+    assert (too_few["p"], too_few["reason"]) == (None, reason)
 
 
 def test_arrays_follow_the_order_of_the_classes():
@@ -116,7 +133,7 @@ def test_rows_are_bit_identical_after_writing_and_reading(tmp_path):
     write_cases(tmp_path / "cases.csv", rows[::-1])
     rows_read = read_cases(tmp_path / "cases.csv")
     assert sorted(rows_read, key=lambda image: image["site"]) == sorted(rows, key=lambda image: image["site"])
-    assert summarise(rows_read, 0) == summarise(rows, 0)
+    assert summarise(rows_read) == summarise(rows)
     first = (tmp_path / "cases.csv").read_bytes()
     assert first.startswith(b"site,role,patient,subject,label,predicted,p_normal,p_tumour,correct\n")
     write_cases(tmp_path / "cases.csv", rows)
@@ -153,6 +170,6 @@ def test_an_empty_file_is_refused(tmp_path, text):
 
 def test_an_image_with_two_rows_or_with_other_classes_is_refused():
     with pytest.raises(ValueError, match="two rows"):
-        summarise([row("A", "seen", "1", 1, 0.9)] * 2, 0)
+        summarise([row("A", "seen", "1", 1, 0.9)] * 2)
     with pytest.raises(ValueError, match="the same for all images"):
-        summarise([row("A", "seen", "1", 1, 0.9), row("A", "seen", "2", 1, 0.9, classes=("x", "y"))], 0)
+        summarise([row("A", "seen", "1", 1, 0.9), row("A", "seen", "2", 1, 0.9, classes=("x", "y"))])

@@ -87,7 +87,7 @@ def test_files_and_tables_show_the_columns(tmp_path):
     rows, scoring = rows_of(square(16, 48), square(8, 56)), Segmentation(("disc",), 1, 32, evaluation=PREPARED).scoring
     scoring.write_cases(tmp_path / "cases.csv", rows)
     assert scoring.read_cases(tmp_path / "cases.csv")[0]["hd_prepared"] == pytest.approx(4 * 2**0.5, abs=1e-6)
-    summary = scoring.summarise(rows, 0)
+    summary = scoring.summarise(rows)
     assert summary["unseen"]["mean"]["disc"]["dice_prepared"]["mean"] == rows[0]["dice_prepared"]
     assert set(NAMES) <= {column.key for column in scoring_of(summary).columns_in(COMPARISON)}
 

@@ -62,9 +62,26 @@ class InPlace(Method):
     """Brightens the site's images in place."""
 
     def augment(self, local, batch):
-        if hasattr(local.training, "images"):  # a dry run passes a view of the first images
-            local.training.images.add_(0.01)
+        local.training.images.add_(0.01)
         return batch
+
+
+@dataclass(frozen=True)
+class UndeclaredFact(Method):
+    """Reports a fact that a hospital would not send."""
+
+    def on_round_end(self, local):
+        local.facts["n_bright"] = 3.0
+        return {}
+
+
+@dataclass(frozen=True)
+class CountsImages(Method):
+    """Says that a statistic is of more patients than the site has: it counts the images."""
+
+    def share(self, site, network):
+        site.n_patients["mean"] = len(site.samples)
+        return {"mean": torch.ones(1)}
 
 
 @dataclass(frozen=True)
@@ -219,6 +236,23 @@ class HalvesTheUpdates(Method):
 
 
 @dataclass(frozen=True)
+class TrainsTwice(Method):
+    """Trains on every image twice in an epoch, and does not declare it."""
+
+    def expand(self, local, samples, rng):
+        class Twice:
+            n_patients = samples.n_patients
+
+            def __len__(self):
+                return 2 * len(samples)
+
+            def batch(self, indices):
+                return samples.batch([index // 2 for index in indices])
+
+        return Twice()
+
+
+@dataclass(frozen=True)
 class WithTable(Method):
     """Keeps a value that depends on the settings only."""
 
@@ -309,6 +343,9 @@ def test_the_contract_does_not_check_mathematics():
     (DarkensTheBatch, "batches_unchanged-segmentation: `augment` changes image in place: compute a new tensor"),
     (ErasesTheLabels, "batches_unchanged-segmentation: `loss` changes label in place: "),
     (HalvesTheUpdates, "batches_unchanged-segmentation: `remember` changes weights in place: "),
+    (UndeclaredFact, "messages-segmentation: `local.facts` has facts that `fact_names` lacks, .*: n_bright"),
+    (CountsImages, "sharing-segmentation: `n_patients` must be from 1 to the site's [0-9]+ patients: mean"),
+    (TrainsTwice, "effort-segmentation: a site takes 2 times the optimiser steps of FedAvg, but `effort` declares 1"),
     (DividesByTheMask, "empty_masks-segmentation: "),
 ])  # fmt: skip
 def test_a_broken_method_is_rejected_with_the_broken_rule(method, sentence):
@@ -323,7 +360,7 @@ def test_an_error_inside_a_method_names_the_method_the_check_and_the_error():
 
 def test_checks_are_listed_for_each_task_alone_and_in_a_stack():
     names = [name for name, _ in method_checks(Proximal)]
-    assert names[0] == "settings" and len(names) == len(set(names)) == 1 + 2 * (10 + 7)
+    assert names[0] == "settings" and len(names) == len(set(names)) == 1 + 2 * (11 + 8)
     assert {"restart-segmentation", "restart-classification-stack", "empty_masks-segmentation"} <= set(names)
     assert not any("empty_masks-classification" in name for name in names)
     with pytest.raises(ValueError, match="tasks must be some of segmentation, classification"):

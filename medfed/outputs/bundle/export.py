@@ -16,8 +16,9 @@ from medfed.core.errors import UserError, argument
 from medfed.federation.image_moments import constants_of
 from medfed.federation.method import Method
 from medfed.networks.base import NetworkSettings
+from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
 from medfed.outputs.bundle.write import NetworkWrapper, write_bundle
-from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.run_folder import RunFolder, damaged_file
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task
@@ -57,12 +58,13 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
         resume = f"python -m medfed.train {run / 'config.yaml'} --out {run} --resume"
         raise UserError(f"{run}: the run is not finished; continue it with {resume}")
     folder.check()
-    config, summary = load(run / "config.yaml"), folder.read_json("summary.json")
-    if (why := did_not_learn(summary)) and not force:
+    config, summary = load(run / "config.yaml"), folder.read_summary()
+    with damaged_file(run / "summary.json"):  # what the bundle takes from it
+        scores(summary), scores_table(summary), card_notes(summary), summary["data"]
+        why, images = did_not_learn(summary), summary["images"]
+        task, input_is_2d = task_of_images(images, config.data.image_size, config.evaluation), images["pictures"]
+    if why and not force:
         raise UserError(f"{run}: {why}; export this model in spite of that with {argument('force', True)}")
-    images = summary["images"]
-    task = task_of_images(images, config.data.image_size, config.evaluation)
-    input_is_2d = images["pictures"]
     weights = folder.load_model()
     if constants := constants_of(weights):  # of `data.standardise: dataset`; the bundle's transforms apply them
         mean, std = (tuple(entry.tolist()) for entry in constants.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,6 +20,8 @@ from medfed.core.errors import UserError
 IMAGE_FOLDERS = ("input", "eval")  # the user's images and results; these folders are not part of the bundle
 MAX_CONFIG_BYTES = 1 << 20
 MAX_UNPACKED_BYTES, MAX_RATIO = 1 << 32, 200
+# What `zipfile` raises for damaged or unusual files; NotImplementedError is a RuntimeError.
+DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, OSError, EOFError)
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class BundleFiles:
         try:
             with self.names[name]() as file, zipfile.ZipFile(file) as archive:
                 damaged = archive.testzip()
-        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError, EOFError, zlib.error) as error:
+        except DAMAGED as error:
             raise UserError(
                 f"{self.path}: {name} is damaged, or is not a file of PyTorch ({error}); copy the bundle again"
             ) from error
@@ -118,7 +121,11 @@ def open_bundle(path: Path) -> Iterator[BundleFiles]:
         return
     if not (path.is_file() and zipfile.is_zipfile(path)):
         raise UserError(f"{path}: is not a bundle; expected the folder of a bundle, or a zip file of that folder")
-    with zipfile.ZipFile(path) as archive:
+    try:
+        archive = zipfile.ZipFile(path)
+    except (*DAMAGED, ValueError) as error:
+        raise UserError(f"{path}: the zip file is damaged ({error}); copy it again") from error
+    with archive:
         yield BundleFiles(path, _in_zip(path, archive))
 
 
@@ -177,5 +184,5 @@ def _open_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
     """Read a member of a zip file into memory; UserError if that fails."""
     try:
         return io.BytesIO(archive.read(member))
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError, EOFError) as error:
+    except DAMAGED as error:
         raise UserError(f"{path}: '{member.filename}' cannot be read ({error}); copy the zip again") from error

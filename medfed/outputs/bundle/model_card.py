@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from medfed.outputs.tables import run_table
-from medfed.outputs.tables.comparison import computation_notes
 from medfed.outputs.tables.learning import did_not_learn
+from medfed.outputs.tables.run_notes import computation_notes
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import CARD, RUN_TABLE
@@ -162,11 +162,11 @@ def scores_table(summary: Mapping[str, Any]) -> str:
     scoring = scoring_of(summary)
     if not any(summary.get(role, {}).get("sites") for role in ROLES):
         return "This run has no scores."
-    head, *rows = run_table.score_rows(scoring, summary, with_interval=True)
+    head, *rows = run_table.score_rows(scoring, summary)
     n_texts = 1 + scoring.has_structures
     ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *rows]
     written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled]
-    remarks = " ".join(f"{note}." for note in (scoring.interval_note, *scoring.notes_in(RUN_TABLE)))
+    remarks = " ".join(f"{note}." for note in (run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE)))
     return "\n".join([*written, "", remarks])
 
 

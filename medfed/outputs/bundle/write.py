@@ -71,7 +71,8 @@ def write_bundle(
         UserError: if `out` exists, if the weights do not fit the network or are not finite, if a needed TorchScript
             cannot be made, or if the bundle does not pass `check_bundle`.
     """
-    if out.exists():
+    target = out.resolve()  # without steps such as `a/..`, which exist only once the folder `a` was created
+    if target.exists():
         raise UserError(f"{out}: exists already; remove it, or choose another folder with {argument('out')}")
     bundle = task.bundle(input_is_2d)
     template = template_folder(bundle.folder)
@@ -82,7 +83,7 @@ def write_bundle(
         "inference": inference_config(template, bundle, definition),
         "metadata": metadata(template, bundle, facts, scores(summary)),
     }
-    with _atomic_folder(out) as folder:
+    with _atomic_folder(target) as folder:
         for name, content in configs.items():
             _write(folder / "configs" / f"{name}.json", json.dumps(content, indent=4, allow_nan=False) + "\n")
         (folder / "models").mkdir()
@@ -214,15 +215,21 @@ def _atomic_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
     except OSError as error:
-        raise UserError(
-            f"{out}: cannot write here ({error.strerror}); choose another folder with {argument('out')}"
-        ) from error
+        raise _write_error(out, error) from error
     try:
         yield unfinished
-        os.rename(unfinished, out)
+        try:
+            os.rename(unfinished, out)
+        except OSError as error:
+            raise _write_error(out, error) from error
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
+
+
+def _write_error(out: Path, error: OSError) -> UserError:
+    """Return the error about a folder that cannot be written."""
+    return UserError(f"{out}: cannot write here ({error.strerror}); choose another folder with {argument('out')}")
 
 
 def _write(path: Path, text: str) -> None:

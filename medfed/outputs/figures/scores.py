@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medfed.outputs.figures.figure import LINES, new_figure, save_png, style_axes
-from medfed.outputs.tables.comparison import Block, Cell, Table
+from medfed.outputs.tables.comparison_data import Block, Cell, Table
 
 MAX_LEGEND_COLUMNS = 3
 CHARACTERS_PER_INCH = 13  # of a legend's text, with room for the sample beside it

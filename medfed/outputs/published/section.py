@@ -11,7 +11,7 @@ from typing import Any
 
 from medfed.config import strict_yaml
 from medfed.outputs.published.tables import PublishedBlock, PublishedRow, PublishedTable, load_table, table_names
-from medfed.outputs.tables.comparison import PHANTOM
+from medfed.outputs.tables.run_notes import PHANTOM
 
 DATASETS = {  # name in the published tables of a config's dataset (for a phantom: of its real dataset)
     "prostate": "prostate MRI",

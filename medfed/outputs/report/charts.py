@@ -14,7 +14,7 @@ from medfed.outputs.figures.heat_map import heat_map_figure
 from medfed.outputs.figures.svg import COLOURS, to_svg
 from medfed.outputs.report.elements import Chart, LegendEntry
 from medfed.outputs.report.run_data import Comparison, Run, structures_of
-from medfed.outputs.tables.table import block_title
+from medfed.outputs.tables.table_rows import block_title
 from medfed.tasks.scoring import BoxPlotValue
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
     Returns:
         The charts, as SVG with caption and legend.
     """
-    first = comparison.runs[0]
+    first = comparison.drawn[0]
     charts: list[Chart] = []
-    methods = list(dict.fromkeys(run.method for run in comparison.runs))
+    methods = list(dict.fromkeys(run.method for run in comparison.drawn))
     values = [value for value in first.scoring.box_plot_values(first.rows) if value.is_main]
     for structure, value in product(structures_of([first]), values):
         by_site = {
@@ -117,7 +117,7 @@ def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
         The charts, as SVG with caption and legend.
     """
     histories: dict[str, list[list[dict]]] = {}
-    for run in comparison.runs:
+    for run in comparison.drawn:
         histories.setdefault(run.method, []).append(run.history)
     return [
         _curve_chart(panel, f"{prefix}-curves-{place}", f"{panel.label.capitalize()} by method, mean over its runs",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from medfed.outputs.report.elements import Cell, Table, rows_of_cells
 from medfed.outputs.report.run_data import Comparison
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.cost import HEAD, NOTE, Cost, cost_rows, mean_cost, read_cost
+from medfed.outputs.tables.cost import HEAD, NOTE, PARTS, cost_rows, costs_by_row, effort_notes
 
 
 def cost_table(comparison: Comparison) -> Table | None:
@@ -21,12 +21,14 @@ def cost_table(comparison: Comparison) -> Table | None:
     """
     if not comparison.is_a_folder:
         return None
-    by_method: dict[str, list[Cost]] = {}
-    for run in comparison.runs:
-        by_method.setdefault(run.method, []).append(read_cost(RunFolder(run.path)))
-    costs = {method: mean_cost(of_method) for method, of_method in by_method.items()}
-    _, *rows = cost_rows(costs)
-    body = [[method, *(Cell(text, None if text == "-" else float(text)) for text in texts)] for method, *texts in rows]
+    runs = comparison.runs
+    costs = costs_by_row([(run.row, run.unseen, run.summary["seed"], RunFolder(run.path)) for run in runs])
+    effort = effort_notes(costs, {run.row.label: run.row.baseline_label(comparison.baseline) for run in runs})
+    head = HEAD | PARTS
+    _, *rows = cost_rows(costs, head)
+    body = [[method, *(text if name == "sent" else Cell(text, None if text == "-" else float(text))
+                       for name, text in zip(head, texts, strict=True))] for method, *texts in rows]  # fmt: skip
     caption = "Seconds and bytes of a client in a round, and of what it does once"
-    label, head = comparison.runs[0].data_label, ["method", *HEAD.values()]
-    return Table(caption, label, head, rows_of_cells(body), notes=[f"{NOTE}."])
+    label, columns = runs[0].data_label, ["method", *head.values()]
+    return Table(caption, label, columns, rows_of_cells(body), text_columns=(0, columns.index(HEAD["sent"])),
+                 notes=[f"{note}." for note in (*effort, NOTE)])  # fmt: skip

@@ -17,7 +17,7 @@ class Cell:
         value: what the column is sorted by; None sorts by the text.
         mark: "best" is shown bold, "second" underlined, "" plain.
         code: a name from a file, shown on a line of its own in a fixed-width font; "" for none.
-        note: text shown behind `code`; "" for none.
+        note: text shown behind `text` and `code`; "" for none.
     """
 
     text: object

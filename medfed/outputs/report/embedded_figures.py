@@ -158,7 +158,7 @@ def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str,
     label = comparison.runs[0].data_label
     for name in (*COMMON, *OWN):
         for site, of_site in stacks.items():
-            paths = _paths_of_one_seed([run for run in comparison.runs if run.unseen == site], name)
+            paths = _paths_of_one_seed([run for run in comparison.drawn if run.unseen == site], name)
             images = [(method, data) for method, path in paths.items() if (data := budget.read(path))]
             if len(images) > 1:
                 caption = f"{CAPTIONS[name]}, at {site}"

@@ -143,14 +143,14 @@ _PROTOTYPES = EntryDescription(
     "prototypes: mean features of a class",
     "The features of a typical image of a class; if a class has one image, the features of that image.",
 )
-GROUPS = {"weights": "model weights", "tensor": "statistics", "fact": "facts"}  # group of a key: its heading
+HEADINGS = {"weight": "model weights", "statistic": "statistics", "fact": "facts"}  # by the content of a key
 
 
 def describe_entry(key: LedgerKey, methods: list[str]) -> EntryDescription:
     """Describe a kind of tensor or value that was sent to or from the sites, and what it could reveal about patients.
 
     Args:
-        key: direction, group and name of the sent values, as in the ledger (the list of everything that was sent).
+        key: direction, content and name of the sent values, as in the ledger (the list of everything that was sent).
         methods: a list with the name of the run's method. If the run combined several methods (a stack of methods), the
             list has their names in order. The ledger then names tensors `0/NAME`, `1/NAME` and so on: the number is the
             index of the method in the list.
@@ -158,9 +158,9 @@ def describe_entry(key: LedgerKey, methods: list[str]) -> EntryDescription:
     Returns:
         The description; `UNKNOWN` if there is none.
     """
-    if key.group == "weights" and key.name in (WEIGHTS, NORMALISATION):
+    if key.content == "weight":
         return {WEIGHTS: _WEIGHTS, NORMALISATION: _NORMALISATION}[key.name]
-    if key.group == "fact":
+    if key.content == "fact":
         return _FACTS.get(key.name, UNKNOWN)
     method, name = _method_and_name(key.name, methods)
     if key.direction == "down" and (method, name) in _RECEIVED:

@@ -6,11 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from medfed.outputs.report.elements import Cell, Table, rows_of_cells
-from medfed.outputs.report.ledger_descriptions import GROUPS, UNKNOWN, describe_entry
-from medfed.outputs.report.ledger_totals import MAX_SHAPES, NORMALISATION, WEIGHTS, Ledger, LedgerKey, LedgerTotal
+from medfed.outputs.report.ledger_descriptions import HEADINGS, UNKNOWN, describe_entry
+from medfed.outputs.report.ledger_totals import ENTRY, MAX_SHAPES, Ledger, LedgerKey, LedgerTotal
 from medfed.outputs.report.run_data import Comparison, Run
+from medfed.outputs.tables.comparison_row import LOCAL, POOLED, SENT
 
 MAX_LISTED_SITES = 40
+WITHOUT_FEDERATION = {
+    POOLED: "This run is no federation: it trained on the images of all sites in one place. No update was sent, but "
+    "all images would have to move to that place.",
+    LOCAL: "This run is no federation: it trained with the images of one site alone, and nothing was sent.",
+}
 UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
@@ -95,15 +101,20 @@ def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
     """
     first_runs: dict[str, Run] = {}
     for run in comparison.runs:
-        first_runs.setdefault(run.method, run)
-    body = []
+        if run.is_federated:
+            first_runs.setdefault(run.method, run)
+    body: list[list[object]] = []
     for method in first_runs:
         runs = [run for run in comparison.runs if run.method == method]
         up, down = (sum(run.ledger.total_bytes(direction) for run in runs) for direction in ("up", "down"))
         keys = [key for run in runs for key in run.ledger.totals if key.direction == "up"]
-        names = sorted({key.name for key in keys if _is_specific(key)})
+        names = sorted({key.name for key in keys if key.content == "statistic"})
         sizes = (_size_cell(up // len(runs)), _size_cell(up), _size_cell(down))
         body.append([method, ", ".join(names) or "none", len(runs), *sizes])
+    for label, sent in {run.row.label: SENT[run.row.arrangement] for run in comparison.runs
+                        if not run.is_federated}.items():  # fmt: skip
+        n_runs = sum(run.row.label == label for run in comparison.runs)
+        body.append([label, f"{sent} (not federated)", n_runs, "-", "-", "-"])
     head = ("method", "left, except weights and facts", "runs", "left, per run", "left, all runs", "came, all runs")
     caption = f"What left the sites by method, over {len(comparison.runs)} runs of {comparison.name}"
     totals = Table(caption, comparison.runs[0].data_label, head, rows_of_cells(body), text_columns=(0, 1))
@@ -111,13 +122,15 @@ def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
 
 
 def _overview(run: Run) -> str:
+    if not run.is_federated:
+        return WITHOUT_FEDERATION[run.row.arrangement]
     ledger, federation = run.ledger, run.config.get("federation") or {}
     simulated = (
         "This run simulated all sites on one machine: the ledger counts what a message between them would contain. "
         if federation.get("engine", "in_process") == "in_process"
         else ""
     )
-    up, down = (format_size(ledger.total_bytes(direction)) for direction in ("up", "down"))
+    up, down = (_size_by_content(ledger.bytes_by_content(direction)) for direction in ("up", "down"))
     return (
         f"{simulated}In total {up} left {len(ledger.by_site)} sites and {down} came to them ({ledger.n_rows:,} entries "
         "in ledger.csv, each with its name, shape and size; sizes are those of the numbers themselves). Nothing else "
@@ -125,22 +138,28 @@ def _overview(run: Run) -> str:
     )
 
 
+def _size_by_content(n_bytes: dict[str, int]) -> str:
+    """Return sizes as text, such as "1.20 MB (model weights 1.19 MB, statistics 10.0 kB, facts 120 bytes)"."""
+    parts = ", ".join(f"{heading} {format_size(n_bytes[content])}" for content, heading in HEADINGS.items())
+    return f"{format_size(sum(n_bytes.values()))} ({parts})"
+
+
 def _totals(ledger: Ledger, direction: str) -> list[tuple[LedgerKey, LedgerTotal]]:
-    """Return the totals of a direction: weights first, then statistics, then facts; in each group the largest first."""
-    order = list(GROUPS)
+    """Return the totals of a direction: weights first, then statistics, then facts; of each, the largest first."""
+    order = list(HEADINGS)
     totals = [(key, total) for key, total in ledger.totals.items() if key.direction == direction]
-    return sorted(totals, key=lambda entry: (order.index(entry[0].group), -entry[1].n_bytes, entry[0].name))
+    return sorted(totals, key=lambda entry: (order.index(entry[0].content), -entry[1].n_bytes, entry[0].name))
 
 
 def _crossing_table(run: Run, totals: Sequence[tuple[LedgerKey, LedgerTotal]], title: str, column: str) -> Table:
     body = []
     for key, total in totals:
         description = describe_entry(key, _method_names(run)).title
-        name = key.name if key.group == "fact" or _is_specific(key) else ""
-        shape = f" ({_shapes(total)})" if key.group == "tensor" else ""
+        name = key.name if key.content != "weight" else ""
+        shape = f" ({_shapes(total)})" if key.content == "statistic" and not key.name.endswith(ENTRY) else ""
         what = Cell(description, description, code=name, note=shape)
-        body.append([what, _size_cell(total.n_bytes), _when(total, run), GROUPS[key.group], len(total.sites)])
-    head = (column, "in total", "when", "group", "sites")
+        body.append([what, _size_cell(total.n_bytes), _when(total, run), HEADINGS[key.content], len(total.sites)])
+    head = (column, "in total", "when", "content", "sites")
     caption = f"{title}: {run.method}, unseen {run.unseen}"
     return Table(caption, run.data_label, head, rows_of_cells(body), text_columns=(0, 2, 3))
 
@@ -148,11 +167,6 @@ def _crossing_table(run: Run, totals: Sequence[tuple[LedgerKey, LedgerTotal]], t
 def _shapes(total: LedgerTotal) -> str:
     shapes = list(total.shapes)
     return " or ".join(shapes[:MAX_SHAPES]) + (" or others" if len(shapes) > MAX_SHAPES else "")
-
-
-def _is_specific(key: LedgerKey) -> bool:
-    """Return whether this is sent by the method itself, and is not one of the weights and facts of every method."""
-    return key.group == "tensor" or (key.group == "weights" and key.name not in (WEIGHTS, NORMALISATION))
 
 
 def _when(total: LedgerTotal, run: Run) -> Cell:
@@ -169,12 +183,12 @@ def _table_by_site(run: Run) -> Table:
     body = []
     for site in sorted(by_site)[:MAX_LISTED_SITES]:
         sizes = by_site[site]
-        sent = [sizes.get(("up", group), 0) for group in GROUPS]
+        sent = [sizes.get(("up", content), 0) for content in HEADINGS]
         up, down = (sum(n for (way, _), n in sizes.items() if way == direction) for direction in ("up", "down"))
         body.append([site, *map(_size_cell, (*sent, up, down))])
     listed = f", the first {MAX_LISTED_SITES} of {len(by_site)}" if len(by_site) > MAX_LISTED_SITES else ""
     caption = f"Bytes that left each site and that came to it{listed}: {run.method}, unseen {run.unseen}"
-    head = ("site", *GROUPS.values(), "left in total", "came in total")
+    head = ("site", *HEADINGS.values(), "left in total", "came in total")
     return Table(caption, run.data_label, head, rows_of_cells(body))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import safetensors
 
 from medfed.core.errors import UserError
-from medfed.federation.ledger import COLUMNS
+from medfed.federation.ledger import COLUMNS, COLUMNS_WITHOUT_CONTENT, CONTENTS, STATISTIC, WEIGHT, content_of
 
 WEIGHTS, NORMALISATION = "model weights", "normalisation statistics"
 RUNNING = ("running_mean", "running_var", "num_batches_tracked")
@@ -22,18 +22,18 @@ SITE, ENTRY = "SITE", "ENTRY"  # stand for the name of a site, or of a weight, i
 
 @dataclass(frozen=True, order=True)
 class LedgerKey:
-    """The direction, group and name of sent values (rows of `ledger.csv`) that are added up.
+    """The direction, content and name of sent values (rows of `ledger.csv`) that are added up.
 
     Attributes:
         direction: "up" from the sites to the coordinator, or "down".
-        group: "weights", "tensor" (a method's statistics) or "fact" (a plain value without a shape, such as a loss).
+        content: "weight", "statistic" (any other tensor) or "fact" (a plain value without a shape, such as a loss).
         name: the name in the ledger. All weights of the network share the name `WEIGHTS`, its normalisation statistics
-            the name `NORMALISATION`. In names of tensors, `SITE` stands for the name of a site and `ENTRY` for the name
-            of a weight: `control/ENTRY` is one name for all control variates.
+            the name `NORMALISATION`. In names of statistics, `SITE` stands for the name of a site and `ENTRY` for the
+            name of a weight: `control/ENTRY` is one name for all control variates.
     """
 
     direction: str
-    group: str
+    content: str
     name: str
 
 
@@ -74,8 +74,8 @@ class Ledger:
     """The totals of `ledger.csv`, the list of all tensors and values that were sent to or from the sites of a run.
 
     Attributes:
-        totals: the totals by direction, group and name.
-        by_site: dictionary from the name of a site to a dictionary {(direction, group): bytes}.
+        totals: the totals by direction, content and name.
+        by_site: dictionary from the name of a site to a dictionary {(direction, content): bytes}.
         n_rows: number of rows that were read.
     """
 
@@ -89,15 +89,31 @@ class Ledger:
         Args:
             direction: "up" (from the sites to the coordinator) or "down" (to the sites).
         """
-        return sum(total.n_bytes for key, total in self.totals.items() if key.direction == direction)
+        return sum(self.bytes_by_content(direction).values())
+
+    def bytes_by_content(self, direction: str) -> dict[str, int]:
+        """Return how many bytes of weights, statistics and facts were sent in one direction, over all sites and rounds.
+
+        Args:
+            direction: "up" (from the sites to the coordinator) or "down" (to the sites).
+
+        Returns:
+            {"weight": N, "statistic": N, "fact": N}.
+        """
+        sums = dict.fromkeys(CONTENTS, 0)
+        for key, total in self.totals.items():
+            if key.direction == direction:
+                sums[key.content] += total.n_bytes
+        return sums
 
 
 def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
     """Read the `ledger.csv` of a run (the list of all sent tensors and values) and return the totals of its rows.
 
-    Rows with the same direction, group and name (see `LedgerKey`) are added up. Tensors whose names are in
-    `model.safetensors` are counted as weights of the network. The name of a site in the name of a tensor is replaced by
-    SITE, so that the tensors of all sites are added up: `style/UCL/mean` becomes `style/SITE/mean`.
+    Rows with the same direction, content and name (see `LedgerKey`) are added up. In the ledger of an older version,
+    which has no column `content`, tensors whose names are in `model.safetensors` are weights. The name of a site in the
+    name of a statistic is replaced by SITE, so that the statistics of all sites are added up: `style/UCL/mean` becomes
+    `style/SITE/mean`.
 
     Args:
         run: the run's folder.
@@ -114,32 +130,36 @@ def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
     n_rows = 0
 
     @lru_cache(maxsize=1 << 16)
-    def group_and_name(name: str, is_fact: bool) -> tuple[str, str]:
-        if is_fact:
-            return "fact", name
-        if name in weights:
-            return "weights", NORMALISATION if name.rpartition(".")[2] in RUNNING else WEIGHTS
+    def name_in_report(name: str, content: str) -> str:
+        if content == WEIGHT:
+            return NORMALISATION if name.rpartition(".")[2] in RUNNING else WEIGHTS
+        if content != STATISTIC:
+            return name
         shown = _without_sites(name, names)
         slashes = (place for place, character in enumerate(shown) if character == "/")
         place = next((slash + 1 for slash in slashes if shown[slash + 1 :] in weights), None)
-        return ("tensor", shown) if place is None else ("weights", shown[:place] + ENTRY)
+        return shown if place is None else shown[:place] + ENTRY
 
     path = run / "ledger.csv"
     with open(path, newline="", encoding="utf-8", errors="replace") as file:
         rows = csv.reader(file)
-        if tuple(next(rows, ())) != COLUMNS:
+        columns = tuple(next(rows, ()))
+        if columns not in (COLUMNS, COLUMNS_WITHOUT_CONTENT):
             raise UserError(f"{path}: expected the first line {','.join(COLUMNS)}; copy the ledger of the run again")
         for n_rows, row in enumerate(rows, start=1):
             try:
-                round_text, site, direction, _, name, shape, dtype, size = row
+                round_text, site, direction, _, *content_cell, name, shape, dtype, size = row
                 round_number, n_bytes = int(round_text), int(size)
+                if len(row) != len(columns) or (content_cell and content_cell[0] not in CONTENTS):
+                    raise ValueError(f"{len(row)} cells")
             except ValueError as error:
                 raise UserError(f"{path}: line {n_rows + 1} is damaged; copy the folder of the run again") \
                     from error
-            group, shown = group_and_name(name, dtype == "fact")
-            totals.setdefault(LedgerKey(direction, group, shown), LedgerTotal()).add(round_number, site, shape, n_bytes)
+            content = content_cell[0] if content_cell else content_of(name, dtype, weights)
+            key = LedgerKey(direction, content, name_in_report(name, content))
+            totals.setdefault(key, LedgerTotal()).add(round_number, site, shape, n_bytes)
             of_site = by_site.setdefault(site, {})
-            of_site[direction, group] = of_site.get((direction, group), 0) + n_bytes
+            of_site[direction, content] = of_site.get((direction, content), 0) + n_bytes
     return Ledger(totals, by_site, n_rows)
 
 

@@ -15,8 +15,8 @@ from medfed.outputs.report.ledger_section import Ledgers, comparison_ledger, run
 from medfed.outputs.report.published_section import Published, published_tables
 from medfed.outputs.report.reproduce_section import recipes_for
 from medfed.outputs.report.run_data import Comparison, Run
-from medfed.outputs.report.score_tables import comparison_tables_of, run_score_table
-from medfed.outputs.tables.comparison import PHANTOM
+from medfed.outputs.report.score_tables import comparison_tables_of, joining_tables_of, run_score_table
+from medfed.outputs.tables.run_notes import PHANTOM
 
 REAL = "REAL data: the figures below show images of patients. Protect this page as you protect these images."
 MIXED = " Some runs are of PHANTOM data: each caption says which."
@@ -48,6 +48,7 @@ class ComparisonResults:
 
     Attributes:
         warnings: sentences at the beginning of the section.
+        conclusions: sentences that say what can and what cannot be concluded about the unseen sites.
         tables: scores of the methods, one table per structure and metric.
         heat_maps: the same scores as coloured tables.
         boxes: box plots of the scores of single cases (a patient's image or volume) at the unseen sites.
@@ -55,10 +56,12 @@ class ComparisonResults:
         figures: figures of predictions, by unseen site; None if the runs cannot be compared.
         cost: time and transferred bytes of each method; None if the runs' times cannot be compared.
         published: tables that papers printed about the dataset; None if no such table is known.
+        joining: what joining the federation gives and what not pooling costs; empty without `local` and `pooled`.
         box_note: sentence that explains the box plots.
     """
 
     warnings: list[str]
+    conclusions: Sequence[str] = ()
     tables: Sequence[Table] = ()
     heat_maps: Sequence[Chart] = ()
     boxes: Sequence[Chart] = ()
@@ -66,6 +69,7 @@ class ComparisonResults:
     figures: dict[str, list[MethodStack]] | None = None
     cost: Table | None = None
     published: Published | None = None
+    joining: Sequence[Table] = ()
     box_note: str = charts.BOX_NOTE
 
 
@@ -107,7 +111,9 @@ def _comparison_section(comparison: Comparison, place: int, budget: FigureBudget
     else:
         n = comparison.n_unfinished
         content = ComparisonResults(
-            [f"Not finished and not shown: {n} of its runs."] if n else [],
+            [f"Not finished and not shown: {n} of its runs."] * bool(n)
+            + [f"{comparison.left_out}."] * bool(comparison.left_out),
+            list(comparison.tables[0][1].conclusions),
             comparison_tables_of(comparison),
             charts.heat_maps(comparison, anchor),
             charts.comparison_boxes(comparison, anchor),
@@ -115,6 +121,7 @@ def _comparison_section(comparison: Comparison, place: int, budget: FigureBudget
             figures_by_method(comparison, budget),
             cost_table(comparison),
             published_tables(comparison),
+            joining_tables_of(comparison),
         )
     return Section(anchor, heading, "comparison.html.jinja", content)
 

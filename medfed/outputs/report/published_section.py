@@ -73,7 +73,7 @@ def published_tables(comparison: Comparison) -> Published | None:
         CompletedRun(
             run.summary["method"], run.row.changes, _config_block(run, "method"), run.summary.get("unseen", {})
         )
-        for run in comparison.runs
+        for run in comparison.runs if run.is_federated
     ]
     summary = f"As published: {len(tables)} table{'s' if len(tables) > 1 else ''} on {dataset}"
     return Published(summary, comparison_warnings(first.summary["data"]), [_paper(table, runs) for table in tables])

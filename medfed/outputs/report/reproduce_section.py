@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from medfed.outputs.report.run_data import Comparison, Run
-from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.outputs.tables.comparison_row import BASELINE, ComparisonRow
 
 INTRODUCTION = (
     "Save the config as config.yaml and put the data into the folder that its data.root names. The same versions on "
@@ -80,7 +80,8 @@ def _comparison_recipe(comparison: Comparison) -> Recipe:
     command = [
         "python", "-m", "medfed.evaluate", "config.yaml", f"--leave-{'two-sites' if two_sites else 'one-site'}-out",
         "--methods", *dict.fromkeys(run.row.method for run in runs), *_vary_options([run.row for run in runs]),
-        *_sites_option(comparison), "--seed", str(seeds[0]), "--seeds", str(len(seeds)), "--out", "runs/again",
+        *_sites_option(comparison), *_baseline_option(comparison), "--seed", str(seeds[0]), "--seeds", str(len(seeds)),
+        "--out", "runs/again",
     ]  # fmt: skip
     note = "This trains and evaluates every method. To repeat one run, use its own config with python -m medfed.train."
     return Recipe(comparison.name, shlex.join(command), [_config(run) for run in first_runs.values()], note)
@@ -99,6 +100,11 @@ def _sites_option(comparison: Comparison) -> list[str]:
     left_out = {run.unseen for run in comparison.runs}
     known = left_out | {site for run in comparison.runs for site in run.summary.get("source_sites") or []}
     return ["--sites", *sorted(left_out)] if left_out != known else []
+
+
+def _baseline_option(comparison: Comparison) -> list[str]:
+    """Return `--baseline` with the method that the others are compared with, or nothing for the default."""
+    return ["--baseline", comparison.baseline] if comparison.baseline != BASELINE else []
 
 
 def _config(run: Run) -> ConfigFile:

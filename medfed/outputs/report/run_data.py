@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -11,14 +10,25 @@ from typing import Any
 
 from medfed.config.strict_yaml import parse, read
 from medfed.core.errors import UserError
+from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.report.ledger_totals import Ledger, read_ledger
-from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison import Table, build_table
-from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, read_row, row_from_folder_name
+from medfed.outputs.run_folder import RunFolder, damaged_file
+from medfed.outputs.tables.comparison import build_table
+from medfed.outputs.tables.comparison_data import Table
+from medfed.outputs.tables.comparison_row import (
+    BASELINE,
+    ROW_FILE,
+    SENT,
+    ComparisonRow,
+    read_row,
+    row_from_folder_name,
+)
+from medfed.outputs.tables.joining import Joining, ScoredRun, build_joining
+from medfed.outputs.tables.learning import did_not_learn
+from medfed.outputs.tables.run_table import score_rows
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
 
-FOLDS = "*/unseen_*/seed_*"  # where medfed.evaluate keeps the runs of a comparison
 ROLES = ("seen", "validation", "unseen")
 
 
@@ -69,6 +79,11 @@ class Run:
         return f"{self.method}, unseen {self.unseen}, seed {self.summary['seed']}"
 
     @property
+    def is_federated(self) -> bool:
+        """Whether sites exchange anything in this run, so that it is not one of the rows `pooled` and `local`."""
+        return self.row.arrangement not in SENT
+
+    @property
     def unseen(self) -> str:
         """The name of the unseen site, or "none" if no site was left out."""
         return self.summary.get("unseen_site") or "none"
@@ -84,7 +99,9 @@ class Comparison:
         tables: (role, table) pairs for the roles "unseen" and, if all runs have a validation site, "validation".
         is_a_folder: whether `medfed.evaluate` wrote the comparison; False for runs that the user named one by one.
         why_no_table: why the runs cannot share a table, such as "a run left no site out"; None if they share a table.
-        n_unfinished: number of runs of the folder that are not finished.
+        n_unfinished: number of runs of the comparison that are not finished.
+        left_out: a sentence about runs in the folder that do not belong to the comparison; "" without such runs.
+        baseline: the method with which the others are compared.
     """
 
     name: str
@@ -93,6 +110,21 @@ class Comparison:
     is_a_folder: bool
     why_no_table: str | None = None
     n_unfinished: int = 0
+    left_out: str = ""
+    baseline: str = BASELINE
+
+    @property
+    def drawn(self) -> list[Run]:
+        """The runs that charts and figures show: all but those of `local`, which has several models for each fold."""
+        return [run for run in self.runs if not run.row.trained_at] or list(self.runs)
+
+    def joining(self) -> Joining | None:
+        """Return the differences between the federated rows and `local` and `pooled`; None without such rows."""
+        if self.why_no_table or all(run.is_federated for run in self.runs):
+            return None
+        scored = [ScoredRun(run.row, run.unseen, run.summary["seed"], run.rows) for run in self.runs]
+        first = self.runs[0]
+        return build_joining(scored, first.scoring, structures_of(self.runs, "unseen"), first.summary["data"])
 
 
 def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
@@ -114,7 +146,7 @@ def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
     for name in ("cases.csv", "ledger.csv", "model.safetensors"):
         if not (path / name).is_file():
             raise UserError(f"{path / name}: the file is missing; copy the whole folder of the run")
-    summary, text = _summary(path / "summary.json"), read(path / "config.yaml")
+    summary, text = _summary(folder), read(path / "config.yaml")
     config = parse(text, str(path / "config.yaml"))
     if not isinstance(config, dict):
         raise UserError(f"{path / 'config.yaml'}: expected blocks of settings; copy the whole folder of the run again")
@@ -122,36 +154,19 @@ def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
     ledger = read_ledger(path, sites=summary.get("source_sites") or ())
     rows = scoring.read_cases(path / "cases.csv")
     row = row or read_row(path, summary["method"])
-    return Run(path, row.label, summary, config, text, rows, folder.history(), ledger, row, scoring)
+    return Run(path, row.run_label, summary, config, text, rows, folder.history(), ledger, row, scoring)
 
 
-def _summary(path: Path) -> dict[str, Any]:
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: the file is not valid JSON ({error}); copy the folder of the run again") from error
+def _summary(folder: RunFolder) -> dict[str, Any]:
+    path, summary = folder.path / "summary.json", folder.read_summary()
     needed = ("data", "method", "selection", "seen", "unseen", "seed")
-    if not isinstance(summary, dict):
-        raise UserError(f"{path}: expected a JSON object with the summary of a run; copy the folder of the run again")
     if missing := [key for key in needed if key not in summary]:
         raise UserError(
             f"{path}: the key '{missing[0]}' is missing, so this is not the summary of a run; name the folder of a run"
         )
+    with damaged_file(path):
+        did_not_learn(summary), score_rows(scoring_of(summary, path), summary)
     return summary
-
-
-def comparison_folders(path: Path) -> tuple[list[Path], int]:
-    """Find the finished runs in the folder of a comparison, and count the unfinished runs.
-
-    Args:
-        path: the folder that `medfed.evaluate` wrote.
-
-    Returns:
-        The folders of the finished runs, sorted, and the number of unfinished runs.
-    """
-    folders = sorted(folder for folder in path.glob(FOLDS) if (folder / "config.yaml").is_file())
-    finished = [folder for folder in folders if (folder / "summary.json").is_file()]
-    return finished, len(folders) - len(finished)
 
 
 def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Run], list[Comparison]]:
@@ -174,23 +189,28 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
             damaged.
     """
     paths = list(dict.fromkeys(paths))
-    folders = {path: comparison_folders(path) for path in paths if not (path / "config.yaml").is_file()}
-    for path, (finished, n_unfinished) in folders.items():
-        if not finished and not n_unfinished:
+    folders = {path: ComparisonFolder.read(path) for path in paths if not (path / "config.yaml").is_file()}
+    finished = {path: list(filter(_is_finished, folder.runs)) for path, folder in folders.items()}
+    for path, folder in folders.items():
+        if not folder.runs:
             raise UserError(f"{path}: the folder is neither a run nor a comparison; name a folder that medfed.train or "
                             "medfed.evaluate wrote")
-        if not finished:
-            raise UserError(f"{path}: none of its {n_unfinished} runs is finished; wait for medfed.evaluate, or start "
-                            "it again with --resume")
-    jobs = [(path, folder) for path in paths for folder in (folders[path][0] if path in folders else [path])]
+        if not finished[path]:
+            raise UserError(f"{path}: none of its {len(folder.runs)} runs is finished; wait for medfed.evaluate, or "
+                            "start it again with --resume")
+    jobs = [(path, folder) for path in paths for folder in (finished[path] if path in folders else [path])]
     runs: dict[Path, list[Run]] = {path: [] for path in paths}
     for path, folder in progress(jobs):
         runs[path].append(read_run(folder, _row_from_path(path, folder) if path in folders else None))
-    comparisons = [_comparison(str(path), runs[path], True, n) for path, (_, n) in folders.items()]
+    comparisons = [_comparison(str(path), runs[path], folder) for path, folder in folders.items()]
     single = _with_distinct_names([run for path in paths if path not in folders for run in runs[path]])
     if len({(run.method, run.unseen, run.summary["seed"]) for run in single}) > 1:
-        comparisons.append(_comparison("the runs of this page", single, False))
+        comparisons.append(_comparison("the runs of this page", single))
     return single, comparisons
+
+
+def _is_finished(run: Path) -> bool:
+    return (run / "summary.json").is_file()
 
 
 def _row_from_path(comparison: Path, run: Path) -> ComparisonRow | None:
@@ -205,8 +225,9 @@ def _with_distinct_names(runs: list[Run]) -> list[Run]:
     return [replace(run, method=f"{run.method} ({run.path})") if run.method in ambiguous else run for run in runs]
 
 
-def _comparison(name: str, runs: list[Run], is_a_folder: bool, n_unfinished: int = 0) -> Comparison:
-    runs = sorted(runs, key=lambda run: run.method != run.row.baseline)
+def _comparison(name: str, runs: list[Run], folder: ComparisonFolder | None = None) -> Comparison:
+    baseline = folder.baseline if folder else BASELINE
+    runs = sorted(runs, key=lambda run: run.method != run.row.baseline_label(baseline))
     roles = ["unseen"] + ["validation"] * all(run.summary.get("validation_site") for run in runs)
     tables, why = [], None
     try:
@@ -214,17 +235,20 @@ def _comparison(name: str, runs: list[Run], is_a_folder: bool, n_unfinished: int
             raise UserError("the runs are of several data sets")
         if any(run.summary.get("unseen_site") is None for run in runs):
             raise UserError("a run left no site out")
-        tables = [(role, _table(runs, role)) for role in roles]
+        tables = [(role, _table(runs, role, baseline)) for role in roles]
     except UserError as error:
         why = str(error)
-    return Comparison(name, tuple(runs), tuple(tables), is_a_folder, why, n_unfinished)
+    n_unfinished = len(folder.runs) - len(runs) if folder else 0
+    left_out = folder.note() if folder else ""
+    return Comparison(name, tuple(runs), tuple(tables), folder is not None, why, n_unfinished, left_out, baseline)
 
 
-def _table(runs: list[Run], role: str) -> Table:
+def _table(runs: list[Run], role: str, baseline: str) -> Table:
     results = [
         {
-            "method": run.method,
-            "baseline": run.row.baseline,
+            "method": run.row.label if run.row.trained_at else run.method,
+            "row": run.row,
+            "baseline": run.row.baseline_label(baseline),
             f"{role}_site": run.summary[f"{role}_site"],
             "seed": run.summary["seed"],
             "rows": [row for row in run.rows if row["role"] == role],
@@ -235,7 +259,7 @@ def _table(runs: list[Run], role: str) -> Table:
         }
         for run in runs
     ]
-    return build_table(results, structures_of(runs, role), role=role)
+    return build_table(results, structures_of(runs, role), baseline, role)
 
 
 def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:

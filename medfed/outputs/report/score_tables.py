@@ -8,10 +8,10 @@ from typing import Any
 from medfed.metrics.metric import Metric
 from medfed.outputs.report.elements import Cell, Table, rows_of_cells
 from medfed.outputs.report.run_data import ROLES, Comparison, Run
-from medfed.outputs.tables import comparison as comparison_tables
-from medfed.outputs.tables import run_table
+from medfed.outputs.tables import comparison_data, run_table
+from medfed.outputs.tables.joining_text import NOTES, parts_of
 from medfed.outputs.tables.learning import did_not_learn
-from medfed.outputs.tables.table import block_rows, block_title
+from medfed.outputs.tables.table_rows import MarkedText, titled_rows
 from medfed.tasks.scoring import RUN_TABLE, Scoring
 
 ROLE_LABELS = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
@@ -46,7 +46,7 @@ def run_score_table(run: Run) -> Table:
     n_metrics = len(scoring.metrics_in(RUN_TABLE))
     counts = [heading for _, heading in (*scoring.leading_counts, *scoring.trailing_counts)]
     of_structure = f", {min(structures)}" if scoring.has_structures and not has_column and structures else ""
-    remarks = (did_not_learn(summary), scoring.interval_note, *scoring.notes_in(RUN_TABLE))
+    remarks = (did_not_learn(summary), run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE))
     notes = [f"{note}." for note in remarks if note]
     return Table(
         f"Scores by site: {run.method}{of_structure}, {_selection(summary)}", run.data_label,
@@ -57,7 +57,7 @@ def run_score_table(run: Run) -> Table:
 
 
 def comparison_tables_of(comparison: Comparison) -> list[Table]:
-    """Return the score tables of a comparison: one per structure and metric, with methods as rows and sites as columns.
+    """Return the tables of a comparison: scores and differences per structure and metric, with methods as rows.
 
     The tables of the unseen sites come first. The tables of the validation sites follow, if the comparison has
     validation sites. The best score of a column is bold, and the second best is underlined. Notes, such as the
@@ -71,16 +71,37 @@ def comparison_tables_of(comparison: Comparison) -> list[Table]:
     for role, table in comparison.tables:
         sites = "unseen sites" if role == "unseen" else "validation sites"
         notes = ("Best of a column bold, second underlined.", *table.head[1:], *table.notes)
-        for place, block in enumerate(table.blocks, start=1):
-            head, *body = block_rows(table, block)
-            caption = f"Methods at {sites}: {block_title(block)}; rule '{table.selection}', {_seeds(table)}"
-            rows = [[Cell(text, _leading_number(text), mark) for text, mark in row] for row in body]
-            tables.append(Table(caption, label, [heading for heading, _ in head], rows,
-                                notes=notes if place == len(table.blocks) else ()))  # fmt: skip
+        titled = [rows for block in table.blocks for rows in titled_rows(table, block)]
+        for place, (title, (head, *body)) in enumerate(titled, start=1):
+            caption = f"Methods at {sites}: {title}; rule '{table.selection}', {_seeds(table)}"
+            rows = [list(map(_cell, row)) for row in body]
+            tables.append(Table(caption, label, [heading.text for heading in head], rows,
+                                notes=notes if place == len(titled) else ()))  # fmt: skip
     return tables
 
 
-def _seeds(table: comparison_tables.Table) -> str:
+def joining_tables_of(comparison: Comparison) -> list[Table]:
+    """Return the tables of what joining the federation gives and of what not pooling the images costs.
+
+    Args:
+        comparison: the runs that are compared. Without a row `local` or `pooled`, there are no tables.
+    """
+    joining = comparison.joining()
+    parts = parts_of(joining) if joining else []
+    return [
+        Table(title[:1].upper() + title[1:], comparison.runs[0].data_label, [cell.text for cell in head],
+              [list(map(_cell, row)) for row in body],
+              text_columns=range(n_words), notes=NOTES if place == len(parts) else ())
+        for place, (title, (head, *body), n_words) in enumerate(parts, start=1)
+    ]  # fmt: skip
+
+
+def _cell(cell: MarkedText) -> Cell:
+    """Return a cell of a comparison table with its interval behind the score."""
+    return Cell(cell.text, _leading_number(cell.text), cell.mark, note=f" {cell.more}".rstrip())
+
+
+def _seeds(table: comparison_data.Table) -> str:
     return f"seed{'s' if len(table.seeds) > 1 else ''} {', '.join(map(str, table.seeds))}"
 
 
@@ -92,7 +113,7 @@ def _selection(summary: Mapping[str, Any]) -> str:
 def _leading_number(text: str) -> float | None:
     """Return the number at the beginning of a cell's text, by which the column is sorted; None for a name or a dash."""
     try:
-        return float(text.lstrip("<").split(" ")[0].split("/")[0])
+        return float(text.lstrip("<").split(" ")[0].split("/")[0].rstrip("*"))
     except ValueError:
         return None
 
@@ -111,4 +132,4 @@ def _score(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Cell:
     column = run_table.displayed_column(scoring, metric, group)
     if column is None:
         return Cell("-")
-    return Cell(run_table.format_score(group[column.key], column, with_interval=True), group[column.key]["mean"])
+    return Cell(run_table.format_score(group[column.key], column), group[column.key]["mean"])

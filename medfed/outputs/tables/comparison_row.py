@@ -5,14 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from medfed.core.errors import UserError
 from medfed.outputs.run_folder import RunFolder
 
 ROW_FILE = "row.json"  # file in the folder of every run of a comparison
 BASELINE = "fedavg"
+POOLED, LOCAL = "pooled", "local"  # rows that are no federated methods: nothing is exchanged between sites
+SENT = {POOLED: "images moved", LOCAL: "nothing sent"}  # what these rows move, in the tables of costs
+# Settings that such rows do not have, so that they have one row for all values; a dot ends the name of a block.
+_ONLY_FEDERATED = ("method.", "privacy.", "federation.clients", "federation.partition", "federation.mixing",
+                   "federation.concentration", "federation.min_images", "federation.quorum", "federation.engine",
+                   "federation.largest_change")  # fmt: skip
 MAX_NAME_LENGTH = 100  # of a folder name in characters; file systems accept 255 bytes
 _SAFE = re.compile(r"\w[\w.,=+-]*", re.ASCII)
 _UNSAFE = re.compile(r"[^\w.,=+-]", re.ASCII)
@@ -26,10 +34,21 @@ class ComparisonRow:
         method: the method as in `medfed.evaluate --methods`, for example `ccst:style=single`.
         varied: the varied settings as in `medfed.evaluate --vary`, with one value each, for example
             `federation.participating=2`.
+        trained_at: name of the only site that trains, if the row is `local`, which has a run for each site; else "".
     """
 
     method: str
     varied: tuple[str, ...] = ()
+    trained_at: str = ""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> ComparisonRow:
+        """Return the row whose fields a file or a message holds.
+
+        Args:
+            content: the fields by name. `varied` may be a list, and `trained_at` may be missing.
+        """
+        return cls(content["method"], tuple(content["varied"]), content.get("trained_at", ""))
 
     @property
     def label(self) -> str:
@@ -37,14 +56,36 @@ class ComparisonRow:
         return ", ".join([self.method, *self.varied])
 
     @property
-    def baseline(self) -> str:
-        """Return the label of the baseline of this row: the row of FedAvg with the same varied settings.
+    def run_label(self) -> str:
+        """Return the label with the site of a run of the row `local`, for example `local at BMC`."""
+        return f"{self.label} at {self.trained_at}" if self.trained_at else self.label
+
+    @property
+    def arrangement(self) -> str:
+        """Return where the row trains: "pooled" (all images in one place), "local" (each site alone) or "federated"."""
+        name = self.method.partition("@")[0]
+        return name if name in SENT else "federated"
+
+    def is_reference_of(self, other: ComparisonRow) -> bool:
+        """Return whether this row is pooled or local, and has the settings of a federated row apart from its method.
+
+        Args:
+            other: another row of the comparison.
+        """
+        shared = tuple(setting for setting in other.varied if is_taken_without_federation(setting))
+        return self.arrangement in SENT and other.arrangement not in SENT and self.varied == shared
+
+    def baseline_label(self, method: str = BASELINE) -> str:
+        """Return the label of the baseline of this row: the row of the given method with the same varied settings.
 
         For example, the baseline of `ccst, federation.participating=2` is `fedavg, federation.participating=2`. Varied
         settings that begin with `method.` are left out, because FedAvg does not have them.
+
+        Args:
+            method: the method with which all others are compared, as in `medfed.evaluate --baseline`.
         """
         shared = tuple(setting for setting in self.varied if not setting.startswith("method."))
-        return ComparisonRow(BASELINE, shared).label
+        return ComparisonRow(method, shared).label
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -52,6 +93,8 @@ class ComparisonRow:
 
         A name is a dotted key such as `method.style` or `federation.participating`. The key `method.name` is left out.
         """
+        if "@" in self.method or self.arrangement in SENT:
+            return ("federation.local_epochs", "training.batch_size", "federation.clients")
         own = (f"method.{key}" for key in re.findall(r"[:,]([\w.]+)=", self.method))
         return (*own, *(setting.partition("=")[0] for setting in self.varied))
 
@@ -59,14 +102,17 @@ class ComparisonRow:
     def folder(self) -> str:
         """Return the name of the folder that contains the row's runs; it is valid on every file system.
 
-        The name is the row's label (its name in the table) with ":" replaced by "-" and ", " by "--". A name with
+        The name is the row's label (its name in the table), and the site where `local` trains, with ":" and "@"
+        replaced by "-" and ", " by "--". A name with
         invalid characters or with more than 100 characters is changed: invalid characters become "_", the name is cut
         after 100 characters, and "-" and the first 8 hexadecimal digits of the label's SHA-256 are appended.
         """
-        name = self.label.replace(":", "-").replace(", ", "--")
+        own = f"{self.method}@{self.trained_at}" if self.trained_at else self.method
+        label = ", ".join([own, *self.varied])
+        name = label.replace(":", "-").replace("@", "-").replace(", ", "--")
         if _SAFE.fullmatch(name) and len(name) <= MAX_NAME_LENGTH and not name.endswith("."):
             return name
-        return f"{_UNSAFE.sub('_', name)[:MAX_NAME_LENGTH]}-{hashlib.sha256(self.label.encode()).hexdigest()[:8]}"
+        return f"{_UNSAFE.sub('_', name)[:MAX_NAME_LENGTH]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
     def write(self, run: RunFolder) -> None:
         """Write this row's method and varied settings as `row.json` into the folder of one of its runs.
@@ -74,7 +120,26 @@ class ComparisonRow:
         Args:
             run: folder of the run, which must exist.
         """
-        run.write_text(ROW_FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+        content = {name: value for name, value in asdict(self).items() if value or name != "trained_at"}
+        run.write_text(ROW_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def is_taken_without_federation(setting: str) -> bool:
+    """Return whether a setting has an effect on rows that exchange nothing, such as `training.batch_size`.
+
+    Args:
+        setting: the dotted key of a setting; a text after it, such as "=8", is ignored.
+    """
+    return not setting.startswith(_ONLY_FEDERATED)
+
+
+def is_federated(label: str) -> bool:
+    """Return whether a row of a comparison table is a federated method, and not `pooled` or `local`.
+
+    Args:
+        label: the row's label, such as `pooled@steps=fedavg, federation.rounds=2`.
+    """
+    return ComparisonRow(label.partition(", ")[0]).arrangement not in SENT
 
 
 def read_row(run: Path, method: str) -> ComparisonRow:
@@ -93,11 +158,11 @@ def read_row(run: Path, method: str) -> ComparisonRow:
         return ComparisonRow(method)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        row = ComparisonRow(content["method"], tuple(content["varied"]))
+        row = ComparisonRow.of(content)
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(f"{path}: is not a row of a comparison ({error!r}); continue with medfed.evaluate --resume, "
                         "which writes the file again") from error
-    if not all(isinstance(text, str) for text in (row.method, *row.varied)):
+    if not all(isinstance(text, str) for text in (row.method, *row.varied, row.trained_at)):
         raise UserError(f"{path}: expected texts; continue with medfed.evaluate --resume, which writes the file again")
     return row
 

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from statistics import fmean, median
 from typing import Any
 
+from medfed.federation.ledger import CONTENTS
 from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.comparison_row import SENT, ComparisonRow, is_federated
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one method: seconds and bytes of one client, and seconds of the coordinator.
+    """Cost of one method: seconds, bytes and steps of one client, seconds of the coordinator, and totals of the run.
 
-    A time is None if it was not measured. Bytes do not include validation.
+    A number is None if it was not measured. Bytes do not include validation; they are None if nothing is exchanged.
 
     Args:
         train_s: training time of a client in one round, in seconds; the median over all rounds after the first.
@@ -32,25 +35,44 @@ class Cost:
         down: bytes that a client receives in one round.
         up_once: bytes that a client sends before the first round.
         down_once: bytes that a client receives before the first round.
+        steps: optimiser steps of a client in the whole run.
+        images: images with which all clients together trained in the whole run, each as often as it was used.
+        total_s: seconds in which all clients together shared statistics and trained, in the whole run.
+        sent: what moves between sites: "updates", "images moved" or "nothing sent".
+        up_weights, up_statistics, up_facts: the parts of `up`.
+        down_weights, down_statistics, down_facts: the parts of `down`.
     """
 
     train_s: float | None
     share_s: float | None
     once_s: float | None
     aggregate_s: float | None
-    up: float
-    down: float
-    up_once: float
-    down_once: float
+    up: float | None
+    down: float | None
+    up_once: float | None
+    down_once: float | None
+    steps: float | None = None
+    images: float | None = None
+    total_s: float | None = None
+    sent: str = "updates"
+    up_weights: float | None = 0.0
+    up_statistics: float | None = 0.0
+    up_facts: float | None = 0.0
+    down_weights: float | None = 0.0
+    down_statistics: float | None = 0.0
+    down_facts: float | None = 0.0
 
 
 HEAD = {"train_s": "train s", "share_s": "share s", "once_s": "once s", "aggregate_s": "aggregate s", "up": "up MB",
-        "down": "down MB", "up_once": "up once kB", "down_once": "down once kB"}  # fmt: skip
-SCALE = {"up": 1e-6, "down": 1e-6, "up_once": 1e-3, "down_once": 1e-3}
+        "down": "down MB", "up_once": "up once kB", "down_once": "down once kB", "steps": "steps", "images": "images",
+        "total_s": "total s", "sent": "sent"}  # fmt: skip
+PARTS = {f"{way}_{content}s": f"{way} {content}s kB" for way in ("up", "down") for content in CONTENTS}
+SCALE = {"up": 1e-6, "down": 1e-6, "up_once": 1e-3, "down_once": 1e-3, **dict.fromkeys(PARTS, 1e-3)}
+BYTES = tuple(SCALE)
 NOTE = ("seconds and bytes of one client in one round, without validation; once: needed only once, before or in the "
-        "first round; measured during this comparison, on a machine that may have had other load")  # fmt: skip
-
-
+        "first round; steps of one client, and images and total s of all clients, in the whole run; measured during "
+        "this comparison, on a machine that may have had other load")  # fmt: skip
+MAX_EXTRA_EFFORT = 1.02  # times the steps or images of the baseline, above which a note says so
 
 def read_cost(folder: RunFolder) -> Cost:
     """Compute the cost of a run (times and transferred bytes) from the files `timings.csv` and `ledger.csv` of the run.
@@ -65,6 +87,7 @@ def read_cost(folder: RunFolder) -> Cost:
     shared = [row["share"] / max(1, n_sharing[row["round"]]) for row in timings if row["share"] is not None]
     trained = [row["train"] / row["n_clients"] for row in timings if row["n_clients"]]
     train = median(trained[1:] or trained) if trained else None
+    steps = [row["n_steps"] / row["n_clients"] if row.get("n_steps") else None for row in timings]
     share = median(shared) if shared else 0.0
     first = trained[0] - train if train is not None else 0.0
     return Cost(
@@ -73,12 +96,65 @@ def read_cost(folder: RunFolder) -> Cost:
         once_s=None if train is None else max(0.0, first) + share * (not shares_every_round),
         aggregate_s=median(row["aggregate"] for row in timings) if timings else None,
         **volume,
+        steps=_total(steps),
+        images=_total([row.get("n_images") for row in timings]),
+        total_s=_total([row["train"] + (row["share"] or 0.0) for row in timings]),
     )
 
 
-def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float], int]:
+def _total(values: Sequence[float | None]) -> float | None:
+    """Return the sum; None without values, or if one of them is unknown."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None
+
+
+def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> dict[str, Cost]:
+    """Return the mean cost of the runs of each row of a comparison, by the row's label; federated rows come first.
+
+    The images and the total seconds of the row `local` are those of the models of all sites together.
+
+    Args:
+        runs: the row, the unseen site, the seed and the folder of each finished run.
+    """
+    folds: dict[tuple[str, str, int], list[Cost]] = {}
+    for row, site, seed, folder in runs:
+        cost = read_cost(folder)
+        if row.arrangement in SENT:
+            cost = replace(cost, **dict.fromkeys(BYTES), aggregate_s=None, sent=SENT[row.arrangement])
+        folds.setdefault((row.label, site, seed), []).append(cost)
+    costs: dict[str, list[Cost]] = {}
+    for (label, _, _), of_fold in folds.items():
+        images, total_s = (_total([getattr(cost, name) for cost in of_fold]) for name in ("images", "total_s"))
+        costs.setdefault(label, []).append(replace(mean_cost(of_fold), images=images, total_s=total_s))
+    return {label: mean_cost(costs[label]) for label in sorted(costs, key=lambda label: not is_federated(label))}
+
+
+def effort_notes(costs: Mapping[str, Cost], baselines: Mapping[str, str]) -> list[str]:
+    """Return a note for each row that took more optimiser steps or images than its baseline.
+
+    Rows such as `fedavg@steps=ccst` have no note, because their label says so.
+
+    Args:
+        costs: the cost of each row, by its label.
+        baselines: the label of the baseline of each row, by the row's label.
+    """
+    notes = []
+    for label, cost in costs.items():
+        base = costs.get(baselines[label])
+        if base is None or "@" in label or None in (cost.steps, cost.images, base.steps, base.images):
+            continue
+        steps, images = cost.steps / base.steps, cost.images / base.images  # type: ignore[operator]
+        if max(steps, images) > MAX_EXTRA_EFFORT:
+            row = f"fedavg@steps={label.partition(', ')[0]}"
+            equal = f"; {row} is FedAvg with as many, and can be the baseline" * is_federated(label)
+            notes.append(f"{label}: MORE EFFORT than {baselines[label]}: {steps:.2f} times the steps and {images:.2f} "
+                         f"times the images{equal}")  # fmt: skip
+    return notes
+
+
+def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any], int]:
     """Return the mean bytes of a client by direction, and the number of clients that share before the first round."""
-    total = dict.fromkeys(("up", "down", "up_once", "down_once"), 0)
+    total = dict.fromkeys(("up", "down", "up_once", "down_once", *PARTS), 0)
     client_rounds: set[tuple[str, str]] = set()
     once_sites: set[str] = set()
     for row in folder.ledger():
@@ -89,6 +165,7 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, float
         if once:
             once_sites.add(row["site"])
         else:
+            total[f"{row['direction']}_{row['content']}s"] += int(row["bytes"])
             client_rounds.add((row["round"], row["site"]))
     counts = {name: max(1, len(once_sites) if name.endswith("once") else len(client_rounds)) for name in total}
     return {name: n_bytes / counts[name] for name, n_bytes in total.items()}, len(once_sites)
@@ -100,28 +177,31 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
     Args:
         costs: cost of each run, at least one. A time that is None in any run is None in the result.
     """
-    columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(Cost)}
+    columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(Cost) if f.name != "sent"}
     means: dict[str, Any] = {
         name: None if None in values else fmean(values) for name, values in columns.items()
     }
-    return Cost(**means)
+    return Cost(**means, sent=costs[0].sent)
 
 
-def cost_rows(costs: Mapping[str, Cost]) -> list[list[str]]:
+def cost_rows(costs: Mapping[str, Cost], head: Mapping[str, str] = HEAD) -> list[list[str]]:
     """Return the costs of methods as rows of text: a header row, then one row for each method.
 
-    The first column is the name of the method. The other columns are the fields of `Cost` in their order:
+    The first column is the name of the method. The other columns are fields of `Cost`:
 
     * times, in seconds; an unknown time is "-",
     * bytes of one round (`up`, `down`), in MB,
-    * bytes before the first round (`up_once`, `down_once`), in kB.
+    * bytes before the first round (`up_once`, `down_once`), and the parts of `up` and `down`, in kB,
+    * steps of a client and images of all clients in the whole run, and what is sent.
 
     Args:
         costs: dictionary from the name of a method in the table to its cost.
+        head: the fields of `Cost` to show, each with the heading of its column. `HEAD` has the times and the total
+            bytes, `PARTS` the bytes of weights, statistics and facts.
     """
-    lines = [["method", *HEAD.values()]]
+    lines = [["method", *head.values()]]
     for method, cost in costs.items():
-        lines.append([method, *(_format_value(name, value) for name, value in asdict(cost).items())])
+        lines.append([method, *(_format_value(name, getattr(cost, name)) for name in head)])
     return lines
 
 
@@ -136,15 +216,28 @@ def cost_csv(costs: Mapping[str, Cost]) -> str:
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["method", *HEAD])
+    writer.writerow(["method", *HEAD, *PARTS])
     writer.writerows([method, *asdict(cost).values()] for method, cost in costs.items())
     return text.getvalue()
 
 
-def _format_value(name: str, value: float | None) -> str:
+def cost_json(costs: Mapping[str, Cost]) -> str:
+    """Format the costs of methods as JSON text: a list with one dict for each method, with the columns of `cost_csv`.
+
+    Args:
+        costs: dictionary from the name of a method in the table to its cost.
+    """
+    return json.dumps([{"method": method, **asdict(cost)} for method, cost in costs.items()], indent=2) + "\n"
+
+
+def _format_value(name: str, value: Any) -> str:
     """Format one value in the unit of its column; "-" if it is unknown."""
     if value is None:
         return "-"
+    if name == "sent":
+        return str(value)
+    if name in ("steps", "images"):
+        return f"{value:.0f}"
     if name.endswith("_s"):
         return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.3f}"
     return f"{value * SCALE[name]:.3f}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medfed.outputs.tables.comparison import Table
-from medfed.outputs.tables.table import MarkedText, block_rows, block_title
+from medfed.outputs.tables.comparison_data import Table
+from medfed.outputs.tables.table_rows import MarkedText, titled_rows
 
 SPECIAL = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -15,20 +15,19 @@ STYLES = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
 
 
 def to_latex(table: Table) -> str:
-    """Format a comparison table as LaTeX: one `table` environment for each structure, metric and unit.
+    """Format a comparison table as LaTeX: the scores and the differences of each structure, metric and unit.
 
     A distance has two units if only some images have a known voxel size: mm for these images, and percent of the
     image's diagonal for the other images. The best method of a column is bold, and the second best is underlined. The
-    notes of the comparison are LaTeX comments above the first table. Every caption says whether the images are
-    synthetic (a phantom) or real.
+    conclusions and the notes of the comparison are LaTeX comments above the first table. Every caption says whether the
+    images are synthetic (a phantom) or real.
 
     Args:
         table: the table, from `build_table`.
     """
-    parts = ["\n".join(f"% {line}" for line in (*table.head, *table.notes))]
-    for block in table.blocks:
-        head, *lines = block_rows(table, block)
-        caption = escape_latex(f"{block_title(block)}. {table.head[0]}")
+    parts = ["\n".join(f"% {line}" for line in (*table.head, *table.conclusions, *table.notes))]
+    for title, (head, *lines) in (rows for block in table.blocks for rows in titled_rows(table, block)):
+        caption = escape_latex(f"{title}. {table.head[0]}")
         parts.append("\n".join([
             r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule",
             _line(head), r"\midrule", *map(_line, lines), r"\bottomrule", r"\end{tabular}", r"\end{table}",
@@ -47,4 +46,6 @@ def escape_latex(text: str) -> str:
 
 def _line(cells: Sequence[MarkedText]) -> str:
     """Format one row of a tabular environment."""
-    return " & ".join(STYLES[mark].format(escape_latex(text)) for text, mark in cells) + r" \\"
+    styled = [STYLES[cell.mark].format(escape_latex(cell.text)) for cell in cells]
+    texts = [text + escape_latex(f" {cell.more}".rstrip()) for text, cell in zip(styled, cells, strict=True)]
+    return " & ".join(texts) + r" \\"

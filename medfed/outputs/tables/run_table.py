@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from medfed.metrics.intervals import MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
-from medfed.outputs.tables.comparison import computation_notes, data_label
 from medfed.outputs.tables.learning import did_not_learn
+from medfed.outputs.tables.run_notes import computation_notes, data_label
 from medfed.outputs.tables.table import TRANSDUCTIVE, align_columns
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import GAP, RUN_TABLE, Scoring
@@ -29,20 +30,18 @@ def closing_table(summary: Mapping[str, Any]) -> str:
             they are present.
     """
     scoring = scoring_of(summary)
-    rows = [[(text, "") for text in row] for row in score_rows(scoring, summary, scoring.shows_interval)]
-    notes = [*scoring.summary_notes(summary), *weights_notes(summary)]
+    rows = [[(text, "") for text in row] for row in score_rows(scoring, summary)]
+    notes = [f"{interval_note(scoring, summary)}.", *scoring.summary_notes(summary), *weights_notes(summary)]
     table = align_columns(rows, False, n_left=1 + scoring.has_structures)
-    return "\n".join([*_head(summary, scoring.spread_note), "", table, "", *notes])
+    return "\n".join([*_head(summary), "", table, "", *notes])
 
 
-def score_rows(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool) -> list[tuple[str, ...]]:
+def score_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Format the scores of a run as rows of text.
 
     Args:
         scoring: the metrics and column headings of the run's task.
         summary: content of `summary.json`.
-        with_interval: True shows each score with its 95 % interval, if the interval is known. Otherwise the score is
-            shown with its standard deviation, if the standard deviation is known.
 
     Returns:
         Rows of the same length: the header row, one row for each site and structure (sites that trained first), the
@@ -51,10 +50,10 @@ def score_rows(scoring: Scoring, summary: Mapping[str, Any], with_interval: bool
     rows = [header_row(scoring)]
     for role, words in SITES:
         for site, of_site in summary.get(role, {}).get("sites", {}).items():
-            rows += [_line(scoring, words.format(site), name, group, with_interval) for name, group in of_site.items()]
+            rows += [_line(scoring, words.format(site), name, group) for name, group in of_site.items()]
     for role, words in MEANS:
         means = summary.get(role, {}).get("mean", {})
-        rows += [_line(scoring, words, name, group, with_interval) for name, group in means.items()]
+        rows += [_line(scoring, words, name, group) for name, group in means.items()]
     first = scoring.columns[0].key
     rows += [_gap_line(scoring, name, gap) for name, gap in summary.get("gap", {}).items() if gap[first] is not None]
     return rows
@@ -80,8 +79,8 @@ def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str,
     return (*first, *structure, *before, *metrics, *after)
 
 
-def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool) -> str:
-    """Format a score as its mean with its 95 % interval or its standard deviation, for example "85.20 ± 3.10".
+def format_score(scores: Mapping[str, Any], column: Column) -> str:
+    """Format a score as its mean with its 95 % interval, or with its standard deviation if it has no interval.
 
     The result is "-" if the mean is unknown. A distance is followed by its unit, because its unit ("mm" or
     "% of diagonal") depends on the data. Other metrics are printed without a unit.
@@ -90,20 +89,30 @@ def format_score(scores: Mapping[str, Any], column: Column, with_interval: bool)
         scores: {"mean", "sd", "low", "high"}. "sd" is the standard deviation; "low" and "high" are the ends of the
             interval. Each value may be None or missing. Fractions are in [0, 1] and are printed in percent.
         column: the metric and its unit.
-        with_interval: True shows the interval, if the interval is known. Otherwise the standard deviation is shown, if
-            the standard deviation is known.
     """
     if scores.get("mean") is None:
         return "-"
     scale, digits = column.scale, column.metric.decimals
     unit = f" {column.unit}" if column.metric.unit == DISTANCE else ""
     mean = f"{scale * scores['mean']:.{digits}f}"
-    if with_interval and scores.get("low") is not None:
+    if scores.get("low") is not None:
         n = max(0, digits - 1)
         return f"{mean}{unit} [{scale * scores['low']:.{n}f}, {scale * scores['high']:.{n}f}]"
     if scores.get("sd") is not None:
         return f"{mean} ± {scale * scores['sd']:.{digits}f}{unit}"
     return f"{mean}{unit}"
+
+
+def interval_note(scoring: Scoring, summary: Mapping[str, Any]) -> str:
+    """Return what the intervals and the spread in the table of a run are, as one sentence without a full stop.
+
+    Args:
+        scoring: the metrics of the run's task.
+        summary: content of `summary.json`.
+    """
+    method = summary.get("interval_method", "percentile bootstrap, by an older version of medfed")
+    return (f"[] is the 95 % interval over patients ({method}); a site with fewer than {MIN_PATIENTS} patients has "
+            f"none, and neither has a mean over such sites; {scoring.spread_note}")  # fmt: skip
 
 
 def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
@@ -155,11 +164,11 @@ def weights_notes(summary: Mapping[str, Any]) -> list[str]:
     return [own] * bool(summary.get("sites_kept_entries")) + adapted
 
 
-def _head(summary: Mapping[str, Any], spread: str) -> list[str]:
+def _head(summary: Mapping[str, Any]) -> list[str]:
     """Return the lines above the table."""
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
-    chosen = f"{method}round{which} by the rule '{summary['selection']}'; {spread}"
+    chosen = f"{method}round{which} by the rule '{summary['selection']}'"
     remarks = [*_clients(summary), *_privacy(summary), *computation_notes(summary), did_not_learn(summary)]
     return [data_label(summary["data"]), chosen, *filter(None, remarks)]
 
@@ -182,12 +191,12 @@ def _clients(summary: Mapping[str, Any]) -> list[str]:
     return [f"{of}, {clients['per_round']} per round, partition: {clients['partition']}"]
 
 
-def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any], with_interval: bool) -> tuple:
+def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any]) -> tuple:
     """Format the row of one site and structure."""
     scores = []
     for metric in scoring.metrics_in(RUN_TABLE):
         column = displayed_column(scoring, metric, group)
-        scores.append("-" if column is None else format_score(group[column.key], column, with_interval))
+        scores.append("-" if column is None else format_score(group[column.key], column))
     before, after = (
         [str(group[key]) for key, _ in counts] for counts in (scoring.leading_counts, scoring.trailing_counts)
     )

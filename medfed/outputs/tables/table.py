@@ -8,8 +8,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from medfed.outputs.tables.comparison import PHANTOM, Block, Cell, Table
-from medfed.tasks.scoring import ALL
+from medfed.outputs.tables.comparison_data import Cell, Difference, Line, Table
+from medfed.outputs.tables.run_notes import PHANTOM
+from medfed.outputs.tables.table_rows import MarkedText, titled_rows
 
 TRANSDUCTIVE = {
     "tent": "the network was adapted to each site's test images (Tent), without their labels",
@@ -17,28 +18,32 @@ TRANSDUCTIVE = {
     "nearest": "sites that did not train used the source site's BatchNorm that is nearest to their unlabelled test "
     "images",
 }
-MarkedText = tuple[str, str]  # (text of a cell, mark); the mark is "best", "second" or ""
 
 
 def to_markdown(table: Table) -> str:
     """Format a comparison table as Markdown. The best method of a column is bold, the second best is underlined.
 
+    Intervals stand behind the scores, and the conclusions above the tables.
+
     Args:
         table: the table, from `build_table`.
     """
     styles = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
-    parts = ["  \n".join(f"**{line}**" if line == PHANTOM else line for line in table.head)]
+    parts = ["  \n".join(f"**{line}**" if line == PHANTOM else line for line in table.head), *table.conclusions]
     for block in table.blocks:
-        head, *lines = block_rows(table, block)
-        written = [[styles[mark].format(text.replace("|", "\\|")) for text, mark in line] for line in (head, *lines)]
-        written.insert(1, ["---", *["---:"] * (len(head) - 1)])
-        parts.append(f"### {block_title(block)}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in written))
+        for title, (head, *lines) in titled_rows(table, block):
+            written = [
+                [styles[cell.mark].format(cell.text.replace("|", "\\|")) + f" {cell.more}".rstrip() for cell in line]
+                for line in (head, *lines)
+            ]
+            written.insert(1, ["---", *["---:"] * (len(head) - 1)])
+            parts.append(f"### {title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in written))
     parts.append("\n".join(f"- {note}" for note in table.notes))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def to_text(table: Table, isatty: bool = False) -> str:
-    """Format a comparison table as text with aligned columns.
+    """Format a comparison table as text with aligned columns. Intervals stand below the scores.
 
     Args:
         table: the table, from `build_table`.
@@ -46,18 +51,34 @@ def to_text(table: Table, isatty: bool = False) -> str:
             escape codes. False marks nothing.
     """
     parts = ["\n".join(table.head)]
-    parts += [f"{block_title(block)}\n{align_columns(block_rows(table, block), isatty)}" for block in table.blocks]
+    for block in table.blocks:
+        for title, rows in titled_rows(table, block):
+            parts.append(f"{title}\n{align_columns(with_second_lines(rows), isatty)}")
     parts.append("\n".join(f"note: {note}" for note in table.notes))
     return "\n\n".join(filter(None, parts))
+
+
+def with_second_lines(rows: Sequence[Sequence[MarkedText]]) -> list[list[MarkedText]]:
+    """Return rows in which each row that has intervals is followed by one with the intervals below the scores.
+
+    Args:
+        rows: rows of cells.
+    """
+    lines = []
+    for row in rows:
+        lines.append([MarkedText(cell.text, cell.mark) for cell in row])
+        if any(cell.more for cell in row):
+            lines.append([MarkedText(cell.more) for cell in row])
+    return lines
 
 
 def to_csv(table: Table, role: str = "unseen") -> str:
     """Format a comparison table as CSV with one line for each structure, metric, method and site.
 
     After the lines of the sites, each method has one more line, in which the site is "average". This line has the
-    average over sites, the p value, the number of patients in the significance test, the number of failures, and the
-    number of cases. For masks, a failure is a missed structure: the predicted mask is empty although the true mask is
-    not. For classification, it is a misclassified image. Unknown values are empty fields.
+    average over sites, the number of failures, the number of cases, the site with the worst score, and the rank. For
+    masks, a failure is a missed structure: the predicted mask is empty although the true mask is not. For
+    classification, it is a misclassified image. Unknown values are empty fields.
 
     Args:
         table: the table, from `build_table`.
@@ -65,17 +86,35 @@ def to_csv(table: Table, role: str = "unseen") -> str:
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    columns = f"data selection structure metric unit method {role}_site mean sd n_seeds p n_pairs n_missed n_cases"
-    writer.writerow(columns.split())
+    columns = f"data selection structure metric unit method {role}_site mean sd n_seeds low high n_patients"
+    columns += " difference difference_low difference_high n_pairs p p_holm verdict detectable"
+    writer.writerow(f"{columns} n_missed n_cases worst_site rank rank_low rank_high first_share".split())
     for block in table.blocks:
         for line in block.lines:
-            for site, cell in zip((*table.sites, "average"), (*line.cells, line.average)):
-                last = (line.p, line.n, line.n_missed, line.n_cases) if site == "average" else (None,) * 4
-                scores = (cell.mean, cell.sd, cell.n_seeds) if cell else (None,) * 3
+            differences = line.differences or (None,) * len(table.sites)
+            cells = zip((*table.sites, "average"), (*line.cells, line.average), (*differences, line.difference))
+            for site, cell, difference in cells:
                 facts = (table.data, table.selection, block.structure, block.metric, block.unit, line.method, site)
-                values = (*facts, *scores, *last)
+                values = (*facts, *_score_fields(cell), *_difference_fields(difference))
+                values += _line_fields(line) if site == "average" else (None,) * 7
                 writer.writerow([f"{value:.6f}" if isinstance(value, float) else value for value in values])
     return text.getvalue()
+
+
+def _score_fields(cell: Cell | None) -> tuple:
+    return (cell.mean, cell.sd, cell.n_seeds, cell.low, cell.high, cell.n_patients) if cell else (None,) * 6
+
+
+def _difference_fields(difference: Difference | None) -> tuple:
+    if difference is None:
+        return (None,) * 8
+    d = difference
+    return d.mean, d.low, d.high, d.n, d.p, d.p_holm, d.verdict, d.detectable
+
+
+def _line_fields(line: Line) -> tuple:
+    rank = (line.rank.rank, line.rank.low, line.rank.high, line.rank.first_share) if line.rank else (None,) * 4
+    return line.n_missed, line.n_cases, line.worst_site, *rank
 
 
 def to_json_dict(table: Table) -> dict:
@@ -98,89 +137,21 @@ def to_json(table: Table) -> str:
     return json.dumps(to_json_dict(table), indent=2, ensure_ascii=False) + "\n"
 
 
-def block_title(block: Block) -> str:
-    """Return the title of one block of a comparison table, for example "prostate: Dice (%), higher is better".
-
-    Args:
-        block: the part of a comparison table for one structure and one metric in one unit.
-    """
-    better = "higher" if block.higher_is_better else "lower"
-    name = block.name if block.structure == ALL else f"{block.structure}: {block.name}"
-    unit = f" ({block.unit})" if block.unit else ""
-    return f"{name}{unit}, {better} is better"
-
-
-def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
-    """Format one block of a comparison table as rows of text: a header row, then one row for each method.
-
-    The columns are the method, one column per site, the average over sites, the p value of a paired significance test
-    against the baseline method, and the number of failures out of all cases, such as "3/40". For masks, a failure is a
-    missed structure: the predicted mask is empty although the true mask is not. For classification, it is a
-    misclassified image. The column of p values is left out if no significance test was made.
-
-    Args:
-        table: the comparison table that contains the block.
-        block: the part of the table for one structure and one metric in one unit.
-
-    Returns:
-        Rows of (text, mark) pairs, one pair per column. The mark is "best" for the best score of a column, "second" for
-        the second best, and "" for all other texts.
-    """
-    head = ["method", *table.sites, "average", f"p against {table.baseline} (n)", table.failed]
-    tested = any(line.n is not None for line in block.lines)
-    columns = list(zip(*[(*line.cells, line.average) for line in block.lines]))
-    marks = zip(*[_marked(column, block) for column in columns])
-    lines = []
-    for line, marked in zip(block.lines, marks):
-        test = "" if line.n is None else f"{_p(line.p)} ({line.n})"
-        lines.append([(line.method, ""), *marked, (test, ""), (f"{line.n_missed}/{line.n_cases}", "")])
-    table_of = [[(name, "") for name in head], *lines]
-    return table_of if tested else [[*line[:-2], line[-1]] for line in table_of]
-
-
-def _marked(column: Sequence[Cell | None], block: Block) -> list[MarkedText]:
-    """Format a column and mark the best and the second best value.
-
-    Values are compared as printed, so equal texts have equal marks. A single value has no mark.
-    """
-    printed = [None if cell is None else round(cell.mean, block.decimals) for cell in column]
-    ranked = sorted({value for value in printed if value is not None}, reverse=block.higher_is_better)
-    marks = dict(zip(ranked, ("best", "second"))) if len(column) - printed.count(None) > 1 else {}
-    return [
-        (_printed(cell, block.decimals), "" if value is None else marks.get(value, ""))
-        for cell, value in zip(column, printed)
-    ]
-
-
-def _printed(cell: Cell | None, decimals: int) -> str:
-    """Format mean and standard deviation; "-" if unknown."""
-    if cell is None:
-        return "-"
-    return f"{cell.mean:.{decimals}f}" + (f" ± {cell.sd:.{decimals}f}" if cell.sd is not None else "")
-
-
-def _p(p: float | None) -> str:
-    """Format a p value; "-" if there is none."""
-    if p is None:
-        return "-"
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
-
-
-def align_columns(lines: Sequence[Sequence[MarkedText]], ansi: bool, n_left: int = 1) -> str:
+def align_columns(lines: Sequence[Sequence[tuple]], ansi: bool, n_left: int = 1) -> str:
     """Format rows as text in which every column is as wide as its longest cell.
 
     Args:
-        lines: rows of (text, mark) of equal length. The mark is "best", "second" or "".
+        lines: rows of equal length, of cells that begin with (text, mark). The mark is "best", "second" or "".
         ansi: True prints cells marked "best" in bold and underlines cells marked "second", with the terminal's escape
             codes. False ignores the marks.
         n_left: the first `n_left` columns are aligned to the left, and all following columns to the right.
     """
-    widths = [max(len(text) for text, _ in column) for column in zip(*lines)]
+    widths = [max(len(text) for text, *_ in column) for column in zip(*lines)]
     codes = {"best": "\033[1m{}\033[0m", "second": "\033[4m{}\033[0m"} if ansi else {}
     written = []
     for line in lines:
         padded = []
-        for index, ((text, mark), width) in enumerate(zip(line, widths)):
+        for index, ((text, mark, *_), width) in enumerate(zip(line, widths)):
             pad = " " * (width - len(text))
             styled = codes.get(mark, "{}").format(text)
             padded.append(styled + pad if index < n_left else pad + styled)

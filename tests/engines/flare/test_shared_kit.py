@@ -2,6 +2,7 @@
 
 import io
 import logging
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -91,14 +92,38 @@ def test_two_programs_that_take_each_others_connection_are_reported():
     assert sites_with_shared_kits("\n".join(lines[2:] * 3).encode()) == set(), "an unreliable network"
 
 
-def test_a_hospital_that_loses_its_connection_again_and_again_is_told(tmp_path):
-    lost = "2026 - GrpcDriver - INFO - CLIENT: finished connection [CN00002 Not Connected]\n"
-    (tmp_path / "log").write_text(MAX_LOST * lost)
-    watch = _KitWatch("HK", FlareProcess(tmp_path, "client"), tmp_path / "log")
+def connections(seconds: float) -> str:
+    """FLARE's lines about a connection that ends after some seconds."""
+    return (
+        "2026-01-01 08:00:00,250 - conn_manager - INFO - Connection [CN00003 N/A => localhost:8002] is created: PID 9\n"
+        f"2026-01-01 08:00:{seconds + 0.25:06.3f}".replace(".", ",")
+        + " - GrpcDriver - INFO - CLIENT: finished connection [CN00003 Not Connected]\n"
+    )
+
+
+REGISTERED = "2026-01-01 08:00:00,000 - FederatedClient - INFO - Successfully registered client:HK for project medfed\n"
+
+
+def watch_after(log, *lines: str) -> None:
+    """Let the hospital's watch look at FLARE's log after each of these parts."""
+    log.write_text(MAX_LOST * connections(2))
+    watch = _KitWatch("HK", FlareProcess(log.parent, "client"), log)
     watch.look()  # without a warning, because these lines are of an earlier start
+    for part in lines:
+        with open(log, "a") as file:
+            file.write(part)
+        watch.look()
+
+
+def test_a_hospital_that_loses_its_connection_again_and_again_is_told(tmp_path):
     with pytest.warns(UserWarning, match="HK: the connection was lost 3 times in 180 s") as warned:
-        for _ in range(MAX_LOST + 2):
-            with open(tmp_path / "log", "a") as file:
-                file.write(lost)
-            watch.look()
+        watch_after(tmp_path / "log", REGISTERED, *(MAX_LOST + 2) * [connections(2)])
     assert len(warned) == 1
+
+
+def test_a_coordinator_that_does_not_run_is_not_a_stolen_kit(tmp_path):
+    """FLARE's client then tries again and again, before it has ever been connected or after the coordinator ended."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        watch_after(tmp_path / "log", *5 * [connections(30)])
+        watch_after(tmp_path / "log", REGISTERED, connections(30), *5 * [connections(0.005)])

@@ -26,8 +26,8 @@ def with_ledger(run, rows):
     return run
 
 
-def row(round_number, site, direction, name, size, dtype="float32", kind="train", shape="2x3"):
-    values = (round_number, site, direction, kind, name, shape, dtype, size)
+def row(round_number, site, direction, name, size, dtype="float32", content="statistic", shape="2x3"):
+    values = (round_number, site, direction, "train", content, name, shape, dtype, size)
     return dict(zip(COLUMNS, values, strict=True))
 
 
@@ -43,23 +43,24 @@ def test_totals_are_those_of_the_rows(tmp_path):
     assert up["windows"].n_bytes == 2 * 80 and up["windows"].rounds == {1} and up["windows"].sites == {"A", "B"}
     assert up["loss"].n_bytes == 2 * 2 * len("0.5") and up["loss"].rounds == {1, 2}
     assert ledger.total_bytes("up") == sum(total.n_bytes for total in up.values())
-    assert ledger.by_site["A"]["up", "weights"] == 2 * 32
+    assert ledger.by_site["A"]["up", "weight"] == 2 * 32
+    assert ledger.bytes_by_content("up") == {"weight": 128, "statistic": 160, "fact": ledger.total_bytes("up") - 288}
 
 
 def test_names_of_sites_are_replaced_in_the_names_of_tensors(tmp_path):
     run = with_ledger(made_run(tmp_path / "run"), [
         row(1, "A", "down", "bank/B", 10), row(1, "B", "down", "bank/A", 10), row(1, "A", "down", "style/x/y/mean", 4),
-        row(1, "A", "up", "control/conv.weight", 24), row(1, "A", "up", "conv.weight", 24),
+        row(1, "A", "up", "control/conv.weight", 24), row(1, "A", "up", "conv.weight", 24, content="weight"),
     ])  # fmt: skip
     ledger = read_ledger(run, sites=("A", "B", "x/y"))
-    names = {(key.direction, key.group, key.name): total.n_bytes for key, total in ledger.totals.items()}
-    assert names == {("down", "tensor", "bank/SITE"): 20, ("down", "tensor", "style/SITE/mean"): 4,
-                     ("up", "weights", "control/ENTRY"): 24, ("up", "weights", WEIGHTS): 24}  # fmt: skip
+    names = {(key.direction, key.content, key.name): total.n_bytes for key, total in ledger.totals.items()}
+    assert names == {("down", "statistic", "bank/SITE"): 20, ("down", "statistic", "style/SITE/mean"): 4,
+                     ("up", "statistic", "control/ENTRY"): 24, ("up", "weight", WEIGHTS): 24}  # fmt: skip
 
 
 def test_a_fact_that_is_called_like_a_weight_is_a_fact(tmp_path):
-    run = with_ledger(made_run(tmp_path / "run"), [row(1, "A", "up", "conv.weight", 3, dtype="fact")])
-    assert [key.group for key in read_ledger(run).totals] == ["fact"]
+    run = with_ledger(made_run(tmp_path / "run"), [row(1, "A", "up", "conv.weight", 3, "fact", "fact")])
+    assert [key.content for key in read_ledger(run).totals] == ["fact"]
 
 
 def test_a_ledger_of_many_clients_is_added_up_in_little_memory(tmp_path):
@@ -68,7 +69,7 @@ def test_a_ledger_of_many_clients_is_added_up_in_little_memory(tmp_path):
     with open(run / "ledger.csv", "w") as file:
         file.write(",".join(COLUMNS) + "\n")
         for k in range(20_000):
-            file.write(f"{k // 1000 + 1},client_{k % 1000:04d},up,train,conv.weight,2x3,float32,24\n")
+            file.write(f"{k // 1000 + 1},client_{k % 1000:04d},up,train,weight,conv.weight,2x3,float32,24\n")
     tracemalloc.start()
     ledger = read_ledger(run)
     peak = tracemalloc.get_traced_memory()[1]
@@ -86,22 +87,22 @@ def test_sizes_have_three_digits(n_bytes, text):
 
 
 def test_a_tensor_without_description_is_unknown_even_if_another_method_has_its_name():
-    assert describe_entry(LedgerKey("up", "tensor", "windows"), ["elcfs"]) is not UNKNOWN
+    assert describe_entry(LedgerKey("up", "statistic", "windows"), ["elcfs"]) is not UNKNOWN
     for name, method in (("windows", "mine"), ("patients", "elcfs"), ("mean", "elcfs")):
-        assert describe_entry(LedgerKey("up", "tensor", name), [method]) is UNKNOWN
+        assert describe_entry(LedgerKey("up", "statistic", name), [method]) is UNKNOWN
     assert describe_entry(LedgerKey("up", "fact", "names"), ["fedavg"]) is UNKNOWN
 
 
 def test_the_tensors_of_a_stack_are_those_of_its_parts():
-    key = LedgerKey("up", "tensor", "1/windows")
-    assert describe_entry(key, ["ccst", "elcfs"]) == describe_entry(LedgerKey("up", "tensor", "windows"), ["elcfs"])
+    key = LedgerKey("up", "statistic", "1/windows")
+    assert describe_entry(key, ["ccst", "elcfs"]) == describe_entry(LedgerKey("up", "statistic", "windows"), ["elcfs"])
     assert describe_entry(key, ["elcfs", "ccst"]) is UNKNOWN
 
 
 def test_the_description_of_what_a_site_receives_names_its_source():
-    received = describe_entry(LedgerKey("down", "tensor", "bank/SITE"), ["elcfs"])
+    received = describe_entry(LedgerKey("down", "statistic", "bank/SITE"), ["elcfs"])
     assert received.title == "low-frequency amplitude windows, of the other sites"
-    assert describe_entry(LedgerKey("up", "tensor", "bank/SITE"), ["elcfs"]) is UNKNOWN
+    assert describe_entry(LedgerKey("up", "statistic", "bank/SITE"), ["elcfs"]) is UNKNOWN
 
 
 def test_the_section_says_how_often_and_warns_of_what_it_does_not_know(tmp_path):
@@ -128,6 +129,22 @@ def test_a_simulation_says_that_it_is_one(tmp_path):
 
 
 def test_of_many_sites_the_first_are_listed_with_the_number_of_all(tmp_path):
-    rows = [row(1, f"client_{k:04d}", "up", "conv.weight", 24) for k in range(100)]
+    rows = [row(1, f"client_{k:04d}", "up", "conv.weight", 24, content="weight") for k in range(100)]
     text = text_of(with_ledger(made_run(tmp_path / "run"), rows))
     assert "the first 40 of 100" in text and len(set(re.findall(r">client_\d{4}<", text))) == 40
+
+
+def test_a_ledger_without_the_column_content_is_read_by_the_names_of_the_weights(tmp_path):
+    """Older versions of medfed wrote such ledgers; only a statistic that has the name of a weight would differ."""
+    run = made_run(tmp_path / "run")
+    new = read_ledger(run, sites=("A", "B"))
+    lines = [line.split(",") for line in (run / "ledger.csv").read_text().splitlines()]
+    (run / "ledger.csv").write_text("".join(",".join(cells[:4] + cells[5:]) + "\n" for cells in lines))
+    assert lines[0][4] == "content" and read_ledger(run, sites=("A", "B")) == new
+
+
+def test_the_overview_has_the_sizes_of_weights_statistics_and_facts(tmp_path):
+    """Two sites, two rounds: 4 * 32 bytes of weights, windows of 80 bytes once per site."""
+    text = text_of(made_run(tmp_path / "run"))
+    sizes = r"In total \d+ bytes \(model weights 128 bytes, statistics 160 bytes, facts \d+ bytes\) left 2 sites"
+    assert re.search(sizes, text)

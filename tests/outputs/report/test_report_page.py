@@ -197,8 +197,9 @@ def test_the_scores_of_masks_are_those_of_the_summary(tmp_path):
             assert row["cases"] == str(scores["disc"]["n"]) and row["missed"] == str(scores["disc"]["n_missed"])
             assert row["Dice %"] == f"{100 * dice['mean']:.2f} [{100 * dice['low']:.1f}, {100 * dice['high']:.1f}]"
             assert row["HD95"] == f"{hd95['mean']:.2f} % of diagonal [{hd95['low']:.1f}, {hd95['high']:.1f}]"
-        mean = summary[role]["mean"]["disc"]["dice"]["mean"]
-        assert rows["mean over sites", label]["Dice %"] == f"{100 * mean:.2f}"
+        dice = summary[role]["mean"]["disc"]["dice"]
+        mean = f"{100 * dice['mean']:.2f} [{100 * dice['low']:.1f}, {100 * dice['high']:.1f}]"
+        assert rows["mean over sites", label]["Dice %"] == mean
     assert rows["C", "UNSEEN"]["missed"] == "1"
 
 

@@ -2,13 +2,14 @@ import pytest
 
 from medfed.core.errors import UserError
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, read_row, row_from_folder_name
+from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, is_federated, read_row, row_from_folder_name
 
 METHODS = ("fedavg", "ccst:k=1", "ccst:k=1,style=single", "ccst+elcfs", "ccst:codec=a/b", "ccst:codec=a_b",
            "ccst:codec=../x")  # fmt: skip
 VALUES = ("federation.participating=2", "network.weights=/a/b.pth", "network.weights=/a_b.pth", "data.root=Ä",
           "training.betas=[0.9, 0.99]", "x=" + "y" * 300, "x=" + "y" * 299)  # fmt: skip
 ROWS = [ComparisonRow(method, varied) for method in METHODS for varied in ((), *((value,) for value in VALUES))]
+ROWS += [ComparisonRow("local", (), "BMC"), ComparisonRow("pooled")]
 
 
 def test_folder_names_are_valid_and_unique():
@@ -38,7 +39,9 @@ def test_a_run_without_a_row_uses_its_method_and_older_comparisons_the_folder_na
 def test_the_baseline_is_fedavg_with_the_same_varied_settings_except_method_settings():
     row = ComparisonRow("ccst:style=single", ("method.k=1", "federation.participating=2"))
     assert row.label == "ccst:style=single, method.k=1, federation.participating=2"
-    assert row.baseline == "fedavg, federation.participating=2" and ComparisonRow("ccst").baseline == "fedavg"
+    assert row.baseline_label() == "fedavg, federation.participating=2"
+    assert row.baseline_label("elcfs") == "elcfs, federation.participating=2"
+    assert ComparisonRow("ccst").baseline_label() == "fedavg"
     assert row.changes == ("method.style", "method.k", "federation.participating")
 
 
@@ -49,3 +52,18 @@ def test_a_damaged_row_file_is_named(tmp_path, content):
     (tmp_path / ROW_FILE).write_text(content)
     with pytest.raises(UserError, match="row.json: .*--resume"):
         read_row(tmp_path, "elcfs")
+
+
+def test_a_run_of_local_has_the_label_of_its_row_and_a_folder_of_its_own():
+    row = ComparisonRow("local", ("federation.rounds=2",), "BMC")
+    assert (row.label, row.run_label) == ("local, federation.rounds=2", "local, federation.rounds=2 at BMC")
+    assert (row.folder, row.arrangement) == ("local-BMC--federation.rounds=2", "local")
+    assert ComparisonRow("fedavg@steps=ccst:k=2").folder == "fedavg-steps=ccst-k=2"
+
+
+def test_rows_without_a_federation_are_the_references_of_rows_with_the_same_settings_apart_from_the_method():
+    pooled, other = ComparisonRow("pooled@steps=fedavg", ("federation.rounds=2",)), ComparisonRow("local")
+    row = ComparisonRow("ccst", ("method.k=1", "federation.rounds=2", "federation.clients=5"))
+    assert pooled.is_reference_of(row) and not other.is_reference_of(row) and not row.is_reference_of(pooled)
+    assert is_federated("fedavg@steps=ccst") and not is_federated("pooled@steps=fedavg, federation.rounds=2")
+    assert "method.k" not in ComparisonRow("fedavg@steps=ccst:k=2").changes, "its settings are FedAvg's"

@@ -1,15 +1,29 @@
+import json
+from dataclasses import asdict
+
 import pytest
 
 from medfed.federation.message import State
 from medfed.federation.rounds import Round
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.cost import Cost, cost_csv, cost_rows, mean_cost, read_cost
+from medfed.outputs.tables.comparison_row import SENT, ComparisonRow
+from medfed.outputs.tables.cost import (
+    PARTS,
+    Cost,
+    cost_csv,
+    cost_json,
+    cost_rows,
+    costs_by_row,
+    effort_notes,
+    mean_cost,
+    read_cost,
+)
 
 
 def rows(number: int, kind: str, up: int, down: int) -> list[dict]:
     return [
         {"round": number, "site": site, "direction": direction, "kind": kind, "name": "x", "shape": "1",
-         "dtype": "float32", "bytes": n}
+         "content": "statistic" if kind == "share" else "weight", "dtype": "float32", "bytes": n}
         for site in ("a", "b") for direction, n in (("up", up), ("down", down))
     ]  # fmt: skip
 
@@ -28,13 +42,21 @@ def test_one_time_costs_are_separate_from_costs_of_every_round(tmp_path):
     """Two clients: each shares for 0.5 s, then trains for 4 s in the first round and for 1 s in each other round."""
     rounds = [{"share": 1.0, "train": 8.0, "aggregate": 0.3}, *[{"train": 2.0, "aggregate": 0.1}] * 2]
     actual = read_cost(saved(tmp_path, rounds, [1]))
-    assert actual == Cost(1.0, 0.0, 3.5, 0.1, 1e6, 2e6, 4096, 3e6)
+    assert actual == Cost(1.0, 0.0, 3.5, 0.1, 1e6, 2e6, 4096, 3e6, total_s=1 + 8 + 2 + 2, up_weights=1e6,
+                          down_weights=2e6)  # fmt: skip
 
 
 def test_statistics_shared_in_every_round_count_as_costs_of_a_round(tmp_path):
     rounds = [{"share": 1.0, "train": 2.0, "aggregate": 0.1}] * 3
     actual = read_cost(saved(tmp_path, rounds, [1, 2, 3]))
-    assert actual == Cost(1.0, 0.5, 0.0, 0.1, 1e6 + 4096, 5e6, 0, 0)
+    assert actual == Cost(1.0, 0.5, 0.0, 0.1, 1e6 + 4096, 5e6, 0, 0, total_s=3 * (1 + 2), up_weights=1e6,
+                          up_statistics=4096, down_weights=2e6, down_statistics=3e6)  # fmt: skip
+    assert actual.up == actual.up_weights + actual.up_statistics and actual.down == 2e6 + actual.down_statistics
+    assert cost_rows({"m": actual}, PARTS) == [
+        ["method", "up weights kB", "up statistics kB", "up facts kB", "down weights kB", "down statistics kB",
+         "down facts kB"],
+        ["m", "1000.000", "4.096", "0.000", "2000.000", "3000.000", "0.000"],
+    ]  # fmt: skip
 
 
 def test_a_run_without_timings_has_bytes_only(tmp_path):
@@ -49,8 +71,41 @@ def test_costs_are_averaged_over_runs_and_written_in_seconds_and_bytes():
     one, other = Cost(1.0, 0.0, 2.0, 0.1, 1e6, 2e6, 0.0, 0.0), Cost(3.0, 0.0, 4.0, 0.3, 1e6, 2e6, 0.0, 0.0)
     actual = mean_cost([one, other])
     assert (actual.train_s, actual.once_s, actual.aggregate_s) == (2.0, 3.0, pytest.approx(0.2))
-    assert cost_csv({"m": one}).splitlines()[1] == "m,1.0,0.0,2.0,0.1,1000000.0,2000000.0,0.0,0.0"
-    assert cost_rows({"m": one})[1] == ["m", "1.00", "0.00", "2.00", "0.10", "1.000", "2.000", "0.000", "0.000"]
+    line = "m,1.0,0.0,2.0,0.1,1000000.0,2000000.0,0.0,0.0,,,,updates" + ",0.0" * 6
+    assert cost_csv({"m": one}).splitlines()[1] == line
+    numbers = ["1.00", "0.00", "2.00", "0.10", "1.000", "2.000", "0.000", "0.000"]
+    assert cost_rows({"m": one})[1] == ["m", *numbers, "-", "-", "-", "updates"]
+    assert json.loads(cost_json({"m": one}))[0] == {"method": "m", **asdict(one)}
+
+
+def run_of(tmp_path, row: ComparisonRow, rounds: int, n_steps: int, n_images: int, n_clients: int) -> tuple:
+    """A run whose rounds take one second, with these numbers of steps and images in a round of all clients together."""
+    folder = RunFolder(tmp_path / row.folder)
+    folder.create()
+    for number in range(1, rounds + 1):
+        history = {"round": number, "train_loss": 1.0, "validation_score": None}
+        ledger = [] if row.arrangement in SENT else rows(number, "train", 10, 20)
+        folder.save_round(Round(State(number, {}), history, ledger, {"train": 1.0, "aggregate": 0.1}, n_clients,
+                                n_steps, n_images), number)  # fmt: skip
+    return row, "U", 0, folder
+
+
+def test_steps_are_of_one_client_and_images_of_all_and_rows_without_a_federation_have_no_bytes(tmp_path):
+    """Two sites of 8 images, batches of 4, three rounds: FedAvg takes 2 steps at each site in a round, pooled 4."""
+    runs = [run_of(tmp_path, ComparisonRow("pooled"), 3, 4, 16, 1),
+            run_of(tmp_path, ComparisonRow("fedavg"), 3, 4, 16, 2),
+            run_of(tmp_path, ComparisonRow("ccst"), 3, 8, 32, 2),
+            *(run_of(tmp_path, ComparisonRow("local", (), site), 3, 2, 8, 1) for site in "AB")]  # fmt: skip
+    costs = costs_by_row(runs)
+    effort = {label: (cost.steps, cost.images, cost.total_s, cost.sent) for label, cost in costs.items()}
+    assert list(effort) == ["fedavg", "ccst", "pooled", "local"], "federated rows come first"
+    assert effort == {"fedavg": (6, 48, 3, "updates"), "ccst": (12, 96, 3, "updates"),
+                      "pooled": (12, 48, 3, "images moved"), "local": (6, 48, 6, "nothing sent")}  # fmt: skip
+    assert costs["fedavg"].up == 10 and costs["pooled"].up is None and costs["local"].down is None
+    ccst, pooled = effort_notes(costs, dict.fromkeys(costs, "fedavg"))
+    assert ccst == ("ccst: MORE EFFORT than fedavg: 2.00 times the steps and 2.00 times the images; fedavg@steps=ccst "
+                    "is FedAvg with as many, and can be the baseline")
+    assert pooled == "pooled: MORE EFFORT than fedavg: 2.00 times the steps and 1.00 times the images"
 
 
 def test_timings_of_uncommitted_rounds_are_removed(tmp_path):

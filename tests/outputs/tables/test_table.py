@@ -91,7 +91,7 @@ def test_equal_printed_values_share_a_mark_and_the_third_value_has_none():
 def test_a_single_method_has_no_mark_and_no_test():
     text = to_markdown(build_table([result("fedavg", "A", [0.8])], ["disc"]))
     assert "| fedavg | 80.00 | 80.00 | 0/1 |" in text
-    assert "p against" not in text
+    assert "p (n)" not in text
 
 
 def test_the_test_is_over_all_unseen_patients_averaged_over_seeds():
@@ -108,23 +108,24 @@ def test_the_test_is_over_all_unseen_patients_averaged_over_seeds():
         results.append(result("elcfs", site, list(base + 3 * gain), seed=1))
     table = build_table(results, ["disc"])
     actual = line(table, "elcfs")
-    assert (actual.n, actual.reason) == (7, None)
-    assert actual.p == pytest.approx(2 / 2**7)
+    assert (actual.difference.n, actual.difference.reason) == (7, None)
+    assert actual.difference.p == pytest.approx(2 / 2**7)
     assert "0.016 (7)" in to_text(table)
-    assert line(table, "fedavg").p is None
+    assert line(table, "fedavg").difference is None
 
 
 def test_too_few_patients_give_no_p_value_and_a_note():
     table = build_table(two_methods(), ["disc"])
-    assert line(table, "elcfs").p is None
+    assert line(table, "elcfs").difference.p is None
     assert "- (3)" in to_text(table)
     assert any("elcfs: no p" in note and "only 3 matched patients" in note for note in table.notes)
 
 
 def test_there_is_no_test_if_the_baseline_was_not_run():
     table = build_table(two_methods(), ["disc"], baseline="fedprox")
-    assert line(table, "elcfs").reason == "the baseline fedprox was not run"
-    assert "p against" not in to_text(table)
+    assert line(table, "elcfs").difference is None
+    assert "the baseline fedprox was not run, so no method is compared with it: elcfs, fedavg" in table.notes
+    assert "p (n)" not in to_text(table)
 
 
 def test_a_missing_fold_and_its_average_are_a_dash_with_a_note():
@@ -177,10 +178,11 @@ def test_a_row_with_varied_settings_is_tested_against_the_baseline_with_the_same
     results = [result(m, "A", dice) | {"baseline": f"fedavg, {m[-3:]}"} for m, dice in scores.items()]
     table = build_table(results, ["disc"])
     assert [actual.method for actual in block(table).lines][:2] == ["fedavg, k=1", "fedavg, k=2"]
-    assert line(table, "elcfs, k=1").p == pytest.approx(2 / 2**8), "exact and two-sided: all eight better"
-    assert line(table, "elcfs, k=2").p is None and line(table, "elcfs, k=2").n == 8
-    assert line(table, "elcfs, k=3").n is None and "fedavg, k=3 was not run" in line(table, "elcfs, k=3").reason
-    assert line(table, "fedavg, k=2").reason == "the baseline"
+    assert line(table, "elcfs, k=1").difference.p == pytest.approx(2 / 2**8), "exact and two-sided: all eight better"
+    assert line(table, "elcfs, k=2").difference.p is None and line(table, "elcfs, k=2").difference.n == 8
+    assert line(table, "elcfs, k=3").difference is None
+    assert "the baseline fedavg, k=3 was not run, so no method is compared with it: elcfs, k=3" in table.notes
+    assert line(table, "fedavg, k=2").difference is None
     assert sum("against fedavg with the same varied settings" in note for note in table.notes) == 1
     assert not any("the same varied" in note for note in build_table(two_methods(), ["disc"]).notes)
 
@@ -211,14 +213,14 @@ def test_csv_has_one_value_in_each_line_and_states_phantom():
     assert (first["structure"], first["metric"], first["unit"], first["method"]) == ("disc", "dice", "%", "fedavg")
     assert (first["unseen_site"], first["mean"], first["sd"], first["n_seeds"]) == ("A", "85.000000", "", "1")
     missing = next(row for row in rows if row["method"] == "elcfs" and row["unseen_site"] == "average")
-    assert (missing["mean"], missing["p"], missing["n_pairs"], missing["n_cases"]) == ("", "", "2", "2")
+    assert (missing["mean"], missing["p"], missing["n_pairs"], missing["n_cases"]) == ("", "", "", "2")
 
 
 def test_json_contains_the_cells():
     table = build_table(two_methods(), ["disc"])
     assert json.loads(to_json(table)) == to_json_dict(table)
     assert to_json_dict(table)["blocks"][0]["lines"][0]["cells"][0] == {
-        "mean": pytest.approx(85), "sd": None, "n_seeds": 1,
+        "mean": pytest.approx(85), "sd": None, "n_seeds": 1, "low": None, "high": None, "n_patients": 2,
     }  # fmt: skip
 
 
@@ -256,7 +258,7 @@ def test_rows_of_another_site_or_of_a_seen_site_are_rejected(row):
 
 
 def summary_of(rows, data="phantom", **others):
-    return summarise(rows, 0) | {"data": data, "selection": "last"} | others
+    return summarise(rows) | {"data": data, "selection": "last"} | others
 
 
 RUN = [
@@ -273,7 +275,7 @@ def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
     """Seen (85 + 75)/2 = 80; unseen (60 + 0)/2 = 30; gap +50 points. HD95: (3 + 5)/2 = 4; 30; gap -26 %."""
     text = closing_table(summary_of(RUN, method="elcfs", selected_round=3, rounds=5))
     lines = [re.split(r"\s{2,}", actual.strip()) for actual in text.splitlines()]
-    assert lines[:2] == [[PHANTOM], ["elcfs; round 3 of 5 by the rule 'last'; ± is the sd over cases"]]
+    assert lines[:2] == [[PHANTOM], ["elcfs; round 3 of 5 by the rule 'last'"]]
     assert lines[3:10] == [
         ["site", "structure", "cases", "Dice %", "HD95", "ASSD", "missed"],
         ["A", "disc", "2", "85.00 ± 7.07", "3.00 ± 1.41 % of diagonal", "-", "0"],
@@ -283,7 +285,7 @@ def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
         ["mean UNSEEN", "disc", "2", "30.00", "30.00 % of diagonal", "-", "1"],
         ["gap: seen - unseen", "disc", "+50.00", "-26.00 % of diagonal"],
     ]
-    assert "left out of all means: 1" in text
+    assert "left out of all means: 1" in text and "; ± is the sd over cases.\n" in text
 
 
 def test_every_table_says_that_a_run_was_not_deterministic_and_that_it_was_trained_in_bf16():

@@ -1,0 +1,190 @@
+"""Gradient inversion: reconstruct images from a change of weights, with a network on which this must succeed.
+
+The attack optimises the pixels of candidate images until the gradient of the training loss points in the same direction
+as the change of the weights, and the images are smooth (equation 4 of Geiping et al., "Inverting Gradients - How easy
+is it to break privacy in federated learning?", NeurIPS 2020, https://arxiv.org/abs/2003.14053):
+
+    arg min_x  1 - <grad L(x), change> / (|grad L(x)| |change|) + alpha TV(x),        x in [0, 1]^n
+
+As there, Adam receives the signs of the gradient only, and its step size is divided by ten three times. The idea to
+optimise images until their gradients agree is from Zhu et al., "Deep Leakage from Gradients", NeurIPS 2019,
+https://arxiv.org/abs/1906.08935.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from monai.metrics.regression import SSIMMetric
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
+
+from medfed.auditing.phase_retrieval import align, correlation, detail_correlation
+from medfed.auditing.reconstruction import SIGMA, scored_channel
+from medfed.core.seeds import seeded_layers
+
+SIDE = 64  # height and width in pixels of attacked images
+STEP, SMOOTHNESS = 0.1, 1e-3  # first step size of Adam in the unit of the pixels; alpha in the equation above
+DECAYS = (3 / 8, 5 / 8, 7 / 8)  # fractions of the steps after which the step size is divided by ten
+TICK_STEPS = 10  # steps between two advances of the progress bar
+SOFTNESS = 0.3  # |gradient| at which the soft sign is 1 / 2, as a fraction of the tensor's mean
+Tick = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the attacker has: the loss as a function of the images, the trained weights, and how they changed.
+
+    Args:
+        loss: function from images (B, C, H, W) in [0, 1] to the training loss, at the weights before the change. The
+            labels of the images are known to the attacker.
+        parameters: the network's weights before the change.
+        change: the weights before minus the weights after the change, in the order of `parameters`. After one step of
+            SGD, the change is proportional to the gradient of the loss.
+        signed: whether the optimiser of the change was Adam, whose first step is the learning rate times the sign of
+            the gradient. The attack then compares soft signs of the gradient with the change.
+    """
+
+    loss: Callable[[Tensor], Tensor]
+    parameters: Sequence[Tensor]
+    change: Sequence[Tensor]
+    signed: bool = False
+
+    def distance(self, images: Tensor) -> Tensor:
+        """Return 1 minus the cosine similarity of the images' gradient and the change, a scalar in [0, 2].
+
+        Args:
+            images: (B, C, H, W) in [0, 1].
+        """
+        gradients = torch.autograd.grad(
+            self.loss(images), self.parameters, create_graph=images.requires_grad, allow_unused=True,
+            materialize_grads=True,
+        )  # fmt: skip
+        if self.signed:
+            gradients = tuple(g / (g.abs() + SOFTNESS * g.detach().abs().mean() + 1e-20) for g in gradients)
+        product = _dot(gradients, self.change)
+        lengths = (_dot(gradients, gradients) * _dot(self.change, self.change)).sqrt()
+        return 1 - product / lengths.clamp_min(1e-30)
+
+
+def invert(observation: Observation, shape: Sequence[int], n_steps: int, rng: torch.Generator,
+           tick: Tick = lambda: None) -> tuple[Tensor, float]:  # fmt: skip
+    """Search for images whose gradient has the same direction as the observed change of weights.
+
+    Args:
+        observation: what the attacker has.
+        shape: (B, C, H, W), the shape of the images, which the attacker knows.
+        n_steps: number of steps of Adam, at least 1.
+        rng: CPU random generator of the starting images, which are grey with weak noise.
+        tick: function without arguments that is called after every 10 steps (`n_ticks`).
+
+    Returns:
+        Two values: the images (B, C, H, W) in [0, 1] with the smallest distance of all steps, on the CPU, and this
+        distance, 1 minus the cosine similarity. The original images are not needed for the choice.
+    """
+    start = 0.5 + 0.01 * torch.randn(*shape, generator=rng)
+    images = start.to(observation.change[0].device).requires_grad_()
+    optimizer = torch.optim.Adam([images], STEP)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [int(part * n_steps) for part in DECAYS], 0.1)
+    best, smallest = start, float("inf")
+    for step in range(n_steps):
+        distance = observation.distance(images)
+        if distance.item() < smallest:
+            best, smallest = images.detach().cpu().clone(), distance.item()
+        (gradient,) = torch.autograd.grad(distance + SMOOTHNESS * _total_variation(images), [images])
+        images.grad = gradient.nan_to_num().sign()  # a constant image has no standard deviation to scale by
+        optimizer.step()
+        schedule.step()
+        with torch.no_grad():
+            images.clamp_(0, 1)
+        if step % TICK_STEPS == 0:
+            tick()
+    return best, smallest
+
+
+def n_ticks(n_steps: int) -> int:
+    """Return how often `invert` calls `tick`.
+
+    Args:
+        n_steps: number of steps of `invert`.
+    """
+    return -(-n_steps // TICK_STEPS)
+
+
+def favourable_observation(image: Tensor, seed: int) -> Observation:
+    """Return an observation from which the attack must succeed, if the attack works for such images at all.
+
+    The network has two convolutions with many channels, smooth activations, no normalisation and no pooling. The change
+    is the exact gradient of the cross-entropy of this single image, with a class that the attacker knows.
+
+    Args:
+        image: (1, C, H, W) in [0, 1]; H and W are multiples of 4.
+        seed: the seed of the network's random weights.
+    """
+    channels, (height, width) = image.shape[1], image.shape[2:]
+    with seeded_layers(seed, "favourable network"):
+        network = nn.Sequential(
+            nn.Conv2d(channels, 16 * channels, 5, 2, 2), nn.Softplus(10),
+            nn.Conv2d(16 * channels, 32 + 10 * channels, 3, 2, 1), nn.Softplus(10),
+            nn.Flatten(), nn.Linear((32 + 10 * channels) * height * width // 16, 10),
+        )  # fmt: skip
+    known_class = torch.zeros(1, dtype=torch.long)
+
+    def loss(images: Tensor) -> Tensor:
+        return F.cross_entropy(network((images - 0.5) / 0.25), known_class)
+
+    parameters = list(network.parameters())
+    return Observation(loss, parameters, torch.autograd.grad(loss(image), parameters))
+
+
+def score(estimates: Tensor, originals: Tensor, distance: float) -> tuple[list[dict[str, float]], Tensor]:
+    """Compare reconstructed images with the originals, in the order in which they fit best.
+
+    Args:
+        estimates: (B, C, H, W) in [0, 1], the reconstructed images.
+        originals: (B, C, H, W) in [0, 1].
+        distance: the distance of the gradients that the attack reached.
+
+    Returns:
+        Two values. The first has one dict for each original image: "correlation" and "detail_correlation" as in
+        `medfed.auditing.reconstruction.Reconstruction`; "ssim", the structural similarity index after the linear change
+        of brightness and contrast that fits best; and "misfit", the given distance. The second value is one channel of
+        the reconstructed images, (B, H, W), each aligned with its original.
+    """
+    channel = scored_channel(originals)
+    pairs = [[align(estimate, original) for estimate in estimates[:, channel]] for original in originals[:, channel]]
+    details = torch.tensor([
+        [_scores(image, original)["detail_correlation"] for image in row]
+        for row, original in zip(pairs, originals[:, channel], strict=True)
+    ])  # fmt: skip
+    order = linear_sum_assignment(-details.numpy())[1].tolist()
+    aligned = torch.stack([row[index] for row, index in zip(pairs, order, strict=True)])
+    scores = [_scores(*pair) | {"misfit": distance} for pair in zip(aligned, originals[:, channel], strict=True)]
+    return scores, aligned
+
+
+def _scores(image: Tensor, original: Tensor) -> dict[str, float]:
+    """Return the correlation, the detail correlation and the SSIM of two images (H, W)."""
+    inside = original > 0.05
+    centred, spread = image - image.mean(), original - original.mean()
+    slope = (centred * spread).sum() / centred.square().sum().clamp_min(1e-12)
+    fitted, contrast = (slope * centred + original.mean())[None, None], float(original.max() - original.min())
+    similarity = SSIMMetric(spatial_dims=2, data_range=max(contrast, 1e-6))
+    return {
+        "correlation": correlation(image, original, inside),
+        "detail_correlation": detail_correlation(image, original, inside, SIGMA * len(original)),
+        "ssim": float(torch.as_tensor(similarity(fitted, original[None, None]))),
+    }
+
+
+def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """Return the inner product of two lists of tensors."""
+    return torch.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]).sum()
+
+
+def _total_variation(images: Tensor) -> Tensor:
+    """Return the mean absolute difference of neighbouring pixels, in both directions together."""
+    return images.diff(dim=-2).abs().mean() + images.diff(dim=-1).abs().mean()

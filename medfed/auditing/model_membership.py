@@ -1,0 +1,212 @@
+"""Membership inference against trained weights: whether the losses of patients reveal who took part in the training.
+
+A patient's loss is the task's loss over images of the patient: the cross-entropy, or the soft Dice loss. Two attacks
+decide that a patient took part if a number is small:
+
+    loss        the patient's loss (Yeom et al., "Privacy Risk in Machine Learning: Analyzing the Connection to
+                Overfitting", CSF 2018, https://arxiv.org/abs/1709.01604)
+    calibrated  the loss minus the loss with the initial weights, because some patients are easier than others (Watson
+                et al., "On the Importance of Difficulty Calibration in Membership Inference Attacks", ICLR 2022,
+                https://arxiv.org/abs/2111.08440)
+
+Two controls show what the attack can do. "overfitted" is a copy of the network that is trained on one image each of a
+few patients until it knows them by heart: the attack must recognise these patients. "untrained" is the network with its
+initial weights: the attack must not recognise anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from medfed.auditing.membership import MAX_IMAGES, MAX_PATIENTS, auc, bootstrap_interval
+from medfed.auditing.sharing import ImageSet, evenly_spaced, images_by_patient
+from medfed.auditing.updates import small_images, task_loss
+from medfed.config.schema import Config, load
+from medfed.core.errors import UserError
+from medfed.core.seeds import seeded_layers, stream
+from medfed.federation.local_round import Samples, Task
+from medfed.federation.method import Tensors
+from medfed.federation.site import Site
+from medfed.functional.weights import check_same_entries
+from medfed.outputs.run_folder import damaged_file
+
+MODEL_FILE = "model.safetensors"  # in the folder of a run
+N_OVERFITTED, OVERFIT_STEPS, OVERFIT_RATE = 8, 150, 0.01  # patients, steps and step size of Adam of the control
+MIN_OTHERS = {0.1: 20, 0.01: 200}  # false positive rates, and the number of held-out patients that they need
+CONTROL_AUC = 0.8  # the AUC that the attack must reach for the overfitted network
+
+
+def read_weights(path: Path, network: nn.Module, config: Config) -> Tensors:
+    """Read trained weights from the folder of a run, or from a file in the safetensors format.
+
+    Args:
+        path: the folder of a run, which contains `model.safetensors`, or a file.
+        network: the network of the config, whose entries the weights must have.
+        config: the config of the audit. It must divide the patients as the config of the run did, if that is there.
+
+    Raises:
+        UserError: if the file is missing or damaged, does not fit the network, or was trained on other patients.
+    """
+    file = path / MODEL_FILE if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"--model {path}: {file} is missing; expected the folder of a finished run, or a file in the "
+                        "safetensors format")  # fmt: skip
+    _check_same_split(path, file.parent / "config.yaml", config)
+    with damaged_file(file):
+        weights = safetensors.torch.load_file(file)
+    try:
+        check_same_entries(network.state_dict(), weights)
+    except ValueError as error:
+        raise UserError(f"--model {path}: the weights do not fit the network of the config ({error}); use the config "
+                        "with which the model was trained, which is config.yaml in the folder of the run") from error
+    return weights
+
+
+def _check_same_split(path: Path, of_run: Path, config: Config) -> None:
+    """Raise UserError if the config of the run, which lies beside the weights, divides the patients differently."""
+    if not of_run.is_file():
+        return
+    run = load(of_run)
+    for key, of_config, in_run in (
+        ("seed", config.seed, run.seed),
+        ("data.validation_ratio", config.data.validation_ratio, run.data.validation_ratio),
+        ("data.test_ratio", config.data.test_ratio, run.data.test_ratio),
+    ):
+        if of_config != in_run:
+            raise UserError(f"--model {path}: the model was trained with {key} {in_run}, but the config has "
+                            f"{of_config}, so other patients would count as its training patients; use {of_run} as "
+                            "the config")
+
+
+def membership_in_model(
+    site: Site, held_out: Samples | None, start: Tensors, trained: Tensors | None,
+    tick: Callable[[], object] = lambda: None,
+) -> dict[str, Any] | None:  # fmt: skip
+    """Measure how well the losses of a trained network reveal which patients of a site took part in the training.
+
+    Args:
+        site: the audited site, whose training patients are the members. Neither its network nor its memory is changed.
+        held_out: images of patients of the same site that no training used; None if there are none.
+        start: the initial weights of the network.
+        trained: the trained weights; None measures nothing.
+        tick: function without arguments that is called `n_model_ticks` times.
+
+    Returns:
+        None if `trained` is None, or if there are fewer than two members or fewer than two other patients. Otherwise a
+        dict with the numbers of patients "members" and "others", and one dict for each of "loss", "calibrated",
+        "untrained" and "overfitted": {"auc", "low", "high"}, the area under the ROC curve (0.5 is chance) with its 95 %
+        bootstrap interval over patients. "loss" also has "tpr", which maps a false positive rate to the fraction of
+        members that are found, if there are enough other patients (20 for the rate 0.1, 200 for 0.01).
+    """
+    if trained is None or held_out is None or not can_measure(site, held_out):
+        return None
+    network = deepcopy(site.network)
+    of_start, of_trained = ([_patient_losses(network, weights, site.task, group) for group in (site.training, held_out)]
+                            for weights in (start, trained))  # fmt: skip
+    tick()
+    change = [trained_loss - loss for trained_loss, loss in zip(of_trained, of_start, strict=True)]
+    rates = {rate: n for rate, n in MIN_OTHERS.items() if len(of_trained[1]) >= n}
+    return {
+        "members": len(of_trained[0]), "others": len(of_trained[1]),
+        "loss": {**_result(of_trained, site.seed, "loss"),
+                 "tpr": {str(rate): true_positive_rate(-of_trained[0], -of_trained[1], rate) for rate in rates}},
+        "calibrated": _result(change, site.seed, "calibrated"),
+        "untrained": _result(of_start, site.seed, "untrained"),
+        "overfitted": _result(_overfitted_losses(site, held_out, start, tick), site.seed, "overfitted"),
+    }  # fmt: skip
+
+
+def can_measure(site: Site, held_out: Samples | None) -> bool:
+    """Return whether the site has at least two training patients and at least two patients who were held out."""
+    return held_out is not None and all(len(images_by_patient(group)) >= 2 for group in (site.training, held_out))
+
+
+def n_model_ticks() -> int:
+    """Return how often `membership_in_model` calls `tick` if it measures anything."""
+    return 1 + OVERFIT_STEPS
+
+
+def true_positive_rate(members: Tensor, others: Tensor, false_positive_rate: float) -> float:
+    """Return the fraction of members that are found at the given rate of false alarms.
+
+    Args:
+        members: (M,), attack scores of members; a higher score means "more likely a member".
+        others: (N,), attack scores of patients who are not members.
+        false_positive_rate: largest fraction of non-members whose scores may be above the threshold, in [0, 1).
+    """
+    threshold = others.sort(descending=True).values[int(false_positive_rate * len(others))]
+    return float((members > threshold).double().mean())
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """Say what a result of `membership_in_model` means, compared with both controls.
+
+    Args:
+        result: what `membership_in_model` returned, not None.
+
+    Returns:
+        A sentence without a full stop.
+    """
+    if result["overfitted"]["auc"] < CONTROL_AUC or result["overfitted"]["low"] <= 0.5:
+        return ("the attack is too weak here to say anything: it does not recognise the patients of an overfitted "
+                "network")  # fmt: skip
+    measured = [result[name] for name in ("loss", "calibrated")]
+    if result["untrained"]["low"] > 0.5 or result["untrained"]["high"] < 0.5:  # the two groups differ before training
+        measured = [result["calibrated"]]
+    if max(each["low"] for each in measured) > 0.5:
+        return "the model reveals who took part, more often than by chance"
+    return "not better than chance with so few patients, which does not prove that no attack can succeed"
+
+
+def _patient_losses(network: nn.Module, weights: Tensors, task: Task, samples: Samples) -> Tensor:
+    """Return the loss of each patient, (P,) float64: of at most 40 patients, over at most 24 images each."""
+    device = next(network.parameters()).device
+    network.load_state_dict({name: entry.to(device) for name, entry in weights.items()})
+    network.eval()
+    losses = []
+    with torch.no_grad():
+        for patient in evenly_spaced(images_by_patient(samples), MAX_PATIENTS):
+            batch = samples.batch(evenly_spaced(patient, MAX_IMAGES)).to(device)
+            losses.append(float(task_loss(network, task, batch)))
+    return torch.tensor(losses, dtype=torch.float64)
+
+
+def _overfitted_losses(
+    site: Site, held_out: Samples, start: Tensors, tick: Callable[[], object]
+) -> tuple[Tensor, Tensor]:
+    """Train a copy of the network on one small image each of a few patients; return the losses of both groups."""
+    images = [_one_image_each(samples) for samples in (site.training, held_out)]
+    network, device = deepcopy(site.network), next(site.network.parameters()).device
+    network.load_state_dict({name: entry.to(device) for name, entry in start.items()})
+    network.train()
+    optimizer = torch.optim.Adam([entry for entry in network.parameters() if entry.requires_grad], OVERFIT_RATE)
+    batch = images[0].batch(range(len(images[0]))).to(device)
+    with seeded_layers(site.seed, "overfitted layers"):
+        for _ in range(OVERFIT_STEPS):
+            optimizer.zero_grad()
+            task_loss(network, site.task, batch).backward()
+            optimizer.step()
+            tick()
+    weights = network.state_dict()
+    members, others = (_patient_losses(network, weights, site.task, of_group) for of_group in images)
+    return members, others
+
+
+def _one_image_each(samples: Samples) -> ImageSet:
+    """Return the middle image of at most eight patients, at 64 x 64 pixels; each image then counts as a patient."""
+    patients = evenly_spaced(images_by_patient(samples), N_OVERFITTED)
+    return small_images(samples, [patient[len(patient) // 2] for patient in patients])
+
+
+def _result(losses: tuple[Tensor, Tensor] | list[Tensor], seed: int, purpose: str) -> dict[str, float]:
+    """Return the AUC of the attack "a small number means a member", with its bootstrap interval."""
+    members, others = (-group for group in losses)
+    low, high = bootstrap_interval(members, others, stream(seed, "model membership", purpose))
+    return {"auc": float(auc(members, others)), "low": low, "high": high}

@@ -1,0 +1,176 @@
+"""Updates of a site for the audit: its own local training on small copies of its own images.
+
+An update is the network's weights after local training, which a site sends to the coordinator in every round. All
+updates of the audit are replies of the site itself (`Site.reply`), so that the optimiser, the batches, the clipping and
+the noise are those of the plan. To keep the attack short, and to make it easier, the images have 64 x 64 pixels, and
+augmentation, the method's own changes of images and its further loss terms are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from medfed.auditing.inversion import SIDE, Observation
+from medfed.auditing.sharing import ImageSet, evenly_spaced, images_by_patient
+from medfed.core.batch import Batch
+from medfed.federation.local_round import Samples, Task
+from medfed.federation.message import Message
+from medfed.federation.method import Tensors
+from medfed.federation.privacy import Privacy
+from medfed.federation.settings import Training
+from medfed.federation.site import Site
+from medfed.methods.fedavg import FedAvg
+
+MAX_TARGETS = 4  # largest number of images that are reconstructed together
+MAX_IMAGES = 96  # largest number of images in the audit's round of the plan
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The images of a site that the attacks on its updates use, at 64 x 64 pixels.
+
+    Args:
+        targets: the images that the attacks try to reconstruct, at most four.
+        others: images of other patients, for the negative controls; None if the site has only one patient.
+        round_with: images of the audit's round of the plan: the targets and further images of the site.
+        round_without: the images of `round_with` without all images of the targets' patients; None if none are left.
+    """
+
+    targets: ImageSet
+    others: ImageSet | None
+    round_with: ImageSet
+    round_without: ImageSet | None
+
+    @classmethod
+    def of_site(cls, samples: Samples) -> Chosen:
+        """Choose four targets: the middle images of at most four and half of the patients, then others of their images.
+
+        Args:
+            samples: the site's training images.
+        """
+        patients = images_by_patient(samples)
+        attacked = evenly_spaced(patients, max(1, min(MAX_TARGETS, len(patients) // 2)))
+        targets = _four_images(attacked)
+        others = _four_images([patient for patient in patients if patient not in attacked])[: len(targets)]
+        rest = [index for patient in patients for index in patient if index not in targets]
+        in_round = targets + evenly_spaced(rest, MAX_IMAGES - len(targets))
+        of_attacked = {index for patient in attacked for index in patient}
+        without = [index for index in in_round if index not in of_attacked]
+        return cls(
+            small_images(samples, targets), small_images(samples, others) if others else None,
+            small_images(samples, in_round), small_images(samples, without) if without else None,
+        )  # fmt: skip
+
+
+def _four_images(patients: Sequence[Sequence[int]]) -> list[int]:
+    """Return the middle image of each of up to four patients, then further images of these patients, up to four."""
+    first = [patient[len(patient) // 2] for patient in evenly_spaced(patients, MAX_TARGETS)]
+    further = [index for patient in patients for index in patient if index not in first]
+    return first + evenly_spaced(further, MAX_TARGETS - len(first))
+
+
+def small_images(samples: Samples, indices: Sequence[int]) -> ImageSet:
+    """Return some images with their labels, resized to 64 x 64 pixels.
+
+    Args:
+        samples: the images of a site.
+        indices: which images, at least one.
+    """
+    batches = [_small(samples.batch([index])) for index in indices]
+    moments = None if batches[0].moments is None else torch.cat([b.moments for b in batches if b.moments is not None])
+    return ImageSet(torch.cat([b.image for b in batches]), torch.cat([b.label for b in batches]), len(indices), moments)
+
+
+def one_step_site(site: Site, images: ImageSet) -> Site:
+    """Return a copy of the site that does one SGD step on the given images, without clipping and noise.
+
+    The update of this site reveals the exact gradient of the loss. The network is a copy.
+
+    Args:
+        site: the audited site.
+        images: the training images of the copy.
+    """
+    settings = Training(optimizer="sgd", learning_rate=1.0, batch_size=len(images), augment=False)
+    of_step = replace(_audit_site(site, images), settings=settings, local_epochs=1, privacy=Privacy())
+    return replace(of_step, local_keys=frozenset())
+
+
+def plan_site(site: Site, images: ImageSet) -> Site:
+    """Return a copy of the site that trains for one round as planned on the given images, without augmentation.
+
+    The optimiser, the batch size, the passes over the images, the clipping and the noise are those of the plan. The
+    network is a copy.
+
+    Args:
+        site: the audited site.
+        images: the training images of the copy.
+    """
+    return replace(_audit_site(site, images), settings=replace(site.settings, augment=False))
+
+
+def update_of(site: Site, weights: Tensors) -> Message:
+    """Return the reply of a site to the coordinator's training request of the first round: its update.
+
+    Args:
+        site: the site that trains, from `one_step_site` or `plan_site`.
+        weights: the global weights before the round.
+    """
+    return site.reply(Message("train", weights, {}, {"round": 1, "last": 0}))
+
+
+def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> Observation:
+    """Return what the coordinator can compute from an update: how the weights changed, and the loss of any images.
+
+    The labels and masks of the images are given to the attacker, which makes the attack stronger. So are the moments by
+    which images are standardised with `data.standardise: volume`.
+
+    Args:
+        site: the site that sent the update, for the task and the optimiser.
+        weights: the global weights before the round.
+        update: the site's reply.
+        known: the images whose labels the attacker knows. The pixels are not used.
+    """
+    device = next(site.network.parameters()).device
+    network = deepcopy(site.network)
+    network.load_state_dict({name: entry.to(device) for name, entry in weights.items()})
+    network.train()
+    trained = {name: entry for name, entry in network.named_parameters()
+               if entry.requires_grad and name in update.weights}  # fmt: skip
+    change = [(weights[name].to(device) - update.weights[name].to(device)).float() for name in trained]
+    batch = known.batch(range(len(known))).to(device)
+
+    def loss(images: Tensor) -> Tensor:
+        return task_loss(network, site.task, replace(batch, image=images))
+
+    return Observation(loss, list(trained.values()), change, site.settings.optimizer == "adam")
+
+
+def task_loss(network: nn.Module, task: Task, batch: Batch) -> Tensor:
+    """Return the task's loss of a batch, a scalar.
+
+    Args:
+        network: the network.
+        task: standardises the images and computes the loss.
+        batch: images in [0, 1] and their labels, on the network's device.
+    """
+    return task.loss(network(task.standardise(batch.image, batch.moments)), batch.label)
+
+
+def _audit_site(site: Site, images: ImageSet) -> Site:
+    """Return a copy of the site with its own network, other training images, and nothing of earlier rounds."""
+    return replace(site, method=FedAvg(), network=deepcopy(site.network), training=images, validation=None, memory={},
+                   progress=None, _expanded=None, _on_device=None)  # fmt: skip
+
+
+def _small(batch: Batch) -> Batch:
+    """Return a batch with images, and masks if there are any, of 64 x 64 pixels."""
+    image = F.interpolate(batch.image, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
+    is_mask = batch.label.ndim == 4
+    label = F.interpolate(batch.label.float(), (SIDE, SIDE), mode="nearest-exact") if is_mask else batch.label
+    return replace(batch, image=image, label=label.to(batch.label.dtype))

@@ -1,0 +1,108 @@
+"""Compare what would leave a hospital, as a dry run finds it, with what the hospital agreed to, before joining.
+
+The same limits hold during the federation (`medfed.deployment.guard`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from medfed.core.errors import UserErrors
+from medfed.deployment.agreement import Agreement, counted_bytes, no_noise, too_few_patients
+from medfed.federation.image_moments import MOMENTS
+from medfed.federation.ledger import STATISTIC, WEIGHT
+from medfed.federation.method import EVERY_ROUND
+from medfed.federation.privacy_accounting import Releases, require_accountant
+from medfed.federation.site import Site
+from medfed.federation.validation_site import ValidationSite
+
+MAX_LISTED = 5  # names in an error message
+Row = Mapping[str, Any]  # a row of the ledger, with the number of patients (`medfed.deployment.dry_run`)
+
+
+def check_agreement(
+    rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement, file: str
+) -> None:
+    """Check that the hospital agreed to everything that would leave the hospital in a round.
+
+    Args:
+        rows: one dict for each tensor or single value that would leave, as `outgoing_rows` returns them.
+        site: the site.
+        agreement: what the hospital agreed to.
+        file: the path of the hospital's YAML file, which contains the agreement; for error messages.
+
+    Raises:
+        UserError: with one sentence for each mistake: if a statistic is not in the list `sends` of the agreement, if
+            too few patients are behind a statistic (`min_patients`), if the total size is above `megabytes_per_round`,
+            or if the plan needs a larger epsilon than `max_epsilon`.
+    """
+    mistakes = [f"{file}: {sentence}" for sentence in (
+        *_unlisted(rows, agreement), *_of_too_few_patients(rows, site, agreement), *_too_large(rows, agreement),
+        *_above_budget(rows, site, agreement),
+    )]  # fmt: skip
+    if mistakes:
+        raise UserErrors(mistakes)
+
+
+def planned_releases(rows: Sequence[Row], site: Site | ValidationSite) -> Releases:
+    """Return how many messages with weights and with statistics a site would send in a federation.
+
+    Args:
+        rows: what would leave in the first round, as `outgoing_rows` returns it.
+        site: the site.
+    """
+    if isinstance(site, ValidationSite):
+        return Releases()
+    content = {kind: {row["content"] for row in rows if row["kind"] == kind and row["name"] != MOMENTS}
+               for kind in ("share", "train")}  # fmt: skip
+    n_sharing = site.rounds if site.method.shares == EVERY_ROUND else 1
+    return Releases(
+        weights=site.rounds * (WEIGHT in content["train"]),
+        statistics=site.rounds * (STATISTIC in content["train"])
+        + n_sharing * (STATISTIC in content["share"])
+        + any(row["name"] == MOMENTS for row in rows),
+    )
+
+
+def _unlisted(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
+    tensors: set[str] = {row["name"] for row in rows if row["content"] == STATISTIC}
+    if missing := sorted(name for name in tensors if not agreement.allows(name)):
+        more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
+        names = ", ".join(f"'{name}'" for name in missing[:MAX_LISTED]) + more
+        yield (f"agrees.sends: a round would send the statistics {names}, which are not in the list; add them if you "
+               "agree that they leave the hospital")  # fmt: skip
+
+
+def _of_too_few_patients(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement) -> Iterator[str]:
+    """Yield a sentence for the statistic with the fewest patients, if they are too few."""
+    shared = [row for row in rows if row["content"] == STATISTIC]
+    if isinstance(site, Site) and shared:
+        row = min(shared, key=lambda row: row["patients"])
+        if row["patients"] < agreement.min_patients:
+            advice = site.method.patients_advice
+            yield "agrees.min_patients: " + too_few_patients(
+                row["name"], row["patients"], agreement.min_patients, advice
+            )
+
+
+def _too_large(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
+    total = counted_bytes(rows) / 1e6
+    if total > agreement.megabytes_per_round:
+        yield (f"agrees.megabytes_per_round: is {agreement.megabytes_per_round:g}, but a round would send {total:.3g} "
+               "MB; increase it if you agree")  # fmt: skip
+
+
+def _above_budget(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement) -> Iterator[str]:
+    if agreement.max_epsilon is None or isinstance(site, ValidationSite):
+        return
+    planned = planned_releases(rows, site)
+    if why := no_noise(site.privacy, planned):
+        yield f"agrees.max_epsilon: {why}"
+        return
+    require_accountant(site.privacy)
+    needed = agreement.epsilon(site.privacy, planned)
+    if needed > agreement.max_epsilon:
+        yield (f"agrees.max_epsilon: is {agreement.max_epsilon:g}, but the {site.rounds} rounds of the plan need "
+               f"epsilon {needed:.4g} (delta {agreement.delta:g}); ask the coordinator for a plan with more noise or "
+               "fewer rounds, or increase it if you agree")  # fmt: skip

@@ -1,0 +1,180 @@
+"""The tables of a comparison of methods, computed from the folders of its finished runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from medfed.config.schema import resolved
+from medfed.core.files import write_atomically
+from medfed.experiments.grid import Fold
+from medfed.experiments.leave_one_out import ComparisonPlan
+from medfed.outputs.comparison_folder import ComparisonFolder
+from medfed.outputs.published.section import CompletedRun, to_published_markdown
+from medfed.outputs.tables.comparison import build_table
+from medfed.outputs.tables.comparison_data import Table
+from medfed.outputs.tables.comparison_row import SENT
+from medfed.outputs.tables.cost import NOTE, PARTS, Cost, cost_csv, cost_json, cost_rows, costs_by_row, effort_notes
+from medfed.outputs.tables.joining import Joining, ScoredRun, build_joining
+from medfed.outputs.tables.joining_text import (
+    joining_conclusions,
+    joining_csv,
+    joining_json,
+    joining_markdown,
+    joining_text,
+)
+from medfed.outputs.tables.latex import to_latex
+from medfed.outputs.tables.table import align_columns, to_csv, to_json, to_markdown, to_text
+from medfed.tasks.factory import scoring_of
+
+
+@dataclass(frozen=True)
+class ComparisonTables:
+    """The tables of a comparison of methods.
+
+    Args:
+        unseen: scores at the unseen sites.
+        validation: scores at the validation sites; None where one site is left out.
+        costs: the mean cost (time and bytes) of each row's runs, by the row's label.
+        published: Markdown with the numbers that papers published on the same data; "" without any.
+        effort: a note for each row that took more optimiser steps or images than its baseline.
+        joining: the differences between the federated rows and `local` and `pooled`; None without such rows.
+    """
+
+    unseen: Table
+    validation: Table | None
+    costs: Mapping[str, Cost]
+    published: str
+    effort: Sequence[str] = ()
+    joining: Joining | None = None
+
+    def to_text(self, bold: bool = False) -> str:
+        """Return the tables as text with aligned columns: the scores at the unseen sites, and the cost of each method.
+
+        If each run has a validation site, the table of its scores follows that of the unseen sites. The last lines are
+        the conclusions about the unseen sites, because a terminal shows the end of a long text: about the effort of the
+        methods, about joining and pooling, and about the methods.
+
+        Args:
+            bold: whether to mark the best values with the control characters of a terminal.
+        """
+        text = to_text(self.unseen, isatty=bold)
+        if self.validation:
+            text = f"UNSEEN SITES\n{text}\n\nVALIDATION SITES\n{to_text(self.validation, isatty=bold)}"
+        joining = [joining_text(self.joining)] if self.joining else []
+        costs, parts = (
+            align_columns([[(cell, "") for cell in line] for line in lines], False)
+            for lines in (cost_rows(self.costs), cost_rows(self.costs, PARTS))
+        )
+        costs = f"cost\n{costs}\n\nwhat the bytes of a round are\n{parts}\nnote: {NOTE}"
+        joined = joining_conclusions(self.joining, self.unseen.baseline) if self.joining else []
+        conclusions = [*(f"{note}." for note in self.effort), *joined, *self.unseen.conclusions]
+        return "\n\n".join([text, *joining, costs, "\n".join(conclusions)]).rstrip()
+
+    def write(self, out: Path) -> None:
+        """Write the tables to files: `table.md`, `table.csv`, `table.json`, `table.tex`, `cost.csv` and `cost.json`.
+
+        If each run has a validation site, the scores there are also written to `validation.csv` and `validation.json`,
+        and with a row `local` or `pooled` the differences to `joining.csv` and `joining.json`. Existing files are
+        replaced.
+
+        Args:
+            out: the folder, which must exist.
+        """
+        markdown = to_markdown(self.unseen)
+        write_atomically(out / "table.csv", to_csv(self.unseen))
+        write_atomically(out / "table.json", to_json(self.unseen))
+        write_atomically(out / "table.tex", to_latex(self.unseen))
+        if self.validation:
+            markdown = f"## Unseen sites\n\n{markdown}\n## Validation sites\n\n{to_markdown(self.validation)}"
+            write_atomically(out / "validation.csv", to_csv(self.validation, "validation"))
+            write_atomically(out / "validation.json", to_json(self.validation))
+        if self.joining:
+            markdown += f"\n{joining_markdown(self.joining)}"
+            write_atomically(out / "joining.csv", joining_csv(self.joining))
+            write_atomically(out / "joining.json", joining_json(self.joining))
+        write_atomically(out / "cost.csv", cost_csv(self.costs))
+        write_atomically(out / "cost.json", cost_json(self.costs))
+        costs, parts = map(_as_markdown, (cost_rows(self.costs), cost_rows(self.costs, PARTS)))
+        notes = "\n".join(f"- {note}" for note in (*self.effort, NOTE))
+        write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{costs}\n\n{parts}\n\n{notes}\n{self.published}")
+
+
+def _as_markdown(rows: list[list[str]]) -> str:
+    head, *lines = rows
+    ruled = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
+
+
+def build_tables(plan: ComparisonPlan) -> ComparisonTables:
+    """Build the tables of a comparison from those of its runs that are finished.
+
+    Args:
+        plan: the runs of the comparison; at least one must be finished.
+
+    Returns:
+        The tables of scores and costs, and published numbers on the same data.
+    """
+    finished = _complete_folds(plan.folds)
+    unseen = _table(finished, "unseen", plan)
+    validation = _table(finished, "validation", plan) if plan.leaves_two_out else None
+    data = (validation or unseen).data
+    keys = [_published_key(fold) for fold in finished if fold.row.arrangement not in SENT]
+    published = to_published_markdown(resolved(finished[0].config)["data"], data, keys)
+    costs = costs_by_row([(fold.row, fold.site, fold.config.seed, fold.folder) for fold in finished])
+    effort = effort_notes(costs, {fold.row.label: fold.row.baseline_label(plan.baseline) for fold in finished})
+    return ComparisonTables(unseen, validation, costs, published, effort, _joining(finished, unseen))
+
+
+def _complete_folds(folds: Sequence[Fold]) -> list[Fold]:
+    """Return the finished runs, without those of `local` of whose unseen site and seed another run is unfinished."""
+    incomplete = {(fold.row.label, fold.site, fold.config.seed) for fold in folds
+                  if fold.row.trained_at and not fold.folder.is_finished()}  # fmt: skip
+    return [fold for fold in folds if fold.folder.is_finished()
+            and (fold.row.label, fold.site, fold.config.seed) not in incomplete]  # fmt: skip
+
+
+def _joining(finished: Sequence[Fold], table: Table) -> Joining | None:
+    """Return the differences between the federated rows and `local` and `pooled`; None without such rows."""
+    if all(fold.row.arrangement not in SENT for fold in finished):
+        return None
+    runs = []
+    for fold in finished:
+        path, summary = fold.folder.path, fold.folder.read_json("summary.json")
+        scoring = scoring_of(summary, path / "summary.json")
+        runs.append(ScoredRun(fold.row, fold.site, fold.config.seed, scoring.read_cases(path / "cases.csv")))
+    structures = list(dict.fromkeys(block.structure for block in table.blocks))
+    return build_joining(runs, scoring, structures, table.data)
+
+
+def _published_key(fold: Fold) -> CompletedRun:
+    """Return the method and settings of a finished fold, with which published rows are compared, and its scores."""
+    unseen = fold.folder.read_json("summary.json")["unseen"]
+    return CompletedRun(fold.config.method_name, fold.row.changes, resolved(fold.config)["method"], unseen)
+
+
+def _table(finished: list[Fold], role: str, plan: ComparisonPlan) -> Table:
+    """Return the table over the sites of a role ("unseen" or "validation"), from the cases of finished folds."""
+    results: list[dict] = []
+    structures: dict[str, None] = {}
+    for fold in finished:
+        path, summary = fold.folder.path, fold.folder.read_json("summary.json")
+        scoring = scoring_of(summary, path / "summary.json")
+        rows = [row for row in scoring.read_cases(path / "cases.csv") if row["role"] == role]
+        structures |= dict.fromkeys(map(scoring.structure_of, rows))
+        results.append({
+            "method": fold.row.label,
+            "row": fold.row,
+            "baseline": fold.row.baseline_label(plan.baseline),
+            f"{role}_site": getattr(fold.config.federation, f"{role}_site"),
+            "seed": fold.config.seed,
+            "rows": rows,
+            "selection": summary["selection"],
+            "data": summary["data"],
+            "summary": summary,
+            "transductive_by": summary.get("transductive_by") or ["tent"] * bool(summary.get("transductive")),
+        })
+    table = build_table(results, list(structures), plan.baseline, role)
+    left_out = ComparisonFolder.read(plan.out).note()
+    return replace(table, notes=(*table.notes, left_out)) if left_out else table

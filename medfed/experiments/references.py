@@ -1,0 +1,73 @@
+"""The rows of a comparison that are no federated method, and rows with the effort of another method, as configs.
+
+`pooled` trains on the images of all source sites in one place, and `local` at each source site alone. Both are FedAvg
+with one participant, whose average is its own weights, so they use the same training loop as every other row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from medfed.config.schema import Config, changed
+from medfed.core.errors import UserError, argument
+from medfed.experiments.method_choice import MethodChoice
+from medfed.federation.method import Effort
+from medfed.federation.settings import Federation
+from medfed.outputs.tables.comparison_row import LOCAL, POOLED
+
+# Settings of a federation that have no meaning for one participant.
+_UNUSED = ("clients", "partition", "mixing", "concentration", "min_images", "clients_per_round", "quorum", "engine")
+
+
+def with_effort(config: Config, choice: MethodChoice, effort: Effort, n_clients: int) -> Config:
+    """Return a config that takes as many optimiser steps and images as another method takes with this config.
+
+    FedAvg takes them with more local epochs, and with larger batches if the other method adds copies to its batches.
+    `pooled` also multiplies the size of its batches by the number of clients: with `pooled@steps=fedavg`, the one
+    model takes as many steps as each client of FedAvg takes on average, and all of them together see as many images.
+    Numbers of steps are equal up to the rounding of the last batch of an epoch.
+
+    Args:
+        config: the config of the row, with FedAvg as its method.
+        choice: the row, such as `fedavg@steps=ccst`.
+        effort: the steps and images of the other method, in multiples of FedAvg's.
+        n_clients: number of clients of the federation that the row is compared with.
+
+    Raises:
+        UserError: if whole epochs and whole batches cannot give these numbers.
+    """
+    epochs = config.federation.local_epochs * effort.images
+    images_per_step = config.training.batch_size * effort.images / effort.steps
+    if epochs != int(epochs) or images_per_step != int(images_per_step):
+        raise UserError(
+            f"{argument('methods', choice.label)}: the method takes {effort.steps:g} times the steps and "
+            f"{effort.images:g} times the images of FedAvg, which needs {epochs:g} local epochs with batches of "
+            f"{images_per_step:g} images; expected whole numbers; choose another federation.local_epochs or "
+            "training.batch_size"
+        )
+    if choice.arrangement == POOLED:
+        images_per_step *= n_clients
+    return changed(config, {"federation.local_epochs": int(epochs), "training.batch_size": int(images_per_step)})
+
+
+def without_federation(config: Config, arrangement: str, site: str = "") -> Config:
+    """Return a config that trains without any exchange between sites.
+
+    Nothing leaves a site, so the settings about messages have their defaults: no noise, no checks of updates, and no
+    smallest number of patients for the constants of `data.standardise: dataset`.
+
+    Args:
+        config: the config of the row, with FedAvg as its method.
+        arrangement: "pooled", for one client that holds the training patients of all source sites, or "local".
+        site: for "local", the name of the only site that trains.
+    """
+    federation = config.federation
+    defaults = {field.name: field.default for field in fields(Federation)}
+    changes: dict[str, object] = {f"federation.{name}": defaults[name] for name in _UNUSED}
+    changes |= {"federation.largest_change": None, "privacy": {}, "data.min_patients": 1}
+    if arrangement == POOLED:
+        changes["federation.clients"] = 1
+    if arrangement == LOCAL:
+        sites = [site, *filter(None, (federation.unseen_site, federation.validation_site))]
+        changes |= {"data.sites": sorted(sites), "federation.participating": None}
+    return changed(config, changes)

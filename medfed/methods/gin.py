@@ -1,0 +1,83 @@
+"""GIN (Ouyang et al., IEEE TMI 2022): train on images whose intensities a random shallow network has changed.
+
+C. Ouyang, C. Chen, S. Li, Z. Li, C. Qin, W. Bai, D. Rueckert: "Causality-inspired Single-source Domain Generalization
+for Medical Image Segmentation", IEEE Transactions on Medical Imaging, 2022, https://arxiv.org/abs/2111.12525.
+
+Idea: a small convolutional network with random weights changes intensity and texture, but keeps shapes. A network that
+is trained on many such changes has to rely on the shapes.
+
+Communication: the same messages as FedAvg.
+
+Departures: the paper's second augmentation (IPA) and its consistency loss between two changed copies are left out. The
+authors' images are standardised, those of a method are in [0, 1]: each image is standardised for the transform by its
+own mean and standard deviation per channel, transformed back, and clipped to [0, 1]. We had the authors' code and the
+abstract, but not the paper, so the equations have no numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from medfed.core.batch import Batch
+from medfed.core.bounds import PositiveInt, Ratio
+from medfed.core.device import to_device
+from medfed.federation.local_round import LocalRound
+from medfed.federation.method import Method
+from medfed.functional.random_convolution import draw_shallow_networks, random_intensity_transform
+
+MIN_STD = 1e-6  # of an image that is changed; a blank image has no intensities to change
+
+
+@dataclass(frozen=True)
+class GIN(Method):
+    """FedAvg on images whose intensities are changed by random shallow convolutional networks.
+
+    In each step, each image x gets a network of its own with random weights (`medfed.functional.random_convolution`):
+
+        g(x) = (alpha net(x) + (1 - alpha) x) * |x|_F / |alpha net(x) + (1 - alpha) x|_F,   alpha ~ U(0, 1)
+
+    Masks, classes and views stay as they are.
+
+    Args:
+        probability: probability that an image is changed, in [0, 1]. 1 in the authors' code. With 0 the result is
+            bit-identical to FedAvg.
+        layers: number of convolutions, at least 1. 4 in the authors' code.
+        width: number of channels between the convolutions, at least 1. 2 in the authors' code.
+        kernel_sizes: odd sides in pixels from which the kernel size of each layer is drawn in each step. 1 and 3 in the
+            authors' code.
+    """
+
+    probability: Ratio = 1.0
+    layers: PositiveInt = 4
+    width: PositiveInt = 2
+    kernel_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1, 3)
+
+    def __post_init__(self) -> None:
+        """Check that every value is in its range and that the kernel sizes are odd; ValueError otherwise."""
+        super().__post_init__()
+        if even := [size for size in self.kernel_sizes if size % 2 == 0]:
+            raise ValueError(f"kernel_sizes: expected odd numbers, which keep the size of the image, got {even[0]}")
+
+    def augment(self, local: LocalRound, batch: Batch) -> Batch:
+        """Return the batch with changed intensities: each image is mixed with the output of a random network.
+
+        Args:
+            local: the site's round of training, with its random generator.
+            batch: images (B, C, H, W) in [0, 1], not standardised, and their labels.
+        """
+        if self.probability == 0:
+            return batch
+        image, rng = batch.image, local.rng
+        n, channels = image.shape[:2]
+        is_changed, alpha = torch.rand(2, n, generator=rng)
+        networks = draw_shallow_networks(n, channels, self.layers, self.width, self.kernel_sizes, rng)
+        mean, std = image.mean(dim=(2, 3), keepdim=True), image.std(dim=(2, 3), keepdim=True)
+        std = std.clamp(min=MIN_STD)
+        changed = random_intensity_transform((image - mean) / std, networks, to_device(alpha, image.device))
+        changed = (changed * std + mean).clamp(0, 1)
+        chosen = to_device(is_changed < self.probability, image.device)[:, None, None, None]
+        return replace(batch, image=torch.where(chosen, changed, image))

@@ -1,0 +1,75 @@
+"""Paired test of two methods, and its correction for the number of tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+
+ALPHA = 0.05
+MIN_PAIRS = 6  # with 5 differing pairs the smallest two-sided p is 2 / 2**5 = 0.0625, which is never significant
+
+
+def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str) -> dict:
+    """Compute the two-sided Wilcoxon signed-rank test over the cases that two methods have in common.
+
+    Args:
+        a: the first method's values, one per case, by a tuple that identifies the case, such as (site, patient).
+        b: the second method's values, by tuples of the same form. Cases that only one method has are ignored.
+        cases: what a case is, in the plural (for example "patients"); used in the text of `reason`.
+
+    Returns:
+        A dict with these keys:
+
+        * `p`: the p value; None if the values of fewer than six cases differ.
+        * `n`: the number of common cases.
+        * `n_differ`: the number of common cases with different values.
+        * `reason`: a sentence that says why there is no p value; None if there is one.
+    """
+    difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
+    n, difference = len(difference), difference[difference != 0]
+    result = {"p": None, "n": n, "n_differ": len(difference), "reason": None}
+    if n < MIN_PAIRS:
+        return result | {"reason": f"only {n} matched {cases}; {_needed(n)}"}
+    if not len(difference):
+        return result | {"reason": f"all {n} matched {cases} score the same"}
+    if len(difference) < MIN_PAIRS:
+        differ = f"only {len(difference)} of {n} matched {cases} differ"
+        return result | {"reason": f"{differ}; {_needed(len(difference))}"}
+    return result | {"p": float(stats.wilcoxon(difference).pvalue)}
+
+
+def _needed(n: int) -> str:
+    return f"the test needs {MIN_PAIRS}, because p cannot be below {smallest_p(n):.4g} with {n}"
+
+
+def smallest_p(n: int, n_tests: int = 1) -> float:
+    """Return the smallest p value that the Wilcoxon signed-rank test can have with n differing pairs.
+
+    Args:
+        n: number of pairs with different values, at least 0.
+        n_tests: number of tests in Holm's correction; the result is corrected for it.
+    """
+    return min(1.0, n_tests * 2 / 2**n)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Correct p values for the number of tests, by Holm's method.
+
+    Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979,
+    https://www.jstor.org/stable/4615733. If all tests with a corrected p below 0.05 are called significant, the
+    probability of at least one wrong call is at most 5 %.
+
+    Args:
+        p_values: m p values in [0, 1].
+
+    Returns:
+        The corrected p values in the same order: the k-th smallest is multiplied by m + 1 - k, is at least as large as
+        the corrected ones before it, and at most 1.
+    """
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    corrected = np.empty_like(p)
+    corrected[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
+    return corrected.tolist()

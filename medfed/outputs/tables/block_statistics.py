@@ -1,0 +1,146 @@
+"""Compute the lines of a comparison: means with intervals, paired differences, tests and ranks, from the cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+from medfed.metrics.intervals import MIN_PATIENTS, Estimate, estimate_average, interval
+from medfed.metrics.metric import Column
+from medfed.metrics.ranking import Rank, rank_methods
+from medfed.outputs.tables.comparison_data import Cell, Difference, Line
+from medfed.outputs.tables.differences import SiteScores, difference_of, with_verdicts
+from medfed.outputs.tables.local_runs import score_of_models, values_of_patients
+from medfed.tasks.scoring import Scoring
+
+Key = tuple[str, str, int]  # (method, site, seed)
+Runs = Mapping[Key, list[dict]]  # the scores of every case of each run
+Groups = Mapping[Key, Mapping[str, Mapping[str, Any]]]  # the scores of each run by structure, from its summary
+
+
+@dataclass(frozen=True)
+class BlockStatistics:
+    """Computes the lines of one block of a comparison: the scores of all methods for one structure and one metric.
+
+    Args:
+        scoring: the metrics of the task.
+        column: the metric in one unit.
+        structure: name of the structure; "all" for classification.
+        sites: names of the sites, in the order of the table's columns.
+        baselines: label of the baseline of each method, by the method's label, in the order of the table. None for a
+            row without a federation, which is neither compared with a baseline nor ranked.
+    """
+
+    scoring: Scoring
+    column: Column
+    structure: str
+    sites: Sequence[str]
+    baselines: Mapping[str, str | None]
+
+    def lines(self, runs: Runs, groups: Groups) -> tuple[Line, ...]:
+        """Return one line for each method.
+
+        Args:
+            runs: the rows of the block's structure of each run.
+            groups: the scores of each run by structure, from its summary, for metrics whose code is missing here.
+        """
+        scores = {method: self._method_scores(method, runs, groups) for method in self.baselines}
+        lines = [self._line(method, scores) for method in self.baselines]
+        federated = [line.method for line in lines if self.baselines[line.method] is not None]
+        ranks = self._ranks([line.method for line in lines if line.average and line.method in federated], scores)
+        lines = [replace(line, rank=ranks.get(line.method)) for line in lines]
+        return with_verdicts(lines, self.column.metric.higher_is_better)
+
+    @property
+    def n_tests(self) -> int:
+        """Number of methods that are compared with their baseline."""
+        return sum(baseline in self.baselines and baseline != method for method, baseline in self.baselines.items())
+
+    def _method_scores(self, method: str, runs: Runs, groups: Groups) -> dict[str, SiteScores]:
+        return {
+            site: self._site_scores({key: rows for key, rows in runs.items() if key[:2] == (method, site)}, groups)
+            for site in self.sites
+        }
+
+    def _site_scores(self, runs: Runs, groups: Groups) -> SiteScores:
+        """Return the scores of the runs of one method at one site, which differ in the seed."""
+        means: dict[int, float] = {}
+        with_score = []
+        for key, rows in runs.items():
+            score = score_of_models(self.scoring, rows, self.column.key)
+            if score is None and not self.scoring.has_structures:  # an outside metric whose code is missing here
+                score = groups[key].get(self.structure, {}).get(self.column.key, {}).get("mean")
+            if score is not None:
+                means[key[2]] = self.column.scale * score
+                with_score.append(rows)
+        values = values_of_patients(self.scoring, with_score, self.column.key)
+        scaled = {patient: self.column.scale * value for patient, value in values.items()}
+        return SiteScores(means, scaled, [row for rows in runs.values() for row in rows])
+
+    def _line(self, method: str, scores: Mapping[str, Mapping[str, SiteScores]]) -> Line:
+        """Return the line of a method, without corrections for the number of tests."""
+        own, baseline = scores[method], self.baselines[method]
+        cells = tuple(self._cell(list(own[site].means.values()), own[site].estimate) for site in self.sites)
+        rows = [row for site in self.sites for row in own[site].rows]
+        worst = min if self.column.metric.higher_is_better else max
+        means = {site: cell.mean for site, cell in zip(self.sites, cells, strict=True) if cell is not None}
+        differences: tuple[Difference | None, ...] = ()
+        difference = None
+        if baseline is not None and baseline in scores and baseline != method:
+            other = scores[baseline]
+            n_site_tests = self.n_tests * len(self.sites)
+            differences = tuple(
+                difference_of(own, other, [site], self.scoring, self.column, n_site_tests) for site in self.sites
+            )
+            difference = difference_of(own, other, self.sites, self.scoring, self.column, self.n_tests)
+        return Line(
+            method, cells, self._average(cells, own),
+            n_missed=sum(map(self.scoring.is_failure, rows)), n_cases=sum(map(self.scoring.is_case, rows)),
+            differences=differences, difference=difference,
+            worst_site=worst(means, key=lambda site: means[site]) if means else None,
+        )  # fmt: skip
+
+    def _cell(self, means: Sequence[float], estimate: Estimate | None) -> Cell | None:
+        """Return the mean over seeds with its standard deviation and its interval; None without a mean."""
+        if not means:
+            return None
+        mean = fmean(means)
+        low, high = self._interval(replace(estimate, mean=mean) if estimate else None)
+        sd = stdev(means) if len(means) > 1 else None
+        return Cell(mean, sd, len(means), low, high, estimate.n if estimate else 0)
+
+    def _average(self, cells: Sequence[Cell | None], scores: Mapping[str, SiteScores]) -> Cell | None:
+        """Average over sites with equal weights; the standard deviation is over the seeds that all sites have."""
+        known = [cell for cell in cells if cell is not None]
+        if len(known) < len(cells):
+            return None
+        seeds = [seed for seed in sorted(scores[self.sites[0]].means)
+                 if all(seed in scores[site].means for site in self.sites)]  # fmt: skip
+        of_seeds = [fmean(scores[site].means[seed] for site in self.sites) for seed in seeds]
+        estimate = estimate_average([scores[site].estimate for site in self.sites])
+        average = self._cell([cell.mean for cell in known], estimate)
+        assert average is not None
+        return replace(average, sd=stdev(of_seeds) if len(seeds) > 1 else None, n_seeds=len(seeds))
+
+    def _interval(self, estimate: Estimate | None) -> tuple[float, float] | tuple[None, None]:
+        low, high = self.column.limits
+        return interval(estimate, (self.column.scale * low, self.column.scale * high))
+
+    def _ranks(self, methods: Sequence[str], scores: Mapping[str, Mapping[str, SiteScores]]) -> dict[str, Rank]:
+        """Return the ranks of the methods; empty without values of at least 5 common patients at each site."""
+        sites = []
+        for site in self.sites:
+            values = [scores[method][site].values for method in methods]
+            common = sorted(set.intersection(*map(set, values))) if values else []
+            if len(common) < MIN_PATIENTS:
+                return {}
+            sites.append(np.array([[of_method[patient] for patient in common] for of_method in values]))
+        if len(methods) < 2:
+            return {}
+        names = (self.structure, self.column.key, *methods)
+        ranks = rank_methods(sites, self.column.metric.higher_is_better, names)
+        return dict(zip(methods, ranks, strict=True))

@@ -1,0 +1,183 @@
+"""The texts of a comparison table: what is above it, the notes below it, and what can be concluded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from medfed.metrics.intervals import METHOD, MIN_PATIENTS
+from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS
+from medfed.outputs.tables.block_statistics import Runs
+from medfed.outputs.tables.comparison_data import BETTER, UNDECIDED, UNTESTED, WORSE, Block, Difference, Line
+from medfed.outputs.tables.run_notes import data_label
+from medfed.tasks.scoring import ALL, COMPARISON, Scoring
+
+COLUMN = {  # meaning of a column, by the role of its site
+    "unseen": "the unseen site",
+    "validation": "the validation site, which did not train either",
+}
+INTERVAL = (
+    f"[] is the 95 % interval over patients ({METHOD}); it is about new patients of these sites, scored by these "
+    "trained models, and too narrow if there are rare failures that no patient here shows"
+)
+RANK = ("rank: by the average; [] has 95 % of the ranks in 2000 bootstrap samples of patients, and the percentage says "
+        "in how many of them the method is first")  # fmt: skip
+VERDICT = (
+    "better or worse: the corrected p is below 0.05, and the 95 % interval of the average difference is on one side of "
+    "0; detectable: the smallest true difference that this comparison finds with a probability of 80 %"
+)
+
+
+def head_of(
+    data: str, selection: str, seeds: Sequence[int], blocks: Sequence[Block], scoring: Scoring, role: str
+) -> tuple[str, ...]:
+    """Return the lines above the table."""
+    spread = ", ± sd over seeds" if len(seeds) > 1 else ""
+    return (
+        data_label(data),
+        f"each column is {COLUMN[role]}; round selected by the rule '{selection}'; "
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}",
+        f"mean over seeds of the {scoring.score_description}{spread}{_units(scoring, blocks)}",
+        *scoring.notes_in(COMPARISON),
+    )
+
+
+def _units(scoring: Scoring, blocks: Sequence[Block]) -> str:
+    """Return the units of the distances, for example "; distances in: mm"; "" for a task without distances."""
+    if not any(metric.unit == DISTANCE for metric in scoring.metrics_in(COMPARISON)):
+        return ""
+    units = dict.fromkeys(block.unit for block in blocks if block.unit in DISTANCE_UNITS.values())
+    return f"; distances in: {' and '.join(units) or 'none known'}"
+
+
+def notes_of(
+    runs: Runs, baselines: Mapping[str, str | None], sites: Sequence[str], seeds: Sequence[int], baseline: str,
+    blocks: Sequence[Block], scoring: Scoring, role: str,
+) -> tuple[str, ...]:
+    """Return the notes below the table: missing runs, different patients, the intervals, the test, and empty cells.
+
+    Args:
+        runs: the rows of each run, by (method, site, seed).
+        baselines: label of the baseline of each method, by the method's label; None for a row without a federation.
+        sites: names of the columns.
+        seeds: seeds of the runs.
+        baseline: label of the baseline as shown.
+        blocks: the statistics.
+        scoring: the metrics of the task.
+        role: which sites are the columns of the table: "unseen" or "validation".
+    """
+    missing = [(m, s, seed) for m in baselines for s in sites for seed in seeds if (m, s, seed) not in runs]
+    notes = [f"not run: {m}, {role} {s}, seed {seed}" for m, s, seed in missing]
+    for site in sites:
+        patients = {frozenset(row["patient"] for row in rows) for key, rows in runs.items() if key[1] == site}
+        if len(patients) > 1:
+            notes.append(f"{site}: the runs do not score the same patients, so their means cannot be compared")
+    compared = {method: label for method, label in baselines.items() if label is not None}
+    for absent in dict.fromkeys(label for label in compared.values() if label not in compared and len(compared) > 1):
+        methods = ", ".join(sorted(method for method, label in compared.items() if label == absent))
+        notes.append(f"the baseline {absent} was not run, so no method is compared with it: {methods}")
+    lines = [line for block in blocks for line in block.lines]
+    notes += _interval_notes(lines, sites)
+    if any(line.rank for line in lines):
+        notes.append(RANK)
+    if n_tests := max((block.n_tests for block in blocks), default=0):
+        same = " with the same varied settings" if len(set(compared.values())) > 1 else ""
+        notes += [
+            f"p: two-sided Wilcoxon signed-rank test against {baseline}{same}, over {scoring.tested_population}; "
+            f"corrected by Holm's method for the number of tests of a block ({n_tests} for the average, "
+            f"{n_tests * len(sites)} for single sites), not for the number of metrics",
+            VERDICT,
+            *_test_notes(lines, sites),
+        ]
+    if any(None in line.cells for line in lines):
+        notes.append(f"-: not run, or {scoring.missing_score_reason}; there is no average in this case")
+    return tuple(notes)
+
+
+def _interval_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str]:
+    """Yield the method of the intervals, and the sites without an interval."""
+    if any(cell and cell.low is not None for line in lines for cell in line.cells):
+        yield INTERVAL
+    for place, site in enumerate(sites):
+        cells = [line.cells[place] for line in lines]
+        n = max((cell.n_patients for cell in cells if cell), default=0)
+        if 0 < n < MIN_PATIENTS:
+            yield (f"{site}: n = {n}: no interval; at least {MIN_PATIENTS} patients are needed, here and for an "
+                   "interval of the average")  # fmt: skip
+        elif any(cell and cell.n_patients and cell.low is None for cell in cells):
+            yield f"{site}: no interval where all patients have the same value, because their spread is unknown"
+
+
+def _test_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str]:
+    """Yield why there is no p value, or why it cannot be significant."""
+    found = [(line.method, line.difference) for line in lines if line.difference and line.difference.n is not None]
+    for method, p, reason in sorted({(method, d.p is None, d.reason) for method, d in found if d.reason}):
+        yield f"{method}: {'no p' if p else 'no decision'} for some metric: {reason}"
+    for place, site in enumerate(sites):
+        at_site = [line.differences[place] for line in lines if line.differences]
+        tested = [difference for difference in at_site if difference and difference.n is not None]
+        if len(sites) > 1 and tested and all(difference.reason for difference in tested):
+            yield f"{site}: no decision at this site alone: {tested[0].reason}"
+
+
+def conclusions_of(
+    blocks: Sequence[Block], baseline: str, n_sites: int, n_seeds: int, data: str, not_learned: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return what can and what cannot be concluded from the main metric, in sentences; empty for a single method.
+
+    Args:
+        blocks: the statistics. The first block of each structure is that of the task's main metric.
+        baseline: label of the method with which the others are compared.
+        n_sites: number of sites.
+        n_seeds: number of seeds.
+        data: "phantom" (synthetic images) or "real".
+        not_learned: labels of the methods with a model that did not learn.
+    """
+    main = {block.structure: block for block in reversed(blocks)}
+    sentences = [_decision(block, baseline) for block in reversed(main.values())]
+    if not any(sentences):
+        return ()
+    sites, models = (f"{n} {what}{'s' * (n > 1)}" for n, what in ((n_sites, "site"), (n_seeds, "seed")))
+    end = "; the images are synthetic, so nothing follows for patients." if data == "phantom" else "."
+    scope = f"This is about new patients of the {sites} and about the models of {models}"
+    sentences.append(f"{scope}, not about other sites or about training again{end}")
+    if not_learned:
+        methods = ", ".join(not_learned)
+        sentences.append(f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method.")
+    return tuple(filter(None, sentences))
+
+
+def _decision(block: Block, baseline: str) -> str:
+    """Return what is decided for one block; "" if no method is compared."""
+    compared = [(line.method, line.difference) for line in block.lines if line.difference is not None]
+    if not compared:
+        return ""
+    name = block.name if block.structure == ALL else f"{block.structure}, {block.name}"
+    unit = {"%": " points", "": ""}.get(block.unit, f" {block.unit}")
+    parts = []
+    for verdict in (BETTER, WORSE, UNDECIDED, UNTESTED):
+        of_verdict = [(method, difference) for method, difference in compared if difference.verdict == verdict]
+        if methods := [f"{method} ({difference_text(d, block.decimals)}{unit})" for method, d in of_verdict]:
+            than = f" than {baseline}" if verdict in (BETTER, WORSE) else ""
+            parts.append(f"{verdict}{than}: {', '.join(methods)}")
+    open_differences = [d.detectable for _, d in compared if d.verdict == UNDECIDED]
+    text = f"{name}: {'; '.join(parts)}."
+    if None in open_differences:
+        return f"{text} Without an interval of the difference, nothing can be decided."
+    if open_differences:
+        visible = max(d for d in open_differences if d is not None)
+        text += (f" Not decided does not mean equal: only a difference of about {visible:.{block.decimals}f}{unit} or "
+                 "more would probably be found.")  # fmt: skip
+    return text
+
+
+def difference_text(difference: Difference, decimals: int) -> str:
+    """Format a difference with its interval, for example "+2.10 [0.80, 3.40]".
+
+    Args:
+        difference: the difference.
+        decimals: number of decimals to print.
+    """
+    text = f"{difference.mean:+.{decimals}f}"
+    if difference.low is None:
+        return text
+    return f"{text} [{difference.low:.{decimals}f}, {difference.high:.{decimals}f}]"

@@ -1,0 +1,119 @@
+"""Paired differences of a method from its baseline, with intervals, corrected p values and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from medfed.metrics.intervals import Estimate, detectable_difference, estimate_average, estimate_mean, interval
+from medfed.metrics.metric import Column
+from medfed.metrics.significance import ALPHA, holm, smallest_p
+from medfed.outputs.tables.comparison_data import BETTER, UNDECIDED, WORSE, Difference, Line
+from medfed.tasks.scoring import Scoring
+
+
+@dataclass(frozen=True)
+class SiteScores:
+    """Scores of one method at one site, in the unit of the block.
+
+    Args:
+        means: score of the site by seed.
+        values: value of each patient, averaged over the seeds first; empty if the score has no interval.
+        rows: the rows of all seeds.
+    """
+
+    means: Mapping[int, float]
+    values: Mapping[str, float]
+    rows: Sequence[dict]
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """The mean of the patients' values with its standard error; None for fewer than two patients."""
+        return estimate_mean(list(self.values.values()))
+
+
+def difference_of(
+    own: Mapping[str, SiteScores], other: Mapping[str, SiteScores], sites: Sequence[str], scoring: Scoring,
+    column: Column, n_tests: int,
+) -> Difference | None:
+    """Return the difference of a method from its baseline, without the correction of p and without a verdict.
+
+    Args:
+        own: the scores of the method by site.
+        other: the scores of the baseline by site.
+        sites: names of the sites over which the difference is averaged, all with the same weight.
+        scoring: the metrics of the task.
+        column: the metric in one unit.
+        n_tests: number of differences that are tested together.
+
+    Returns:
+        The difference; None if the score of one of the sites is unknown.
+    """
+    if not all(own[site].means and other[site].means for site in sites):
+        return None
+    estimate = estimate_average([_paired_estimate(own[site].values, other[site].values) for site in sites])
+    mean = fmean(fmean(own[site].means.values()) - fmean(other[site].means.values()) for site in sites)
+    low, high = interval(estimate)
+    rows, others = ([row for site in sites for row in scores[site].rows] for scores in (own, other))
+    test = scoring.paired_test(rows, others, column.key)
+    return Difference(
+        estimate.mean if estimate else mean, low, high, test["n"], test["p"], reason=_reason(test, n_tests),
+        detectable=detectable_difference(estimate, n_tests),
+    )
+
+
+def _paired_estimate(own: Mapping[str, float], other: Mapping[str, float]) -> Estimate | None:
+    """Estimate the mean difference of the patients that both methods have."""
+    return estimate_mean([value - other[patient] for patient, value in own.items() if patient in other])
+
+
+def _reason(test: Mapping, n_tests: int) -> str | None:
+    """Return why there is no p value, or why it cannot be significant."""
+    if test["p"] is None:
+        return test["reason"]
+    smallest = smallest_p(test["n_differ"], n_tests)
+    if smallest < ALPHA:
+        return None
+    return (f"only {test['n_differ']} matched patients differ; with {n_tests} tests, the corrected p cannot be below "
+            f"{smallest:.2g}")
+
+
+def with_verdicts(lines: Sequence[Line], higher_is_better: bool) -> tuple[Line, ...]:
+    """Correct the p values of a block and add the verdicts.
+
+    The p values of the averages are corrected together, and so are those of all lines and sites. A test without a p
+    value counts with p = 1.
+
+    Args:
+        lines: the lines of the block.
+        higher_is_better: whether a positive difference is better.
+    """
+    averages = iter(_decided([line.difference for line in lines], higher_is_better))
+    at_sites = iter(_decided([d for line in lines for d in line.differences], higher_is_better))
+    return tuple(
+        replace(line, difference=next(averages), differences=tuple(next(at_sites) for _ in line.differences))
+        for line in lines
+    )
+
+
+def _decided(differences: Sequence[Difference | None], higher_is_better: bool) -> list[Difference | None]:
+    """Add corrected p values and verdicts to differences that are tested together."""
+    p_values = [1.0 if d.p is None else d.p for d in differences if d is not None and d.n is not None]
+    corrected = iter(holm(p_values))
+    decided: list[Difference | None] = []
+    for difference in differences:
+        if difference is not None and difference.n is not None:
+            p_holm = next(corrected)
+            difference = replace(difference, p_holm=None if difference.p is None else p_holm)
+            difference = replace(difference, verdict=_verdict(difference, higher_is_better))
+        decided.append(difference)
+    return decided
+
+
+def _verdict(difference: Difference, higher_is_better: bool) -> str:
+    """Return "better" or "worse" if p and the interval both say so, otherwise "not decided"."""
+    p, low, high = difference.p_holm, difference.low, difference.high
+    if p is None or p >= ALPHA or low is None or high is None or low <= 0 <= high:
+        return UNDECIDED
+    return BETTER if (low > 0) == higher_is_better else WORSE

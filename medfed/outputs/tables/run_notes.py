@@ -1,0 +1,87 @@
+"""Notes of tables about single runs: synthetic data, adaptation to test images, runs that did not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from medfed.outputs.tables.comparison_row import LOCAL, POOLED, ComparisonRow, is_federated
+from medfed.outputs.tables.learning import did_not_learn
+
+PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
+NOT_FEDERATED = {
+    POOLED: "one model, trained on the images of all source sites in one place",
+    LOCAL: "one model of each source site alone; a score is the mean over these models, failures and cases are those "
+    "of all of them",
+}
+
+
+def data_label(data: str) -> str:
+    """Return the first line of every table of results. It says whether the images are synthetic (a phantom) or real.
+
+    Args:
+        data: "phantom" or "real".
+    """
+    return PHANTOM if data == "phantom" else f"{data} data"
+
+
+def computation_notes(summary: Mapping[str, Any]) -> list[str]:
+    """Return notes for a run that was not deterministic, or whose network computed in bfloat16 (bf16).
+
+    Args:
+        summary: content of `summary.json`.
+
+    Returns:
+        One clause per note. The list is empty for a deterministic run in float32.
+    """
+    notes = ["NOT DETERMINISTIC: the same config and seed give other weights each time"]
+    return notes * (summary.get("deterministic") is False) + ["trained in bf16"] * (summary.get("precision") == "bf16")
+
+
+def run_notes(results: Sequence[dict]) -> list[str]:
+    """Return the notes of a comparison about its runs: rows without a federation, transductive methods, computation,
+    models that did not learn.
+
+    Args:
+        results: one dict for each run, as `medfed.outputs.tables.comparison.build_table` takes them.
+    """
+    return [*_not_federated(results), *_transductive(results), *_computation(results), *_not_learned(results)]
+
+
+def _not_federated(results: Sequence[dict]) -> list[str]:
+    """Return what the rows without a federation are."""
+    labels = list(dict.fromkeys(result["method"] for result in results if not is_federated(result["method"])))
+    kinds = {ComparisonRow(label.partition(", ")[0]).arrangement for label in labels}
+    notes = [f"{', '.join(labels)}: no federated methods, so they are neither ranked nor tested"] * bool(labels)
+    return [*notes, *(f"{kind}: {text}" for kind, text in NOT_FEDERATED.items() if kind in kinds)]
+
+
+def _transductive(results: Sequence[dict]) -> list[str]:
+    """Return a note for each method whose predictions depend on other test images."""
+    kinds = {result["method"]: result.get("transductive_by") for result in results}
+    return [f"{method}: TRANSDUCTIVE ({', '.join(by)}): predictions depend on other test images of the site, without "
+            "labels" for method, by in sorted(kinds.items()) if by]  # fmt: skip
+
+
+def _computation(results: Sequence[dict]) -> list[str]:
+    """Return a note for each method some of whose runs were not deterministic, or were trained in bf16."""
+    notes = {(result["method"], note) for result in results for note in computation_notes(result.get("summary") or {})}
+    return [f"{method}: {note}" for method, note in sorted(notes)]
+
+
+def _not_learned(results: Sequence[dict]) -> list[str]:
+    """Return a note for each method some of whose runs did not learn."""
+    notes = []
+    for method in sorted({result["method"] for result in results}):
+        of_method = [result for result in results if result["method"] == method]
+        failed = [result for result in of_method if did_not_learn(result.get("summary") or {})]
+        runs = ", ".join(map(_run_name, failed))
+        notes += [f"{method}: DID NOT LEARN in {len(failed)} of {len(of_method)} runs: on the source sites, a trivial "
+                  f"prediction or the initial weights are as good as the model ({runs})"] * bool(failed)  # fmt: skip
+    return notes
+
+
+def _run_name(result: dict) -> str:
+    """Return the unseen site and the seed of a run and, for a run of `local`, the site that trained."""
+    trained_at = result["row"].trained_at if "row" in result else ""
+    return f"{f'at {trained_at}, ' * bool(trained_at)}unseen {result['summary']['unseen_site']} seed {result['seed']}"

@@ -1,0 +1,171 @@
+"""Format a comparison table as rows of text, which Markdown, LaTeX, the terminal and the report page show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from medfed.outputs.tables.comparison_data import Block, Cell, Difference, Line, Table
+from medfed.outputs.tables.comparison_notes import difference_text
+from medfed.outputs.tables.comparison_row import is_federated
+from medfed.tasks.scoring import ALL
+
+
+class MarkedText(NamedTuple):
+    """A cell of a table as text.
+
+    Args:
+        text: what the cell shows.
+        mark: "best" or "second" for the best two scores of a column; otherwise "".
+        more: what stands behind `text`, or below it in a terminal: the interval of a score; "" for nothing.
+    """
+
+    text: str
+    mark: str = ""
+    more: str = ""
+
+
+def block_title(block: Block) -> str:
+    """Return the title of one block of a comparison table, for example "prostate: Dice (%), higher is better".
+
+    Args:
+        block: the part of a comparison table for one structure and one metric in one unit.
+    """
+    better = "higher" if block.higher_is_better else "lower"
+    name = block.name if block.structure == ALL else f"{block.structure}: {block.name}"
+    unit = f" ({block.unit})" if block.unit else ""
+    return f"{name}{unit}, {better} is better"
+
+
+def titled_rows(table: Table, block: Block) -> list[tuple[str, list[list[MarkedText]]]]:
+    """Format one block of a comparison table as one or two tables of text: the scores, and the differences.
+
+    Args:
+        table: the comparison table that contains the block.
+        block: the part of the table for one structure and one metric in one unit.
+
+    Returns:
+        (title, rows) pairs. There is no table of differences if no method is compared with a baseline.
+    """
+    tables = [(block_title(block), block_rows(table, block))]
+    if any(line.difference or any(line.differences) for line in block.lines):
+        name = block.name if block.structure == ALL else f"{block.structure}: {block.name}"
+        unit = {"%": " (points)", "": ""}.get(block.unit, f" ({block.unit})")
+        tables.append((f"{name}{unit}, difference from {table.baseline}", difference_rows(table, block)))
+    return tables
+
+
+def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
+    """Format the scores of one block of a comparison table as rows of text: a header row, then one row for each method.
+
+    The columns are the method, one column per site, the average over sites, the worst site (if there are several), the
+    rank (if it is known), and the number of failures out of all cases, such as "3/40". For masks, a failure is a missed
+    structure: the predicted mask is empty although the true mask is not. For classification, it is a misclassified
+    image.
+
+    Args:
+        table: the comparison table that contains the block.
+        block: the part of the table for one structure and one metric in one unit.
+
+    Returns:
+        Rows of one `MarkedText` per column. The best score of a column has the mark "best", the second best "second".
+        Rows without a federation come last, have no marks, and say so behind their name.
+    """
+    has_worst, has_rank = len(table.sites) > 1, any(line.rank for line in block.lines)
+    head = ["method", *table.sites, "average", *["worst site"] * has_worst, *["rank"] * has_rank, table.failed]
+    columns = list(zip(*[(*line.cells, line.average) for line in block.lines]))
+    competes = [is_federated(line.method) for line in block.lines]
+    marks = zip(*[_marked(column, block, competes) for column in columns])
+    lines = []
+    for line, marked in zip(block.lines, marks):
+        more = [_worst_text(table, block, line)] * has_worst + [_rank_text(line)] * has_rank
+        name = line.method if is_federated(line.method) else f"{line.method} (not federated)"
+        lines.append([MarkedText(name), *marked, *more, MarkedText(f"{line.n_missed}/{line.n_cases}")])
+    return [list(map(MarkedText, head)), *lines]
+
+
+def difference_rows(table: Table, block: Block) -> list[list[MarkedText]]:
+    """Format the differences of one block from the baseline as rows: a header row, then one row for each method.
+
+    The columns are the method, the difference at each site and of the average over sites, the corrected p value with
+    the number of patients, the verdict, and the smallest difference that the comparison could detect.
+
+    Args:
+        table: the comparison table that contains the block.
+        block: the part of the table for one structure and one metric in one unit.
+    """
+    head = ["method", *table.sites, "average", "p (n)", "verdict", "detectable"]
+    rows = [list(map(MarkedText, head))]
+    for line in block.lines:
+        if not line.differences:
+            continue
+        d = line.difference
+        differences = [_difference_text(difference, block) for difference in (*line.differences, d)]
+        p = "-" if d is None or d.n is None else f"{_p(d.p_holm)} ({d.n})"
+        detectable = "-" if d is None or d.detectable is None else f"{d.detectable:.{block.decimals}f}"
+        texts = (p, d.verdict if d else "-", detectable)
+        rows.append([MarkedText(line.method), *differences, *map(MarkedText, texts)])
+    return rows
+
+
+def _marked(column: Sequence[Cell | None], block: Block, competes: Sequence[bool]) -> list[MarkedText]:
+    """Format a column and mark the best and the second best value of the lines that compete.
+
+    Values are compared as printed, so equal texts have equal marks. A single value has no mark.
+    """
+    printed = [round(cell.mean, block.decimals) if cell and competing else None
+               for cell, competing in zip(column, competes, strict=True)]  # fmt: skip
+    ranked = sorted({value for value in printed if value is not None}, reverse=block.higher_is_better)
+    marks = dict(zip(ranked, ("best", "second"))) if len(column) - printed.count(None) > 1 else {}
+    texts = [(_printed(cell, block.decimals), _interval(cell, block)) for cell in column]
+    return [
+        MarkedText(text, "" if value is None else marks.get(value, ""), more)
+        for (text, more), value in zip(texts, printed, strict=True)
+    ]
+
+
+def _printed(cell: Cell | None, decimals: int) -> str:
+    """Format mean and standard deviation; "-" if unknown."""
+    if cell is None:
+        return "-"
+    return f"{cell.mean:.{decimals}f}" + (f" ± {cell.sd:.{decimals}f}" if cell.sd is not None else "")
+
+
+def _interval(cell: Cell | None, block: Block) -> str:
+    """Format an interval with one decimal less than the score; "" without an interval."""
+    if cell is None or cell.low is None:
+        return ""
+    n = max(0, block.decimals - 1)
+    return f"[{cell.low:.{n}f}, {cell.high:.{n}f}]"
+
+
+def _worst_text(table: Table, block: Block, line: Line) -> MarkedText:
+    """Format the worst score and its site."""
+    if line.worst_site is None:
+        return MarkedText("-")
+    cell = line.cells[table.sites.index(line.worst_site)]
+    assert cell is not None
+    return MarkedText(f"{cell.mean:.{block.decimals}f} ({line.worst_site})")
+
+
+def _rank_text(line: Line) -> MarkedText:
+    """Format a rank, its range and the share of the samples in which it is 1, for example "2 [1, 3] first: 12 %"."""
+    if line.rank is None:
+        return MarkedText("-")
+    rank = line.rank
+    return MarkedText(str(rank.rank), "", f"[{rank.low}, {rank.high}] first: {100 * rank.first_share:.0f} %")
+
+
+def _difference_text(difference: Difference | None, block: Block) -> MarkedText:
+    """Format a difference with its sign and its interval; "-" if unknown."""
+    if difference is None:
+        return MarkedText("-")
+    text, _, more = difference_text(difference, block.decimals).partition(" ")
+    return MarkedText(text, "", more)
+
+
+def _p(p: float | None) -> str:
+    """Format a p value; "-" if there is none."""
+    if p is None:
+        return "-"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"

@@ -1,0 +1,12 @@
+"""Damage to files, as a failing disk or memory does it."""
+
+from __future__ import annotations
+
+import random
+
+
+def flipped(data: bytes, rng: random.Random) -> bytes:
+    """Return data with one flipped bit."""
+    changed = bytearray(data)
+    changed[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(changed)

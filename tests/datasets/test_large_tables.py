@@ -1,0 +1,48 @@
+"""Tables with very many rows or sites: the work is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from medfed.core import site_names
+from medfed.core.errors import UserError
+from medfed.datasets import base, datalists
+from medfed.datasets.folder import Folder
+
+N_SITES = 40
+
+
+@pytest.fixture
+def dataset(tmp_path) -> Folder:
+    rows = [f"s{n},a{n}.png,b{n}.png" for n in range(N_SITES)]
+    (tmp_path / "list.csv").write_text("\n".join(["site,image,mask", *rows]) + "\n")
+    for n in range(N_SITES):
+        for kind in "ab":
+            (tmp_path / f"{kind}{n}.png").touch()
+    return Folder(root=str(tmp_path), datalist="list.csv")
+
+
+def test_names_of_sites_are_checked_once_and_files_are_asked_for_once(dataset, monkeypatch):
+    calls: Counter = Counter()
+    real_problem, real_exists = site_names._problem, datalists._exists
+    monkeypatch.setattr(site_names, "_problem", lambda name: (calls.update(names=1), real_problem(name))[1])
+    monkeypatch.setattr(datalists, "_exists", lambda path: (calls.update(files=1), real_exists(path))[1])
+    site_names._check.cache_clear()
+    cases = dataset.cases_by_site(dataset.site_names())
+    assert [len(cases[f"s{n}"]) for n in range(N_SITES)] == [1] * N_SITES
+    assert calls == {"names": N_SITES, "files": 2 * N_SITES}
+
+
+def test_a_missing_file_is_still_a_problem(dataset):
+    (Path(dataset.root) / "b3.png").unlink()
+    cases, problems = dataset.cases_and_problems("s3")
+    assert not cases and "1 of the listed files do not exist" in problems[0]
+
+
+def test_very_many_sites_are_one_sentence(dataset, monkeypatch):
+    monkeypatch.setattr(base, "MAX_SITES", N_SITES - 1)
+    with pytest.raises(UserError, match="found 40 sites, such as 's0'; expected at most 39; if these are patients"):
+        dataset.site_names()

@@ -1,0 +1,101 @@
+"""Files with a fixed name that are links out of the data, pipes, or say one thing twice."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nibabel as nib
+import numpy as np
+import pytest
+
+from medfed.config import strict_yaml
+from medfed.core.errors import UserError
+from medfed.datasets import camelyon17, datalists, dicom_files, dicom_names, pacs
+from medfed.datasets.folder import Folder
+from medfed.datasets.folder_classes import FolderClasses
+
+TABLE = "site,image,mask,class\nA,A/images/a.nii,A/masks/a.nii,x\nA,A/images/b.nii,A/masks/b.nii,y\n"
+MSD = '{"training": [{"image": "images/a.nii", "label": "masks/a.nii"}]}'
+
+
+@pytest.fixture
+def root(tmp_path) -> Path:
+    for kind in ("images", "masks"):
+        (tmp_path / "root" / "A" / kind).mkdir(parents=True)
+        for name in "ab":
+            nib.save(nib.Nifti1Image(np.ones((3, 3, 3), np.uint8), np.eye(4)), tmp_path / f"root/A/{kind}/{name}.nii")
+    (tmp_path / "table.csv").write_text(TABLE)
+    (tmp_path / "list.json").write_text(MSD)
+    return tmp_path / "root"
+
+
+@pytest.mark.parametrize("dataset", [Folder, FolderClasses])
+def test_a_table_behind_a_link_out_of_the_data_is_not_read(root, dataset):
+    (root / "table.csv").symlink_to(root.parent / "table.csv")
+    with pytest.raises(UserError, match=f"{root / 'table.csv'}: this table lies outside .* data.follow_symlinks: true"):
+        dataset(root=str(root), datalist="table.csv").site_names()
+    assert dataset(root=str(root), datalist="table.csv", follow_symlinks=True).site_names() == ["A"]
+    (root / "table.csv").unlink()
+    (root.parent / "table.csv").rename(root / "real.csv")
+    (root / "table.csv").symlink_to("real.csv")
+    assert len(dataset(root=str(root), datalist="table.csv").cases("A")) == 2
+
+
+def test_a_list_of_a_site_behind_a_link_is_not_read(root):
+    (root / "A" / "dataset.json").symlink_to(root.parent / "list.json")
+    with pytest.raises(UserError, match="dataset.json: this table lies outside"):
+        Folder(root=str(root)).cases("A")
+    assert [case.patient for case in Folder(root=str(root), follow_symlinks=True).cases("A")] == ["a"]
+
+
+def test_the_published_table_behind_a_link_is_not_read(root):
+    (root / camelyon17.TABLE).symlink_to(root.parent / "table.csv")
+    with pytest.raises(UserError, match="metadata.csv: this table lies outside"):
+        camelyon17.Camelyon17(root=str(root)).find_sites()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    for name in ("salt", "a.dcm", "x_train_kfold.txt"):
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match="it is a pipe or a device, not a file"):
+        dicom_names.read_salt(tmp_path / "salt")
+    with pytest.raises(UserError, match="the list .* cannot be read"):
+        pacs._listed(tmp_path, "x", "train")
+    assert dicom_files.kind_of(tmp_path / "a.dcm") is None
+
+
+@pytest.mark.parametrize(("name", "text", "words"), [
+    ("a.csv", "site,image,mask,image\nA,x,y,z\n", "there are 2 columns 'image'"),
+    ("a.csv", "site;image;mask; Mask\nA;x;y;z\n", "there are 2 columns 'mask'"),
+    ("a.json", '[{"site": "A", "image": "x", "mask": "y", "image": "z"}]', "the key 'image' twice"),
+])  # fmt: skip
+def test_a_table_that_says_one_thing_twice_is_refused(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UserError) as error:
+        datalists.read_datalist(tmp_path / name)
+    assert words in str(error.value) and "not a JSON" not in str(error.value)
+
+
+def test_columns_that_are_not_read_may_have_the_same_name(tmp_path):
+    (tmp_path / "a.csv").write_text("site,image,mask,,,note,note\nA,x,y,1,2,3,4\n")
+    assert datalists.read_datalist(tmp_path / "a.csv")[0].image == tmp_path / "x"
+
+
+def test_a_list_of_a_site_that_says_one_thing_twice_is_refused(root):
+    (root / "A" / "dataset.json").write_text(MSD.replace('"training"', '"training": [], "training"'))
+    with pytest.raises(UserError, match="the key 'training' twice"):
+        Folder(root=str(root)).cases("A")
+
+
+@pytest.mark.parametrize("kind", ["[{}]", "{{{}}}"])
+def test_aliases_do_not_repeat_values_without_end(monkeypatch, kind):
+    text = "a: &a x\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True):
+        items = ", ".join(f"*{old}" if kind[0] == "[" else f"k{n}: *{old}" for n in range(9))
+        text += f"{new}: &{new} {kind.format(items)}\n"
+    with pytest.raises(UserError, match="c.yaml: line [56], column 4: the aliases repeat more than 10,000 values"):
+        strict_yaml.parse(text + "sites: *i\n", "c.yaml")
+    assert strict_yaml.parse("a: &a [1, 2]\nb: [*a, *a]\n", "")["b"] == [[1, 2], [1, 2]]
+    monkeypatch.setattr(strict_yaml, "MAX_REPEATED_VALUES", 50)
+    assert len(strict_yaml.parse(f"[{'1, ' * 100}]", "")) == 100, "without an alias, only the size counts"

@@ -1,0 +1,90 @@
+"""Images that would be read with other values than they show, or with very much work."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_dicom import volume, write_series
+from PIL import Image
+from pydicom.dataset import Dataset
+
+from medfed.core.errors import UserError
+from medfed.datasets import dicom, image_files
+from medfed.datasets.image_files import read_colours, read_image_file, read_label_file
+
+GREY = np.arange(48, dtype=np.uint8).reshape(6, 8)
+
+
+def min_is_white(path: Path, array: np.ndarray) -> Path:
+    """Write a TIFF file and change its tag 262 (PhotometricInterpretation) to 0."""
+    Image.fromarray(array).save(path)
+    content = bytearray(path.read_bytes())
+    (start,) = struct.unpack_from("<I", content, 4)
+    for entry in range(start + 2, start + 2 + 12 * struct.unpack_from("<H", content, start)[0], 12):
+        if struct.unpack_from("<H", content, entry)[0] == 262:
+            struct.pack_into("<H", content, entry + 8, 0)
+    path.write_bytes(content)
+    return path
+
+
+def test_white_as_0_is_inverted_or_refused(tmp_path):
+    image = read_image_file(min_is_white(tmp_path / "a.tif", GREY), None, [])
+    np.testing.assert_array_equal(image[0], 255 - GREY)
+    with pytest.raises(UserError, match=r"a.tif: the file stores white as 0 \(MinIsWhite .* more than 8 bits"):
+        read_image_file(min_is_white(tmp_path / "a.tif", GREY.astype(np.uint16)), 65535, [])
+    for array in (GREY, GREY.astype(np.uint16), GREY > 20):
+        path = min_is_white(tmp_path / "m.tif", array)
+        for read in (read_label_file, read_colours):
+            with pytest.raises(UserError, match="structure and background may be exchanged; expected black as 0"):
+                read(path, [])
+
+
+def test_a_jpeg_with_many_scans_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    file = io.BytesIO()
+    Image.fromarray(GREY).save(file, "JPEG", progressive=True)
+    content = file.getvalue()
+    last = content[content.rindex(b"\xff\xda") : -2]
+    path = tmp_path / "a.jpg"
+    path.write_bytes(content)
+    Image.new("RGB", (8, 8)).save(colour := io.BytesIO(), "JPEG", progressive=True)
+    assert read_image_file(path, None, []).shape == (1, 6, 8)
+    path.write_bytes(content[:-2] + last * 100 + content[-2:])
+    monkeypatch.setattr(Image.Image, "load", lambda image: pytest.fail("decoded"))
+    with pytest.raises(UserError, match=r"the file has 1\d\d JPEG scans; expected at most 64"):
+        read_image_file(path, None, [])
+    monkeypatch.setattr(image_files.np, "asarray", lambda image: pytest.fail("decoded"))
+    path.write_bytes(colour.getvalue()[:-2] + last * 100 + colour.getvalue()[-2:])
+    assert image_files.needed_channels([path]) == (3, False), "the header says colour"
+
+
+def test_a_table_of_intensities_is_refused(tmp_path):
+    table = Dataset()
+    table.LUTDescriptor, table.LUTData, table.ModalityLUTType = [4, 0, 16], struct.pack("<4H", 0, 1, 2, 3), "US"
+    table["LUTDescriptor"].VR = "US"
+    write_series(tmp_path, volume(), ModalityLUTSequence=[table])
+    with pytest.raises(UserError, match="ModalityLUTSequence"):
+        dicom.read_series(tmp_path)
+
+
+@pytest.mark.parametrize("n_more", [2, 384, -2])
+def test_pixel_data_of_another_length_are_refused(tmp_path, n_more):
+    write_series(tmp_path, volume())
+    assert dicom.read_series(tmp_path).shape == (1, 16, 12, 5)
+    path = sorted(tmp_path.iterdir())[2]
+    content = path.read_bytes()
+    at = content.index(b"\xe0\x7f\x10\x00OW\0\0") + 8
+    (length,) = struct.unpack_from("<I", content, at)
+    pixels = (content[at + 4 :] + bytes(400))[: length + n_more]
+    path.write_bytes(content[:at] + struct.pack("<I", length + n_more) + pixels)
+    with pytest.raises(UserError, match=f"{path.name}: the pixel data have another length than 384 bytes|damaged"):
+        dicom.read_series(tmp_path)
+
+
+def test_samples_per_pixel_are_named(tmp_path):
+    write_series(tmp_path, volume(), SamplesPerPixel=3, PlanarConfiguration=0)
+    with pytest.raises(UserError, match="SamplesPerPixel is 3; expected 1|damaged"):
+        dicom.read_series(tmp_path)

@@ -1,0 +1,110 @@
+"""The secret and the counts of a hospital: nobody who sends the hospital a folder can know or change them."""
+
+import json
+
+import pytest
+
+from medfed.core.errors import UserError
+from medfed.deployment.agreement import Agreement
+from medfed.deployment.guarded_site import GuardedSite
+from medfed.deployment.hospital_state import (
+    COUNTS,
+    SECRET,
+    begin_folder,
+    hospital_secret,
+    read_counts,
+    secret_path,
+    write_counts,
+)
+from medfed.methods.fedavg import FedAvg
+from medfed.testing.toy import ToySegmentation
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path, monkeypatch):
+    """Each test is a hospital of its own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def guarded_site(folder) -> GuardedSite:
+    (site,) = ToySegmentation().engine(FedAvg(), sites=("north",)).local_sites
+    return GuardedSite(site, folder, Agreement())
+
+
+def test_the_secret_is_outside_of_the_folder_and_the_same_after_a_restart(tmp_path, monkeypatch):
+    (folder := tmp_path / "sent").mkdir()
+    first = guarded_site(folder).site.noise_key
+    assert len(first) == 32 and guarded_site(folder).site.noise_key == first and not any(folder.iterdir())
+    assert secret_path() == tmp_path / "state" / "medfed" / "noise.key" and secret_path().read_bytes() == first
+    assert secret_path().stat().st_mode & 0o077 == 0, "only its owner can read it"
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "other"))
+    assert guarded_site(folder).site.noise_key != first, "another hospital"
+
+
+def test_without_the_variable_the_secret_is_in_the_folder_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in ("", "relative/folder"):
+        monkeypatch.setenv("XDG_STATE_HOME", value)
+        assert secret_path() == tmp_path / ".local" / "state" / "medfed" / "noise.key"
+
+
+def test_a_key_that_was_sent_with_the_folder_is_not_used(tmp_path):
+    """The coordinator would know it, and could remove the noise."""
+    (tmp_path / SECRET).write_bytes(bytes(32))
+    for use in (guarded_site, begin_folder):
+        with pytest.raises(UserError, match="noise.key: is not the secret of this hospital, .* so it is not used"):
+            use(tmp_path)
+
+
+SENT = {
+    "without signature": lambda own: "{}",
+    "of another hospital": lambda own: json.dumps({"answered": {}, "signature": "0" * 64}),
+    "changed": lambda own: own.replace('"train 1": 3', '"train 1": 0'),
+    "not an object": lambda own: "[1]",
+    "not JSON": lambda own: "x",
+    "a signature of another type": lambda own: json.dumps({"signature": None}),
+    "a signature that is not ASCII": lambda own: json.dumps({"signature": "\u00e9"}),
+}
+
+
+@pytest.mark.parametrize("case", SENT)
+def test_counts_that_this_hospital_did_not_write_are_not_used(tmp_path, case):
+    """They would reset what was counted, and with it the limits of the agreement."""
+    write_counts(tmp_path, {"answered": {"train 1": 3}})
+    assert guarded_site(tmp_path).guard.n_replies == {"train 1": 3}
+    file = tmp_path / COUNTS
+    file.write_text(SENT[case](file.read_text()))
+    for use in (guarded_site, begin_folder):
+        with pytest.raises(UserError, match="answered.json: was not written by this hospital, .* nothing is sent"):
+            use(tmp_path)
+
+
+def test_a_folder_begins_empty_and_is_then_recognised(tmp_path):
+    folder = tmp_path / "medfed_north"
+    begin_folder(folder)
+    (folder / "ledger.csv").touch()
+    begin_folder(folder)
+    assert read_counts(folder) == {} and guarded_site(folder).guard.n_replies == {}
+
+
+@pytest.mark.parametrize("name", ["ledger.csv", "north/round_00001.site"])
+def test_a_folder_that_came_with_files_is_refused(tmp_path, name):
+    """Such as memory of a site, which the next round would continue from."""
+    (tmp_path / "sent" / name).parent.mkdir(parents=True)
+    (tmp_path / "sent" / name).touch()
+    with pytest.raises(UserError, match="medfed did not create the folder at this hospital, because answered.json is"):
+        begin_folder(tmp_path / "sent")
+
+
+def test_a_damaged_secret_is_told(tmp_path):
+    hospital_secret()
+    secret_path().write_bytes(b"short")
+    with pytest.raises(UserError, match="noise.key: is damaged: it has 5 bytes, but 32 are expected"):
+        hospital_secret()
+
+
+def test_a_secret_that_cannot_be_written_is_told(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with pytest.raises(UserError, match="cannot be used for this hospital's secret .* set the environment variable"):
+        hospital_secret()

@@ -1,0 +1,288 @@
+"""The limits of an agreement on facts, on the patients behind a statistic, and on epsilon."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from medfed.core.errors import UserError
+from medfed.deployment.agreement import Agreement, Refused
+from medfed.deployment.agreement_check import check_agreement, planned_releases
+from medfed.deployment.dry_run import dry_run, format_report
+from medfed.deployment.guarded_site import LEDGER, GuardedSite, describe_participation
+from medfed.deployment.hospital_state import COUNTS
+from medfed.federation.message import Message
+from medfed.federation.privacy import Privacy
+from medfed.federation.privacy_accounting import Releases, epsilon
+from medfed.federation.reply_checks import REPLY_FACTS
+from medfed.federation.site import Site
+from medfed.methods.ccst import CCST
+from medfed.methods.elcfs import ELCFS
+from medfed.methods.fedavg import FedAvg
+from medfed.methods.feddg_ga import FedDGGA
+from medfed.methods.fisc import FISC
+from medfed.methods.scaffold import SCAFFOLD
+from medfed.methods.stable_fdg import StableFDG
+from medfed.testing.toy import ToySegmentation
+
+FACTS = {"examples": 10, "steps": 3, "loss": 0.5}
+STYLES = StableFDG(stages=(1, 2), attention=False)
+FEDAVG, NO_NOISE = FedAvg(), Privacy()
+NOISE = Privacy(clip=1.0, noise=4.0, statistics_clip=1.0, statistics_noise=4.0)
+
+
+def site_of(method, privacy=NO_NOISE, rounds=1) -> Site:
+    (site,) = ToySegmentation().engine(method, sites=("north",)).local_sites
+    return replace(site, privacy=privacy, rounds=rounds)
+
+
+def guarded(tmp_path, method=FEDAVG, privacy=NO_NOISE, **values) -> GuardedSite:
+    agreement = Agreement(**{"sends": ("*",), "rounds": 100, "replies_per_round": 9, **values})
+    return GuardedSite(site_of(method, privacy), tmp_path, agreement)
+
+
+def request(kind="train", method=FEDAVG, **facts) -> Message:
+    weights = ToySegmentation().start(method).weights
+    return Message(kind, weights, {}, {"round": 1, **({"last": 0} if kind == "train" else {}), **facts})
+
+
+@pytest.fixture
+def replies(monkeypatch):
+    """`replies(a, b)` makes the sites send these replies, one after another."""
+
+    def send(*messages):
+        left = iter(messages)
+        monkeypatch.setattr(Site, "reply", lambda self, request: next(left))
+
+    return send
+
+
+# Facts
+
+
+def test_facts_count_like_tensors_with_their_names(tmp_path, replies):
+    """Three facts: 8 + 5 + 4 letters, and the JSON texts 10, 3 and 0.5."""
+    replies(Message("train", facts=FACTS))
+    site = guarded(tmp_path)
+    site.reply(request())
+    assert site.guard.sent_bytes == {"1": 17 + 2 + 1 + 3}
+    assert json.loads((tmp_path / COUNTS).read_text())["sent_bytes"] == {"1": 23}
+
+
+def test_facts_beyond_the_agreed_bytes_are_refused(tmp_path, replies):
+    replies(Message("train", facts=FACTS))
+    with pytest.raises(Refused, match="MB was refused in round 1: .* increase agrees.megabytes_per_round"):
+        guarded(tmp_path, megabytes_per_round=22e-6).reply(request())
+
+
+@pytest.mark.parametrize(("kind", "name"), [("train", "diagnosis"), ("train", "score"), ("validate", "loss"),
+                                            ("share", "pixels"), ("train", "live_triplets")])  # fmt: skip
+def test_a_fact_that_such_a_reply_does_not_have_is_refused(tmp_path, replies, kind, name):
+    replies(Message(kind, facts={name: 1}))
+    site = guarded(tmp_path, ELCFS(alpha=0.1))
+    with pytest.raises(Refused, match=f"the fact '{name}' was about to leave, but the facts of a reply to") as error:
+        site.reply(request(kind, ELCFS(alpha=0.1)))
+    assert name not in error.value.sent.split(";")[0], "the name could say something, too"
+    assert not (tmp_path / LEDGER).exists() and not (tmp_path / COUNTS).exists()
+
+
+@pytest.mark.parametrize("fact", ["x" * 50, "1", [0.5], {"a": 1}, None, True, float("nan"), float("inf"), 10**18 + 1],
+                         ids=repr)  # fmt: skip
+def test_a_fact_is_one_finite_number(tmp_path, replies, fact):
+    replies(Message("train", facts={**FACTS, "loss": fact}))
+    with pytest.raises(Exception, match="'loss' was about to leave with a value of type|its reply cannot be sent"):
+        guarded(tmp_path).reply(request())
+    assert not (tmp_path / LEDGER).exists()
+
+
+def test_the_facts_of_real_replies_are_those_that_are_allowed():
+    for method in (FEDAVG, FISC(transfer="moments", min_patients=1)):
+        site = site_of(method)
+        by_kind: dict[str, set[str]] = {}
+        for row in dry_run(site, ToySegmentation().start(method), 0):
+            if row["content"] == "fact":
+                by_kind.setdefault(row["kind"], set()).add(row["name"])
+        assert by_kind.pop("train") == REPLY_FACTS["train"] | method.fact_names
+        assert by_kind.get("validate", set()) <= REPLY_FACTS["validate"]
+
+
+# Patients behind a statistic
+
+
+@pytest.mark.parametrize(("method", "allowed"), [(ELCFS(alpha=0.1), 1), (STYLES, 5)],
+                         ids=["one row per image", "mean over the site"])  # fmt: skip
+def test_a_statistic_of_fewer_patients_than_agreed_is_refused(tmp_path, method, allowed):
+    """The site has ten images of five patients."""
+    assert guarded(tmp_path, method, min_patients=allowed).reply(request("share", method)).tensors
+    (other := tmp_path / "other").mkdir()
+    with pytest.raises(Refused, match=f"computed from {allowed} patients?, but agrees.min_patients is {allowed + 1}"):
+        guarded(other, method, min_patients=allowed + 1).reply(request("share", method))
+    assert not (other / LEDGER).exists() and not (other / COUNTS).exists()
+
+
+def test_the_refusal_says_what_helps_and_sends_no_number_of_patients(tmp_path):
+    method = ELCFS(alpha=0.1)
+    with pytest.raises(Refused) as error:
+        guarded(tmp_path, method, min_patients=5).reply(request("share", method))
+    assert str(error.value) == (
+        "the statistic 'windows' has numbers that are computed from 1 patient, but agrees.min_patients is 5; ask the "
+        "coordinator to set method.exchange to false, or choose a method that shares means over the site, such as "
+        "harmofl, or decrease agrees.min_patients in the site file if you agree")  # fmt: skip
+    assert "1" not in error.value.sent and "5" not in error.value.sent and "'windows'" in error.value.sent
+
+
+def test_a_method_that_says_nothing_about_patients_is_taken_for_one_that_shares_single_patients(tmp_path):
+    class Forgetful(FedAvg):
+        @property
+        def shares(self):
+            return "once"
+
+        def share(self, site, network):
+            return {"mean": torch.zeros(3)}
+
+    with pytest.raises(Refused, match="'mean' has numbers that are computed from 1 patient, .* is 2; decrease"):
+        guarded(tmp_path, Forgetful(), min_patients=2).reply(request("share"))
+
+
+def test_statistics_that_are_sent_with_weights_are_checked_too_also_after_a_restart(tmp_path, monkeypatch):
+    """A stored reply is sent again without training; the numbers of its patients are stored with it."""
+    method = SCAFFOLD()
+    with pytest.raises(Refused, match="'change/.*' has numbers that are computed from 5 patients"):
+        guarded(tmp_path, method, min_patients=6).reply(request("train", method))
+    monkeypatch.setattr(Site, "reply", None)  # calling it would fail
+    assert guarded(tmp_path, method, min_patients=5).reply(request("train", method)).tensors
+
+
+def test_the_dry_run_shows_the_patients_and_refuses_what_would_be_refused(tmp_path):
+    method = ELCFS(alpha=0.1)
+    site = site_of(method)
+    rows = dry_run(site, ToySegmentation().start(method), 0)
+    assert {row["name"]: row["patients"] for row in rows if row["content"] == "statistic"} == {"windows": 1}
+    assert {row["patients"] for row in rows if row["content"] != "statistic"} == {None}
+    text = format_report(rows, site, "elcfs", 3, Agreement())
+    (line,) = (line.split() for line in text.splitlines() if " windows " in line)
+    assert line[0] == "share" and line[-1] == "1"
+    check_agreement(rows, site, Agreement(sends=("windows",)), "a.yaml")
+    with pytest.raises(UserError) as error:
+        check_agreement(rows, site, Agreement(min_patients=2), "a.yaml")
+    first, second = error.value.sentences
+    assert first.startswith("a.yaml: agrees.sends: ") and second.startswith("a.yaml: agrees.min_patients: ")
+    assert "computed from 1 patient, but agrees.min_patients is 2; ask the coordinator to set method.exchange" in second
+
+
+# Epsilon
+
+
+def trained(value: float, tensors=None) -> Message:
+    weights = {name: torch.full_like(entry, value) for name, entry in ToySegmentation().start(FedAvg()).weights.items()}
+    return Message("train", weights, tensors or {}, FACTS)
+
+
+def epsilon_of(n: int, n_statistics: int = 0) -> float:
+    return epsilon(replace(NOISE, delta=1e-5), Releases(n, n_statistics))
+
+
+def test_replies_that_differ_add_up_and_the_first_above_the_budget_is_refused(tmp_path, replies):
+    pytest.importorskip("dp_accounting")
+    replies(trained(1.0), trained(2.0), trained(3.0))
+    limit = epsilon_of(2)
+    for number in (1, 2):  # each time after a restart
+        site = guarded(tmp_path, privacy=NOISE, max_epsilon=limit)
+        site.reply(request(round=number))
+        assert site.guard.released == Releases(weights=number)
+    site = guarded(tmp_path, privacy=NOISE, max_epsilon=limit)
+    cost = epsilon_of(3) - limit
+    sentence = f"epsilon {limit:.4g} is spent .delta 1e-05., the reply would add {cost:.4g}, and the agreement allows"
+    with pytest.raises(Refused, match=sentence):
+        site.reply(request(round=3))
+    counts = json.loads((tmp_path / COUNTS).read_text())
+    assert counts["released"] == {"weights": 2, "statistics": 0} and "train 3" not in counts["answered"]
+    assert guarded(tmp_path, privacy=NOISE, max_epsilon=epsilon_of(3) + 0.01).reply(request(round=3)).weights
+
+
+def test_an_equal_reply_to_an_equal_request_costs_nothing(tmp_path, replies):
+    pytest.importorskip("dp_accounting")
+    replies(*[trained(1.0)] * 3)
+    for _ in range(3):
+        guarded(tmp_path, privacy=NOISE, max_epsilon=epsilon_of(1) + 0.01).reply(request())
+    assert json.loads((tmp_path / COUNTS).read_text())["released"] == {"weights": 1, "statistics": 0}
+
+
+def test_weights_and_statistics_of_one_reply_are_two_releases(tmp_path, replies):
+    pytest.importorskip("dp_accounting")
+    replies(trained(1.0, {"change": torch.ones(2)}))
+    site = guarded(tmp_path, privacy=NOISE, max_epsilon=epsilon_of(1, 1) - 0.01)
+    with pytest.raises(Refused, match="epsilon 0 is spent"):
+        site.reply(request())
+
+
+@pytest.mark.parametrize(("privacy", "kind", "sentence"), [
+    (Privacy(), "train", "adds no noise to the weights .privacy.noise is 0., so that epsilon would be infinite"),
+    (Privacy(clip=1.0, noise=1.0), "share", "adds no noise to the statistics .privacy.statistics_noise is 0."),
+])  # fmt: skip
+def test_without_noise_nothing_is_computed_if_there_is_a_budget(tmp_path, monkeypatch, privacy, kind, sentence):
+    monkeypatch.setattr(Site, "reply", None)  # calling it would fail
+    method = ELCFS(alpha=0.1)
+    with pytest.raises(Refused, match=sentence):
+        guarded(tmp_path, method, privacy, max_epsilon=100.0).reply(request(kind, method))
+
+
+def test_statistics_without_noise_in_an_update_are_refused_before_they_leave(tmp_path, replies):
+    replies(trained(1.0, {"change": torch.ones(2)}))
+    with pytest.raises(Refused, match="refused in round 1: the plan adds no noise to the statistics"):
+        guarded(tmp_path, privacy=Privacy(clip=1.0, noise=1.0), max_epsilon=100.0).reply(request())
+
+
+def test_validation_scores_cost_no_epsilon(tmp_path):
+    assert guarded(tmp_path, max_epsilon=0.1).reply(request("validate")).facts.keys() <= {"score"}
+
+
+PLANNED = [(FedAvg(), Releases(7, 0)), (ELCFS(alpha=0.1), Releases(7, 1)), (FedDGGA(), Releases(7, 14)),
+           (STYLES, Releases(7, 7)), (SCAFFOLD(), Releases(7, 8))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "expected"), PLANNED, ids=lambda value: type(value).__name__)
+def test_the_releases_of_a_plan_follow_from_its_first_round(method, expected):
+    site = site_of(method, rounds=7)
+    assert planned_releases(dry_run(site, ToySegmentation().start(method), 0), site) == expected
+
+
+def test_a_plan_that_needs_more_than_the_budget_is_refused_before_joining():
+    pytest.importorskip("dp_accounting")
+    start = ToySegmentation().start(FedAvg())
+    plain, noisy = site_of(FedAvg(), rounds=10), site_of(FedAvg(), NOISE, rounds=10)
+    rows, needed = dry_run(plain, start, 0), epsilon_of(10)
+    with pytest.raises(UserError, match="a.yaml: agrees.max_epsilon: the plan adds no noise to the weights"):
+        check_agreement(rows, plain, Agreement(max_epsilon=1e6), "a.yaml")
+    with pytest.raises(UserError, match=f"is 0.1, but the 10 rounds of the plan need epsilon {needed:.4g} .delta"):
+        check_agreement(rows, noisy, Agreement(max_epsilon=0.1), "a.yaml")
+    check_agreement(rows, noisy, Agreement(max_epsilon=math.ceil(needed)), "a.yaml")
+    text = format_report(rows, noisy, "fedavg", 10, Agreement(max_epsilon=100.0))
+    assert f"epsilon of all rounds is {needed:.4g} (delta 1e-05); facts have no noise" in text
+
+
+def test_at_the_end_the_hospital_is_told_what_left_and_what_is_spent(tmp_path, replies):
+    pytest.importorskip("dp_accounting")
+    replies(trained(1.0))
+    site = guarded(tmp_path, privacy=NOISE, max_epsilon=50.0)
+    site.reply(request())
+    n_bytes = sum(4 * entry.numel() for entry in request().weights.values())
+    first, second = describe_participation(tmp_path, site.agreement, NOISE).splitlines()
+    assert first == (f"Sent: {n_bytes + 6:,} bytes (weights {n_bytes:,}, statistics 0, facts 6). Received: "
+                     f"{n_bytes + 2:,} bytes (weights {n_bytes:,}, statistics 0, facts 2).")  # fmt: skip
+    assert second == (f"Epsilon of the weights and statistics that left: {epsilon_of(1):.4g} of at most 50 (delta "
+                      "1e-05). Facts left without noise.")  # fmt: skip
+    assert len(describe_participation(tmp_path, Agreement(), NOISE).splitlines()) == 1
+
+
+@pytest.mark.parametrize("values", [{"min_patients": 0}, {"max_epsilon": 0.0}, {"delta": 0.0}, {"delta": 1.0}])
+def test_limits_out_of_range_are_refused(values):
+    with pytest.raises(ValueError, match=next(iter(values))):
+        Agreement(**values)
+
+
+def test_an_agreement_without_the_new_keys_allows_what_it_allowed_before():
+    assert (Agreement().min_patients, Agreement().max_epsilon) == (1, None)
+    assert CCST(style="single").patients_advice.startswith("set method.style to overall")

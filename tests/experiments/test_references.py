@@ -1,0 +1,222 @@
+"""The rows of a comparison without a federation (`pooled`, `local`), and rows with the effort of another method."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import medfed
+from medfed import evaluate, report
+from medfed.config.overrides import Override
+from medfed.config.schema import load
+from medfed.core.errors import UserError, arguments_are_flags
+from medfed.experiments.cohorts import assign_patients
+from medfed.experiments.grid import Grid
+from medfed.experiments.leave_one_out import plan_comparison
+from medfed.experiments.method_choice import MethodChoice
+from medfed.federation.privacy import Privacy
+from medfed.outputs.run_folder import RunFolder
+
+SITES = ["BMC", "HK", "UCL"]
+
+
+def folds(config, *methods, vary=(), sites=("UCL",), **others):
+    choices = [MethodChoice.parse(method) for method in methods]
+    varied = [Override.parse_each(text, "--vary") for text in vary]
+    return Grid(config).plan(Path("out"), choices, 1, SITES, sites, varied=varied, **others)
+
+
+@pytest.fixture
+def config(tiny_config):
+    return load(tiny_config, ["federation.local_epochs=3", "training.batch_size=4"])
+
+
+def patients(config, part="train"):
+    splits, clients, _ = assign_patients(config.data, config.federation, config.seed, "")
+    return {name: {(case.site, case.patient) for case in getattr(held, part)} for name, held in
+            (clients or splits).items() if held.train}  # fmt: skip
+
+
+def test_pooled_is_one_client_with_the_training_patients_of_all_source_sites(config):
+    fedavg, pooled = (fold.config for fold in folds(config, "fedavg", "pooled"))
+    (held,) = patients(pooled).values()
+    assert held == set.union(*patients(fedavg).values()) and {site for site, _ in held} == {"BMC", "HK"}
+    assert pooled.method_name == "fedavg" and pooled.federation.rounds == fedavg.federation.rounds
+    assert (pooled.federation.local_epochs, pooled.training.batch_size) == (3, 4)
+
+
+def test_local_has_a_run_for_each_source_site_with_the_patients_that_the_site_has_in_the_federation(config):
+    fedavg, *local = folds(config, "fedavg", "local")
+    assert [fold.row.run_label for fold in local] == ["local at BMC", "local at HK"]
+    assert [fold.folder.path.parts[1] for fold in local] == ["local-BMC", "local-HK"]
+    assert {fold.row.label for fold in local} == {"local"} and {fold.site for fold in local} == {"UCL"}
+    for part in ("train", "validation", "test"):
+        apart = {site: held for fold in local for site, held in patients(fold.config, part).items()}
+        assert apart == patients(fedavg.config, part)
+    assert local[0].config.data.sites == ("BMC", "UCL")
+
+
+def test_a_site_that_does_not_participate_and_the_validation_site_train_in_no_row(config):
+    one = folds(config, "local", vary=["federation.participating=1,2"])
+    assert [fold.row.run_label.partition(", ")[0] for fold in one] == ["local"] * 3, "one site, then two"
+    (only,) = folds(config, "local", validates={"UCL": "HK"})
+    assert only.row.trained_at == "BMC" and only.config.data.sites == ("BMC", "HK", "UCL")
+    assert list(patients(only.config)) == ["BMC"]
+
+
+def test_rows_without_a_federation_have_no_settings_of_messages_and_one_row_for_all_their_values(tiny_config):
+    changes = ["privacy.clip=1", "privacy.noise=1", "federation.clients=3", "federation.quorum=1",
+               "federation.clients_per_round=2"]  # fmt: skip
+    config = load(tiny_config, changes)
+    result = folds(config, "fedavg", "pooled", "local", vary=["federation.clients=2,3", "training.batch_size=4,8"])
+    labels = list(dict.fromkeys(fold.row.label for fold in result))
+    assert len(labels) == 4 + 2 + 2
+    assert labels[4:] == [f"{name}, training.batch_size={n}" for name in ("pooled", "local") for n in (4, 8)]
+    for fold in result[4:]:
+        federation = fold.config.federation
+        assert fold.config.privacy == Privacy() and not federation.quorum and not federation.clients_per_round
+        assert federation.clients == (1 if fold.row.arrangement == "pooled" else 0)
+    references = [row for row in {fold.row for fold in result[4:]} if row.is_reference_of(result[0].row)]
+    assert {row.varied for row in references} == {("training.batch_size=4",)}
+
+
+@pytest.mark.parametrize(("row", "epochs", "batch"), [
+    ("fedavg@steps=ccst:k=2", 6, 4),  # each image in two styles: twice the steps of 4 images
+    ("fedavg@steps=ccst", 6, 4),  # k is 3, but two sites train
+    ("fedavg@steps=stable_fdg:attention=false", 6, 8),  # as many steps, of twice the images
+    ("fedavg@steps=ccst:k=2+elcfs:views=2", 18, 12),
+    ("pooled@steps=fedavg", 3, 8),  # two sites: batches of both, so that the steps are those of one
+    ("pooled@steps=ccst:k=2", 6, 8),
+    ("local@steps=ccst:k=2", 6, 4),
+])  # fmt: skip
+def test_equal_effort_is_more_epochs_and_larger_batches(config, row, epochs, batch):
+    fold = folds(config, row)[0]
+    assert (fold.config.federation.local_epochs, fold.config.training.batch_size) == (epochs, batch)
+    assert fold.config.method_name == "fedavg" and fold.row.label == row
+
+
+@pytest.mark.parametrize(("row", "words"), [
+    ("fedavg@steps=pooled", "'pooled' is no federated method"),
+    ("fedavg@steps=fedavg@steps=ccst", "is no federated method"),
+    ("elcfs@steps=ccst", "expected fedavg@steps=METHOD"),
+    ("fedavg@epochs=ccst", "expected fedavg@steps=METHOD"),
+    ("fedavg@steps=", "expected fedavg@steps=METHOD"),
+    ("pooled:k=1", "'pooled' is FedAvg without a federation; it has no settings"),
+    ("elcfs+local", "'local' is FedAvg without a federation"),
+    ("poolled", "no method or row 'poolled'. Did you mean 'pooled'?"),
+    ("fedavg@steps=cst", "Did you mean 'ccst'"),
+    ("fedavg@steps=stable_fdg:attention=false,oversampling=0.3", "expected whole numbers"),
+])  # fmt: skip
+def test_a_wrong_row_is_one_sentence(config, row, words):
+    with arguments_are_flags(), pytest.raises(UserError) as error:
+        folds(config, row)
+    assert words in str(error.value) and str(error.value).startswith("--methods "), error.value
+
+
+def test_all_stands_for_every_method_next_to_rows_without_a_federation(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(Grid, "compatible_methods", lambda grid, dataset: (["fedavg", "fedprox"], {}))
+    plan = plan_comparison(config, tmp_path / "out", [MethodChoice.parse(name) for name in ("all", "local")],
+                           sites=["UCL"])  # fmt: skip
+    assert [fold.row.label for fold in plan.folds] == ["fedavg", "fedprox", "local", "local"]
+
+
+def compare(config, out, *more: str) -> int:
+    always = ("--leave-one-site-out", "--sites", "UCL", "--out", str(out), "--quiet", "--device", "cpu", "--jobs", "1",
+              "--set", "federation.rounds=1")  # fmt: skip
+    return evaluate.main([str(config), *always, *more])
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory, small_phantom) -> Path:
+    """FedAvg, pooled and local, one round each, at the unseen site UCL."""
+    from conftest import small_yaml
+
+    folder = tmp_path_factory.mktemp("references")
+    (folder / "small.yaml").write_text(small_yaml(small_phantom))
+    assert compare(folder / "small.yaml", folder / "out", "--methods", "fedavg", "local", "pooled") == 0
+    return folder
+
+
+def weights(comparison: Path, row: str) -> dict:
+    return load_file(comparison / "out" / row / "unseen_UCL" / "seed_3" / "model.safetensors")
+
+
+def test_one_round_of_fedavg_is_the_average_of_the_models_of_the_sites_alone(comparison):
+    """Both sites have two training patients of six slices, so both have the weight 1/2."""
+    fedavg, bmc, hk = (weights(comparison, row) for row in ("fedavg", "local-BMC", "local-HK"))
+    assert not all(torch.equal(bmc[name], hk[name]) for name in fedavg)
+    for name, entry in fedavg.items():
+        torch.testing.assert_close(entry, (bmc[name] + hk[name]) / 2, rtol=0, atol=1e-6)
+
+
+def test_nothing_is_in_the_ledger_of_a_row_without_a_federation_and_the_costs_say_what_moves(comparison):
+    for row, is_empty in (("fedavg", False), ("pooled", True), ("local-BMC", True)):
+        run = RunFolder(comparison / "out" / row / "unseen_UCL" / "seed_3")
+        assert (not list(run.ledger())) == is_empty
+    with open(comparison / "out" / "cost.csv", newline="") as file:
+        costs = {row["method"]: row for row in csv.DictReader(file)}
+    sent = {name: (row["sent"], row["up"] == "") for name, row in costs.items()}
+    assert sent == {"fedavg": ("updates", False), "pooled": ("images moved", True), "local": ("nothing sent", True)}
+    assert {float(row["images"]) for row in costs.values()} == {24.0}, "two sites of 12 slices, one epoch"
+    assert (float(costs["fedavg"]["steps"]), float(costs["pooled"]["steps"])) == (1, 2), "12 and 24 in batches of 16"
+    assert json.loads((comparison / "out" / "cost.json").read_text())[0]["method"] == "fedavg"
+
+
+def test_the_differences_are_those_of_the_cases_files(comparison):
+    def dice(row: str, role: str) -> dict:
+        with open(comparison / "out" / row / "unseen_UCL" / "seed_3" / "cases.csv", newline="") as file:
+            return {(line["site"], line["patient"]): float(line["dice"]) for line in csv.DictReader(file)
+                    if line["role"] == role}  # fmt: skip
+
+    with open(comparison / "out" / "joining.csv", newline="") as file:
+        rows = {(row["first"], row["images"], row["site"]): (float(row["mean_difference"]), int(row["n_patients"]))
+                for row in csv.DictReader(file) if row["metric"] == "dice"}  # fmt: skip
+    fedavg, bmc, hk, pooled = (dice(row, "unseen") for row in ("fedavg", "local-BMC", "local-HK", "pooled"))
+    gains = [100 * (value - (bmc[case] + hk[case]) / 2) for case, value in fedavg.items()]
+    assert rows["fedavg", "unseen", "all"] == (pytest.approx(sum(gains) / 4, abs=1e-4), 4)
+    costs = [100 * (pooled[case] - value) for case, value in fedavg.items()]
+    assert rows["pooled", "unseen", "UCL"] == (pytest.approx(sum(costs) / 4, abs=1e-4), 4)
+    seen, own = dice("fedavg", "seen"), dice("local-BMC", "seen") | dice("local-HK", "seen")
+    assert seen.keys() == own.keys() and len(seen) == 2
+    (case,) = (case for case in seen if case[0] == "HK")
+    assert rows["fedavg", "own test", "HK"] == (pytest.approx(100 * (seen[case] - own[case]), abs=1e-4), 1)
+
+
+def test_resuming_repeats_only_what_is_missing_and_a_half_finished_local_row_is_not_shown(comparison, capsys):
+    out, table = comparison / "out", (comparison / "out" / "table.json").read_bytes()
+    summaries = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+    capsys.readouterr()
+    with RunFolder(out / "local-HK" / "unseen_UCL" / "seed_3").locked():
+        (out / "local-HK" / "unseen_UCL" / "seed_3" / "summary.json").unlink()
+        rows = ("--methods", "fedavg", "local", "pooled", "--resume")
+        assert compare(comparison / "small.yaml", out, *rows) == 1
+    text = capsys.readouterr().out
+    assert "\n  local " not in text and "pooled - fedavg" in text and "fedavg - local" not in text
+    assert compare(comparison / "small.yaml", out, *rows) == 0
+    again = {path: path.stat().st_mtime_ns for path in out.rglob("summary.json")}
+    assert {path for path in again if again[path] != summaries[path]} == {
+        out / "local-HK" / "unseen_UCL" / "seed_3" / "summary.json"
+    }
+    assert (out / "table.json").read_bytes() == table
+    assert "fedavg - local" in capsys.readouterr().out
+
+
+def test_the_report_has_the_differences_and_no_ledger_of_rows_without_a_federation(comparison, unpainted_figures):
+    assert report.main([str(comparison / "out"), "--quiet"]) == 0
+    page = (comparison / "out" / "report.html").read_text(encoding="utf-8")
+    for words in ("Joining and pooling", "fedavg - local", "pooled - fedavg", "images moved (not federated)",
+                  "nothing sent (not federated)", "--methods fedavg local pooled"):  # fmt: skip
+        assert words in page, words
+
+
+def test_the_python_interface_has_the_rows_and_the_differences(comparison):
+    base = medfed.load_config(comparison / "small.yaml", {"federation.rounds": 1}, device="cpu")
+    result = medfed.leave_one_site_out(base, ["fedavg", "local", {"name": "pooled"}], sites=["UCL"],
+                                       out=comparison / "out", resume=True)  # fmt: skip
+    assert {row["method"] for row in result.rows} == {"fedavg", "local", "pooled"} and len(result.runs) == 4
+    (gain,) = (row for row in result.joining if row["metric"] == "dice" and row["meaning"] == "gain from joining"
+               and row["images"] == "unseen" and row["site"] == "all")  # fmt: skip
+    assert gain["n_patients"] == 4 and isinstance(gain["mean_difference"], float) and gain["second"] == "local"

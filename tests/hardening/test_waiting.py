@@ -1,0 +1,103 @@
+"""R6: nothing waits without an end: a search of the code, and worker processes that stall in every way."""
+
+import ast
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_sites import install_fake_worker
+
+import medfed
+from medfed.engines import worker_process
+from medfed.engines.worker_process import WorkerFailed, WorkerProcess
+
+pytestmark = pytest.mark.hardening
+ROOT = Path(medfed.__file__).parent
+WITHOUT_ARGUMENTS = {"join", "wait", "get", "acquire", "result", "communicate", "accept"}  # endless if called like this
+ALWAYS = {"recv", "recv_bytes", "input"}
+NEED_TIMEOUT = {"run", "check_call", "check_output", "call", "urlopen"}
+REVIEWED = {  # calls that end although they have no deadline themselves, and why
+    "site.py: input": "a person is asked",
+    "engines/in_process.py: result": "the end of a write to the disk of this machine",
+    "engines/worker_pool.py: result": "the future is done (as_completed)",
+    "experiments/run_folds.py: result": "the future is done (as_completed)",
+    "engines/worker_process.py: wait": "the process was killed before",
+    "engines/worker_process.py: recv_bytes": "the socket has a receive timeout",
+    "engines/nvflare.py: wait": "the process was killed before",
+    "engines/flare/connection.py: recv_bytes": "the socket has a receive timeout, and a deadline is polled before",
+    "engines/flare/connection.py: accept": "the socket has a timeout",
+    "engines/flare/controller.py: recv_bytes": "polled before; ends when the coordinator's program ends",
+    "engines/flare/controller.py: get": "the queue is not empty, and has one reader",
+    "engines/flare/late_replies.py: get": "the queue has this many elements, and one reader",
+    "deployment/worker.py: recv_bytes": "a worker waits for its parent, and ends when the parent ends",
+}
+STALLS = ("not ready", "sleep", "suspend", "half", "steps")
+TIMEOUT_S, TRANSFER_S, EXIT_S = 0.5, 1, 0.2
+MAX_S = TIMEOUT_S + TRANSFER_S + EXIT_S + 1  # the start of the fake worker is a part of it
+
+
+def blocking_calls(tree: ast.Module, source: str) -> Iterator[str]:
+    """Yield "FILE: NAME" of each call that may wait without a deadline."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        owner = getattr(getattr(node.func, "value", None), "id", "")
+        has_arguments = bool(node.args or node.keywords)
+        has_timeout = any(keyword.arg and "timeout" in keyword.arg for keyword in node.keywords)
+        if name in ALWAYS or (name in WITHOUT_ARGUMENTS and not has_arguments) or (
+            name in NEED_TIMEOUT and (owner == "subprocess" or name == "urlopen") and not has_timeout
+        ):
+            yield f"{source}: {name}"
+
+
+def test_r6_calls_without_a_deadline(measurement):
+    files = sorted(ROOT.rglob("*.py"))
+    trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    found = [call for source, tree in trees.items() for call in blocking_calls(tree, source)]
+    new = sorted(set(found) - REVIEWED.keys())
+    control = "import subprocess, queue\nsubprocess.run(['x'])\nqueue.Queue().get()\nconnection.recv()\nevent.wait()\n"
+    n_control = len(list(blocking_calls(ast.parse(control), "control.py")))
+    measurement.report(
+        "R6", f"calls in {len(files)} files that may wait without a deadline", "0 that were not reviewed",
+        f"{len(new)} not reviewed{': ' + ', '.join(new) if new else ''}; {len(found)} reviewed, all of which end",
+        not new, f"found in a file with 4 such calls: {n_control}", n_control == 4,
+    )
+
+
+def seconds_until_end(folder: Path, stall: str, n_bytes: int, timeout_s: float | None) -> float:
+    """Return how long a request to a worker that stalls takes until it is given up."""
+    (folder / "north.does").write_text(stall)
+    process = WorkerProcess({"sites": ["north"], "directory": str(folder)})
+    request = {"kind": "train", "sites": {"north": 0}}
+
+    def stopped() -> bool:  # so that a request without a timeout ends too
+        return time.monotonic() - start > 2 * MAX_S
+
+    start = time.monotonic()
+    try:
+        list(process.ask(request, bytes(n_bytes), timeout_s=timeout_s, stopped=stopped))
+    except WorkerFailed:
+        return time.monotonic() - start
+    finally:
+        process.close()
+    return float("inf")
+
+
+def test_r6_stalls(measurement, tmp_path, monkeypatch):
+    for name, value in (("TRANSFER_TIMEOUT_S", TRANSFER_S), ("EXIT_TIMEOUT_S", EXIT_S), ("LOAD_TIMEOUT_S", TRANSFER_S)):
+        monkeypatch.setattr(worker_process, name, value)
+    folder = install_fake_worker(tmp_path, monkeypatch)
+    cases = [(stall, n_bytes) for stall in STALLS for n_bytes in (0, 1000, 1 << 20, 8 << 20)]
+    cases = measurement.some(cases, 6)
+    seconds = {case: seconds_until_end(folder, *case, TIMEOUT_S) for case in cases}
+    slow = [case for case in cases if seconds[case] > MAX_S]
+    control_s = seconds_until_end(folder, "sleep", 0, None)
+    measurement.report(
+        "R6", f"worker processes that stall: {', '.join(STALLS)}; requests of up to 8 MB; timeouts of {TIMEOUT_S:g} s "
+        f"for replies, {TRANSFER_S} s for loading and for a transfer", f"{len(cases)} of {len(cases)} end within "
+        f"{MAX_S:g} s", f"{len(cases) - len(slow)} of {len(cases)}, the slowest after {max(seconds.values()):.1f} s"
+        + (f"; too slow: {slow[0]}" if slow else ""), not slow,
+        f"without a timeout {control_s:.0f} s, until the test stops it", control_s > MAX_S,
+    )

@@ -1,0 +1,171 @@
+"""Intervals, paired differences, verdicts and ranks of a comparison, and that all outputs show the same numbers."""
+
+import csv
+import html
+import io
+import json
+import re
+
+import pytest
+from made_runs import METRICS, made_comparison
+from scipy import stats
+
+from medfed.experiments.comparison_tables import ComparisonTables
+from medfed.metrics.significance import holm
+from medfed.outputs.report.page import build_page
+from medfed.outputs.report.run_data import read_runs
+from medfed.outputs.tables.comparison import build_table
+from medfed.outputs.tables.table import to_text
+
+BASE = [0.70, 0.74, 0.78, 0.80, 0.82, 0.85, 0.86, 0.88]
+
+
+def result(method, site, dice, seed=0, hd95=None):
+    keys = {"site": site, "role": "unseen", "structure": "disc", "status": "ok"}
+    rows = [dict.fromkeys(METRICS) | keys | {"patient": f"p{k}", "dice": value} for k, value in enumerate(dice)]
+    for row, distance in zip(rows, hd95 or ()):
+        row["hd95_mm"] = distance
+    return {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": "last", "data": "real"}
+
+
+def compared(gains, sites=("A", "B"), hd95=None):
+    """Every method has the Dice of `BASE` plus its gains, one per patient, at every site."""
+    dice = {method: [base + gain for base, gain in zip(BASE, values, strict=True)] for method, values in gains.items()}
+    return [
+        result(method, site, dice[method], hd95=hd95[method] if hd95 else None) for method in gains for site in sites
+    ]
+
+
+def line(table, method, metric="dice"):
+    lines = next(block.lines for block in table.blocks if block.metric == metric)
+    return next(actual for actual in lines if actual.method == method)
+
+
+ZERO, BETTER = [0.0] * 8, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08]
+WORSE = [-gain for gain in BETTER]
+MIXED = [0.08, -0.07, 0.06, -0.05, 0.04, -0.03, 0.02, 0.01]
+
+
+def test_the_difference_of_a_site_has_the_interval_of_the_paired_t_test_of_scipy():
+    """Gains of 1 to 8 points: the mean is 4.5."""
+    table = build_table(compared({"fedavg": ZERO, "elcfs": BETTER}, sites=("A",)), ["disc"])
+    difference = line(table, "elcfs").differences[0]
+    expected = stats.ttest_1samp([100 * gain for gain in BETTER], 0).confidence_interval(0.95)
+    assert difference.mean == pytest.approx(4.5)
+    assert (difference.low, difference.high) == pytest.approx(tuple(expected))
+    assert line(table, "elcfs").difference.mean == pytest.approx(4.5) and line(table, "fedavg").differences == ()
+
+
+def test_the_average_difference_weights_sites_equally_and_averages_seeds_first():
+    """Gains of A: 1 to 8 points in seed 0 and none in seed 1, mean 2.25; of B: mean 0. The average is 1.125."""
+    results = [result("fedavg", site, BASE, seed) for site in "AB" for seed in (0, 1)]
+    better = [base + gain for base, gain in zip(BASE, BETTER)]
+    results += [result("elcfs", "A", better, 0), result("elcfs", "A", BASE, 1)]
+    results += [result("elcfs", "B", [b + m / 10 for b, m in zip(BASE, MIXED)], seed) for seed in (0, 1)]
+    elcfs = line(build_table(results, ["disc"]), "elcfs")
+    at_b = sum(MIXED) / 8 / 10 * 100
+    assert [difference.mean for difference in elcfs.differences] == pytest.approx([2.25, at_b])
+    assert elcfs.difference.mean == pytest.approx((2.25 + at_b) / 2)
+    assert elcfs.difference.n == 16
+    half = stats.ttest_1samp([50 * gain for gain in BETTER], 0).confidence_interval(0.95).high - 2.25
+    assert elcfs.differences[0].high == pytest.approx(2.25 + half), "the spread is that of the means over seeds"
+
+
+def test_verdicts_have_a_direction_and_p_is_corrected_for_the_number_of_methods():
+    """Sixteen patients: better and worse have the same p; three tests are corrected by Holm."""
+    table = build_table(compared({"fedavg": ZERO, "up": BETTER, "down": WORSE, "same": MIXED}), ["disc"])
+    up, down, same = (line(table, method).difference for method in ("up", "down", "same"))
+    assert (up.verdict, down.verdict, same.verdict) == ("better", "worse", "not decided")
+    assert up.p == down.p < 0.001 < same.p
+    assert [up.p_holm, down.p_holm, same.p_holm] == pytest.approx(holm([up.p, down.p, same.p]))
+    conclusion, scope = table.conclusions
+    assert "better than fedavg: up (+4.50 [" in conclusion and "worse than fedavg: down (-4.50 [" in conclusion
+    assert "not decided: same" in conclusion and f"{same.detectable:.2f} points or more" in conclusion
+    assert "new patients of the 2 sites" in scope and "not about other sites" in scope
+
+
+def test_the_conclusions_name_the_methods_whose_models_did_not_learn():
+    results = compared({"fedavg": ZERO, "up": BETTER}, sites=("A",))
+    failed = {"learned": False, "images": "validation", "score": 0.1, "start": 0.0, "trivial": 0.2,
+              "trivial_prediction": "no pixel"}  # fmt: skip
+    results[1]["summary"] = {"learning": failed, "unseen_site": "A"}
+    assert build_table(results, ["disc"]).conclusions[-1].startswith("Models of up DID NOT LEARN: ")
+
+
+def test_a_lower_distance_is_better():
+    distances = {"fedavg": [9.0] * 8, "elcfs": [8.0, 8.1, 8.2, 8.3, 8.4, 8.5, 8.6, 8.7]}
+    table = build_table(compared({"fedavg": ZERO, "elcfs": ZERO}, hd95=distances), ["disc"])
+    difference = line(table, "elcfs", "hd95_mm").difference
+    assert difference.mean == pytest.approx(-0.65) and difference.verdict == "better"
+    assert line(table, "fedavg", "hd95_mm").average.low is None, "all patients have 9 mm"
+
+
+def test_a_few_large_differences_are_not_decided_although_p_is_small():
+    """All but one patient of each site gain 1 to 7 points, and one loses 60: the mean difference is not decided."""
+    gains = [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, -0.6]
+    difference = line(build_table(compared({"fedavg": ZERO, "elcfs": gains}, "ABCDE"), ["disc"]), "elcfs").difference
+    assert difference.p_holm < 0.05 and difference.low < 0 < difference.high
+    assert difference.mean < 0 and difference.verdict == "not decided"
+
+
+def test_few_patients_and_many_methods_cannot_be_significant_and_a_note_says_why():
+    """Eight patients and ten tests: 10 * 2 / 2**8 = 0.078."""
+    gains = {"fedavg": ZERO} | {f"m{k}": BETTER for k in range(10)}
+    table = build_table(compared(gains, sites=("A",)), ["disc"])
+    assert {line(table, f"m{k}").difference.verdict for k in range(10)} == {"not decided"}
+    assert any("m0: no decision for some metric" in note and "below 0.078" in note for note in table.notes)
+
+
+def test_a_site_with_four_patients_has_no_interval_and_neither_has_the_average():
+    results = [result(method, site, BASE[:n]) for method in ("fedavg",) for site, n in (("A", 8), ("B", 4))]
+    actual = line(table := build_table(results, ["disc"]), "fedavg")
+    assert actual.cells[0].low is not None and (actual.cells[1].low, actual.average.low) == (None, None)
+    assert actual.average.mean == pytest.approx((actual.cells[0].mean + actual.cells[1].mean) / 2)
+    assert any(note.startswith("B: n = 4: no interval") for note in table.notes)
+    assert any("logit scale" in note for note in table.notes), "the method of the interval of A has a name"
+
+
+def test_the_worst_site_and_the_ranks_stand_beside_the_average():
+    results = [result("fedavg", "A", BASE), result("fedavg", "B", [base - 0.1 for base in BASE])]
+    results += [result("elcfs", site, [base + 0.05 for base in BASE]) for site in "AB"]
+    table = build_table(results, ["disc"])
+    assert (line(table, "fedavg").worst_site, line(table, "elcfs").rank.first_share) == ("B", 1.0)
+    text = to_text(table)
+    assert f"{line(table, 'fedavg').cells[1].mean:.2f} (B)" in text and "[1, 1] first: 100 %" in text
+
+
+def outputs(tmp_path):
+    """The table of a comparison and the six texts that show it."""
+    comparison = made_comparison(tmp_path / "all", ("fedavg", "elcfs", "ccst"))
+    runs, comparisons = read_runs([comparison])
+    table = comparisons[0].tables[0][1]
+    tables = ComparisonTables(table, None, {}, "")
+    tables.write(tmp_path)
+    texts = {name: (tmp_path / f"table.{name}").read_text() for name in ("md", "csv", "json", "tex")}
+    page = re.sub(r"<[^>]+>", "", build_page(runs, comparisons))
+    return table, texts | {"terminal": tables.to_text(), "page": html.unescape(page)}
+
+
+@pytest.mark.usefixtures("unpainted_figures")
+def test_all_six_outputs_show_the_same_mean_interval_difference_p_and_conclusion(tmp_path):
+    table, texts = outputs(tmp_path)
+    block = table.blocks[0]
+    elcfs = next(actual for actual in block.lines if actual.method == "elcfs")
+    average, difference = elcfs.average, elcfs.difference
+    row = next(row for row in csv.DictReader(io.StringIO(texts.pop("csv")))
+               if (row["metric"], row["method"], row["unseen_site"]) == ("dice", "elcfs", "average"))  # fmt: skip
+    numbers = {"mean": average.mean, "low": average.low, "high": average.high, "difference": difference.mean,
+               "difference_low": difference.low, "p_holm": difference.p_holm, "rank": elcfs.rank.rank}  # fmt: skip
+    assert {name: float(row[name]) for name in numbers} == pytest.approx(numbers, abs=1e-6)
+    assert (row["verdict"], row["worst_site"]) == (difference.verdict, elcfs.worst_site)
+    assert difference.p_holm < 0.001 and difference.verdict == "better"
+    stored = json.loads(texts.pop("json"))
+    line_of_json = next(actual for actual in stored["blocks"][0]["lines"] if actual["method"] == "elcfs")
+    assert line_of_json["average"]["low"] == average.low and line_of_json["difference"]["p_holm"] == difference.p_holm
+    assert stored["conclusions"] == list(table.conclusions) and len(table.conclusions) == 2
+    for name, text in texts.items():
+        plain = text.replace("$\\pm$", "±").replace("$<$", "<")
+        for words in (f"{average.mean:.2f} ±", f"[{average.low:.1f}, {average.high:.1f}]", f"{difference.mean:+.2f}",
+                      f"[{difference.low:.2f}, {difference.high:.2f}]", f"<0.001 ({difference.n})",
+                      difference.verdict, f"({elcfs.worst_site})", *table.conclusions):  # fmt: skip
+            assert words in plain, (name, words)

@@ -1,0 +1,209 @@
+"""What joining gives and what not pooling costs: values that the reader can work out, and how they are printed."""
+
+import csv
+import io
+import json
+
+import pytest
+from scipy import stats
+
+from medfed.outputs.tables.comparison import build_table
+from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.outputs.tables.joining import ScoredRun, build_joining
+from medfed.outputs.tables.joining_text import (
+    joining_conclusions,
+    joining_csv,
+    joining_json,
+    joining_markdown,
+    joining_text,
+)
+from medfed.outputs.tables.table import to_text
+from medfed.outputs.tables.table_rows import block_rows
+from medfed.tasks.class_scoring import ClassScoring, case_row
+from medfed.tasks.mask_scoring import MaskScoring
+
+SCORING = MaskScoring()
+METRICS = [column.key for column in SCORING.columns]
+
+
+def case(site, patient, dice, role):
+    known = {"site": site, "role": role, "patient": patient, "structure": "disc", "status": "ok", "dice": dice}
+    return dict.fromkeys(METRICS) | known
+
+
+def run(method, unseen, scores, trained_at="", seed=0, varied=()):
+    """`scores`: for each site, the Dice of its patients p0, p1, ... The unseen site's role is "unseen"."""
+    cases = [case(site, f"p{k}", dice, "unseen" if site == unseen else "seen")
+             for site, values in scores.items() for k, dice in enumerate(values)]  # fmt: skip
+    return ScoredRun(ComparisonRow(method, varied, trained_at), unseen, seed, cases)
+
+
+RUNS = [
+    run("fedavg", "C", {"A": [0.80], "B": [0.70], "C": [0.60, 0.50]}),
+    run("local", "C", {"A": [0.75], "C": [0.40, 0.40]}, "A"),
+    run("local", "C", {"B": [0.72], "C": [0.60, 0.20]}, "B"),
+    run("pooled", "C", {"A": [0.81], "B": [0.74], "C": [0.70, 0.55]}),
+]
+
+
+def means(joining, first, images):
+    (one,) = (one for one in joining.differences
+              if (one.first, one.images, one.metric) == (first, images, "dice"))  # fmt: skip
+    return {site: (round(mean.mean, 6), mean.n) for site, mean in one.by_site.items()}
+
+
+def test_the_gain_is_federated_minus_local_and_the_cost_is_pooled_minus_federated():
+    """At C, the patients' means over the models of A and B are 0.5 and 0.3: the gains are 10 and 20 points."""
+    joining = build_joining(RUNS, SCORING, ["disc"], "real")
+    assert means(joining, "fedavg", "own test") == {"A": (5, 1), "B": (-2, 1), "all": (1.5, 2)}
+    assert means(joining, "fedavg", "unseen") == {"C": (15, 2), "all": (15, 2)}
+    assert means(joining, "pooled", "own test") == {"A": (1, 1), "B": (4, 1), "all": (2.5, 2)}
+    assert means(joining, "pooled", "unseen") == {"C": (7.5, 2), "all": (7.5, 2)}
+
+
+def test_only_runs_of_the_same_fold_and_seed_are_paired():
+    """Another unseen site without a run of local, and a second seed in which all gains are 30 points higher."""
+    more = [run("fedavg", "B", {"A": [0.1], "C": [0.1, 0.1], "B": [0.1]})]
+    again = [run("fedavg", "C", {"A": [0.95], "C": [0.95, 0.95]}, seed=1),
+             run("local", "C", {"A": [0.6], "C": [0.5, 0.5]}, "A", seed=1)]  # fmt: skip
+    joining = build_joining([*RUNS, *more, *again], SCORING, ["disc"], "real")
+    assert means(joining, "fedavg", "own test")["A"] == (20, 1), "(5 + 35) / 2"
+    assert "B" not in means(joining, "fedavg", "unseen")
+
+
+def test_rows_are_compared_with_the_same_varied_settings():
+    varied = [run(method, "C", {"C": [dice]}, at, varied=(f"federation.rounds={n}",))
+              for n, method, at, dice in ((1, "fedavg", "", 0.5), (1, "local", "A", 0.4), (2, "fedavg", "", 0.9),
+                                          (2, "local", "A", 0.6))]  # fmt: skip
+    joining = build_joining(varied, SCORING, ["disc"], "real")
+    assert means(joining, "fedavg, federation.rounds=1", "unseen")["all"] == (10, 1)
+    assert means(joining, "fedavg, federation.rounds=2", "unseen")["all"] == (30, 1)
+    assert len([one for one in joining.differences if one.metric == "dice"]) == 2
+
+
+def test_there_is_no_part_without_such_a_row():
+    assert build_joining(RUNS[:1], SCORING, ["disc"], "real") is None
+    assert build_joining(RUNS[1:], SCORING, ["disc"], "real") is None
+
+
+def test_every_format_has_the_differences_with_their_numbers_of_patients():
+    joining = build_joining(RUNS, SCORING, ["disc"], "phantom")
+    for text in (joining_text(joining), joining_markdown(joining)):
+        assert "SYNTHETIC PHANTOM DATA" in text and "disc: Dice (points)" in text
+        assert "fedavg - local" in text and "pooled - fedavg" in text and "+15.00 (2)" in text and "-2.00 (1)" in text
+        assert "75.00*" in text and "72.00*" in text, "own test scores of the models of A and B"
+    rows = list(csv.DictReader(io.StringIO(joining_csv(joining))))
+    (row,) = (row for row in rows if (row["first"], row["images"], row["site"]) == ("fedavg", "unseen", "all"))
+    assert (row["data"], row["meaning"], row["second"], row["mean_difference"], row["n_patients"]) == (
+        "phantom", "gain from joining", "local", "15.000000", "2")  # fmt: skip
+    models = json.loads(joining_json(joining))["models_of_local"]
+    assert [(model["trained_at"], model["score_at"]) for model in models] == [
+        ("A", {"A": pytest.approx(75), "C": pytest.approx(40)}), ("B", {"B": pytest.approx(72), "C": pytest.approx(40)})
+    ]  # fmt: skip
+
+
+def results(runs, role="unseen"):
+    return [{"method": run.row.label, "row": run.row, "unseen_site": run.unseen, "seed": run.seed, "selection": "last",
+             "data": "real", "rows": [row for row in run.cases if row["role"] == role]} for run in runs]  # fmt: skip
+
+
+def test_rows_without_a_federation_come_last_and_are_neither_ranked_nor_tested():
+    """pooled has the best score of all, and fedprox the best of the federated methods."""
+    runs = [*RUNS[1:], run("fedprox", "C", {"C": [0.65, 0.5]}), RUNS[0]]
+    table = build_table(results(runs), ["disc"])
+    (head, *lines) = block_rows(table, table.blocks[0])
+    assert [line[0][0] for line in lines] == [
+        "fedavg", "fedprox", "local (not federated)", "pooled (not federated)"]  # fmt: skip
+    assert [line[1][:2] for line in lines] == [("55.00", "second"), ("57.50", "best"), ("40.00", ""), ("62.50", "")]
+    assert table.blocks[0].lines[2].n_cases == 4, "two models for two patients"
+    differences = [line.difference for line in table.blocks[0].lines]
+    assert [difference.n if difference else None for difference in differences] == [None, 2, None, None]
+    assert "local, pooled: no federated methods, so they are neither ranked nor tested" in to_text(table)
+
+
+DICE = [0.70, 0.74, 0.78, 0.80, 0.82, 0.85, 0.86, 0.88]
+
+
+def with_gains(**gains):
+    """FedAvg with `DICE` at the unseen site C, two models of `local`, and rows whose patients gain more and more."""
+    gains = {"fedavg": 0.0} | gains
+    rows = {name: [dice + gain * k for k, dice in enumerate(DICE, 1)] for name, gain in gains.items()}
+    return [*(run(name, "C", {"C": values}) for name, values in rows.items()),
+            run("local", "C", {"A": [0.9], "C": [dice - 0.2 for dice in DICE]}, "A"),
+            run("local", "C", {"B": [0.9], "C": [dice + 0.1 for dice in DICE[::-1]]}, "B")]  # fmt: skip
+
+
+def test_rows_without_a_federation_have_intervals_but_no_test_no_rank_and_no_place_in_holms_family():
+    """Three rows are compared, one of which has FedAvg's effort; pooled has the best score and the smallest p."""
+    runs = with_gains(up=0.01, pooled=0.02, same=0.0001, **{"fedavg@steps=up": 0.004})
+    table = build_table(results(runs), ["disc"])
+    lines = {line.method: line for line in table.blocks[0].lines}
+    assert list(lines)[-2:] == ["pooled", "local"] and table.blocks[0].n_tests == 3
+    assert lines["up"].difference.p_holm == pytest.approx(3 * lines["up"].difference.p)
+    for name in ("pooled", "local"):
+        assert (lines[name].difference, lines[name].differences, lines[name].rank) == (None, (), None)
+    assert (lines["up"].rank.rank, lines["fedavg"].rank.rank) == (1, 4)
+    models = [(a - 0.2 + b + 0.1) / 2 for a, b in zip(DICE, DICE[::-1], strict=True)]  # a patient's mean of two models
+    cell = lines["local"].cells[0]
+    assert (cell.mean, cell.n_patients) == (pytest.approx(100 * sum(models) / 8), 8)
+    assert cell.low < cell.mean < cell.high
+    assert not any("pooled" in sentence or "local" in sentence for sentence in table.conclusions)
+    assert "better than fedavg: up" in table.conclusions[0]
+
+
+def test_a_difference_of_five_patients_has_the_interval_of_the_t_test_and_one_of_four_has_none():
+    gains = [0.01, 0.02, 0.04, 0.05, 0.08]
+    sites = {"A": [0.5] * 5, "B": [0.5] * 4}
+    better = {"A": [0.5 + gain for gain in gains], "B": [0.5 + gain for gain in gains[:4]]}
+    joining = build_joining([run("fedavg", "C", better), run("pooled", "C", sites)], SCORING, ["disc"], "real")
+    (one,) = joining.differences
+    expected = stats.ttest_1samp([-100 * gain for gain in gains], 0).confidence_interval(0.95)
+    assert (one.by_site["A"].low, one.by_site["A"].high) == pytest.approx(tuple(expected))
+    assert (one.by_site["B"].low, one.by_site["all"].n) == (None, 9)
+    text = joining_text(joining)
+    assert f"[{expected.low:.2f}, {expected.high:.2f}]" in text and "Student t over patients" in text
+    rows = {row["site"]: row for row in csv.DictReader(io.StringIO(joining_csv(joining)))}
+    (sentence,) = joining_conclusions(joining, "fedavg")
+    assert sentence.startswith("disc: Dice (points), cost of not pooling (pooled - fedavg): own test -3.56 (9) [")
+    (few,) = joining_conclusions(build_joining([*RUNS[:1], *RUNS[3:]], SCORING, ["disc"], "real"), "fedavg")
+    assert "own test +2.50 (2) without an interval, so not decided; unseen +7.50 (2) without" in few
+    assert joining_conclusions(joining, "fedprox") == []
+    assert rows["B"]["low"] == "" and float(rows["A"]["high"]) == pytest.approx(expected.high, abs=1e-5)
+
+
+def test_the_gain_in_auroc_is_the_difference_of_the_scores_of_the_table():
+    """FedAvg ranks all eight patients correctly; the only local model has one of the 16 pairs wrong: 100 - 93.75."""
+    scores = {"fedavg": [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9], "local": [0.1, 0.2, 0.3, 0.6, 0.4, 0.7, 0.8, 0.9]}
+    runs = [
+        ScoredRun(ComparisonRow(name, (), "A" * (name == "local")), "C", 0, [
+            case_row("C", "unseen", f"i{k}", f"s{k}", int(k > 3), (1 - p, p), ("a", "b")) for k, p in enumerate(values)
+        ]) for name, values in scores.items()
+    ]  # fmt: skip
+    joining = build_joining(runs, ClassScoring(), ["all"], "real")
+    (auroc,) = (one for one in joining.differences if one.metric == "auroc")
+    assert auroc.by_site["C"].mean == pytest.approx(6.25) and auroc.by_site["C"].low < 6.25
+
+
+def test_a_model_of_local_that_did_not_learn_is_named_with_its_site():
+    failed = {"learned": False, "images": "validation", "score": 0.1, "start": 0.0, "trivial": 0.2,
+              "trivial_prediction": "no pixel"}  # fmt: skip
+    given = results(RUNS)
+    given[2]["summary"] = {"learning": failed, "unseen_site": "C"}
+    table = build_table(given, ["disc"])
+    assert any(note.startswith("local: DID NOT LEARN in 1 of 2 runs") and note.endswith("(at B, unseen C seed 0)")
+               for note in table.notes)  # fmt: skip
+
+
+def test_a_score_of_a_site_is_the_mean_of_the_scores_of_the_models_and_not_the_score_of_their_predictions_together():
+    """The AUROC of one model is 1, that of the other 1/2; all predictions together would have 10 of 16 pairs right."""
+    probabilities = {"A": [0.6, 0.7, 0.8, 0.9], "B": [0.2, 0.2, 0.1, 0.3]}
+    runs = [
+        ScoredRun(ComparisonRow("local", (), at), "C", 0, [
+            case_row("C", "unseen", f"i{k}", f"s{k}", int(k > 1), (1 - p, p), ("a", "b")) for k, p in enumerate(values)
+        ]) for at, values in probabilities.items()
+    ]  # fmt: skip
+    given = [result | {"summary": ClassScoring().summarise(run.cases)} for run, result in
+             zip(runs, results(runs), strict=True)]  # fmt: skip
+    table = build_table(given, ["all"])
+    (auroc,) = (block for block in table.blocks if block.metric == "auroc")
+    assert auroc.lines[0].cells[0].mean == pytest.approx(75.0)

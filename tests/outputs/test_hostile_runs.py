@@ -1,0 +1,133 @@
+"""Run folders from someone else whose checksums are right and whose content is not."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+import torch
+from made_runs import done, made_run
+
+from medfed.core.errors import UserError
+from medfed.core.files import checked_json, sha256_digest, write_atomically
+from medfed.experiments.resume import load_resume_state
+from medfed.federation.message import State
+from medfed.outputs.bundle import export, write
+from medfed.outputs.manifest import Manifest, entry_of, read_manifest
+from medfed.outputs.report.run_data import read_run
+from medfed.outputs.run_folder import RunFolder
+
+
+@pytest.fixture
+def run(tmp_path):
+    return made_run(tmp_path / "run")
+
+
+def refusal(call, *arguments) -> str:
+    with pytest.raises(UserError) as error:
+        call(*arguments)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/../../secret", "./a", "a//b", "", "a\nb", ".."])
+def test_a_manifest_lists_only_files_inside_its_folder(tmp_path, name):
+    (tmp_path / "secret").write_text("x")
+    path = tmp_path / "run" / "manifest.json"
+    path.parent.mkdir()
+    listed = {name: {"bytes": 1, "sha256": "0" * 64}}
+    for files, before in ((listed, {}), ({}, listed)):
+        path.write_bytes(checked_json({"round": 1, "files": files, "before": before}))
+        sentence = refusal(read_manifest, path)
+        assert "which is no file inside the run's folder" in sentence and "\n" not in sentence
+
+
+@pytest.mark.parametrize(("number", "entry"), [
+    ("1", {"bytes": 1, "sha256": "0"}), (True, {"bytes": 1, "sha256": "0"}), (1, {"bytes": "1", "sha256": "0"}),
+    (1, {"bytes": 1, "sha256": 0}),
+])  # fmt: skip
+def test_a_manifest_holds_numbers_and_checksums(tmp_path, number, entry):
+    (tmp_path / "manifest.json").write_bytes(checked_json({"round": number, "files": {"a": entry}, "before": {}}))
+    assert "the file is damaged (it" in refusal(read_manifest, tmp_path / "manifest.json")
+
+
+def test_a_link_out_of_the_run_is_not_hashed(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "run" / "a.png").symlink_to(tmp_path / "secret")
+    manifest = Manifest(tmp_path / "run" / "manifest.json", 1, {"a.png": entry_of(tmp_path / "run")})
+    (sentence,) = manifest.check(["a.png"], (), (), 1)
+    assert "is a link out of the run's folder" in sentence and "SHA-256" not in sentence
+
+
+def test_a_checkpoint_belongs_to_the_round_of_its_name(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.save_round(done(1), best_round=1)
+    data = State(10**9, {"w": torch.zeros(2)}).to_bytes()
+    write_atomically(tmp_path / "states" / "round_00001.state", sha256_digest(data), data)
+    assert "belongs to round 1,000,000,000; expected round 1, as its name says" in refusal(folder.load_state, 1)
+
+
+@pytest.mark.parametrize("parameters", [frozenset(), frozenset({"v"})])
+def test_a_checkpoint_with_other_parameters_is_refused(tmp_path, parameters):
+    folder, weights = RunFolder(tmp_path), {"v": torch.zeros(1), "w": torch.zeros(2)}
+    start = State(0, weights, parameters=frozenset(weights))
+    folder.save_state(State(1, weights, parameters=start.parameters))
+    assert load_resume_state(folder, start).round == 1
+    folder.save_state(State(1, weights, parameters=parameters))
+    assert f"lists {len(parameters)} parameters of the network; expected the 2" in refusal(
+        load_resume_state, folder, start
+    )
+
+
+def test_a_pipe_is_no_checkpoint_and_no_table(tmp_path):
+    folder = RunFolder(tmp_path)
+    (tmp_path / "states").mkdir()
+    os.mkfifo(tmp_path / "states" / "round_00001.state")
+    os.mkfifo(tmp_path / "notices.json")
+    assert "it is a pipe or a device" in refusal(folder.load_state, 1)
+    assert "it is a pipe or a device" in refusal(folder.read_json, "notices.json")
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ("round,", "xround,", "the column 'round' is missing"),
+    ("\n1,", "\nabc,", "the column 'round' has the value 'abc'"),
+    ("\n1,", "\n,", "the column 'round' has the value None"),
+])  # fmt: skip
+def test_a_history_without_rounds_is_a_sentence(run, old, new, words):
+    path = run / "history.csv"
+    path.write_text(path.read_text().replace(old, new))
+    assert words in refusal(read_run, run)
+
+
+@pytest.mark.parametrize(("content", "words"), [
+    ({"learning": None}, "KeyError: 'data'"), ([], "expected a JSON object"), ({"images": 5}, "images: found 5"),
+    ({"data": "real", "seen": [1]}, "seen: found [1]"), ({"data": "real", "images": {}}, "KeyError: 'channels'"),
+    ({"data": "real", "learning": {"learned": False}}, "KeyError: 'images'"),
+    ({"data": "real", "images": None}, "TypeError"),
+])  # fmt: skip
+def test_a_summary_without_its_values_is_a_sentence(run, monkeypatch, content, words):
+    monkeypatch.setattr(export, "load", lambda path: SimpleNamespace(
+        data=SimpleNamespace(image_size=8), evaluation=None))  # fmt: skip
+    RunFolder(run).write_json("summary.json", content)
+    sentence = refusal(export.export, run, run / "bundle", True)
+    assert sentence.startswith(f"{run / 'summary.json'}: ") and words in sentence and not (run / "bundle").exists()
+    refusal(read_run, run)
+
+
+def test_a_bundle_does_not_replace_a_folder_that_is_named_by_a_detour(tmp_path):
+    (tmp_path / "b" / "x").mkdir(parents=True)
+    sentence = refusal(lambda: write.write_bundle(
+        tmp_path / "new" / ".." / "b", network=None, weights={}, task=None, provenance={}, summary={},
+        input_is_2d=True,
+    ))  # fmt: skip
+    assert "exists already" in sentence and not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_appears_meanwhile_is_a_sentence(tmp_path):
+    def appear() -> None:
+        with write._atomic_folder(tmp_path / "b"):
+            (tmp_path / "b" / "x").mkdir(parents=True)
+
+    assert "b: cannot write here (Directory not empty)" in refusal(appear)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
