@@ -111,9 +111,9 @@ def model_rows(result: Mapping[str, Any]) -> list[Row]:
              "; ".join(filter(None, [f"chance 0.5; 95 % interval {scores['low']:.2f} to {scores['high']:.2f}",
                                      references[name]])))
             for name, label in labels.items() if (scores := of_model[name])]  # fmt: skip
-    found = [(f"members found at {float(rate):.0%} false alarms", f"{share:.0%}", f"chance {float(rate):.0%}")
+    rows += [(f"members found at {float(rate):.0%} false alarms", f"{share:.0%}", f"chance {float(rate):.0%}")
              for rate, share in of_model["loss"]["tpr"].items()]  # fmt: skip
-    return rows + found
+    return rows
 
 
 def describe_update(result: Mapping[str, Any]) -> str:

@@ -54,12 +54,12 @@ def second_mask(mask: Path, other: Path, image: str, suggest_keys: bool) -> str:
         image: name of the image.
         suggest_keys: whether the sentence may recommend settings.
     """
-    found = f"{mask}: is a second mask of the image {image}; {other.name} is also one; "
+    problem = f"{mask}: is a second mask of the image {image}; {other.name} is also one; "
     if not suggest_keys:
-        return found + "remove one of them"
+        return problem + "remove one of them"
     return (
-        found + "if both show the same structure, such as two lesions, set data.merge_masks: true to join the masks of "
-        "an image; if they show several structures, merge them into one file with the values 1, 2, ... "
+        problem + "if both show the same structure, such as two lesions, set data.merge_masks: true to join the masks "
+        "of an image; if they show several structures, merge them into one file with the values 1, 2, ... "
         "(data.mask_values); if only one of them counts, remove the other, or leave out such files with "
         f"data.ignored_names: ['{_pattern_of(mask, image)}']"
     )
@@ -193,12 +193,12 @@ def no_mask_word(folder: Path, images: Mapping[str, Path]) -> str:
               for a in ordered}  # fmt: skip
     first = next((name for name, others in longer.items() if others), None)
     endings = [other[len(first) :] for other in longer[first]] if first else ["_gland"]
-    found = f"such as {images[first].name} and {images[longer[first][0]].name}" if first else f"such as {ordered[0]}"
+    example = f"such as {images[first].name} and {images[longer[first][0]].name}" if first else f"such as {ordered[0]}"
     setting = f"set data.mask_name, such as '*{endings[0]}'"
     if not first and (both := _two_endings(ordered)):
         setting = f"set data.mask_name and data.image_name, such as '*{both[1]}' and '*{both[0]}'"
     text = (
-        f"{folder}: found {len(images)} image files ({found}), and none has a name of a mask (NAME_mask, NAME_seg, "
+        f"{folder}: found {len(images)} image files ({example}), and none has a name of a mask (NAME_mask, NAME_seg, "
         f"NAME_label, mask_NAME); which files are the masks? {setting}"
     )
     if len(endings) > 1:

@@ -86,12 +86,12 @@ def refuse_parts(root: Path, folders: Iterable[str]) -> None:
     if not parts:
         return
     *first, last = parts if len(parts) <= MAX_LISTED else [*parts[:2], f"{len(parts) - 2} more"]
-    found = f"the folders {', '.join(first)} and {last}, which look like {kind}" if first else \
+    description = f"the folders {', '.join(first)} and {last}, which look like {kind}" if first else \
         f"the folder {last}, which looks like a part of a split"
     confirmed = [repr(name) if name.isdecimal() else name for name in listed[:MAX_LISTED]]
     confirmed += [f"... (all {len(listed)} names)"] if len(listed) > MAX_LISTED else []
     raise UserError(
-        f"{root}: found {found}; expected one folder per site; if all images in "
+        f"{root}: found {description}; expected one folder per site; if all images in "
         f"{f'{root} are' if parts == listed else 'these are'} of one hospital, move "
         f"{f'everything in {root}' if parts == listed else 'these folders'} into one folder with its name; if folders "
         f"of hospitals lie in the parts, move each of them into a folder for the hospital, as HOSPITAL/{parts[0]}; or "

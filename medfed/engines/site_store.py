@@ -184,9 +184,9 @@ class SiteStore:
         path = self._path(site.name, number)
         if path.is_file():
             stored, expected = _read(path), _origin(site, number)
-            found = {**expected, **stored.origin}
-            if found != expected:
-                raise UserError(f"{path}: is the file of {_as_text(found)}, but expected was that of "
+            origin = {**expected, **stored.origin}
+            if origin != expected:
+                raise UserError(f"{path}: is the file of {_as_text(origin)}, but expected was that of "
                                 f"{_as_text(expected)}; {ADVICE}")
             return stored.memory
         if number and site.name not in self._without_memory():

@@ -173,8 +173,8 @@ class Manifest:
         return present
 
     def _sentence(self, name: str, present: Entry | None) -> str:
-        found = "is missing" if present is None else f"has {present}"
-        return f"{self.path.parent / name}: {found}, but {self.path.name} lists {self.files[name]}; {ADVICE}"
+        state = "is missing" if present is None else f"has {present}"
+        return f"{self.path.parent / name}: {state}, but {self.path.name} lists {self.files[name]}; {ADVICE}"
 
     def _content(self) -> dict[str, Any]:
         entries = {"files": self.files, "before": self.before}

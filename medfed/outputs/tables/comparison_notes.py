@@ -109,8 +109,8 @@ def _interval_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str
 
 def _test_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str]:
     """Yield why there is no p value, or why it cannot be significant."""
-    found = [(line.method, line.difference) for line in lines if line.difference and line.difference.n is not None]
-    for method, p, reason in sorted({(method, d.p is None, d.reason) for method, d in found if d.reason}):
+    tests = [(line.method, line.difference) for line in lines if line.difference and line.difference.n is not None]
+    for method, p, reason in sorted({(method, d.p is None, d.reason) for method, d in tests if d.reason}):
         yield f"{method}: {'no p' if p else 'no decision'} for some metric: {reason}"
     for place, site in enumerate(sites):
         at_site = [line.differences[place] for line in lines if line.differences]
