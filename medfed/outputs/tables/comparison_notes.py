@@ -142,7 +142,7 @@ def conclusions_of(
     sentences.append(f"{scope}, not about other sites or about training again{end}")
     if not_learned:
         methods = ", ".join(not_learned)
-        sentences.append(f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method.")
+        sentences.insert(0, f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method.")
     return tuple(filter(None, sentences))
 
 

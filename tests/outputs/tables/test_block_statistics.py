@@ -89,7 +89,7 @@ def test_the_conclusions_name_the_methods_whose_models_did_not_learn():
     failed = {"learned": False, "images": "validation", "score": 0.1, "start": 0.0, "trivial": 0.2,
               "trivial_prediction": "no pixel"}  # fmt: skip
     results[1]["summary"] = {"learning": failed, "unseen_site": "A"}
-    assert build_table(results, ["disc"]).conclusions[-1].startswith("Models of up DID NOT LEARN: ")
+    assert build_table(results, ["disc"]).conclusions[0].startswith("Models of up DID NOT LEARN: ")
 
 
 def test_a_lower_distance_is_better():
