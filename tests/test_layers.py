@@ -18,13 +18,14 @@ LAYERS = [  # a package imports from itself and from the layers above it in this
     {"config"},
     {"outputs"},
     {"experiments", "preparation", "style_codec"},
+    {"scoring"},
     {"auditing", "benchmarks", "deployment", "planning"},
     {"api", "testing"},
     {"reproduction"},
 ]
 PROGRAMS = {"__main__", "audit", "benchmark", "codec", "completion", "coordinator", "data", "evaluate", "export",
             "init", "keys",
-            "report", "reproduce", "site", "train"}  # fmt: skip
+            "report", "reproduce", "score", "site", "train"}  # fmt: skip
 WALLS = [  # (package, package that it may not import although that is in a lower layer)
     ("engines", "networks"),
     ("engines", "metrics"),

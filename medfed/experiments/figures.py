@@ -110,31 +110,53 @@ def _draw_boxes(run: Results) -> None:
 def _draw_overlays(run: Results) -> None:
     """Draw the best, the median and the worst unseen patient, and some chosen without looking at scores."""
     rows = run.result.rows
-    dice, telling = case_selection.mean_dice_by_patient(rows), case_selection.select_best_median_worst(rows)
+    dice = case_selection.mean_dice_by_patient(rows)
+    draw_best_median_worst(run.result, run.dataset, run.unseen, run.folder / "unseen_cases.png", run.label)
     same = [row["patient"] for row in case_selection.select_common_cases(rows, SAME_CASES)]
-    cases = _scored(run, {*telling.values(), *same})
-    if telling:
-        shown = [
-            cases[name] | {"title": f"{word}, Dice {dice[name]:.3f}\n{cases[name]['name']}"}
-            for word, name in telling.items()
-        ]
-        overlays.save_overlays(shown, run.folder / "unseen_cases.png", run.label)
     if same:
+        cases = _scored(run.result, run.dataset, run.unseen, same)
         scores = {name: f"Dice {dice[name]:.3f}" if name in dice else "no structure, none predicted" for name in same}
         shown = [cases[name] | {"title": f"{cases[name]['name']}\n{scores[name]}"} for name in same]
         overlays.save_overlays(shown, run.folder / "same_cases.png", run.label, common_cases=True)
 
 
-def _scored(run: Results, patients: Collection[str]) -> dict[str, dict]:
+def draw_best_median_worst(
+    result: EvaluationResult, dataset: Dataset, cases: Sequence[Case], path: Path, label: str
+) -> None:
+    """Draw the reference and the predicted masks of the best, the median and the worst case of a site.
+
+    Nothing is drawn if no case has a Dice.
+
+    Args:
+        result: the scores of the site's cases (role "unseen"), and the predicted masks that were scored.
+        dataset: reads the cases.
+        cases: the cases of the site.
+        path: the PNG file to write.
+        label: "real data" or "synthetic phantom data", part of the title.
+    """
+    dice = case_selection.mean_dice_by_patient(result.rows)
+    telling = case_selection.select_best_median_worst(result.rows)
+    by_name = _scored(result, dataset, cases, telling.values())
+    shown = [
+        by_name[name] | {"title": f"{word}, Dice {dice[name]:.3f}\n{by_name[name]['name']}"}
+        for word, name in telling.items()
+    ]
+    if shown:
+        overlays.save_overlays(shown, path, label)
+
+
+def _scored(
+    result: EvaluationResult, dataset: Dataset, unseen: Sequence[Case], patients: Collection[str]
+) -> dict[str, dict]:
     """Return the unseen cases of these patients as `overlays` takes them, by patient."""
     cases = {}
-    for case in (case for case in run.unseen if case.patient in patients):
-        volume = run.dataset.load(case)
+    for case in (case for case in unseen if case.patient in patients):
+        volume = dataset.load(case)
         cases[case.patient] = {
             "name": "\n".join(map(shorten_name, (case.site, case.patient))),
             "image": _for_display(volume.image.as_tensor()),
             "reference": volume.mask.as_tensor(),
-            "prediction": run.result.masks[case.patient].unpack(),
+            "prediction": result.masks[case.patient].unpack(),
             "spacing": volume.spacing_mm,
             **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
         }

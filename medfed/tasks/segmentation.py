@@ -354,7 +354,25 @@ class Segmentation(Task):
         Returns:
             (K, H, W, D) uint8 of 0 and 1, one channel for each of K structures, on the voxel grid of the file.
         """
-        return self._file_masks(*self._probabilities(network, volume))
+        return self.predict_on_both_grids(network, volume)[0]
+
+    def predict_on_both_grids(self, network: nn.Module, volume: Volume) -> tuple[Tensor, Tensor | None]:
+        """Predict the masks of one volume, and the same prediction on the grid that the network receives.
+
+        Args:
+            network: the network; it is set to evaluation mode.
+            volume: the volume as loaded from its file, with an image (C, H, W, D). Its mask is not used.
+
+        Returns:
+            Two tensors of 0 and 1, with one channel for each of K structures: the masks on the voxel grid of the file,
+            (K, H, W, D) uint8, and the masks on the prepared slices, (K, S, S, D). The second one is None if no metric
+            needs it (`further_metrics`).
+        """
+        item, preprocessing = self._probabilities(network, volume)
+        prepared = None
+        if self.further_metrics:
+            prepared = Compose(self._masks_from_probabilities())({"pred": item["pred"].clone()})["pred"].as_tensor()
+        return self._file_masks(item, preprocessing), prepared
 
     def _file_masks(self, item: dict[str, MetaTensor], preprocessing: Compose) -> Tensor:
         """Return the predicted masks (K, H, W, D) uint8 on the voxel grid of the file."""
@@ -467,12 +485,11 @@ class Segmentation(Task):
     ) -> None:
         """Read, predict and score one test volume, and add its rows and masks to the result."""
         volume = _load(dataset, case, notice)
-        item, preprocessing = self._probabilities(network, volume)
+        predicted, on_slices = self.predict_on_both_grids(network, volume)
+        reference = volume.mask.as_tensor()
         prepared: list[tuple[Tensor, Tensor]] = []  # prediction and reference of each structure
-        if self.further_metrics:
-            masks = Compose(self._masks_from_probabilities())({"pred": item["pred"].clone()})["pred"].as_tensor()
-            prepared = list(zip(masks, self._prepare_mask(volume).movedim(0, -1), strict=True))
-        predicted, reference = self._file_masks(item, preprocessing), volume.mask.as_tensor()
+        if on_slices is not None:
+            prepared = list(zip(on_slices, self._prepare_mask(volume).movedim(0, -1), strict=True))
         further = {metric.name for metric in self.further_metrics}
         metrics = [m for m in self.scoring.metrics if isinstance(m, MaskMetric) and m.name not in further]
         for index, structure in enumerate(self.structures):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from medfed.config.schema import Config, load
+from medfed.config.schema import Config, load, to_block
 from medfed.core import registry
 from medfed.core.errors import UserError, argument
 from medfed.federation.image_moments import constants_of
@@ -71,13 +71,16 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
         task = replace(task, constants=(mean, std))  # type: ignore[type-var]
         weights = {name: entry for name, entry in weights.items() if name not in constants}
     weights, wrap = select_inference_weights(config.method, config.network, task, weights)
+    facts = provenance(config, summary)
+    if wrap is None:  # medfed builds the network from these settings, without the bundle's TorchScript
+        facts["network"] = to_block(config.network.without_weights())
     return write_bundle(
         out or run / "bundle" / task.bundle(input_is_2d).name,
         network=config.network,
         weights=weights,
         wrap=wrap,
         task=task,
-        provenance=provenance(config, summary),
+        provenance=facts,
         summary=summary,
         input_is_2d=input_is_2d,
     )

@@ -15,7 +15,7 @@ from medfed.outputs.figures.svg import COLOURS, to_svg
 from medfed.outputs.report.elements import Chart, LegendEntry
 from medfed.outputs.report.run_data import Comparison, Run, structures_of
 from medfed.outputs.tables.table_rows import block_title
-from medfed.tasks.scoring import BoxPlotValue
+from medfed.tasks.scoring import BoxPlotValue, Scoring
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,11 +40,28 @@ def run_boxes(run: Run, prefix: str) -> list[Chart]:
     Returns:
         The charts, as SVG with caption and legend.
     """
+    return site_boxes(run.rows, run.scoring, prefix, run.method, run.data_label)
+
+
+def site_boxes(rows: list[dict], scoring: Scoring, prefix: str, model: str, data_label: str) -> list[Chart]:
+    """Draw box plots of the scores of cases: one chart per structure and metric, with one box per site.
+
+    Args:
+        rows: the rows of `cases.csv`: one dict of scores per image, or per structure of a patient.
+        scoring: the metrics of the task.
+        prefix: text at the beginning of the charts' ids in the HTML page, different for each part of a page.
+        model: name of the method or model, for the captions.
+        data_label: which data is shown, such as "PHANTOM data".
+
+    Returns:
+        The charts, as SVG with caption.
+    """
     charts: list[Chart] = []
-    for structure, value in product(structures_of([run]), run.scoring.box_plot_values(run.rows)):
-        panel = site_panel(run.rows, structure, value, run.scoring)
-        caption = f"{_score_name(run, structure, value)} of each case by site, {run.method}"
-        charts.append(_chart(box_figure([[panel]], MAX_POINTS), f"{prefix}-boxes-{len(charts)}", caption, run))
+    structures = dict.fromkeys(scoring.structure_of(row) for row in rows)
+    for structure, value in product(structures, scoring.box_plot_values(rows)):
+        panel = site_panel(rows, structure, value, scoring)
+        caption = f"{_score_name(scoring, structure, value)} of each case by site, {model}"
+        charts.append(_chart(box_figure([[panel]], MAX_POINTS), f"{prefix}-boxes-{len(charts)}", caption, data_label))
     return charts
 
 
@@ -78,8 +95,9 @@ def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
         limits = cut_limits(value.limits, [group for groups in by_site.values() for group in groups])
         for site, groups in by_site.items():
             figure = box_figure([[BoxPanel(value.title, groups, limits)]], MAX_POINTS)
-            caption = f"{_score_name(first, structure, value)} of each case at the unseen site {site}, all seeds"
-            charts.append(_chart(figure, f"{prefix}-boxes-{len(charts)}", caption, first))
+            name = _score_name(first.scoring, structure, value)
+            caption = f"{name} of each case at the unseen site {site}, all seeds"
+            charts.append(_chart(figure, f"{prefix}-boxes-{len(charts)}", caption, first.data_label))
     return charts
 
 
@@ -150,13 +168,13 @@ def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:
                 caption = f"Method by {role} site: {block_title(block)}"
                 caption += ". The better the score, the stronger the colour, from the worst to the best of this figure"
                 name = f"{prefix}-{role}-map-{len(charts)}"
-                charts.append(_chart(figure, name, caption, comparison.runs[0], natural_size=True))
+                charts.append(_chart(figure, name, caption, comparison.runs[0].data_label, natural_size=True))
     return charts
 
 
-def _chart(figure: Figure, prefix: str, caption: str, run: Run, natural_size: bool = False) -> Chart:
+def _chart(figure: Figure, prefix: str, caption: str, data_label: str, natural_size: bool = False) -> Chart:
     caption = caption[:1].upper() + caption[1:]
-    return Chart(caption, run.data_label, Markup(to_svg(figure, prefix, caption, natural_size)))
+    return Chart(caption, data_label, Markup(to_svg(figure, prefix, caption, natural_size)))
 
 
 def _curve_chart(panel: CurvePanel, prefix: str, caption: str, run: Run) -> Chart:
@@ -169,8 +187,8 @@ def _curve_chart(panel: CurvePanel, prefix: str, caption: str, run: Run) -> Char
     return Chart(caption, run.data_label, svg, entries)
 
 
-def _score_name(run: Run, structure: str, value: BoxPlotValue) -> str:
-    return f"{structure}: {value.title}" if run.scoring.has_structures else value.title
+def _score_name(scoring: Scoring, structure: str, value: BoxPlotValue) -> str:
+    return f"{structure}: {value.title}" if scoring.has_structures else value.title
 
 
 def _unseen_rows(comparison: Comparison, method: str, site: str, structure: str) -> list[dict]:

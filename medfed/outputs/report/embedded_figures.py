@@ -133,7 +133,7 @@ def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
     for name in [*known, *(name for name in paths if name not in (*CAPTIONS, *DRAWN_BY_PAGE))]:
         if data := budget.read(paths[name]):
             caption = f"{CAPTIONS.get(name, name.replace('_', ' '))}: {run.method}, unseen {run.unseen}"
-            images.append(_embed(data, caption, run.data_label))
+            images.append(embed(data, caption, run.data_label))
     return images
 
 
@@ -162,7 +162,7 @@ def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str,
             images = [(method, data) for method, path in paths.items() if (data := budget.read(path))]
             if len(images) > 1:
                 caption = f"{CAPTIONS[name]}, at {site}"
-                layers = [(method, _embed(data, f"{caption}: {method}", label)) for method, data in images]
+                layers = [(method, embed(data, f"{caption}: {method}", label)) for method, data in images]
                 same = "All methods show the same cases at the same pixels"
                 own = "Each method shows its own choice of cases, so the titles above the images may differ"
                 stacks[site] = [*of_site, MethodStack(f"{caption}. {same if name in COMMON else own}", label, layers)]
@@ -179,7 +179,14 @@ def _paths_of_one_seed(runs: list[Run], name: str) -> dict[str, Path]:
     return max(sorted(by_seed.items()), key=lambda entry: len(entry[1]))[1] if by_seed else {}
 
 
-def _embed(data: bytes, caption: str, data_label: str) -> EmbeddedImage:
+def embed(data: bytes, caption: str, data_label: str) -> EmbeddedImage:
+    """Return an image of the page from the bytes of a WebP file.
+
+    Args:
+        data: the bytes, as `FigureBudget.read` returns them.
+        caption: what the image shows.
+        data_label: which data is shown, such as "PHANTOM data".
+    """
     width, height = Image.open(BytesIO(data)).size
     source = "data:image/webp;base64," + base64.b64encode(data).decode()
     return EmbeddedImage(caption, data_label, source, width, height)

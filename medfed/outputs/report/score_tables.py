@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from medfed.metrics.metric import Metric
@@ -20,14 +21,32 @@ ROLE_LABELS = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
 def run_score_table(run: Run) -> Table:
     """Return the table of a run's scores: one row per site and structure, and below them the means over sites.
 
+    Args:
+        run: the finished run.
+    """
+    notes = [f"{note}." for note in [did_not_learn(run.summary)] if note]
+    table = site_score_table(run.scoring, run.summary, run.data_label, f"Scores by site: {run.method}",
+                             _selection(run.summary))
+    return replace(table, notes=(*notes, *table.notes, *run_table.weights_notes(run.summary)))
+
+
+def site_score_table(
+    scoring: Scoring, summary: Mapping[str, Any], data_label: str, title: str, remark: str = "", with_role: bool = True
+) -> Table:
+    """Return a table of scores: one row per site and structure, and below them the means over sites.
+
     The columns of scores come before the columns with numbers of cases, so that a phone shows the scores without
     scrolling. If all rows have the same structure, the caption names the structure, and the table has no column for
     structures.
 
     Args:
-        run: the finished run.
+        scoring: the metrics of the task.
+        summary: the result of `Scoring.summarise`.
+        data_label: which data is shown, such as "PHANTOM data".
+        title: beginning of the caption.
+        remark: end of the caption.
+        with_role: whether a column says which sites trained.
     """
-    scoring, summary = run.scoring, run.summary
     sites = [
         (site, role, structure, group)
         for role in ROLES
@@ -41,19 +60,18 @@ def run_score_table(run: Run) -> Table:
     ]
     structures = {structure for _, _, structure, _ in sites}
     has_column = scoring.has_structures and len(structures) > 1
-    names = ("site", "role", *["structure"] * has_column)
+    names = ("site", *["role"] * with_role, *["structure"] * has_column)
     metrics = run_table.header_row(scoring, ())[scoring.has_structures + len(scoring.leading_counts) :]
     n_metrics = len(scoring.metrics_in(RUN_TABLE))
     counts = [heading for _, heading in (*scoring.leading_counts, *scoring.trailing_counts)]
     of_structure = f", {min(structures)}" if scoring.has_structures and not has_column and structures else ""
-    remarks = (did_not_learn(summary), run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE))
-    notes = [f"{note}." for note in remarks if note]
-    return Table(
-        f"Scores by site: {run.method}{of_structure}, {_selection(summary)}", run.data_label,
-        (*names, *metrics[:n_metrics], *counts),
-        [_row(scoring, *entry, has_column) for entry in sites], [_row(scoring, *entry, has_column) for entry in means],
-        range(len(names)), (*notes, *run_table.weights_notes(summary)),
-    )  # fmt: skip
+    notes = [f"{note}." for note in (run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE))]
+    body, foot = (
+        [_row(scoring, *entry, with_structure=has_column, with_role=with_role) for entry in part]
+        for part in (sites, means)
+    )
+    return Table(f"{title}{of_structure}{', ' * bool(remark)}{remark}", data_label,
+                 (*names, *metrics[:n_metrics], *counts), body, foot, range(len(names)), notes)  # fmt: skip
 
 
 def comparison_tables_of(comparison: Comparison) -> list[Table]:
@@ -119,11 +137,14 @@ def _leading_number(text: str) -> float | None:
 
 
 def _row(
-    scoring: Scoring, site: str, role: str, structure: str, group: Mapping[str, Any], with_structure: bool
+    scoring: Scoring, site: str, role: str, structure: str, group: Mapping[str, Any], *, with_structure: bool,
+    with_role: bool,
 ) -> list[Cell]:
     counts = [group[key] for key, _ in (*scoring.leading_counts, *scoring.trailing_counts)]
     scores = [_score(scoring, metric, group) for metric in scoring.metrics_in(RUN_TABLE)]
-    (cells,) = rows_of_cells([[site, ROLE_LABELS[role], *[structure] * with_structure, *scores, *counts]])
+    (cells,) = rows_of_cells([
+        [site, *[ROLE_LABELS[role]] * with_role, *[structure] * with_structure, *scores, *counts]
+    ])
     return cells
 
 

@@ -15,6 +15,7 @@ from medfed.tasks.scoring import GAP, RUN_TABLE, Scoring
 
 SITES = (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)"))
 MEANS = (("seen", "mean seen"), ("unseen", "mean UNSEEN"))
+Labels = Sequence[tuple[str, str]]  # (role, text) pairs
 
 
 def closing_table(summary: Mapping[str, Any]) -> str:
@@ -36,24 +37,28 @@ def closing_table(summary: Mapping[str, Any]) -> str:
     return "\n".join([*_head(summary), "", table, "", *notes])
 
 
-def score_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def score_rows(
+    scoring: Scoring, summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS
+) -> list[tuple[str, ...]]:
     """Format the scores of a run as rows of text.
 
     Args:
         scoring: the metrics and column headings of the run's task.
         summary: content of `summary.json`.
+        sites: for each role of a site, the text of its first column, in which "{}" stands for the name of the site.
+        means: for each role, the text of the first column of the mean over its sites.
 
     Returns:
         Rows of the same length: the header row, one row for each site and structure (sites that trained first), the
         means over sites, and the difference between the means of seen and unseen sites.
     """
     rows = [header_row(scoring)]
-    for role, words in SITES:
+    for role, words in sites:
         for site, of_site in summary.get(role, {}).get("sites", {}).items():
             rows += [_line(scoring, words.format(site), name, group) for name, group in of_site.items()]
-    for role, words in MEANS:
-        means = summary.get(role, {}).get("mean", {})
-        rows += [_line(scoring, words, name, group) for name, group in means.items()]
+    for role, words in means:
+        of_role = summary.get(role, {}).get("mean", {})
+        rows += [_line(scoring, words, name, group) for name, group in of_role.items()]
     first = scoring.columns[0].key
     rows += [_gap_line(scoring, name, gap) for name, gap in summary.get("gap", {}).items() if gap[first] is not None]
     return rows

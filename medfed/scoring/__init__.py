@@ -1,0 +1,1 @@
+"""Scores of a MONAI bundle on labelled images, without training and without running code of the bundle."""

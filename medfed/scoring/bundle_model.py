@@ -1,0 +1,258 @@
+"""A MONAI bundle as a model that predicts masks or class probabilities; the bundle is read as data, and no code runs.
+
+The network comes from `network_def` (`medfed.networks.bundle`), the preprocessing and the postprocessing from
+`configs/inference.json` (`medfed.scoring.bundle_steps`), and the names of the outputs from `configs/metadata.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import monai.inferers
+import torch
+from monai.data import MetaTensor
+from monai.transforms import Compose
+from torch import Tensor, nn
+
+from medfed.config import validation
+from medfed.core import registry
+from medfed.core.errors import UserError, argument, is_out_of_memory
+from medfed.networks import pretrained
+from medfed.networks.base import NetworkSettings
+from medfed.networks.bundle import WEIGHT_FILES, Bundle
+from medfed.outputs.bundle.configs import TORCHSCRIPT
+from medfed.outputs.bundle.files import open_bundle
+from medfed.scoring.bundle_steps import BundleSteps
+
+INFERENCE, METADATA = "configs/inference.json", "configs/metadata.json"
+BACKGROUND = "background"
+
+
+@dataclass(frozen=True)
+class BundleModel:
+    """A bundle's network with its weights, and the steps before and after it.
+
+    Args:
+        path: the bundle's folder.
+        network: the network with the bundle's weights, in evaluation mode.
+        channels: number of image channels.
+        is_segmentation: whether the network segments images; otherwise it classifies them.
+        names: name of each output by its number, as `channel_def` in the metadata has them. For segmentation, these
+            are the structures without the background.
+        preprocessing: transforms between reading and the network.
+        inferer: applies the network to a whole image.
+        postprocessing: transforms from the network's output to masks; None for classification.
+        is_label_map: whether the postprocessing returns the number of a structure in each voxel, instead of masks.
+        first: number of the output that the first channel of the masks shows.
+        facts: what `summary.json` says about the bundle: its name, version, SHA-256 of the weights, and others.
+    """
+
+    path: Path
+    network: nn.Module
+    channels: int
+    is_segmentation: bool
+    names: Mapping[int, str]
+    preprocessing: Compose
+    inferer: monai.inferers.Inferer
+    postprocessing: Compose | None
+    is_label_map: bool
+    first: int
+    facts: Mapping[str, Any]
+
+    @torch.no_grad()
+    def masks(self, image: MetaTensor, is_2d: bool) -> dict[str, Tensor]:
+        """Predict the masks of one image or volume.
+
+        Args:
+            image: (C, H, W, D), as medfed reads it; a 2-D image file has D = 1 and intensities in [0, 255].
+            is_2d: whether the image is a 2-D image file, whose axes MONAI exchanges.
+
+        Returns:
+            By name of a structure, its mask (H, W, D) uint8 of 0 and 1, on the voxel grid of the file.
+
+        Raises:
+            UserError: if the bundle's steps do not fit the image.
+        """
+        if self.postprocessing is None:
+            raise TypeError("this bundle classifies images, so it has no masks")
+        item = self._prepare(image, is_2d)
+        prepared = item["image"]
+        output = self._infer(prepared.as_tensor()[None])[0].cpu()
+        item["pred"] = MetaTensor(output, meta=prepared.meta, applied_operations=prepared.applied_operations)
+        pred = self._call(self.postprocessing, item, "postprocessing")["pred"].as_tensor()
+        expected = (image.shape[2], image.shape[1]) if is_2d else tuple(image.shape[1:])
+        if tuple(pred.shape[1:]) not in (expected, (*expected, 1)):
+            raise UserError(f"{self.path}: the masks have the size {tuple(pred.shape[1:])}, but the image has "
+                            f"{expected}; expected an Invertd in the postprocessing")  # fmt: skip
+        masks = pred.reshape(len(pred), *expected)
+        masks = masks.mT[..., None] if is_2d else masks
+        if self.is_label_map:
+            return {name: (masks[0] == number).to(torch.uint8) for number, name in self.names.items()}
+        return {name: (masks[number - self.first] > 0).to(torch.uint8) for number, name in self.names.items()}
+
+    @torch.no_grad()
+    def probabilities(self, images: Sequence[MetaTensor]) -> Tensor:
+        """Predict the class probabilities of several images: the softmax of the network's output.
+
+        Args:
+            images: B images (C, H, W, 1), with intensities in [0, 255].
+
+        Returns:
+            (B, K) float64 on the CPU, for K classes in the order of the bundle.
+
+        Raises:
+            UserError: if the bundle's steps do not fit the images.
+        """
+        prepared = [self._prepare(image, is_2d=True)["image"].as_tensor() for image in images]
+        if len({image.shape for image in prepared}) > 1:
+            outputs = torch.cat([self._infer(image[None]) for image in prepared])
+        else:
+            outputs = self._infer(torch.stack(prepared))
+        return outputs.double().softmax(dim=1).cpu()
+
+    def _prepare(self, image: MetaTensor, is_2d: bool) -> dict[str, MetaTensor]:
+        """Return the image as the network receives it, as the entry "image"."""
+        if len(image) != self.channels:
+            raise UserError(f"{self.path}: the model expects images with {self.channels} channels, but these have "
+                            f"{len(image)}; read them with {argument('set', f'data.image_channels={self.channels}')}")
+        plain = image.as_tensor()
+        as_loaded = MetaTensor(plain[..., 0].mT.contiguous()) if is_2d else MetaTensor(plain, affine=image.affine)
+        return self._call(self.preprocessing, {"image": as_loaded}, "preprocessing")
+
+    def _infer(self, images: Tensor) -> Tensor:
+        """Return the network's output (B, K, ...) for prepared images (B, C, ...)."""
+        axes = 3 if isinstance(self.inferer, monai.inferers.SliceInferer) else 2
+        if images.ndim != axes + 2:
+            raise UserError(f"{self.path}: after the preprocessing, an image has {images.ndim - 2} axes, but the "
+                            f"{type(self.inferer).__name__} of the bundle expects {axes}; score other images")
+        device = next(self.network.parameters()).device
+        return self._call(lambda batch: self.inferer(batch, self.network), images.to(device), "inferer")
+
+    def _call(self, step: Callable[[Any], Any], argument: Any, part: str) -> Any:
+        """Apply a step of the bundle; its errors become a UserError that names the part of the config."""
+        try:
+            return step(argument)
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            cause = error.__cause__ or error  # MONAI hides the reason behind its own error
+            raise UserError(f"{self.path / INFERENCE}: {part}: fails with these images ({type(cause).__name__}: "
+                            f"{str(cause).strip()[:200]}); score other images") from error
+
+
+def load_bundle(path: Path, device: torch.device) -> BundleModel:
+    """Read a MONAI bundle and build its model. No code of the bundle runs.
+
+    Args:
+        path: folder of the unpacked bundle: one that `medfed.export` wrote, or any other for segmentation or
+            classification of 2-D images or slices.
+        device: device of the network.
+
+    Returns:
+        The model with the bundle's weights, in evaluation mode.
+
+    Raises:
+        UserError: if a file is missing or damaged, if the network or a transform is not among those that medfed builds,
+            or if the weights do not fit. The message names the file and the key.
+    """
+    if not path.is_dir():
+        raise UserError(f"{path}: is not a folder; expected an unpacked MONAI bundle; unpack the file first")
+    with open_bundle(path) as files:
+        if missing := [name for name in (INFERENCE, METADATA) if name not in files.names]:
+            raise UserError(f"{path}: {missing[0]} is missing; expected a MONAI bundle with its configs as JSON")
+        inference, metadata = (_object(files.json(name), path / name) for name in (INFERENCE, METADATA))
+    steps = BundleSteps(inference, str(path / INFERENCE))
+    n_channels, n_outputs, definition = _outputs(metadata, path / METADATA)
+    settings = _network_settings(path, inference, metadata)
+    network = settings.build(n_channels, n_outputs)
+    weights = _weights_file(path)
+    notices = pretrained.load_matching_weights(network, weights, (), settings.translate_weight_name)
+    if notices:
+        raise UserError(f"{notices[0]}; expected weights of the bundle's own network; copy the bundle again")
+    is_segmentation = bool(settings.decoder_levels)
+    if not is_segmentation and sorted(definition) != list(range(n_outputs)):
+        raise UserError(f"{path / METADATA}: network_data_format.outputs.pred.channel_def: names {len(definition)} "
+                        f"classes, but the network has {n_outputs} outputs; expected a name for each")
+    preprocessing = steps.preprocessing()
+    is_label_map, first = steps.output_form() if is_segmentation else (False, 0)
+    facts = {
+        "name": str(metadata.get("name", path.name)),
+        "version": str(metadata.get("version", "")),
+        "network": type(settings).__name__,
+        "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "inference_sha256": hashlib.sha256((path / INFERENCE).read_bytes()).hexdigest(),
+        "trained_at": _trained_at(metadata),
+    }
+    return BundleModel(
+        path, network.to(device).eval(), n_channels, is_segmentation,
+        _structures(definition, n_outputs, is_label_map) if is_segmentation else definition,
+        preprocessing, steps.inferer(), steps.postprocessing(preprocessing) if is_segmentation else None,
+        is_label_map, first, facts,
+    )  # fmt: skip
+
+
+def _weights_file(path: Path) -> Path:
+    for name in WEIGHT_FILES:
+        if (file := path / "models" / name).is_file():
+            return file
+    raise UserError(f"{path}: has no {' or '.join(f'models/{name}' for name in WEIGHT_FILES)}; copy the bundle again")
+
+
+def _object(content: Any, file: Path) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise UserError(f"{file}: expected a JSON object of keys and values, got a {type(content).__name__}")
+    return content
+
+
+def _outputs(metadata: Mapping[str, Any], file: Path) -> tuple[int, int, dict[int, str]]:
+    """Return the numbers of image channels and of outputs, and the names of the outputs, from `network_data_format`."""
+    try:
+        data = metadata["network_data_format"]
+        inputs, outputs = data["inputs"]["image"], data["outputs"]["pred"]
+        n_channels, n_outputs, named = inputs["num_channels"], outputs["num_channels"], outputs["channel_def"]
+        definition = {int(number): str(name) for number, name in named.items()}
+        if type(n_channels) is not int or type(n_outputs) is not int or min(n_channels, n_outputs) < 1:
+            raise ValueError("num_channels is not a whole number above 0")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{file}: network_data_format: does not describe the outputs ({error!r}); expected "
+                        "inputs.image.num_channels, outputs.pred.num_channels and outputs.pred.channel_def") from error
+    return n_channels, n_outputs, definition
+
+
+def _structures(definition: Mapping[int, str], n_outputs: int, is_label_map: bool) -> dict[int, str]:
+    """Return the name of each structure by the number of its label or mask, without the background."""
+    names = {number: name for number, name in sorted(definition.items()) if name.lower() != BACKGROUND}
+    if not is_label_map and n_outputs == 1 and len(names) == 1:  # one mask, described as labels 0 and 1
+        return {0: next(iter(names.values()))}
+    return {number: name for number, name in names.items() if is_label_map or number < n_outputs}
+
+
+def _network_settings(path: Path, inference: Mapping[str, Any], metadata: Mapping[str, Any]) -> NetworkSettings:
+    """Return the settings of the bundle's network: from `network_def`, or of medfed's own network from the metadata."""
+    definition = inference.get("network_def")
+    if not (isinstance(definition, Mapping) and definition.get("_target_") == TORCHSCRIPT["_target_"]):
+        try:
+            return Bundle(path=str(path)).network_settings
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    provenance = metadata.get("medfed_provenance")
+    block = provenance.get("network") if isinstance(provenance, Mapping) else None
+    name = block.get("name") if isinstance(block, Mapping) else None
+    if not isinstance(block, Mapping) or name not in registry.known_names("networks") or name == "bundle":
+        raise UserError(
+            f"{path / INFERENCE}: network_def: is TorchScript, a program, and medfed runs no code; expected "
+            "a network of monai.networks.nets, or a bundle that this version of medfed exported without added layers"
+        )
+    values = {key: value for key, value in block.items() if key not in ("name", "weights")}
+    return validation.load_settings(registry.resolve("networks", name), values, f"{path / METADATA}: network")
+
+
+def _trained_at(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the names of the sites that trained the model, if medfed exported the bundle."""
+    provenance = metadata.get("medfed_provenance")
+    sites = provenance.get("sites") if isinstance(provenance, Mapping) else None
+    return [str(site) for site in sites] if isinstance(sites, list) else []

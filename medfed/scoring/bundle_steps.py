@@ -1,0 +1,279 @@
+"""The transforms and the inferer of a bundle's `configs/inference.json`, built from plain values. No code of it runs.
+
+MONAI evaluates every string that begins with `$`, and instantiates every `_target_`. This module does neither: it
+builds a few classes of `monai.transforms` and `monai.inferers`, which are listed below, and refuses everything else.
+Reading is medfed's own, so that any format and layout that medfed trains with can be scored: it replaces the first
+transforms, `LoadImaged` and `EnsureChannelFirstd`. Transforms that save files are left out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import monai.inferers
+import monai.transforms
+import numpy as np
+import torch
+import torch.nn.functional as F
+from monai.transforms import Compose, MapTransform
+from torch import Tensor
+
+from medfed.core.errors import UserError
+from medfed.tasks.bundle_template import CONVERTERS, INTERPOLATE, NARROW
+
+Json = dict[str, Any]
+
+MAX_REFERENCES = 20  # references to references, before a config is taken for one that refers to itself
+READERS = ("PILReader", "NibabelReader", "ITKReader")  # they give the same axes as medfed's own reading
+OF_LOADER = frozenset({"keys", "image_only", "ensure_channel_first", "reader", "converter", "dtype"})
+LOADER, CHANNEL_FIRST = "LoadImaged", "EnsureChannelFirstd"
+BEFORE = frozenset(
+    "AsDiscreted CastToTyped CenterSpatialCropd ConcatItemsd CopyItemsd CropForegroundd DivisiblePadd "
+    "EnsureChannelFirstd EnsureTyped Flipd Lambdad NormalizeIntensityd Orientationd ResizeWithPadOrCropd Resized "
+    "Rotate90d ScaleIntensityRangePercentilesd ScaleIntensityRanged ScaleIntensityd Spacingd SpatialPadd SplitDimd "
+    "SqueezeDimd ToTensord Transposed".split()
+)  # before the network
+AFTER = frozenset(
+    "Activationsd AsDiscreted EnsureTyped FillHolesd Invertd KeepLargestConnectedComponentd Lambdad "
+    "RemoveSmallObjectsd ToTensord".split()
+)  # after the network
+SAVING = frozenset({"FromMetaTensord", "SaveClassificationd", "SaveImaged", "SplitDimd"})
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {INTERPOLATE: F.interpolate, NARROW: torch.narrow}
+DTYPES = {f"${module}.{name}": dtype for module in ("torch", "np", "numpy") for name, dtype in (
+    ("float32", torch.float32 if module == "torch" else np.float32),
+    ("uint8", torch.uint8 if module == "torch" else np.uint8),
+)}  # fmt: skip
+DROP_BACKGROUND = "lambda x: x[1:]"  # the only function that a config may write: recognised by its text, not run
+INFERERS = {"SimpleInferer": (), "SliceInferer": ("spatial_dim",), "SlidingWindowInferer": ()}
+OF_SLIDING = ("roi_size", "sw_batch_size", "overlap", "mode", "sigma_scale", "padding_mode", "cval", "progress")
+
+
+def drop_background(masks: Tensor) -> Tensor:
+    """Return masks (K, ...) without their first channel, which is the background.
+
+    Args:
+        masks: (K + 1, ...), one channel for the background and each of K structures.
+    """
+    return masks[1:]
+
+
+class BundleSteps:
+    """Builds the steps of one bundle's inference config, and names the key of whatever it refuses.
+
+    Args:
+        config: content of `configs/inference.json`.
+        source: name of this file for error messages.
+    """
+
+    def __init__(self, config: Mapping[str, Any], source: str) -> None:
+        self.config, self.source = config, source
+
+    def preprocessing(self) -> Compose:
+        """Return the transforms between reading an image and the network.
+
+        Their input is {"image": (C, ...)}, the image as MONAI's `LoadImaged` and `EnsureChannelFirstd` give it.
+
+        Raises:
+            UserError: if the config has other transforms than those of `BEFORE`, or one with an expression.
+        """
+        steps = self._steps("preprocessing")
+        names = [name for _, name, _ in steps]
+        if not names or names[0] != LOADER:
+            raise self._error("preprocessing", f"its first transform is {names[0] if names else 'missing'}, expected "
+                              f"{LOADER}, which medfed's own reading replaces")  # fmt: skip
+        first = self._check_loader(steps[0])
+        n_read = 1
+        if first.get("ensure_channel_first") is not True:
+            n_read += next((place for place, name in enumerate(names[1:]) if name == CHANNEL_FIRST), 0)
+            if set(names[1:n_read]) - {"EnsureTyped"} or names[n_read : n_read + 1] != [CHANNEL_FIRST]:
+                raise self._error("preprocessing", f"{LOADER} is not followed by {CHANNEL_FIRST}, so that the axes of "
+                                  "the image are not known; expected both, which medfed's own reading replaces")
+            n_read += 1
+        return Compose([self._transform(key, name, entry, BEFORE) for key, name, entry in steps[n_read:]])
+
+    def postprocessing(self, preprocessing: Compose) -> Compose:
+        """Return the transforms that turn the network's output, the entry "pred", into masks on the image's grid.
+
+        Args:
+            preprocessing: the transforms of `preprocessing`, which `Invertd` inverts.
+
+        Raises:
+            UserError: if the config has other transforms than those of `AFTER`, or one with an expression.
+        """
+        transforms: list[MapTransform] = []
+        for key, name, entry in self._steps("postprocessing"):
+            if name in SAVING:
+                continue
+            if name == "Invertd":
+                if (inverted := entry.get("transform")) != "@preprocessing":
+                    raise self._error(f"{key}.transform", f"found '{inverted}', expected '@preprocessing'")
+                known = {k: entry[k] for k in ("keys", "orig_keys", "nearest_interp", "to_tensor") if k in entry}
+                known = {k: self.plain(value, f"{key}.{k}") for k, value in known.items()}
+                transforms.append(monai.transforms.Invertd(transform=preprocessing, **known))
+            else:
+                transforms.append(self._transform(key, name, entry, AFTER))
+        return Compose(transforms)
+
+    def output_form(self) -> tuple[bool, int]:
+        """Return what the postprocessing makes of the network's output.
+
+        Returns:
+            Two values: whether "pred" becomes one channel with the number of a structure in each voxel (`argmax`),
+            instead of one mask for each channel; and the number of the channel of the network that its first channel
+            shows, which is 1 if the background is dropped.
+
+        Raises:
+            UserError: if the postprocessing makes no masks.
+        """
+        is_label_map, first, makes_masks = False, 0, False
+        for _, name, entry in self._steps("postprocessing"):
+            if name == "AsDiscreted" and (entry.get("argmax") or entry.get("threshold") is not None):
+                makes_masks = True
+                is_label_map = bool(entry.get("argmax")) and not entry.get("to_onehot")
+            elif name == "Lambdad":
+                first += 1
+        if not makes_masks:
+            raise self._error("postprocessing", "has no AsDiscreted with argmax or a threshold, so that it makes no "
+                              "masks; add one")  # fmt: skip
+        return is_label_map, first
+
+    def inferer(self) -> monai.inferers.Inferer:
+        """Return the object that applies the network to a whole image: at once, slice by slice, or in windows.
+
+        Raises:
+            UserError: if the inferer is not one of `INFERERS`, or has unknown arguments.
+        """
+        entry = self.config.get("inferer", {"_target_": "SimpleInferer"})
+        name = _class_name(entry, "monai.inferers.") if isinstance(entry, Mapping) else None
+        if name not in INFERERS or not isinstance(entry, Mapping):
+            raise self._error("inferer", f"found '{name or entry}', expected one of {', '.join(INFERERS)}")
+        allowed = (*OF_SLIDING, *INFERERS[name]) if name != "SimpleInferer" else ()
+        arguments = {key: self.plain(value, f"inferer.{key}") for key, value in entry.items()
+                     if key in allowed}  # fmt: skip
+        if unknown := [key for key in entry if key not in (*allowed, "_target_", "device", "sw_device")]:
+            raise self._error("inferer", f"{name} has the unknown argument '{unknown[0]}'; allowed are "
+                              f"{', '.join(allowed) or 'none'}")  # fmt: skip
+        return self._create(monai.inferers, name, arguments, "inferer")
+
+    def plain(self, value: Any, key: str) -> Any:
+        """Return a value of the config with its references replaced by the values to which they refer.
+
+        Args:
+            value: a plain value, which may hold references such as "@image_key".
+            key: where the value is in the config, for error messages.
+
+        Raises:
+            UserError: if the value holds an expression, or a reference to something that is not a plain value.
+        """
+        return self._plain(value, key, 0)
+
+    def _plain(self, value: Any, key: str, n_references: int) -> Any:
+        if isinstance(value, str) and value in DTYPES:
+            return DTYPES[value]
+        if isinstance(value, str) and value[:1] in ("$", "%"):
+            raise self._error(key, f"'{value}' is an expression, and medfed runs no code of a bundle; expected its "
+                              "value instead")  # fmt: skip
+        if isinstance(value, str) and value.startswith("@"):
+            if n_references > MAX_REFERENCES:
+                raise self._error(key, f"the reference '{value}' leads to itself; expected a value")
+            return self._plain(self._referred(value, key), key, n_references + 1)
+        if isinstance(value, Mapping):
+            if "_target_" in value:
+                raise self._error(key, f"'{value['_target_']}' is an object, expected a plain value")
+            return {name: self._plain(entry, f"{key}.{name}", n_references) for name, entry in value.items()}
+        if isinstance(value, list):
+            return [self._plain(entry, f"{key}.{place}", n_references) for place, entry in enumerate(value)]
+        return value
+
+    def _referred(self, reference: str, key: str) -> Any:
+        """Return the entry of the config that a reference such as "@a#b#0" names."""
+        found: Any = self.config
+        for part in reference[1:].replace("::", "#").split("#"):
+            try:
+                found = found[int(part)] if isinstance(found, list) else found[part]
+            except (KeyError, IndexError, ValueError, TypeError):
+                raise self._error(key, f"the reference '{reference}' leads to nothing in this file; write its value "
+                                  "instead") from None  # fmt: skip
+        return found
+
+    def _steps(self, part: str) -> list[tuple[str, str, Json]]:
+        """Return (key, class name, entry) of the transforms in one part of the config."""
+        compose = self.config.get(part)
+        is_compose = isinstance(compose, Mapping) and _class_name(compose, "monai.transforms.") == "Compose"
+        entries = compose.get("transforms") if isinstance(compose, Mapping) and is_compose else None
+        if not isinstance(entries, list):
+            raise self._error(part, "is not a monai.transforms.Compose with a list of transforms, which medfed needs "
+                              "to prepare images as the bundle does")  # fmt: skip
+        steps = []
+        for place, entry in enumerate(entries):
+            key = f"{part}.transforms.{place}"
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("_target_"), str):
+                raise self._error(key, f"found '{entry}', expected a transform with its '_target_'")
+            disabled = entry.get("_disabled_", False)
+            if not isinstance(disabled, bool):
+                raise self._error(f"{key}._disabled_", f"found '{disabled}', expected true or false")
+            if not disabled:
+                values = {name: value for name, value in entry.items() if name not in ("_target_", "_disabled_")}
+                steps.append((key, _class_name(entry, "monai.transforms."), values))
+        return steps
+
+    def _check_loader(self, step: tuple[str, str, Json]) -> Json:
+        """Check that medfed's own reading gives what the bundle's `LoadImaged` would give; return its arguments."""
+        key, _, entry = step
+        if unknown := sorted(set(entry) - OF_LOADER):
+            raise self._error(f"{key}.{unknown[0]}", f"is not an argument that medfed's own reading replaces; expected "
+                              f"only {', '.join(sorted(OF_LOADER))}")  # fmt: skip
+        if entry.get("converter") not in (None, *CONVERTERS.values()):
+            raise self._error(f"{key}.converter", f"'{entry['converter']}' is an expression, and medfed runs no code "
+                              "of a bundle; expected none")  # fmt: skip
+        if entry.get("reader") not in (None, *READERS):
+            raise self._error(f"{key}.reader", f"found '{entry['reader']}', expected one of {', '.join(READERS)}")
+        keys = self.plain(entry.get("keys"), f"{key}.keys")
+        if keys not in ("image", ["image"]):
+            raise self._error(f"{key}.keys", f"found {keys}, expected the single key 'image'")
+        return entry
+
+    def _transform(self, key: str, name: str, entry: Json, allowed: frozenset[str]) -> MapTransform:
+        """Build one transform from the plain values of its entry."""
+        if name not in allowed:
+            raise self._error(key, f"the transform {name} is not among those that medfed builds, because it could run "
+                              f"code or is random; expected one of {', '.join(sorted(allowed))}")  # fmt: skip
+        arguments = {k: v for k, v in entry.items() if k not in ("device", "func")}  # medfed chooses the device
+        values = {k: self.plain(v, f"{key}.{k}") for k, v in arguments.items()}
+        if name == "Lambdad":
+            values["func"] = self._function(entry.get("func"), f"{key}.func")
+        return self._create(monai.transforms, name, values, key)
+
+    def _function(self, func: Any, key: str) -> Callable[..., Tensor]:
+        """Return the function of a `Lambdad`: one of `FUNCTIONS` with plain arguments, or `drop_background`."""
+        if isinstance(func, str) and func.startswith("$"):
+            try:
+                text = ast.unparse(ast.parse(func[1:].strip(), mode="eval"))
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                text = ""
+            if text == DROP_BACKGROUND:
+                return drop_background
+        if isinstance(func, Mapping) and func.get("_target_") in FUNCTIONS and func.get("_mode_") == "callable":
+            arguments = {k: self.plain(v, f"{key}.{k}") for k, v in func.items() if not k.startswith("_")}
+            return partial(FUNCTIONS[func["_target_"]], **arguments)
+        raise self._error(key, f"found '{func}', and medfed runs no code of a bundle; expected "
+                          f"{' or '.join(FUNCTIONS)}, or '${DROP_BACKGROUND}'")  # fmt: skip
+
+    def _create(self, module: Any, name: str, arguments: Mapping[str, Any], key: str) -> Any:
+        try:
+            return getattr(module, name)(**arguments)
+        except Exception as error:  # MONAI's classes raise many types of errors for wrong arguments
+            raise self._error(key, f"MONAI's {name} refuses the arguments ({type(error).__name__}: {error}); correct "
+                              "them") from error  # fmt: skip
+
+    def _error(self, key: str, sentence: str) -> UserError:
+        return UserError(f"{self.source}: {key}: {sentence}")
+
+
+def _class_name(entry: Mapping[str, Any], package: str) -> str:
+    """Return the `_target_` of an entry without the package of MONAI, such as "Resized"."""
+    return str(entry.get("_target_")).removeprefix(package)
+

@@ -1,0 +1,168 @@
+"""The tasks of a scored bundle: cases are read and scored as medfed's own tasks do, and predicted by the bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from monai.data import MetaTensor
+from torch import Tensor, nn
+
+from medfed.core.errors import UserError, argument
+from medfed.datasets.base import Dataset
+from medfed.datasets.case import Case, Volume
+from medfed.scoring.bundle_model import BundleModel
+from medfed.tasks.classification import Classification, ImageSamples, Read
+from medfed.tasks.segmentation import Segmentation
+
+UNNAMED = "foreground"  # the structure of a folder whose masks have no names
+NEEDED = {True: ("segments images", "masks", "classes"), False: ("classifies images", "classes", "masks")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleSegmentation(Segmentation):
+    """Segmentation whose masks a bundle predicts.
+
+    Args:
+        model: the bundle.
+        predicted_names: the bundle's name of each of `structures`.
+    """
+
+    model: BundleModel
+    predicted_names: tuple[str, ...]
+
+    def predict_on_both_grids(self, network: nn.Module, volume: Volume) -> tuple[Tensor, Tensor | None]:
+        """Predict the masks of one volume with the bundle.
+
+        Args:
+            network: not used, because the bundle has its network.
+            volume: the volume as loaded from its file, with an image (C, H, W, D). Its mask is not used.
+
+        Returns:
+            The masks (K, H, W, D) uint8 of 0 and 1 on the voxel grid of the file, in the order of `structures`; and
+            None, because the grid of the bundle's network is not known.
+        """
+        masks = self.model.masks(volume.image, is_2d=volume.spacing_mm is None)
+        return torch.stack([masks[name] for name in self.predicted_names]), None
+
+
+@dataclass(frozen=True)
+class _BundleSamples(ImageSamples):
+    """Images of several cases as they are in their files; the bundle prepares them."""
+
+    def images(self) -> list[MetaTensor]:
+        return [self.read(case) for case in self.cases]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleClassification(Classification):
+    """Classification whose class probabilities a bundle predicts.
+
+    Args:
+        model: the bundle.
+    """
+
+    model: BundleModel
+
+    def prepare(self, cases: Sequence[Case], read: Read) -> ImageSamples:
+        """Return samples that read the images of the given cases on demand. No file is opened yet.
+
+        Args:
+            cases: cases with a `label`. A case is one image of a patient.
+            read: function that reads the image of a case as (C, H, W, 1) in [0, 255].
+        """
+        return _BundleSamples(tuple(cases), read, self.image_size)
+
+    def probabilities(self, network: nn.Module, samples: ImageSamples) -> Tensor:
+        """Predict the class probabilities of all samples with the bundle.
+
+        Args:
+            network: not used, because the bundle has its network.
+            samples: N images, as `prepare` returns them.
+
+        Returns:
+            (N, K) float64 on the CPU for K classes, in the order of the samples.
+        """
+        assert isinstance(samples, _BundleSamples)
+        return self.model.probabilities(samples.images())
+
+
+BundleTask = BundleSegmentation | BundleClassification
+
+
+def task_of_bundle(
+    model: BundleModel, dataset: Dataset, named: Mapping[str, str]
+) -> tuple[BundleTask, dict[str, str]]:
+    """Return the task that scores a bundle on a dataset, and which output of the bundle each label is compared with.
+
+    Args:
+        model: the bundle.
+        dataset: the labelled images.
+        named: the bundle's name of structures or classes of the dataset whose names differ. All others are assigned by
+            their names, without regard to upper and lower case, spaces, "-" and "_". A folder's only structure
+            without a name belongs to the bundle's only structure.
+
+    Returns:
+        The task, and a dictionary from the name of each structure or class of the dataset to the bundle's name of it.
+
+    Raises:
+        UserError: if the bundle is made for the other task, or if the names are not clear.
+    """
+    if model.is_segmentation != bool(dataset.structures):
+        does, needs, has = NEEDED[model.is_segmentation]
+        raise UserError(f"{model.path}: the bundle {does}, but {dataset.root} has {has}; expected {needs}; choose "
+                        "other images or another bundle")  # fmt: skip
+    names = dataset.structures or dataset.classes
+    assigned = _assign(names, tuple(model.names.values()), named, model, dataset)
+    if model.is_segmentation:
+        predicted = tuple(assigned[name] for name in names)
+        return BundleSegmentation(names, model.channels, 0, model=model, predicted_names=predicted), assigned
+    of_bundle = {name: own for own, name in assigned.items()}
+    classes = tuple(of_bundle.get(name, name) for _, name in sorted(model.names.items()))
+    return BundleClassification(classes, model.channels, 0, model=model), assigned
+
+
+def with_labels_of(
+    task: BundleTask, dataset: Dataset, cases: Sequence[Case]
+) -> list[Case]:
+    """Return cases whose class numbers are those of the bundle, which may have its classes in another order.
+
+    Args:
+        task: the task of the bundle.
+        dataset: the dataset of the cases, with its own class numbers.
+        cases: the cases; those with masks are returned unchanged.
+    """
+    if not isinstance(task, BundleClassification):
+        return list(cases)
+    return [replace(case, label=task.classes.index(dataset.classes[case.label or 0])) for case in cases]
+
+
+def _assign(
+    names: Sequence[str], known: Sequence[str], named: Mapping[str, str], model: BundleModel, dataset: Dataset
+) -> dict[str, str]:
+    """Return the bundle's name of each name of the dataset."""
+    for own, predicted in named.items():
+        if own not in names or predicted not in known:
+            word, listed = (own, names) if own not in names else (predicted, known)
+            source = dataset.root if own not in names else model.path
+            raise UserError(f"{argument('name', f'{own}={predicted}')}: {source} has no '{word}'; expected one of "
+                            f"{', '.join(listed)}")
+    by_key = {_key(name): name for name in known}
+    assigned = {name: named.get(name) or by_key.get(_key(name)) for name in names}
+    if len(known) == len(names) == 1 and names[0] == UNNAMED:
+        assigned[names[0]] = known[0]
+    if unknown := [name for name, predicted in assigned.items() if predicted is None]:
+        raise UserError(f"{model.path}: predicts {', '.join(known)}, and {dataset.root} has '{unknown[0]}'; say what "
+                        f"it is in the bundle, such as {argument('name', f'{unknown[0]}={known[0]}')}")
+    chosen = [predicted for predicted in assigned.values() if predicted is not None]
+    if len(set(chosen)) < len(chosen):
+        twice = next(name for name in chosen if chosen.count(name) > 1)
+        raise UserError(f"{model.path}: '{twice}' would be compared with two structures or classes of {dataset.root}; "
+                        f"say which with {argument('name', f'OWN={twice}')}")
+    return {name: predicted for name, predicted in assigned.items() if predicted is not None}
+
+
+def _key(name: str) -> str:
+    """Return a name without what spellings of the same name differ in."""
+    return name.casefold().replace(" ", "").replace("_", "").replace("-", "")

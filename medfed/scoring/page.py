@@ -1,0 +1,117 @@
+"""The scores of a bundle as one HTML page, in the style of the report about runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medfed.core.files import write_atomically
+from medfed.metrics.mask_metric import ABSENT, OK
+from medfed.outputs.report.charts import site_boxes
+from medfed.outputs.report.elements import EmbeddedImage, Section, Table, rows_of_cells
+from medfed.outputs.report.embedded_figures import CAPTIONS, FigureBudget, embed
+from medfed.outputs.report.html import SCRIPT, STYLE, render_page
+from medfed.outputs.report.page import REAL, RunResults
+from medfed.outputs.report.score_tables import site_score_table
+from medfed.outputs.run_folder import FIGURES
+from medfed.outputs.tables.run_notes import PHANTOM
+from medfed.tasks.scoring import Scoring
+
+PAGE = "scores.html"
+TEMPLATES = Path(__file__).with_name("templates")
+MAX_FAILURES = 200  # rows of the table of failures
+OF_SITE = "cases_"  # beginning of the name of a figure with cases of one site
+IN_CHARTS = "site_boxes"  # the page has it as SVG
+
+
+def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, rows: Sequence[dict]) -> None:
+    """Write the HTML page about the scores of a bundle. It needs no other file and no network.
+
+    Args:
+        folder: the folder with the figures, into which the page is written.
+        summary: content of `summary.json`.
+        scoring: the metrics of the task.
+        rows: the rows of `cases.csv`.
+    """
+    is_phantom, name = summary["data"] == "phantom", summary["bundle"]["name"]
+    label = "PHANTOM data" if is_phantom else "REAL data"
+    scores = RunResults(
+        site_score_table(scoring, summary, label, f"Scores by site: {name}", with_role=False),
+        site_boxes(list(rows), scoring, "scores", name, label), [], _figures(folder, name, label),
+    )  # fmt: skip
+    sections = [
+        Section("model", "What was scored", "model.html.jinja", _facts(summary)),
+        Section("scores", "Scores", "run.html.jinja", scores),
+        Section("failures", "Failures", "failures.html.jinja", failures(scoring, rows, label)),
+    ]
+    page = render_page(
+        "frame.html.jinja", STYLE.read_text(encoding="utf-8"), SCRIPT.read_text(encoding="utf-8"), [TEMPLATES],
+        kind="medfed score", title=f"{name} on {summary['dataset']}", banner=PHANTOM if is_phantom else REAL,
+        is_phantom=is_phantom, sections=sections,
+    )  # fmt: skip
+    write_atomically(folder / PAGE, page)
+
+
+def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    bundle, images, patients = summary["bundle"], summary["images"], summary["patients"]
+    counted = ", ".join(f"{site}: {images[site]} images of {patients[site]} patients" for site in images)
+    facts = [
+        ("Bundle", f"{bundle['name']} {bundle['version']}".strip()),
+        ("Network", bundle["network"]),
+        ("SHA-256 of the weights", bundle["weights_sha256"]),
+        ("SHA-256 of inference.json", bundle["inference_sha256"]),
+        ("Trained at", ", ".join(bundle["trained_at"]) or "not stated"),
+        ("Images", counted),
+        ("Labels and outputs", ", ".join(f"{own}: {other}" for own, other in summary["compared_with"].items())),
+        ("Versions", ", ".join(f"{name} {number}" for name, number in summary["versions"].items())),
+    ]
+    return facts + [("Note", notice) for notice in summary["notices"]]
+
+
+def _figures(folder: Path, name: str, label: str) -> list[EmbeddedImage]:
+    """Return the PNG figures of the folder, apart from those that the page draws itself."""
+    budget, figures = FigureBudget(), []
+    for path in sorted((folder / FIGURES).glob("*.png")):
+        if path.stem != IN_CHARTS and (data := budget.read(path)):
+            site = path.stem.removeprefix(OF_SITE)
+            of_site = f"Best, median and worst case of {site}: contours of reference and prediction"
+            caption = of_site if path.stem.startswith(OF_SITE) else CAPTIONS.get(path.stem, path.stem)
+            figures.append(embed(data, f"{caption}: {name}", label))
+    return figures
+
+
+def failures(scoring: Scoring, rows: Sequence[dict], label: str) -> Table | str:
+    """Return the table of missed structures and false alarms, or of wrongly classified images.
+
+    Args:
+        scoring: the metrics of the task.
+        rows: the rows of `cases.csv`.
+        label: which data is shown, such as "PHANTOM data".
+
+    Returns:
+        The table; if there is no failure, a sentence that says so.
+    """
+    if scoring.has_structures:
+        head = ("site", "case", "structure", "failure")
+        entries = [(row["site"], row["patient"], row["structure"], _failure(row)) for row in rows if _failure(row)]
+        caption = "Missed structures, false alarms, and masks that do not overlap"
+        none = "No structure was missed, there is no false alarm, and every mask overlaps with its reference."
+    else:
+        head = ("site", "case", "class", "predicted")
+        entries = [(row["site"], row["patient"], row["label"], row["predicted"])
+                   for row in rows if scoring.is_failure(row)]  # fmt: skip
+        caption, none = "Wrongly classified images", "Every image was classified correctly."
+    if not entries:
+        return none
+    more = f"{len(entries) - MAX_FAILURES} more are in cases.csv."
+    notes = [more] * (len(entries) > MAX_FAILURES)
+    body = rows_of_cells(sorted(entries)[:MAX_FAILURES])
+    return Table(caption, label, head, body, text_columns=range(4), notes=notes)
+
+
+def _failure(row: Mapping[str, Any]) -> str:
+    """Return how the prediction of a structure fails; "" if it overlaps with the reference, or both are empty."""
+    if row["status"] == ABSENT:
+        return ""
+    return ("no overlap" if row["dice"] == 0 else "") if row["status"] == OK else row["status"].replace("_", " ")

@@ -1,0 +1,224 @@
+"""Score a bundle on labelled images, and write the scores, figures and an HTML page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from medfed.cli.progress import ProgressBar
+from medfed.core.determinism import deterministic
+from medfed.core.device import pick_device
+from medfed.core.errors import UserError, argument
+from medfed.datasets.base import Dataset
+from medfed.datasets.case import Case
+from medfed.experiments.figures import draw_best_median_worst
+from medfed.experiments.resume import check_outside_data
+from medfed.federation.settings import Training
+from medfed.metrics.ratio import summarise_ratios, write_ratios
+from medfed.outputs.bundle.write import atomic_folder
+from medfed.outputs.environment import versions
+from medfed.outputs.figures import boxes, calibration, confusion, examples
+from medfed.outputs.run_folder import FIGURES, RunFolder
+from medfed.outputs.tables import run_table
+from medfed.outputs.tables.run_notes import data_label
+from medfed.outputs.tables.table import align_columns
+from medfed.scoring.bundle_model import BundleModel, load_bundle
+from medfed.scoring.bundle_tasks import BundleSegmentation, BundleTask, task_of_bundle, with_labels_of
+from medfed.scoring.page import write_page
+from medfed.tasks.results import EvaluationResult
+from medfed.tasks.task import Task
+
+ROLE = "unseen"  # of every site: whether the model was trained there is not known
+SITES, MEANS = ((ROLE, "{}"),), ((ROLE, "mean over sites"),)
+MAX_SITES = 8  # of which the best, the median and the worst case are drawn
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a bundle on labelled images.
+
+    Attributes:
+        summary: content of `summary.json`.
+        task: the task, with its metrics.
+        dataset: the dataset of the images.
+        cases: the scored cases by site.
+        results: by site, the rows of scores and the predicted masks.
+    """
+
+    summary: Mapping[str, Any]
+    task: Task
+    dataset: Dataset
+    cases: Mapping[str, Sequence[Case]]
+    results: Mapping[str, EvaluationResult]
+
+    @property
+    def rows(self) -> list[dict]:
+        """The rows of `cases.csv`: one for each image, or for each structure of each patient."""
+        return [row for result in self.results.values() for row in result.rows]
+
+    def to_text(self) -> str:
+        """Return the table of scores by site with its notes, for the terminal."""
+        scoring, summary = self.task.scoring, self.summary
+        several = len(self.cases) > 1
+        rows = run_table.score_rows(scoring, summary, SITES, MEANS if several else ())
+        table = align_columns([[(text, "") for text in row] for row in rows], False, n_left=1 + scoring.has_structures)
+        bundle = summary["bundle"]
+        head = [data_label(summary["data"]), f"{bundle['name']} {bundle['version']}".strip(), *summary["notices"]]
+        notes = [f"{run_table.interval_note(scoring, summary)}.", *scoring.summary_notes(summary)]
+        return "\n".join([*head, "", table, "", *notes])
+
+
+def score_bundle(
+    bundle: Path, dataset: Dataset, named: Mapping[str, str] | None = None, device: str = "auto", quiet: bool = True
+) -> Scores:
+    """Score a MONAI bundle on all labelled images of a dataset. Nothing is trained, and no code of the bundle runs.
+
+    Args:
+        bundle: folder of the unpacked bundle.
+        dataset: the labelled images, as `load_dataset` recognises them; all sites and all cases are scored.
+        named: the bundle's name of structures or classes of the dataset whose names differ.
+        device: "auto", "cpu" or "cuda".
+        quiet: True draws no progress bar.
+
+    Returns:
+        The scores.
+
+    Raises:
+        UserError: if the bundle or the dataset cannot be used.
+    """
+    model = load_bundle(bundle, pick_device(device))
+    if dataset.channels != model.channels:
+        raise UserError(_other_channels(model, dataset))
+    task, assigned = task_of_bundle(model, dataset, named or {})
+    cases = {site: with_labels_of(task, dataset, of_site)
+             for site, of_site in dataset.cases_by_site(dataset.site_names()).items()}  # fmt: skip
+    with deterministic(Training().threads):
+        results, notices = _predict(model, task, dataset, cases, quiet)
+    result = EvaluationResult()
+    for of_site in results.values():
+        result.extend(EvaluationResult(of_site.rows, of_site.ratios))  # masks of two sites may have the same name
+    notices = [*_warnings(model, assigned, cases), *notices]
+    summary = _summarise(model, task, dataset, assigned, cases, result, notices)
+    return Scores(summary, task, dataset, cases, results)
+
+
+def check_output(out: Path, dataset: Dataset) -> None:
+    """Check that results may be written to a folder.
+
+    Args:
+        out: the folder; it may be missing.
+        dataset: the dataset with the labelled images.
+
+    Raises:
+        UserError: if the folder holds files, or lies among the images.
+    """
+    check_outside_data(out, dataset)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: exists already; choose another folder with {argument('out')}, or remove it")
+
+
+def write_scores(scores: Scores, out: Path) -> None:
+    """Write `summary.json`, `cases.csv`, `figures/` and the HTML page. If an error occurs, no folder is left.
+
+    Args:
+        scores: the scores of a bundle.
+        out: the folder to create.
+
+    Raises:
+        UserError: if the folder cannot be written.
+    """
+    scoring, rows = scores.task.scoring, scores.rows
+    ratios = [ratio for result in scores.results.values() for ratio in result.ratios]
+    with atomic_folder(out) as folder:
+        (folder / FIGURES).mkdir()
+        scoring.write_cases(folder / "cases.csv", rows)
+        if ratios:
+            write_ratios(folder / "ratios.csv", ratios)
+        _draw(scores, folder / FIGURES)
+        write_page(folder, scores.summary, scoring, rows)
+        RunFolder(folder).write_json(SUMMARY, scores.summary)
+
+
+def _predict(
+    model: BundleModel, task: BundleTask, dataset: Dataset,
+    cases: Mapping[str, Sequence[Case]], quiet: bool,
+) -> tuple[dict[str, EvaluationResult], list[str]]:
+    """Return the results of each site, and sentences about unusual images."""
+    results: dict[str, EvaluationResult] = {}
+    notices: list[str] = []
+    n_cases = sum(map(len, cases.values()))
+    with ProgressBar(total=n_cases, desc="scoring", unit="case", disable=quiet, leave=False) as bar:
+        for site, of_site in cases.items():
+            results[site], counts = _predict_site(model, task, dataset, of_site, bar)
+            notices += [f"{site}: {n} of {len(of_site)} images: {notice}" for notice, n in counts.items()]
+    return results, notices
+
+
+def _predict_site(
+    model: BundleModel, task: BundleTask, dataset: Dataset, cases: Sequence[Case], bar: ProgressBar
+) -> tuple[EvaluationResult, Counter[str]]:
+    """Return the results of one site, and how often each sentence about unusual images applies."""
+    counts: Counter[str] = Counter()
+    result = task.evaluate(model.network, dataset, cases, ROLE, lambda case, found: counts.update(found), bar.update)
+    return result, counts
+
+
+def _other_channels(model: BundleModel, dataset: Dataset) -> str:
+    channels = "data.image_channels=3 --set data.grey_to_rgb=true" if model.channels == 3 else "data.image_channels=1"
+    return (f"{model.path}: the model expects images with {model.channels} channels, and the images in {dataset.root} "
+            f"have {dataset.channels}; choose other images, or read them with {argument('set', channels)}")
+
+
+def _warnings(
+    model: BundleModel, assigned: Mapping[str, str], cases: Mapping[str, Sequence[Case]]
+) -> list[str]:
+    """Return what a reader of the scores should know about the names of labels and sites."""
+    others = [f"{own} is compared with {predicted} of the bundle"
+              for own, predicted in assigned.items() if own != predicted]  # fmt: skip
+    if seen := [site for site in cases if site in model.facts["trained_at"]]:
+        others.append(f"{', '.join(seen)}: the model was trained at a site of this name; if patients of the folder "
+                      "were trained on, their scores are too good")
+    return others
+
+
+def _summarise(
+    model: BundleModel, task: BundleTask, dataset: Dataset,
+    assigned: Mapping[str, str], cases: Mapping[str, Sequence[Case]], result: EvaluationResult, notices: list[str],
+) -> dict[str, Any]:
+    """Return the content of `summary.json`."""
+    ratios = {"of": list(dataset.ratio_structures or ()), **summarise_ratios(result.ratios)} if result.ratios else None
+    return {
+        **task.scoring.summarise(result.rows),
+        "data": "phantom" if dataset.is_phantom else "real",
+        "dataset": dataset.card.title,
+        "bundle": dict(model.facts),
+        "compared_with": dict(assigned),
+        "patients": {site: len({case.subject for case in of_site}) for site, of_site in cases.items()},
+        "images": {site: len(of_site) for site, of_site in cases.items()},
+        "versions": versions(),
+        "notices": notices,
+        **({"vertical_ratio": ratios} if ratios else {}),
+    }
+
+
+def _draw(scores: Scores, folder: Path) -> None:
+    """Draw the figures of the task."""
+    task, dataset, rows = scores.task, scores.dataset, scores.rows
+    label = "synthetic phantom data" if scores.summary["data"] == "phantom" else "real data"
+    if isinstance(task, BundleSegmentation):
+        boxes.save_site_boxes(rows, task.scoring, folder / "site_boxes.png", label)
+        for site in list(scores.cases)[:MAX_SITES]:
+            of_site = scores.results[site], dataset, scores.cases[site]
+            draw_best_median_worst(*of_site, folder / f"cases_{site}.png", label)
+        return
+    calibration.save_reliability_diagrams(rows, folder / "reliability.png", label)
+    calibration.save_roc_curves(rows, folder / "roc.png", label)
+    confusion.save_confusion_matrices(rows, folder / "confusion.png", label)
+    images = {(site, case.patient): case for site, of_site in scores.cases.items() for case in of_site}
+    shown = [{"row": row, "image": dataset.read_image(images[row["site"], row["patient"]], [])[..., 0] / 255}
+             for row in examples.select_confident(rows)]  # fmt: skip
+    examples.save_confident_examples(shown, folder / "examples.png", label)
