@@ -1,4 +1,4 @@
-"""The program of a coordinator: prepare a federation of real hospitals, and run it over NVIDIA FLARE."""
+"""The program of a coordinator: prepare a federation of real hospitals, run it over NVIDIA FLARE, and score models."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from pathlib import Path
 from medfed.cli.program import add_code_flag, add_common_flags, run_program
 from medfed.deployment.coordinate import run_coordinator
 from medfed.deployment.prepare import prepare_federation
+from medfed.scoring.arguments import add_scoring_arguments, minimum_of_sites, scoring_inputs
+from medfed.scoring.federated import ENGINES, SCORES, score_at_sites, write_site_scores
+from medfed.scoring.score import check_output
+from medfed.scoring.site import DEFAULT_MIN_PATIENTS
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed coordinator`, which prepares a federation of real hospitals or runs it with NVIDIA FLARE.
+    """Run the program `medfed coordinator`, which prepares or runs a federation of hospitals, or scores a model.
 
     Args:
         argv: the command-line arguments; None reads `sys.argv`.
@@ -45,9 +49,31 @@ def main(argv: list[str] | None = None) -> int:
     runs.add_argument("--resume", action="store_true", help="continue after the last finished round")
     add_code_flag(runs)
     runs.add_argument("--quiet", action="store_true", help="show no progress, only the result")
+    scores = commands.add_parser(
+        "score", help="score a MONAI bundle at the sites of a folder; each site returns means over its patients only"
+    )
+    add_scoring_arguments(scores)
+    scores.add_argument("--min-patients", action="append", default=[], metavar="N or SITE=N",
+                        help="minimum group size of all sites, or of one: with fewer patients, a site returns no score "
+                             f"(default: {DEFAULT_MIN_PATIENTS})")
+    scores.add_argument("--engine", choices=ENGINES, default=ENGINES[0],
+                        help="whether the sites work in this process, or each in a process of its own")
+    add_code_flag(scores)
     args = parser.parse_args(argv)
-    work = {"prepare": prepare_federation, "run": run_coordinator}[args.command]
+    work = {"prepare": prepare_federation, "run": run_coordinator, "score": _score_at_sites}[args.command]
     return run_program("medfed.coordinator", lambda: work(args), args.allow_code)
+
+
+def _score_at_sites(args: argparse.Namespace) -> int:
+    """Score a bundle at the sites of a folder, and print and write the aggregates."""
+    inputs = scoring_inputs(args)
+    out, dataset = args.out or inputs.default_out(), inputs.load_dataset()
+    check_output(out, dataset)
+    scores = score_at_sites(inputs, minimum_of_sites(args.min_patients, dataset.site_names()), args.engine)
+    write_site_scores(scores, out)
+    print(scores.to_text())
+    print(f"\nThe results are in {out}: {SCORES}, summary.json and ledger.csv.")
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 from medfed.cli.program import add_code_flag, run_program
-from medfed.config.overrides import Override
-from medfed.config.schema import load_dataset
-from medfed.core.errors import UserError
+from medfed.scoring.arguments import add_scoring_arguments, scoring_inputs
 from medfed.scoring.page import PAGE
 from medfed.scoring.score import check_output, score_bundle, write_scores
 
@@ -24,17 +21,7 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 on success, 2 after an error that the user can correct.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.score", description=__doc__)
-    parser.add_argument("bundle", type=Path, help="folder of an unpacked MONAI bundle, from medfed.export or others")
-    parser.add_argument("folder", type=Path, help="a folder with one folder per site, or a datalist, as for "
-                                                  "medfed.data check")  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="FOLDER",
-                        help="folder for the results (default: scores/BUNDLE-FOLDER)")  # fmt: skip
-    parser.add_argument("--name", action="append", default=[], metavar="OWN=BUNDLE",
-                        help="the bundle's name of one of your structures or classes: --name gland=prostate")
-    parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="a setting of the images: data.sites=[A, B]")  # fmt: skip
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    add_scoring_arguments(parser)
     add_code_flag(parser)
     parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
     args = parser.parse_args(argv)
@@ -42,22 +29,14 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _score(args: argparse.Namespace) -> int:
-    named = dict(_pair(text) for text in args.name)
-    dataset = load_dataset(args.folder, args.dataset, [Override.parse(text) for text in args.set])
-    out = args.out or Path("scores") / f"{args.bundle.resolve().name}-{args.folder.resolve().stem}"
+    inputs = scoring_inputs(args)
+    out, dataset = args.out or inputs.default_out(), inputs.load_dataset()
     check_output(out, dataset)
-    scores = score_bundle(args.bundle, dataset, named, args.device, args.quiet)
+    scores = score_bundle(args.bundle, dataset, inputs.named, args.device, args.quiet)
     write_scores(scores, out)
     print(scores.to_text())
     print(f"\nThe results are in {out}: summary.json, cases.csv, figures/ and the page {PAGE}.")
     return 0
-
-
-def _pair(text: str) -> tuple[str, str]:
-    own, sign, predicted = text.partition("=")
-    if not (own and sign and predicted):
-        raise UserError(f"--name {text}: expected YOUR_NAME=NAME_IN_THE_BUNDLE, such as --name gland=prostate")
-    return own, predicted
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ class Guard:
         kinds: the kinds of requests to which the site replies, such as "train".
         shares: when the method shares statistics (`Method.shares`).
         share_reads_network: whether the weights come with a request to share (`Method.share_reads_network`).
-        fact_names: names of the facts that the method reports with an update (`Method.fact_names`).
+        fact_names: names of the facts that the method reports with an update (`Method.fact_names`), or that a site
+            that scores a model reports.
         privacy: the plan's noise.
         patients_advice: what helps if a statistic has too few patients (`Method.patients_advice`).
         n_replies: number of replies by kind and round, such as "train 3". To continue after a restart, the program that
@@ -158,7 +159,7 @@ class Guard:
         self.n_replies[_counter(request)] += 1
 
     def _check_reply_facts(self, request: Message, reply: Message) -> None:
-        known = REPLY_FACTS[request.kind] | (self.fact_names if request.kind == "train" else frozenset())
+        known = REPLY_FACTS[request.kind] | (self.fact_names if request.kind in ("train", "score") else frozenset())
         if ASKED not in request.facts:
             known -= REPLY_FACTS["share"]
         kind = f"a reply to '{request.kind}'"

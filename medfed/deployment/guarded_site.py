@@ -27,6 +27,7 @@ from medfed.federation.privacy_accounting import Releases
 from medfed.federation.site import Site
 from medfed.federation.validation_site import ValidationSite
 from medfed.outputs.run_folder import RunFolder, append_rows
+from medfed.scoring.site import SCORE, ScoringSite
 
 LEDGER, MODEL = "ledger.csv", "model.safetensors"
 
@@ -76,7 +77,7 @@ class GuardedSite:
         UserError: if the folder has counts or a key that this hospital did not write (`read_counts`).
     """
 
-    site: Site | ValidationSite
+    site: Site | ValidationSite | ScoringSite
     folder: Path
     agreement: Agreement
 
@@ -91,6 +92,11 @@ class GuardedSite:
         if isinstance(self.site, ValidationSite):
             self.guard.kinds = VALIDATION_KINDS
             self._engine = InProcess([], self.folder, validation_site=self.site)
+            return
+        if isinstance(self.site, ScoringSite):
+            self.guard.kinds, self.guard.fact_names = (SCORE,), self.site.fact_names
+            self.site.min_patients = max(self.site.min_patients, self.agreement.min_patients)
+            self._engine = InProcess([], self.folder, scoring_sites=[self.site])
             return
         method = self.site.method
         self.guard.local_keys, self.guard.shares = self.site.local_keys, method.shares

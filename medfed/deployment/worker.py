@@ -35,6 +35,8 @@ from medfed.experiments.setup import build_sites
 from medfed.federation.engine import OnStep
 from medfed.federation.message import Message
 from medfed.federation.site import Site
+from medfed.scoring.arguments import ScoringInputs
+from medfed.scoring.federated import SETTINGS, build_scoring_sites
 
 Serve = Callable[[Mapping[str, Any], Sequence[bytes]], Iterator[bytes]]  # yields the replies to a request
 LOCK, LOCK_TIMEOUT_S = "site.lock", 60
@@ -74,7 +76,8 @@ def serve(connection: Connection) -> None:
     The first message on the connection is JSON that describes the job. Its entry `directory` is the working directory,
     in which relative paths start. If the worker hosts sites, the job also has the entries `config` (the config as YAML
     text), `source` (the name of the config in error messages), `sites` (the names of the sites), `folder` (the folder
-    of the sites' files) and, only at a hospital, `agreement` (what may leave the hospital). Without the entry `sites`,
+    of the sites' files) and, only at a hospital, `agreement` (what may leave the hospital). If the sites score a
+    bundle, the other entries are `scoring` (the bundle and the images) and `min_patients`. Without the entry `sites`,
     the worker does runs of a comparison.
 
     Every request consists of a header, which is JSON, and of messages that follow. For sites, the header has the
@@ -102,6 +105,8 @@ def serve(connection: Connection) -> None:
             stack.enter_context(code_allowed(not is_hospital))  # the parent process has imported the same classes
             if "sites" not in job:
                 replies = _runs(on_step)
+            elif "scoring" in job:
+                replies = _scoring_sites(job)
             else:
                 folder = Path(job["folder"])
                 folder.mkdir(parents=True, exist_ok=True)
@@ -142,6 +147,17 @@ def _sites(job: Mapping[str, Any], config: Config, folder: Path, on_step: OnStep
     engine = InProcess(
         sites, folder, validation_site, config.federation, on_step=on_step, shares_folder=True
     )
+    return _serve_by(engine)
+
+
+def _scoring_sites(job: Mapping[str, Any]) -> Serve:
+    inputs = ScoringInputs(**{**job["scoring"], "settings": tuple(job["scoring"]["settings"])})
+    sites = build_scoring_sites(inputs, job["sites"], job["min_patients"])
+    return _serve_by(InProcess([], settings=SETTINGS, scoring_sites=sites))
+
+
+def _serve_by(engine: InProcess) -> Serve:
+    """Return the function that lets the sites of an engine reply."""
 
     def serve_sites(header: Mapping[str, Any], bodies: Sequence[bytes]) -> Iterator[bytes]:
         requests = [Message.from_bytes(body) for body in bodies]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,8 +91,7 @@ def score_bundle(
         UserError: if the bundle or the dataset cannot be used.
     """
     model = load_bundle(bundle, pick_device(device))
-    if dataset.channels != model.channels:
-        raise UserError(_other_channels(model, dataset))
+    check_channels(model, dataset)
     task, assigned = task_of_bundle(model, dataset, named or {})
     cases = {site: with_labels_of(task, dataset, of_site)
              for site, of_site in dataset.cases_by_site(dataset.site_names()).items()}  # fmt: skip
@@ -101,7 +100,7 @@ def score_bundle(
     result = EvaluationResult()
     for of_site in results.values():
         result.extend(EvaluationResult(of_site.rows, of_site.ratios))  # masks of two sites may have the same name
-    notices = [*_warnings(model, assigned, cases), *notices]
+    notices = [*name_notices(model, assigned, cases), *notices]
     summary = _summarise(model, task, dataset, assigned, cases, result, notices)
     return Scores(summary, task, dataset, cases, results)
 
@@ -153,33 +152,58 @@ def _predict(
     n_cases = sum(map(len, cases.values()))
     with ProgressBar(total=n_cases, desc="scoring", unit="case", disable=quiet, leave=False) as bar:
         for site, of_site in cases.items():
-            results[site], counts = _predict_site(model, task, dataset, of_site, bar)
+            results[site], counts = predict_site(model, task, dataset, of_site, bar)
             notices += [f"{site}: {n} of {len(of_site)} images: {notice}" for notice, n in counts.items()]
     return results, notices
 
 
-def _predict_site(
+def predict_site(
     model: BundleModel, task: BundleTask, dataset: Dataset, cases: Sequence[Case], bar: ProgressBar
 ) -> tuple[EvaluationResult, Counter[str]]:
-    """Return the results of one site, and how often each sentence about unusual images applies."""
+    """Predict and score the cases of one site.
+
+    Args:
+        model: the bundle.
+        task: the task of the bundle.
+        dataset: the labelled images.
+        cases: the cases of the site.
+        bar: a progress bar, which advances by 1 for each case.
+
+    Returns:
+        The scores, and how often each sentence about unusual images applies.
+    """
     counts: Counter[str] = Counter()
     result = task.evaluate(model.network, dataset, cases, ROLE, lambda case, found: counts.update(found), bar.update)
     return result, counts
 
 
-def _other_channels(model: BundleModel, dataset: Dataset) -> str:
+def check_channels(model: BundleModel, dataset: Dataset) -> None:
+    """Raise UserError if the images have another number of channels than the bundle's network.
+
+    Args:
+        model: the bundle.
+        dataset: the labelled images.
+    """
+    if dataset.channels == model.channels:
+        return
     channels = "data.image_channels=3 --set data.grey_to_rgb=true" if model.channels == 3 else "data.image_channels=1"
-    return (f"{model.path}: the model expects images with {model.channels} channels, and the images in {dataset.root} "
-            f"have {dataset.channels}; choose other images, or read them with {argument('set', channels)}")
+    raise UserError(
+        f"{model.path}: the model expects images with {model.channels} channels, and the images in {dataset.root} have "
+        f"{dataset.channels}; choose other images, or read them with {argument('set', channels)}"
+    )
 
 
-def _warnings(
-    model: BundleModel, assigned: Mapping[str, str], cases: Mapping[str, Sequence[Case]]
-) -> list[str]:
-    """Return what a reader of the scores should know about the names of labels and sites."""
+def name_notices(model: BundleModel, assigned: Mapping[str, str], sites: Collection[str]) -> list[str]:
+    """Return what a reader of the scores should know about the names of labels and sites.
+
+    Args:
+        model: the bundle.
+        assigned: the bundle's name of each structure or class.
+        sites: the names of the scored sites.
+    """
     others = [f"{own} is compared with {predicted} of the bundle"
               for own, predicted in assigned.items() if own != predicted]  # fmt: skip
-    if seen := [site for site in cases if site in model.facts["trained_at"]]:
+    if seen := [site for site in sites if site in model.facts["trained_at"]]:
         others.append(f"{', '.join(seen)}: the model was trained at a site of this name; if patients of the folder "
                       "were trained on, their scores are too good")
     return others

@@ -1,0 +1,134 @@
+"""Sites that score a bundle return aggregates only, and nothing of fewer patients than their minimum."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forked_workers import fork_workers
+from scored_bundles import exported, foreign_bundle, seeded, write_classes, write_photographs
+
+from medfed.config.schema import load_dataset
+from medfed.coordinator import main
+from medfed.core.errors import UserError
+from medfed.deployment.agreement import Agreement, Refused
+from medfed.deployment.guarded_site import GuardedSite
+from medfed.engines.in_process import InProcess
+from medfed.federation.message import Message, State
+from medfed.federation.rounds import requests_with_last_round
+from medfed.networks.densenet import DenseNetwork
+from medfed.scoring import federated
+from medfed.scoring.arguments import ScoringInputs, minimum_of_sites
+from medfed.scoring.score import score_bundle
+from medfed.scoring.site import aggregates
+from medfed.tasks.classification import Classification
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """A bundle of others, and images of two sites: "here" has 6 patients, one without the structure, "there" 4."""
+    write_photographs(tmp_path / "data", n=6)
+    write_photographs(tmp_path / "more", n=4)
+    (tmp_path / "more" / "here").rename(tmp_path / "data" / "there")
+    return ScoringInputs(str(foreign_bundle(tmp_path / "tools")), str(tmp_path / "data"), {})
+
+
+def request_of(site):
+    return requests_with_last_round("score", State.of(site.network), [site.name], 1)[site.name]
+
+
+def test_the_coordinator_gets_the_mean_and_the_standard_deviation_that_a_hospital_would_compute(inputs):
+    scores = federated.score_at_sites(inputs, {"here": 5, "there": 1})
+    rows = score_bundle(Path(inputs.bundle), inputs.load_dataset()).rows
+    for site in ("here", "there"):
+        dice = [row["dice"] for row in rows if row["site"] == site and row["dice"] is not None]
+        facts = scores.facts[site]
+        assert (facts["patients"], facts["1.dice.n"]) == ({"here": 6, "there": 4}[site], len(dice))
+        assert facts["1.dice.mean"] == pytest.approx(np.mean(dice))
+        assert facts["1.dice.sd"] == pytest.approx(np.std(dice, ddof=1))
+    (row,) = [row for row in scores.rows() if (row["site"], row["metric"]) == ("there", "dice")]
+    assert (row["structure"], row["mean"]) == ("Tool", scores.facts["there"]["1.dice.mean"])
+    sent = {row["name"] for row in scores.ledger if row["direction"] == "up"}
+    assert {row["dtype"] for row in scores.ledger if row["direction"] == "up"} == {"fact"}  # no tensor leaves a site
+    assert sent == set().union(*scores.facts.values())
+
+
+def test_a_site_with_fewer_patients_than_its_minimum_says_only_that(inputs):
+    scores = federated.score_at_sites(inputs, {"here": 6, "there": 5})
+    assert scores.facts["there"] == {"too_few_patients": 1}
+    assert "there" in scores.to_text() and "fewer than its minimum" in scores.to_text()
+    (line,) = [row["name"] for row in scores.ledger if (row["site"], row["direction"]) == ("there", "up")]
+    assert line == "too_few_patients"
+
+
+def test_a_metric_that_fewer_patients_have_than_the_minimum_is_left_out(inputs):
+    (site, _) = federated.build_scoring_sites(inputs, (), {"here": 6})
+    group = {"n": 6, "n_missed": 1, "dice": {"n": 6, "mean": 0.5, "sd": 0.1}}
+    columns = {column.key: {"n": 5, "mean": 1.0, "sd": 0.2} for column in site.task.scoring.columns}
+    expected = {"n": 6, "n_missed": 1, "dice.n": 6, "dice.mean": 0.5, "dice.sd": 0.1}
+    assert aggregates({**columns, **group}, site.task, 6) == expected
+
+
+def test_the_same_scores_come_from_processes_and_one_that_fails_is_named(inputs, tmp_path, monkeypatch):
+    fork_workers(monkeypatch)
+    expected = federated.score_at_sites(inputs, {"here": 1, "there": 1})
+    (tmp_path / "data" / "there" / "images" / "0.png").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="there: its scoring of round 1 was not received"):
+        scores = federated.score_at_sites(inputs, {"here": 1, "there": 1}, "processes")
+    assert scores.facts == {"here": expected.facts["here"]} and scores.silent == ["there"]
+
+
+def test_a_reply_with_an_impossible_score_is_left_out(inputs):
+    sites = federated.build_scoring_sites(inputs, (), {"here": 1, "there": 1})
+    for name, value in (("1.dice.mean", 1.5), ("1.n", 2.5), ("1.dice.sd", -0.1), ("patient_7", 1)):
+        sites[1].reply = lambda request, name=name, value=value: Message("score", facts={"patients": 4, name: value})
+        with pytest.warns(UserWarning, match="there: its scoring"):
+            scores = federated.collect_scores(InProcess([], settings=federated.SETTINGS, scoring_sites=sites), sites[0])
+        assert list(scores.facts) == ["here"]
+
+
+def test_at_a_hospital_the_agreement_and_the_ledger_are_those_of_training(inputs, tmp_path):
+    (site, _) = federated.build_scoring_sites(inputs, (), {"here": 1})
+    guarded = GuardedSite(site, tmp_path / "hospital", Agreement(rounds=1, replies_per_round=1, min_patients=7))
+    (tmp_path / "hospital").mkdir(exist_ok=True)
+    assert guarded.reply(request_of(site)).facts == {"too_few_patients": 1}  # the larger of both minimums counts
+    with (tmp_path / "hospital" / "ledger.csv").open() as file:
+        assert [row["name"] for row in csv.DictReader(file) if row["direction"] == "up"] == ["too_few_patients"]
+    with pytest.raises(Refused, match="more than 1 times"):
+        guarded.reply(request_of(site))
+    with pytest.raises(Refused, match="was asked to 'train', but agreed to score only"):
+        guarded.reply(Message("train", facts={"round": 1, "last": 0}))
+    other = GuardedSite(site, tmp_path / "other", Agreement(rounds=1))
+    site.reply = lambda request: Message("score", facts={"dice_of_patient_1": 0.5})
+    with pytest.raises(Refused, match="'dice_of_patient_1' was about to leave"):
+        other.reply(request_of(site))
+
+
+def test_classes_are_scored_together(tmp_path):
+    write_classes(tmp_path / "data")
+    network = DenseNetwork(4, 2, (1, 1))
+    bundle = exported(tmp_path / "bundle", network, seeded(network, 3, 2), Classification(("a", "b"), 3, 32))
+    scores = federated.score_at_sites(ScoringInputs(str(bundle), str(tmp_path / "data"), {}), {"here": 8})
+    rows = score_bundle(bundle, load_dataset(tmp_path / "data")).rows
+    facts = scores.facts["here"]
+    assert facts["all.accuracy.mean"] == pytest.approx(np.mean([row["correct"] for row in rows]))
+    assert (facts["patients"], facts["all.n"], facts["all.n_wrong"]) == (8, 8, 8 - sum(row["correct"] for row in rows))
+
+
+def test_the_coordinator_writes_the_scores_and_the_ledger(inputs, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["score", inputs.bundle, inputs.folder, "--out", str(out), "--min-patients", "there=4"]) == 0
+    printed = capsys.readouterr().out
+    assert "Tool" in printed and "The sites sent" in printed
+    with (out / "scores.csv").open() as file:
+        assert {row["site"] for row in csv.DictReader(file)} == {"here", "there"}
+    assert json.loads((out / "summary.json").read_text())["sites"]["there"]["patients"] == 4
+    assert (out / "ledger.csv").is_file()
+
+
+def test_minimums_are_of_all_sites_or_of_one():
+    assert minimum_of_sites(["b=9", "3"], ["a", "b"]) == {"a": 3, "b": 9}
+    for text in ("0", "x", "c=4", "a=", "-1"):
+        with pytest.raises(UserError, match="expected a whole number above 0"):
+            minimum_of_sites([text], ["a", "b"])
