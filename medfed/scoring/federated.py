@@ -102,8 +102,8 @@ class SiteScores:
         sent = format_sums(sum_bytes(self.ledger)["up"])
         return "\n".join([
             data_label(self.summary["data"]), self.summary["bundle"]["name"], *self.summary["notices"], "", text, "",
-            "Each score is the mean over patients, ± is the standard deviation, () is the number of patients with a "
-            "value. A score that fewer patients have than the site's minimum is not sent.",
+            "Each score is the mean over the cases of a site, ± is the standard deviation, () is the number of cases "
+            "with a value. A score of fewer patients than the site's minimum is not sent.",
             f"The sites sent {sent}.",
         ])  # fmt: skip
 

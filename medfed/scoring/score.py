@@ -186,10 +186,11 @@ def check_channels(model: BundleModel, dataset: Dataset) -> None:
     """
     if dataset.channels == model.channels:
         return
-    channels = "data.image_channels=3 --set data.grey_to_rgb=true" if model.channels == 3 else "data.image_channels=1"
+    settings = "data.image_channels=3 --set data.grey_to_rgb=true" if model.channels == 3 else "data.image_channels=1"
     raise UserError(
-        f"{model.path}: the model expects images with {model.channels} channels, and the images in {dataset.root} have "
-        f"{dataset.channels}; choose other images, or read them with {argument('set', channels)}"
+        f"{model.path}: the model expects images with {model.channels} channel{'s' * (model.channels > 1)}, and the "
+        f"images in {dataset.root} have {dataset.channels}; choose other images, or read them with "
+        f"{argument('set', settings)}"
     )
 
 

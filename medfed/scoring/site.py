@@ -92,9 +92,19 @@ class ScoringSite:
         groups = self.task.scoring.summarise(result.rows)[ROLE]["sites"].get(self.name, {})
         facts: dict[str, Any] = {PATIENTS: n_patients, IMAGES: len(self.cases)}
         for name, group in groups.items():
-            facts |= {f"{output_key(self.task, name)}.{key}": number
-                      for key, number in aggregates(group, self.task, self.min_patients).items()}  # fmt: skip
+            of_structure = [row for row in result.rows if self.task.scoring.structure_of(row) == name]
+            numbers = aggregates(group, self._n_patients(of_structure), self.min_patients)
+            facts |= {f"{output_key(self.task, name)}.{key}": number for key, number in numbers.items()}
         return Message(SCORE, facts=facts)
+
+    def _n_patients(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+        """Return the number of patients behind each metric; a score of classification is of all patients."""
+        subjects = {case.patient: case.subject for case in self.cases}
+        is_of_all = not self.task.scoring.has_structures
+        return {
+            column.key: len({subjects[row["patient"]] for row in rows if is_of_all or row[column.key] is not None})
+            for column in self.task.scoring.columns
+        }
 
 
 def output_key(task: BundleTask, structure: str) -> str:
@@ -121,21 +131,21 @@ def fact_names(task: BundleTask) -> list[str]:
     return [PATIENTS, IMAGES, TOO_FEW, *(f"{key}.{number}" for key in keys for number in numbers)]
 
 
-def aggregates(group: Group, task: BundleTask, min_patients: int) -> dict[str, float]:
+def aggregates(group: Group, n_patients: Mapping[str, int], min_patients: int) -> dict[str, float]:
     """Return the numbers of one structure, or of all classes, that may leave a site.
 
     Args:
         group: the scores of the site, as `Scoring.score_group` returns them.
-        task: the task of the bundle.
-        min_patients: a metric that fewer patients have is left out.
+        n_patients: from how many patients each metric is computed, by its name; the first is the main metric.
+        min_patients: a metric of fewer patients is left out. If it is the main metric, the counts are, too.
 
     Returns:
         The counts, such as "n_missed", and for each metric "dice.n", "dice.mean" and, for segmentation, "dice.sd".
     """
-    numbers: dict[str, float] = {key: group[key] for key in COUNTS if key in group}
-    for column in task.scoring.columns:
-        scores: Mapping[str, Any] = group[column.key]
-        n_patients = group.get("n_subjects", scores["n"])
-        if scores["mean"] is not None and n_patients >= max(min_patients, 1):
-            numbers |= {f"{column.key}.{word}": scores[word] for word in OF_METRIC if scores.get(word) is not None}
+    numbers: dict[str, float] = {}
+    if next(iter(n_patients.values())) >= min_patients:
+        numbers = {key: group[key] for key in COUNTS if key in group}
+    for name, n in n_patients.items():
+        if group[name]["mean"] is not None and n >= min_patients:
+            numbers |= {f"{name}.{word}": group[name][word] for word in OF_METRIC if group[name].get(word) is not None}
     return numbers

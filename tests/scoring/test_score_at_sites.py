@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,12 +63,20 @@ def test_a_site_with_fewer_patients_than_its_minimum_says_only_that(inputs):
     assert line == "too_few_patients"
 
 
-def test_a_metric_that_fewer_patients_have_than_the_minimum_is_left_out(inputs):
-    (site, _) = federated.build_scoring_sites(inputs, (), {"here": 6})
-    group = {"n": 6, "n_missed": 1, "dice": {"n": 6, "mean": 0.5, "sd": 0.1}}
-    columns = {column.key: {"n": 5, "mean": 1.0, "sd": 0.2} for column in site.task.scoring.columns}
-    expected = {"n": 6, "n_missed": 1, "dice.n": 6, "dice.mean": 0.5, "dice.sd": 0.1}
-    assert aggregates({**columns, **group}, site.task, 6) == expected
+def test_a_metric_of_fewer_patients_than_the_minimum_is_left_out_and_without_the_main_metric_the_counts():
+    group = {"n": 6, "n_missed": 1, "dice": {"n": 6, "mean": 0.5, "sd": 0.1}, "hd": {"n": 5, "mean": 1.0, "sd": 0.2}}
+    dice = {"n": 6, "n_missed": 1, "dice.n": 6, "dice.mean": 0.5, "dice.sd": 0.1}
+    assert aggregates(group, {"dice": 6, "hd": 5}, 6) == dice
+    assert aggregates(group, {"dice": 6, "hd": 5}, 5) == {**dice, "hd.n": 5, "hd.mean": 1.0, "hd.sd": 0.2}
+    assert aggregates(group, {"dice": 3, "hd": 3}, 6) == {}  # six images of three patients
+
+
+def test_images_of_one_patient_are_one_patient(inputs):
+    for site in federated.build_scoring_sites(inputs, (), {"here": 4, "there": 1}):
+        site.cases = [replace(case, subject=str(place // 2)) for place, case in enumerate(site.cases)]
+        facts = site.reply(request_of(site)).facts
+        expected = {"here": {"too_few_patients": 1}, "there": {"patients": 2, "images": 4}}[site.name]
+        assert expected.items() <= facts.items() and ("1.dice.mean" in facts) == (site.name == "there")
 
 
 def test_the_same_scores_come_from_processes_and_one_that_fails_is_named(inputs, tmp_path, monkeypatch):
