@@ -22,8 +22,8 @@ from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, code_allowed, first_line
 
 PROGRAMS = (
-    "init", "train", "evaluate", "reproduce", "export", "report", "audit", "keys", "coordinator", "site", "data",
-    "codec", "benchmark", "completion",
+    "init", "train", "evaluate", "reproduce", "export", "aggregate", "report", "audit", "keys", "coordinator", "site",
+    "data", "codec", "benchmark", "completion",
 )  # fmt: skip
 INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals
 OUT_OF_MEMORY = (

@@ -83,7 +83,7 @@ def write_bundle(
         "inference": inference_config(template, bundle, definition),
         "metadata": metadata(template, bundle, facts, scores(summary)),
     }
-    with _atomic_folder(target) as folder:
+    with atomic_folder(target) as folder:
         for name, content in configs.items():
             _write(folder / "configs" / f"{name}.json", json.dumps(content, indent=4, allow_nan=False) + "\n")
         (folder / "models").mkdir()
@@ -208,7 +208,7 @@ def _to_torchscript(module: nn.Module, probe: Tensor) -> torch.jit.ScriptModule:
 
 
 @contextmanager
-def _atomic_folder(out: Path) -> Iterator[Path]:
+def atomic_folder(out: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `out` if the block succeeds and is deleted if it fails."""
     unfinished = out.with_name(f".{out.name}.unfinished")
     try:
