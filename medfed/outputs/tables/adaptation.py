@@ -15,7 +15,7 @@ from typing import Any
 from scipy import stats
 
 from medfed.metrics.intervals import LEVEL, METHOD_OF_DIFFERENCES, estimate_average, estimate_mean, interval
-from medfed.outputs.run_folder import UNADAPTED
+from medfed.outputs.run_folder import UNADAPTED, damaged_file
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import ALL, Scoring
 
@@ -142,8 +142,14 @@ def read_unadapted(folder: Path, summary: Mapping[str, Any], scoring: Scoring) -
         folder: the folder of a finished run.
         summary: content of its `summary.json`.
         scoring: the metrics of the run's task.
+
+    Raises:
+        UserError: if the file is missing or damaged.
     """
-    return scoring.read_cases(folder / UNADAPTED) if summary.get("adaptation") else []
+    if not summary.get("adaptation"):
+        return []
+    with damaged_file(folder / UNADAPTED) as path:
+        return scoring.read_cases(path)
 
 
 def adaptation_notes(summary: Mapping[str, Any], with_patient: bool = True) -> list[str]:

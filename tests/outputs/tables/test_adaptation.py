@@ -124,3 +124,21 @@ def test_a_comparison_states_the_harm_over_all_sites_in_its_notes(tmp_path, unpa
     assert "elcfs: window match: disc, Dice: mean change -0.43 points [" in page and "over 21 patients" in page
     assert "3 of 21 became worse (14% [3%, 36%]); the largest loss is 3.00 points (" in page
     assert "elcfs: TRANSDUCTIVE (window): at sites that did not train" in page and "fedavg: window" not in page
+
+
+@pytest.mark.parametrize("harm, words", [
+    (lambda path: (path / UNADAPTED).unlink(), f"{UNADAPTED}: "),
+    (lambda path: (path / UNADAPTED).write_text("site\n"), f"{UNADAPTED}: "),
+    (lambda path: (path / "summary.json").write_text(
+        (path / "summary.json").read_text().replace('"n_worse"', '"n_wors"')), "summary.json: "),
+    (lambda path: (path / "summary.json").write_text(
+        (path / "summary.json").read_text().replace('"by": "tent"', '"by": "tints"')), "summary.json: "),
+], ids=["missing", "cut", "key", "technique"])  # fmt: skip
+def test_a_damaged_adaptation_is_named_in_one_sentence(tmp_path, capsys, unpainted_figures, harm, words):
+    rows = mask_rows(["A", "B"], "C")
+    path = made_run(tmp_path / "run", rows=rows)
+    adapted_run(path, rows, [row for row in rows if row["role"] == "unseen"])
+    harm(path)
+    assert main([str(path), "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
