@@ -12,6 +12,7 @@ from medfed.experiments.grid import Fold
 from medfed.experiments.leave_one_out import ComparisonPlan
 from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.published.section import CompletedRun, to_published_markdown
+from medfed.outputs.tables.adaptation import read_unadapted
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_data import Table
 from medfed.outputs.tables.comparison_row import SENT
@@ -174,6 +175,7 @@ def _table(finished: list[Fold], role: str, plan: ComparisonPlan) -> Table:
             "data": summary["data"],
             "summary": summary,
             "transductive_by": summary.get("transductive_by") or ["tent"] * bool(summary.get("transductive")),
+            "unadapted": read_unadapted(path, summary, scoring) if role == "unseen" else (),
         })
     table = build_table(results, list(structures), plan.baseline, role)
     left_out = ComparisonFolder.read(plan.out).note()

@@ -108,6 +108,19 @@ class ClassScoring(Scoring):
         metrics = [metric for metric in self._computable if metric.name == key and metric.has_interval]
         return self._jackknife_values(rows, metrics).get(key, {}) if rows and metrics else {}
 
+    def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
+        """Return the fraction of correctly classified images of each patient, by (site, patient).
+
+        Args:
+            rows: the rows of one or more runs, one per image and run.
+            key: name of a metric. Only "accuracy" has scores of single patients; others return an empty dict.
+            absent: not used, because every image has a class.
+        """
+        correct: dict[tuple, list[int]] = {}
+        for row in rows if key == "accuracy" else ():
+            correct.setdefault((row["site"], row["subject"]), []).append(row["correct"])
+        return {patient: sum(values) / len(values) for patient, values in correct.items()}
+
     def summarise(self, rows: Sequence[dict]) -> dict[str, Any]:
         """Compute all scores of a classification run, as the part of `summary.json` that describes them.
 
@@ -248,7 +261,7 @@ class ClassScoring(Scoring):
         if key != "accuracy":
             reason = f"{key} is a score of a site and not of a patient, so there are no pairs"
             return {"p": None, "n": None, "reason": reason}
-        return wilcoxon_test(_by_subject(rows_a), _by_subject(rows_b), "patients")
+        return wilcoxon_test(self.patient_scores(rows_a, key), self.patient_scores(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
         """Return whether a comparison table counts an image as a failure: if the image is classified wrongly.
@@ -376,11 +389,3 @@ def probabilities_and_labels(rows: Sequence[Mapping]) -> tuple[np.ndarray, np.nd
 
 def _true_probability(row: Mapping) -> float:
     return row[f"p_{row['label']}"]
-
-
-def _by_subject(rows: Sequence[dict]) -> dict[tuple, float]:
-    """Return the fraction of correctly classified images of each patient, by (site, subject)."""
-    correct: dict[tuple, list[int]] = {}
-    for row in rows:
-        correct.setdefault((row["site"], row["subject"]), []).append(row["correct"])
-    return {subject: sum(values) / len(values) for subject, values in correct.items()}

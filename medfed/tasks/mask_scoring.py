@@ -123,6 +123,23 @@ class MaskScoring(Scoring):
         known = {patient: value for patient, value in values.items() if value is not None}
         return known if len(known) == len(values) else {}
 
+    def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
+        """Return the mean of each case over the rows that have the column, by (site, patient, structure).
+
+        Args:
+            rows: the rows of one or more runs, one per patient, structure and run.
+            key: name of the column, such as "dice" or "hd95_mm".
+            absent: value of a row whose true and predicted mask both lack the structure; None leaves the row out.
+        """
+        values: dict[tuple, list[float]] = {}
+        for row in rows:
+            value = row.get(key)
+            if value is None and absent is not None and not self.is_case(row):
+                value = absent
+            if value is not None:
+                values.setdefault(tuple(row[name] for name in CASE), []).append(value)
+        return {case: fmean(case_values) for case, case_values in values.items()}
+
     def check(self, rows: Sequence[dict]) -> None:
         """Check that every row is valid, and that no structure of a patient has two rows.
 
@@ -245,7 +262,7 @@ class MaskScoring(Scoring):
             * "n": the number of pairs with values of both methods.
             * "reason": a sentence that says why there is no p value; None if there is one.
         """
-        return wilcoxon_test(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
+        return wilcoxon_test(self.patient_scores(rows_a, key), self.patient_scores(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
         """Return whether a structure was missed: the true mask contains the structure, but the predicted mask is empty.
@@ -341,12 +358,3 @@ class MaskScoring(Scoring):
 
 def _value(key: str, row: Mapping) -> float | None:
     return row.get(key)
-
-
-def _over_seeds(rows: Sequence[dict], key: str) -> dict[tuple, float]:
-    """Return the mean of each case over the rows that have the column, by (site, patient, structure)."""
-    values: dict[tuple, list[float]] = {}
-    for row in rows:
-        if row.get(key) is not None:
-            values.setdefault(tuple(row[name] for name in CASE), []).append(row[key])
-    return {case: fmean(case_values) for case, case_values in values.items()}

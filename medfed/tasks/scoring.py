@@ -200,6 +200,20 @@ class Scoring(ABC):
         """
 
     @abstractmethod
+    def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
+        """Return the score of each patient on its own, averaged over the runs, for paired comparisons.
+
+        Args:
+            rows: the rows of one or more runs.
+            key: name of the column, such as "dice".
+            absent: score of a structure that neither the true nor the predicted mask contains; None leaves it out.
+
+        Returns:
+            The score by (site, patient), followed by the structure for segmentation. Empty if the column has no score
+            of single patients, such as the AUROC.
+        """
+
+    @abstractmethod
     def check(self, rows: Sequence[dict]) -> None:
         """Check that every row is valid, and that no image, or structure of a patient, has two rows.
 

@@ -37,7 +37,7 @@ from medfed.tasks.mask_bundle import AXES, MAX_SLICES, PERCENTILES, MaskBundle
 from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
 from medfed.tasks.prepared_grid import PREPARED_METRICS, prepared_scores
 from medfed.tasks.results import EvaluationResult, PackedMask
-from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Notice, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Task
 from medfed.tasks.trivial_masks import MEAN_MASK, FixedMask, mean_masks
 from medfed.transforms.resize_slices import ResizeSlicesd
 from medfed.transforms.scale_percentiles import ScalePercentilesd
@@ -361,7 +361,9 @@ class Segmentation(Task):
         return self.postprocessing(preprocessing)(item)["pred"].as_tensor().to(torch.uint8)
 
     @torch.no_grad()
-    def _probabilities(self, network: nn.Module, volume: Volume) -> tuple[dict[str, MetaTensor], Compose]:
+    def _probabilities(
+        self, network: nn.Module, volume: Volume, match: Match | None = None
+    ) -> tuple[dict[str, MetaTensor], Compose]:
         """Return the probabilities (K, S, S, D) of K structures on the prepared slices, as the entry "pred".
 
         The entry "image" holds the prepared image. The second value is the transforms that prepared it.
@@ -372,6 +374,8 @@ class Segmentation(Task):
         item = preprocessing({"image": volume.image})
         image = item["image"]
         slices = image.as_tensor().movedim(-1, 0)
+        if match is not None:
+            slices = match(slices.to(device)).cpu()
         slices = self.standardise(slices, self.moments_of(slices)).movedim(0, -1)
         inferer = SliceInferer(
             roi_size=(self.image_size, self.image_size), spatial_dim=2, sw_batch_size=MAX_SLICES, progress=False
@@ -437,7 +441,8 @@ class Segmentation(Task):
             yield preprocessing({"image": dataset.load(case).image})["image"].as_tensor().movedim(-1, 0)
 
     def evaluate(
-        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance
+        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance,
+        match: Match | None = None,
     ) -> EvaluationResult:
         """Predict and score the test volumes of one site.
 
@@ -450,6 +455,8 @@ class Segmentation(Task):
             notice: called for each case that is read, with the case and short texts about unusual properties of its
                 files.
             advance: called with 1 after each case, for a progress bar.
+            match: changes the slices (D, C, S, S) of a volume in [0, 1], before they are standardised; None leaves them
+                as they are.
 
         Returns:
             In `rows`, one dict of scores per case and structure. In `masks`, the predicted masks by name of the case,
@@ -458,16 +465,17 @@ class Segmentation(Task):
         """
         result = EvaluationResult()
         for case in cases:
-            self._evaluate_case(network, dataset, case, role, notice, result)
+            self._evaluate_case(network, dataset, case, role, notice, match, result)
             advance(1)
         return result
 
     def _evaluate_case(
-        self, network: nn.Module, dataset: Dataset, case: Case, role: str, notice: Notice, result: EvaluationResult
+        self, network: nn.Module, dataset: Dataset, case: Case, role: str, notice: Notice, match: Match | None,
+        result: EvaluationResult,
     ) -> None:
         """Read, predict and score one test volume, and add its rows and masks to the result."""
         volume = _load(dataset, case, notice)
-        item, preprocessing = self._probabilities(network, volume)
+        item, preprocessing = self._probabilities(network, volume, match)
         prepared: list[tuple[Tensor, Tensor]] = []  # prediction and reference of each structure
         if self.further_metrics:
             masks = Compose(self._masks_from_probabilities())({"pred": item["pred"].clone()})["pred"].as_tensor()

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from medfed.outputs.tables import run_table
+from medfed.outputs.tables.adaptation import adaptation_notes
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.run_notes import computation_notes
 from medfed.tasks.bundle_template import BundleTemplate
@@ -34,6 +35,11 @@ TRANSDUCTIVE = {
     "nearest": "The scores of sites that did not train are transductive in a weak sense: they used the BatchNorm of "
     "the source site whose statistics are nearest to those of the unlabelled test images. The bundle uses the average "
     "of the source sites, so its scores may differ.",
+    "window": "The scores of sites that did not train are transductive in a weak sense: the low-frequency amplitudes "
+    "of each test image were changed towards the federation's mean window. The bundle does not change images in this "
+    "way, so its scores may differ.",
+    "style": "The scores of sites that did not train are transductive in a weak sense: each test image was redrawn in "
+    "the federation's mean style. The bundle does not redraw images, so its scores may differ.",
 }
 
 
@@ -105,6 +111,7 @@ def card_notes(summary: Mapping[str, Any]) -> str:
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     keeps_own = bool(summary.get("sites_kept_entries")) and not summary.get("clients")
     notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * keeps_own
+    notes += [f"{note}." for note in adaptation_notes(summary, with_patient=False)]
     notes += [f"{note[:1].upper()}{note[1:]}." for note in computation_notes(summary)]
     notes += [f"**{why}.**" for why in [did_not_learn(summary)] if why]
     if start := summary.get("start_weights"):

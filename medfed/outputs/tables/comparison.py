@@ -40,7 +40,8 @@ def build_table(
             are read from the summary. If `role` is "validation", the dict has "validation_site" in place of
             "unseen_site", and its rows are those of the validation site. If the run has varied settings, the key
             "baseline" can give the label of the baseline with the same settings. The key "row" (`ComparisonRow`) is
-            needed for the row `local`, which has several runs for each site and seed.
+            needed for the row `local`, which has several runs for each site and seed. The key "unadapted" can hold the
+            rows of the unseen site without the adaptation to its images (`medfed.outputs.tables.adaptation`).
         structures: names of the structures in the order of the table; ["all"] for classification.
         baseline: label of the method with which all other methods are compared.
         role: which sites are the columns of the table: "unseen" or "validation".

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from medfed.outputs.tables.adaptation import TRANSDUCTIVE, comparison_adaptation_notes
 from medfed.outputs.tables.comparison_row import LOCAL, POOLED, ComparisonRow, is_federated
 from medfed.outputs.tables.learning import did_not_learn
 
@@ -57,10 +58,11 @@ def _not_federated(results: Sequence[dict]) -> list[str]:
 
 
 def _transductive(results: Sequence[dict]) -> list[str]:
-    """Return a note for each method whose predictions depend on other test images."""
-    kinds = {result["method"]: result.get("transductive_by") for result in results}
-    return [f"{method}: TRANSDUCTIVE ({', '.join(by)}): predictions depend on other test images of the site, without "
-            "labels" for method, by in sorted(kinds.items()) if by]  # fmt: skip
+    """Return a note for each method that used unlabelled test images, and what an adaptation to them changed."""
+    kinds = {result["method"]: result.get("transductive_by") or () for result in results}
+    notes = [f"{method}: TRANSDUCTIVE ({name}): {TRANSDUCTIVE.get(name, name)}"
+             for method, by in sorted(kinds.items()) for name in by]  # fmt: skip
+    return [*notes, *comparison_adaptation_notes(results)]
 
 
 def _computation(results: Sequence[dict]) -> list[str]:

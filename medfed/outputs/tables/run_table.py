@@ -7,9 +7,10 @@ from typing import Any
 
 from medfed.metrics.intervals import MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
+from medfed.outputs.tables.adaptation import TRANSDUCTIVE, adaptation_notes
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.run_notes import computation_notes, data_label
-from medfed.outputs.tables.table import TRANSDUCTIVE, align_columns
+from medfed.outputs.tables.table import align_columns
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import GAP, RUN_TABLE, Scoring
 
@@ -145,14 +146,14 @@ def weights_notes(summary: Mapping[str, Any]) -> list[str]:
 
     There is a note if the method keeps a part of the weights at each site or client, because the source sites were then
     scored with weights of their own, or all sites with an average over the clients. There is also a note for each
-    technique that adapted the network to unlabelled test images.
+    technique that used unlabelled test images, and for what an adaptation to the unseen site changed.
 
     Args:
         summary: content of `summary.json`.
 
     Returns:
-        One sentence per note. The list is empty if all sites were scored with the same weights and no technique adapted
-        the network to test images.
+        One sentence per note. The list is empty if all sites were scored with the same weights and no technique used
+        unlabelled test images.
     """
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     keeper = "client" if summary.get("clients") else "source site"
@@ -161,6 +162,7 @@ def weights_notes(summary: Mapping[str, Any]) -> list[str]:
     if summary.get("clients"):
         own = f"Each client keeps entries of the network, so all sites are scored with {unseen}."
     adapted = [f"TRANSDUCTIVE: {TRANSDUCTIVE.get(name, name)}." for name in by]
+    adapted += [f"{note}." for note in adaptation_notes(summary)]
     return [own] * bool(summary.get("sites_kept_entries")) + adapted
 
 

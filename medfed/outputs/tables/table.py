@@ -12,13 +12,6 @@ from medfed.outputs.tables.comparison_data import Cell, Difference, Line, Table
 from medfed.outputs.tables.run_notes import PHANTOM
 from medfed.outputs.tables.table_rows import MarkedText, titled_rows
 
-TRANSDUCTIVE = {
-    "tent": "the network was adapted to each site's test images (Tent), without their labels",
-    "batch_stats": "at sites that did not train, BatchNorm used the statistics of each batch of test images",
-    "nearest": "sites that did not train used the source site's BatchNorm that is nearest to their unlabelled test "
-    "images",
-}
-
 
 def to_markdown(table: Table) -> str:
     """Format a comparison table as Markdown. The best method of a column is bold, the second best is underlined.
