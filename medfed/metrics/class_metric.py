@@ -209,9 +209,7 @@ def mean_of_defined(values: np.ndarray) -> np.ndarray:
 
 
 def confidence_bins(probabilities: np.ndarray) -> np.ndarray:
-    """Return the bin of each image's largest probability. There are 15 bins of equal width in [0, 1].
-
-    Bin m contains probabilities above m / 15 and up to (m + 1) / 15.
+    """Return the bin of each image's largest probability (`probability_bins`).
 
     Args:
         probabilities: (N, K) in [0, 1], for K classes.
@@ -219,7 +217,21 @@ def confidence_bins(probabilities: np.ndarray) -> np.ndarray:
     Returns:
         (N,) integers in 0..14, the numbers of the bins.
     """
-    return np.digitize(probabilities.max(axis=1), np.arange(1, N_BINS) / N_BINS, right=True)
+    return probability_bins(probabilities.max(axis=1))
+
+
+def probability_bins(probabilities: np.ndarray) -> np.ndarray:
+    """Return the bin of each probability. There are 15 bins of equal width in [0, 1].
+
+    Bin m contains probabilities above m / 15 and up to (m + 1) / 15; bin 0 also contains 0.
+
+    Args:
+        probabilities: values in [0, 1], of any shape.
+
+    Returns:
+        Integers in 0..14, the numbers of the bins, in the shape of `probabilities`.
+    """
+    return np.digitize(probabilities, np.arange(1, N_BINS) / N_BINS, right=True)
 
 
 def check_scores(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -25,7 +25,7 @@ from medfed.outputs.tables.comparison_row import (
 )
 from medfed.outputs.tables.joining import Joining, ScoredRun, build_joining
 from medfed.outputs.tables.learning import did_not_learn
-from medfed.outputs.tables.run_table import score_rows
+from medfed.outputs.tables.run_table import failure_rows, score_rows
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
 
@@ -165,7 +165,8 @@ def _summary(folder: RunFolder) -> dict[str, Any]:
             f"{path}: the key '{missing[0]}' is missing, so this is not the summary of a run; name the folder of a run"
         )
     with damaged_file(path):
-        did_not_learn(summary), score_rows(scoring_of(summary, path), summary)
+        scoring = scoring_of(summary, path)
+        did_not_learn(summary), score_rows(scoring, summary), failure_rows(scoring, summary)
     return summary
 
 

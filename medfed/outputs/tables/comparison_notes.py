@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from medfed.metrics.failures import SHARE_METHOD
 from medfed.metrics.intervals import METHOD, MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS
 from medfed.outputs.tables.block_statistics import Runs
@@ -21,6 +22,10 @@ INTERVAL = (
 )
 RANK = ("rank: by the average; [] has 95 % of the ranks in 2000 bootstrap samples of patients, and the percentage says "
         "in how many of them the method is first")  # fmt: skip
+FAILURES = (
+    "failures: patients out of all for whom the failure is possible, as the mean over seeds; [] is the 95 % interval "
+    f"of their share ({SHARE_METHOD}), in which all patients are independent and equally likely to fail"
+)
 VERDICT = (
     "better or worse: the corrected p is below 0.05, and the 95 % interval of the average difference is on one side of "
     "0; detectable: the smallest true difference that this comparison finds with a probability of 80 %"
@@ -88,6 +93,7 @@ def notes_of(
             VERDICT,
             *_test_notes(lines, sites),
         ]
+    notes += [FAILURES] * bool(scoring.failure_titles)
     if any(None in line.cells for line in lines):
         notes.append(f"-: not run, or {scoring.missing_score_reason}; there is no average in this case")
     return tuple(notes)

@@ -147,6 +147,30 @@ def outputs(tmp_path):
 
 
 @pytest.mark.usefixtures("unpainted_figures")
+def test_all_six_outputs_show_the_same_calibration_and_failures(tmp_path):
+    """Of 7 patients at each of 3 sites, one is missed; both seeds miss the same."""
+    table, texts = outputs(tmp_path)
+    low_dice, missed, false_alarm = table.failures
+    share = next(line.total for line in low_dice.lines if line.method == "elcfs")
+    assert (share.count, share.n) == (3, 21) == (missed.lines[0].total.count, missed.lines[0].total.n)
+    assert share.high == pytest.approx(stats.binomtest(3, 21).proportion_ci(method="exact").high)
+    assert [line.total for line in false_alarm.lines] == [None] * 3, "every patient has the structure"
+    rows = list(csv.DictReader(io.StringIO(texts.pop("csv"))))
+    by_site = {row["unseen_site"]: row for row in rows if (row["metric"], row["method"]) == ("low_dice", "elcfs")}
+    assert list(by_site) == ["A", "B", "C", "all"] and by_site["all"]["n_patients"] == "21"
+    assert float(by_site["all"]["high"]) == pytest.approx(100 * share.high, abs=1e-6)
+    stored = json.loads(texts.pop("json"))["failures"][0]
+    assert (stored["title"], stored["lines"][0]["total"]["high"]) == ("Dice < 0.7", share.high)
+    ece = line(table, "elcfs", "ece").average
+    assert ece.mean == pytest.approx(100 * (0.02 + 0.03))
+    for name, text in texts.items():
+        plain = text.replace("\\%", "%").replace("$<$", "<")
+        for words in ("disc: patients with Dice < 0.7", "3/21", share.interval_text, "1/7", "[0, 58] %",
+                      "disc: ECE (%), lower is better", f"[{ece.low:.1f}, {ece.high:.1f}]"):  # fmt: skip
+            assert words in plain, (name, words)
+
+
+@pytest.mark.usefixtures("unpainted_figures")
 def test_all_six_outputs_show_the_same_mean_interval_difference_p_and_conclusion(tmp_path):
     table, texts = outputs(tmp_path)
     block = table.blocks[0]
