@@ -141,7 +141,7 @@ def _run_section(run: Run, place: int, budget: FigureBudget) -> Section:
 
 
 def _title(runs: Sequence[Run]) -> str:
-    methods = list(dict.fromkeys(run.method for run in runs))
+    methods = list(dict.fromkeys(run.row_label for run in runs))
     datasets = list(filter(None, dict.fromkeys(run.summary.get("dataset", "") for run in runs)))
     named = ", ".join(methods) if len(methods) <= 4 else f"{len(methods)} methods"
     return f"{named} on {' and '.join(datasets) or 'unnamed data'}"

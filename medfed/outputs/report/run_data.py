@@ -79,6 +79,11 @@ class Run:
         return f"{self.method}, unseen {self.unseen}, seed {self.summary['seed']}"
 
     @property
+    def row_label(self) -> str:
+        """The name of the run's row in tables of several methods; the models of `local` share one row."""
+        return self.row.label if self.row.trained_at else self.method
+
+    @property
     def is_federated(self) -> bool:
         """Whether sites exchange anything in this run, so that it is not one of the rows `pooled` and `local`."""
         return self.row.arrangement not in SENT
@@ -247,7 +252,7 @@ def _comparison(name: str, runs: list[Run], folder: ComparisonFolder | None = No
 def _table(runs: list[Run], role: str, baseline: str) -> Table:
     results = [
         {
-            "method": run.row.label if run.row.trained_at else run.method,
+            "method": run.row_label,
             "row": run.row,
             "baseline": run.row.baseline_label(baseline),
             f"{role}_site": run.summary[f"{role}_site"],
