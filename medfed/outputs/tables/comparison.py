@@ -14,6 +14,7 @@ from medfed.outputs.tables.block_statistics import BlockStatistics, Key, Runs
 from medfed.outputs.tables.comparison_data import Block, Table
 from medfed.outputs.tables.comparison_notes import conclusions_of, head_of, notes_of
 from medfed.outputs.tables.comparison_row import BASELINE, is_federated
+from medfed.outputs.tables.differences import without_verdicts
 from medfed.outputs.tables.failures import failure_blocks
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.local_runs import merge_local
@@ -70,6 +71,7 @@ def build_table(
     baselines = dict(sorted(against.items(), key=lambda entry: (entry[1] is None, entry[0] != entry[1])))
     sites = sorted({site for _, site, _ in runs})
     seeds = tuple(sorted({seed for _, _, seed in runs}))
+    not_learned = sorted({result["method"] for result in each if did_not_learn(result.get("summary") or {})})
     blocks, failures = [], []
     for structure in structures:
         of_structure = _of_structure(runs, scoring, structure)
@@ -78,9 +80,9 @@ def build_table(
             if any(scoring.has_value(rows, column.key) for rows in of_structure.values()):
                 statistics = BlockStatistics(scoring, column, structure, sites, baselines)
                 metric = column.metric
+                lines = without_verdicts(statistics.lines(of_structure, groups), baselines, not_learned)
                 blocks.append(Block(structure, column.key, metric.label, column.unit, metric.higher_is_better,
-                                    statistics.lines(of_structure, groups), metric.decimals, statistics.n_tests))
-    not_learned = sorted({result["method"] for result in each if did_not_learn(result.get("summary") or {})})
+                                    lines, metric.decimals, statistics.n_tests))
     notes = notes_of(runs, baselines, sites, seeds, baseline, blocks, scoring, role)
     return Table(
         data, selection, seeds, tuple(sites), baseline, head_of(data, selection, seeds, blocks, scoring, role),

@@ -12,6 +12,7 @@ from medfed.metrics.intervals import METHOD
 from medfed.metrics.ranking import Rank
 
 BETTER, WORSE, UNDECIDED, UNTESTED = "better", "worse", "not decided", "not tested"
+WITHDRAWN = "no verdict"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Difference:
         p_holm: p value after Holm's correction; None if there is none.
         reason: why there is no p value, or why it cannot be significant; None otherwise.
         verdict: "better" or "worse" if the corrected p is below 0.05 and the interval is on one side of 0;
-            "not decided" otherwise; "not tested" without values for each patient.
+            "not decided" otherwise; "not tested" without values for each patient; "no verdict" if a model of the method
+            or of the baseline did not learn.
         detectable: the smallest true difference that this comparison detects with a probability of 80 %; None without
             an interval.
     """

@@ -8,7 +8,16 @@ from medfed.metrics.failures import SHARE_METHOD
 from medfed.metrics.intervals import METHOD, MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS
 from medfed.outputs.tables.block_statistics import Runs
-from medfed.outputs.tables.comparison_data import BETTER, UNDECIDED, UNTESTED, WORSE, Block, Difference, Line
+from medfed.outputs.tables.comparison_data import (
+    BETTER,
+    UNDECIDED,
+    UNTESTED,
+    WITHDRAWN,
+    WORSE,
+    Block,
+    Difference,
+    Line,
+)
 from medfed.outputs.tables.run_notes import data_label
 from medfed.tasks.scoring import ALL, COMPARISON, Scoring
 
@@ -148,7 +157,8 @@ def conclusions_of(
     sentences.append(f"{scope}, not about other sites or about training again{end}")
     if not_learned:
         methods = ", ".join(not_learned)
-        sentences.insert(0, f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method.")
+        sentences.insert(0, f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method, and a "
+                            "comparison with them has no verdict.")  # fmt: skip
     return tuple(filter(None, sentences))
 
 
@@ -160,7 +170,7 @@ def _decision(block: Block, baseline: str) -> str:
     name = block.name if block.structure == ALL else f"{block.structure}, {block.name}"
     unit = {"%": " points", "": ""}.get(block.unit, f" {block.unit}")
     parts = []
-    for verdict in (BETTER, WORSE, UNDECIDED, UNTESTED):
+    for verdict in (BETTER, WORSE, UNDECIDED, UNTESTED, WITHDRAWN):
         of_verdict = [(method, difference) for method, difference in compared if difference.verdict == verdict]
         if methods := [f"{method} ({difference_text(d, block.decimals)}{unit})" for method, d in of_verdict]:
             than = f" than {baseline}" if verdict in (BETTER, WORSE) else ""

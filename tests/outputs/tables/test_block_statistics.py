@@ -5,6 +5,7 @@ import html
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from made_runs import METRICS, made_comparison
@@ -90,6 +91,26 @@ def test_the_conclusions_name_the_methods_whose_models_did_not_learn():
               "trivial_prediction": "no pixel"}  # fmt: skip
     results[1]["summary"] = {"learning": failed, "unseen_site": "A"}
     assert build_table(results, ["disc"]).conclusions[0].startswith("Models of up DID NOT LEARN: ")
+
+
+@pytest.mark.parametrize(("failed", "verdicts"), [("up", ["no verdict", "worse"]), ("fedavg", ["no verdict"] * 2)])
+def test_there_is_no_verdict_with_a_model_that_did_not_learn_and_the_others_are_unchanged(failed, verdicts):
+    results = compared({"fedavg": ZERO, "up": BETTER, "down": WORSE})
+    before = build_table(results, ["disc"])
+    learning = {"learned": False, "images": "validation", "score": 0.1, "start": 0.0, "trivial": 0.2,
+                "trivial_prediction": "no pixel"}  # fmt: skip
+    for of_failed in (result for result in results if result["method"] == failed):
+        of_failed["summary"] = {"learning": learning, "unseen_site": of_failed["unseen_site"]}
+    table = build_table(results, ["disc"])
+    lines = [line(table, method) for method in ("up", "down")]
+    assert [actual.difference.verdict for actual in lines] == verdicts
+    assert [{one.verdict for one in actual.differences} == {"no verdict"} for actual in lines] == [
+        verdict == "no verdict" for verdict in verdicts
+    ]
+    for actual in lines:
+        old = line(before, actual.method).difference
+        assert replace(actual.difference, verdict=old.verdict) == old
+    assert "no verdict: up (+4.50" in table.conclusions[1] and "better" not in table.conclusions[1]
 
 
 def test_a_lower_distance_is_better():
