@@ -20,7 +20,7 @@ from medfed.metrics.accuracy import Accuracy
 from medfed.metrics.auroc import AreaUnderROC
 from medfed.metrics.balanced_accuracy import BalancedAccuracy
 from medfed.metrics.case_file import parse_row, read_csv, write_rows
-from medfed.metrics.class_metric import ClassMetric, compute_class_metrics
+from medfed.metrics.class_metric import ClassMetric, compute_class_metrics, compute_without_each_patient
 from medfed.metrics.ece import ExpectedCalibrationError
 from medfed.metrics.metric import Metric
 from medfed.metrics.significance import wilcoxon_test
@@ -28,7 +28,6 @@ from medfed.metrics.summary import ROLES, VALIDATION, Group, interval_entries
 from medfed.tasks.scoring import ALL, CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 CLASS_METRICS: tuple[Metric, ...] = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
-MAX_WEIGHTINGS = 100  # weightings that are computed together; limits the memory for a site with many images
 
 
 @dataclass(frozen=True)
@@ -321,11 +320,7 @@ class ClassScoring(Scoring):
         index_of = {subject: index for index, subject in enumerate(subjects)}
         subject_of = np.array([index_of[row["subject"]] for row in rows])
         score = compute_class_metrics(metrics, probabilities, labels, np.ones((1, len(rows))))
-        blocks = [
-            compute_class_metrics(metrics, probabilities, labels, left_out[:, None] != subject_of)
-            for left_out in np.array_split(np.arange(n), math.ceil(n / MAX_WEIGHTINGS))
-        ]
-        without = {metric.name: np.concatenate([block[metric.name] for block in blocks]) for metric in metrics}
+        without = compute_without_each_patient(metrics, probabilities, labels, subject_of)
         values = {name: score[name] + (n - 1) * (part.mean() - part) for name, part in without.items()}
         return {
             name: dict(zip(subjects, of_patients.tolist(), strict=True))

@@ -46,6 +46,9 @@ class Evaluation:
             ELCFS). The weights of these rounds are kept, and scored at the unseen site after training. This is a look
             at the target: the scores must not choose a round, a setting or a method. They are written to
             `unseen_rounds.json` and a figure, and used for nothing else. 0 scores the result of the run only.
+        failure_dice: a structure of a patient counts as a failure if its Dice is below this value, in (0, 1]. Tables
+            show the share of such patients with its interval, in addition to missed structures and false alarms. The
+            value changes no other score. For segmentation only.
         also_on: "prepared" also computes Dice and the Hausdorff distances of masks on the grid that the network
             receives, whose slices have `data.image_size` pixels a side, as many papers do. Every table and figure shows
             them in additional columns. "none" scores on the grid of the image file only. For segmentation only.
@@ -61,6 +64,7 @@ class Evaluation:
     match_ratio: Ratio = 1.0
     boundary_distance: bool = False
     unseen_every: NonNegativeInt = 0
+    failure_dice: Annotated[float, Field(gt=0, le=1)] = 0.7
     also_on: Literal["none", "prepared"] = "none"
     metrics: Annotated[tuple[str, ...], Field(json_schema_extra={"uniqueItems": True})] = ()
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from medfed.metrics.failures import Share
 from medfed.metrics.intervals import METHOD
 from medfed.metrics.metric import Column, Metric, all_columns, check_declarations, describe_metric, metric_columns
 from medfed.metrics.summary import Group, summarise
@@ -162,6 +163,34 @@ class Scoring(ABC):
             summary: content of the run's `summary.json`.
         """
         return [f"{note}." for note in self.notes_in(RUN_TABLE)]
+
+    def failure_shares(self, rows: Sequence[Mapping]) -> dict[str, Share | None]:
+        """Return the shares of patients for whom the segmentation failed; empty for a task without masks.
+
+        Args:
+            rows: rows of `cases.csv` of one structure, of one or several models and sites.
+
+        Returns:
+            The share of patients of each kind of failure, by a name in `failure_titles`; None without patients.
+        """
+        return {}
+
+    @property
+    def failure_titles(self) -> dict[str, str]:
+        """The heading of each kind of failure that `failure_shares` counts, for example "Dice < 0.7"."""
+        return {}
+
+    def with_settings(self, summary: Mapping[str, Any]) -> Scoring:
+        """Return this object with the settings with which a run was scored.
+
+        Args:
+            summary: content of the run's `summary.json`.
+
+        Raises:
+            TypeError: if a setting has another type.
+            ValueError: if a setting is out of its range.
+        """
+        return self
 
     @abstractmethod
     def structure_of(self, row: Mapping) -> str:

@@ -163,6 +163,13 @@ class Segmentation(Task):
         return len(self.structures)
 
     @property
+    def scoring(self) -> MaskScoring:
+        """The object that computes and describes the results, with the setting `evaluation.failure_dice`."""
+        scoring = super().scoring
+        assert isinstance(scoring, MaskScoring)
+        return replace(scoring, failure_dice=self.evaluation.failure_dice)
+
+    @property
     def further_metrics(self) -> tuple[Metric, ...]:
         """Dice and distances on the grid of the prepared slices, if `evaluation.also_on` is "prepared"."""
         return PREPARED_METRICS if self.evaluation.also_on == "prepared" else ()
@@ -332,8 +339,7 @@ class Segmentation(Task):
             preprocessing: the transforms that prepared the volume, as `preprocessing` returns them. Their inverse
                 brings the probabilities back to the voxel grid of the file.
         """
-        invert = Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True)
-        return Compose([invert, *self._masks_from_probabilities()])
+        return Compose([_to_file_grid(preprocessing), *self._masks_from_probabilities()])
 
     def _masks_from_probabilities(self) -> list[MapTransform]:
         """Return the MONAI transforms that apply the threshold and keep the largest components, on any grid."""
@@ -354,10 +360,7 @@ class Segmentation(Task):
         Returns:
             (K, H, W, D) uint8 of 0 and 1, one channel for each of K structures, on the voxel grid of the file.
         """
-        return self._file_masks(*self._probabilities(network, volume))
-
-    def _file_masks(self, item: dict[str, MetaTensor], preprocessing: Compose) -> Tensor:
-        """Return the predicted masks (K, H, W, D) uint8 on the voxel grid of the file."""
+        item, preprocessing = self._probabilities(network, volume)
         return self.postprocessing(preprocessing)(item)["pred"].as_tensor().to(torch.uint8)
 
     @torch.no_grad()
@@ -476,15 +479,19 @@ class Segmentation(Task):
         """Read, predict and score one test volume, and add its rows and masks to the result."""
         volume = _load(dataset, case, notice)
         item, preprocessing = self._probabilities(network, volume, match)
+        to_masks = Compose(self._masks_from_probabilities())
         prepared: list[tuple[Tensor, Tensor]] = []  # prediction and reference of each structure
         if self.further_metrics:
-            masks = Compose(self._masks_from_probabilities())({"pred": item["pred"].clone()})["pred"].as_tensor()
+            masks = to_masks({"pred": item["pred"].clone()})["pred"].as_tensor()
             prepared = list(zip(masks, self._prepare_mask(volume).movedim(0, -1), strict=True))
-        predicted, reference = self._file_masks(item, preprocessing), volume.mask.as_tensor()
+        item = Compose([_to_file_grid(preprocessing)])(item)
+        probabilities, reference = item["pred"].as_tensor(), volume.mask.as_tensor()
+        predicted = to_masks(item)["pred"].as_tensor().to(torch.uint8)
         further = {metric.name for metric in self.further_metrics}
         metrics = [m for m in self.scoring.metrics if isinstance(m, MaskMetric) and m.name not in further]
         for index, structure in enumerate(self.structures):
-            scores = compute_mask_metrics(metrics, predicted[index], reference[index], volume.spacing_mm)
+            masks_of_structure = predicted[index], reference[index]
+            scores = compute_mask_metrics(metrics, *masks_of_structure, volume.spacing_mm, probabilities[index])
             names = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
             on_prepared = prepared_scores(*prepared[index], scores) if prepared else {}
             result.rows.append({**names, **scores, **on_prepared})
@@ -529,6 +536,11 @@ class Segmentation(Task):
             self.structures, self.channels, self.image_size, self.intensity_range, self.standardised,
             self.fixed_constants, self.evaluation.threshold, self.evaluation.largest_component, input_is_2d,
         )  # fmt: skip
+
+
+def _to_file_grid(preprocessing: Compose) -> Invertd:
+    """Return the MONAI transform that resamples the entry "pred" from the prepared slices to the grid of the file."""
+    return Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True)
 
 
 def _volumes(dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> Iterator[Volume]:

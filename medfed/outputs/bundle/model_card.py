@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,12 +169,19 @@ def scores_table(summary: Mapping[str, Any]) -> str:
     scoring = scoring_of(summary)
     if not any(summary.get(role, {}).get("sites") for role in ROLES):
         return "This run has no scores."
-    head, *rows = run_table.score_rows(scoring, summary)
-    n_texts = 1 + scoring.has_structures
-    ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *rows]
-    written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled]
-    remarks = " ".join(f"{note}." for note in (run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE)))
-    return "\n".join([*written, "", remarks])
+    tables = [_as_markdown(run_table.score_rows(scoring, summary), 1 + scoring.has_structures)]
+    notes = [run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE)]
+    if failures := run_table.failure_rows(scoring, summary):
+        tables.append(_as_markdown(failures, 2))
+        notes += run_table.failure_notes(scoring, summary)
+    return "\n\n".join([*tables, " ".join(f"{note}." for note in notes)])
+
+
+def _as_markdown(rows: Sequence[Sequence[str]], n_texts: int) -> str:
+    """Return a header row and further rows as a Markdown table, whose first columns are texts."""
+    head, *others = rows
+    ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *others]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled)
 
 
 def _fact(value: object) -> str:

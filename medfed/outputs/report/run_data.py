@@ -26,7 +26,7 @@ from medfed.outputs.tables.comparison_row import (
 )
 from medfed.outputs.tables.joining import Joining, ScoredRun, build_joining
 from medfed.outputs.tables.learning import did_not_learn
-from medfed.outputs.tables.run_table import score_rows, weights_notes
+from medfed.outputs.tables.run_table import failure_rows, score_rows, weights_notes
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
 
@@ -80,6 +80,11 @@ class Run:
     def title(self) -> str:
         """The run's method, unseen site and seed in words, for example "elcfs, unseen BMC, seed 0"."""
         return f"{self.method}, unseen {self.unseen}, seed {self.summary['seed']}"
+
+    @property
+    def row_label(self) -> str:
+        """The name of the run's row in tables of several methods; the models of `local` share one row."""
+        return self.row.label if self.row.trained_at else self.method
 
     @property
     def is_federated(self) -> bool:
@@ -169,7 +174,8 @@ def _summary(folder: RunFolder) -> dict[str, Any]:
             f"{path}: the key '{missing[0]}' is missing, so this is not the summary of a run; name the folder of a run"
         )
     with damaged_file(path):
-        did_not_learn(summary), score_rows(scoring_of(summary, path), summary), weights_notes(summary)
+        scoring = scoring_of(summary, path)
+        did_not_learn(summary), score_rows(scoring, summary), failure_rows(scoring, summary), weights_notes(summary)
     return summary
 
 
@@ -250,7 +256,7 @@ def _comparison(name: str, runs: list[Run], folder: ComparisonFolder | None = No
 def _table(runs: list[Run], role: str, baseline: str) -> Table:
     results = [
         {
-            "method": run.row.label if run.row.trained_at else run.method,
+            "method": run.row_label,
             "row": run.row,
             "baseline": run.row.baseline_label(baseline),
             f"{role}_site": run.summary[f"{role}_site"],
