@@ -13,7 +13,7 @@ from medfed.tasks.mask_scoring import MASK_METRICS
 
 DISTANCES = ("hd", "hd95", "assd")
 COLUMNS = ("dice", *(f"{name}_mm" for name in DISTANCES), *(f"{name}_percent_of_diagonal" for name in DISTANCES),
-           "hd95_pooled_vx", "status")  # fmt: skip
+           "hd95_pooled_vx", "ece", "status")  # fmt: skip
 
 
 def score(prediction, reference, spacing):

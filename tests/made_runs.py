@@ -46,7 +46,7 @@ def mask_rows(sites: list[str], unseen: str, shift: float = 0.0, n: int = 7, str
                          "dice": dice, "hd95_percent_of_diagonal": 90.0 if missed else 4.0 + k,
                          "hd_percent_of_diagonal": 90.0 if missed else 5.0 + k,
                          "assd_percent_of_diagonal": 90.0 if missed else 2.0 + k,
-                         "hd95_pooled_vx": 90.0 if missed else 4.0 + k})  # fmt: skip
+                         "hd95_pooled_vx": 90.0 if missed else 4.0 + k, "ece": 0.02 + 0.01 * k})  # fmt: skip
     return rows
 
 

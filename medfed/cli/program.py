@@ -22,7 +22,8 @@ from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, code_allowed, first_line
 
 PROGRAMS = (
-    "init", "train", "evaluate", "reproduce", "export", "score", "report", "audit", "keys", "coordinator", "site",
+    "init", "train", "evaluate", "reproduce", "export", "score", "aggregate", "report", "audit", "keys",
+    "coordinator", "site",
     "data", "codec", "benchmark", "completion",
 )  # fmt: skip
 INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals

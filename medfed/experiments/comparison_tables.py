@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from medfed.experiments.grid import Fold
 from medfed.experiments.leave_one_out import ComparisonPlan
 from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.published.section import CompletedRun, to_published_markdown
+from medfed.outputs.tables.adaptation import read_unadapted
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_data import Table
 from medfed.outputs.tables.comparison_row import SENT
@@ -40,6 +41,7 @@ class ComparisonTables:
         published: Markdown with the numbers that papers published on the same data; "" without any.
         effort: a note for each row that took more optimiser steps or images than its baseline.
         joining: the differences between the federated rows and `local` and `pooled`; None without such rows.
+        baselines: labels of the baselines; several if settings are varied.
     """
 
     unseen: Table
@@ -48,6 +50,7 @@ class ComparisonTables:
     published: str
     effort: Sequence[str] = ()
     joining: Joining | None = None
+    baselines: Collection[str] = ()
 
     def to_text(self, bold: bool = False) -> str:
         """Return the tables as text with aligned columns: the scores at the unseen sites, and the cost of each method.
@@ -68,7 +71,7 @@ class ComparisonTables:
             for lines in (cost_rows(self.costs), cost_rows(self.costs, PARTS))
         )
         costs = f"cost\n{costs}\n\nwhat the bytes of a round are\n{parts}\nnote: {NOTE}"
-        joined = joining_conclusions(self.joining, self.unseen.baseline) if self.joining else []
+        joined = joining_conclusions(self.joining, self.baselines) if self.joining else []
         conclusions = [*(f"{note}." for note in self.effort), *joined, *self.unseen.conclusions]
         return "\n\n".join([text, *joining, costs, "\n".join(conclusions)]).rstrip()
 
@@ -123,8 +126,9 @@ def build_tables(plan: ComparisonPlan) -> ComparisonTables:
     keys = [_published_key(fold) for fold in finished if fold.row.arrangement not in SENT]
     published = to_published_markdown(resolved(finished[0].config)["data"], data, keys)
     costs = costs_by_row([(fold.row, fold.site, fold.config.seed, fold.folder) for fold in finished])
-    effort = effort_notes(costs, {fold.row.label: fold.row.baseline_label(plan.baseline) for fold in finished})
-    return ComparisonTables(unseen, validation, costs, published, effort, _joining(finished, unseen))
+    baselines = {fold.row.label: fold.row.baseline_label(plan.baseline) for fold in finished}
+    effort, joining = effort_notes(costs, baselines), _joining(finished, unseen)
+    return ComparisonTables(unseen, validation, costs, published, effort, joining, tuple(baselines.values()))
 
 
 def _complete_folds(folds: Sequence[Fold]) -> list[Fold]:
@@ -174,6 +178,7 @@ def _table(finished: list[Fold], role: str, plan: ComparisonPlan) -> Table:
             "data": summary["data"],
             "summary": summary,
             "transductive_by": summary.get("transductive_by") or ["tent"] * bool(summary.get("transductive")),
+            "unadapted": read_unadapted(path, summary, scoring) if role == "unseen" else (),
         })
     table = build_table(results, list(structures), plan.baseline, role)
     left_out = ComparisonFolder.read(plan.out).note()

@@ -21,10 +21,12 @@ from medfed.federation.site import Site
 from medfed.functional.weights import average
 from medfed.networks.tent import Tent
 from medfed.tasks.results import EvaluationResult
-from medfed.tasks.task import Task
+from medfed.tasks.task import Match, Task
 
 
-def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool) -> EvaluationResult:
+def evaluate(
+    experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool, match: Match | None = None
+) -> EvaluationResult:
     """Predict and score all test patients with the trained weights.
 
     The test patients are all patients of the unseen site and of the validation site, and some patients of each site
@@ -38,14 +40,17 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
             of these entries, or as the method's setting `unseen_bn` says. If clients trained, each with the images of a
             part of the sites' patients, all sites are scored in the latter way, because no client is a whole site.
         quiet: True draws no progress bar.
+        match: changes the images of sites that did not train before they are predicted
+            (`medfed.experiments.matching.match_of`); None changes no images.
 
     Returns:
-        An object with three attributes:
+        An object with four attributes:
 
         * `rows`: one dict of scores for each image, or for each structure of each case.
         * `ratios`: for each patient, the ratio of the vertical diameters of two structures; empty if the dataset
           defines no such ratio.
         * `masks`: for segmentation, the predicted masks of the unseen site.
+        * `unadapted`: the rows of the unseen site without `match` and without Tent, if one of them is used.
     """
     task, dataset, validation_site = experiment.task, experiment.dataset, experiment.validation_site
     others = {"unseen": experiment.unseen}
@@ -53,6 +58,8 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
         others["validation"] = {validation_site.name: experiment.splits[validation_site.name].validation}
     seen = {site: patients.test for site, patients in experiment.splits.items() if patients.train}
     n_cases = sum(len(cases) for role in (seen, *others.values()) for cases in role.values())
+    is_adapted = task.evaluation.tent or match is not None
+    n_cases += sum(map(len, experiment.unseen.values())) * is_adapted
     own = {} if experiment.clients else {site.name: site for site in experiment.sites}
     result = EvaluationResult()
     with ProgressBar(total=n_cases, desc="testing", unit="case", disable=quiet, leave=False) as bar:
@@ -62,14 +69,20 @@ def evaluate(experiment: Experiment, weights: Mapping[str, Tensor], quiet: bool)
                     continue
                 if name in own:
                     own[name].load(dict(weights))
-                    predictor = _predictor(task, own[name].network)
+                    network = own[name].network
                 else:
-                    predictor = _predictor_without_training(experiment, weights, cases)
-                result.extend(_score_site(task, dataset, predictor, cases, role, bar))
+                    network = _network_without_training(experiment, weights, cases)
+                if role == "unseen" and is_adapted:
+                    plain = task.evaluate(network, dataset, cases, role, _ignore_notices, bar.update)
+                    result.unadapted.extend(plain.rows)
+                if task.evaluation.tent:
+                    network = Tent(network, task.evaluation.tent_learning_rate, task.uses_sigmoid)
+                on_images = None if role == "seen" else match
+                result.extend(_score_site(task, dataset, network, cases, role, bar, on_images))
     return result
 
 
-def _predictor_without_training(
+def _network_without_training(
     experiment: Experiment, weights: Mapping[str, Tensor], cases: Sequence[Case]
 ) -> nn.Module:
     """Return the network for the cases of a site that keeps no entries of its own, with the rule `unseen_bn`."""
@@ -81,7 +94,7 @@ def _predictor_without_training(
         network.load_state_dict(adapted)
     else:
         network.load_state_dict(unseen_weights(source_sites, weights))
-    return _predictor(task, network, by_batch=unseen_bn == "batch_stats")
+    return with_batch_statistics(network) if unseen_bn == "batch_stats" else network
 
 
 def unseen_weights(source_sites: Sequence[Site], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -146,18 +159,18 @@ def unseen_samples(experiment: Experiment) -> dict[str, Any]:
 
 
 def _score_site(
-    task: Task, dataset: Dataset, network: nn.Module, cases: Sequence[Case], role: str, bar: ProgressBar
+    task: Task, dataset: Dataset, network: nn.Module, cases: Sequence[Case], role: str, bar: ProgressBar,
+    match: Match | None,
 ) -> EvaluationResult:
     """Score the cases of one site; warn about unusual images of the unseen site, which nobody has read before."""
     counts: Counter[str] = Counter()
-    result = task.evaluate(network, dataset, cases, role, lambda case, notices: counts.update(notices), bar.update)
+    result = task.evaluate(
+        network, dataset, cases, role, lambda case, notices: counts.update(notices), bar.update, match
+    )
     for notice, n in counts.items() if role == "unseen" else ():
         warnings.warn(f"{cases[0].site}: {n} of {len(cases)} images: {notice}", stacklevel=2)
     return result
 
 
-def _predictor(task: Task, network: nn.Module, by_batch: bool = False) -> nn.Module:
-    """Return the network, or a copy that adapts to each test batch (Tent) or normalises with its statistics."""
-    if task.evaluation.tent:
-        return Tent(network, task.evaluation.tent_learning_rate, task.uses_sigmoid)
-    return with_batch_statistics(network) if by_batch else network
+def _ignore_notices(case: Case, notices: Sequence[str]) -> None:
+    """Do nothing: the images are read a second time for the adapted prediction, which reports the notices."""

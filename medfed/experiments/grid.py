@@ -14,6 +14,7 @@ from medfed.core import registry
 from medfed.core.errors import UserError, argument
 from medfed.datasets.base import Dataset
 from medfed.experiments.cohorts import participating_sites
+from medfed.experiments.matching import check_match
 from medfed.experiments.method_choice import MethodChoice
 from medfed.experiments.references import with_effort, without_federation
 from medfed.experiments.setup import build_task, check_earlier_rounds
@@ -223,6 +224,7 @@ def _check_fits(config: Config, dataset: Dataset) -> None:
         warnings.simplefilter("ignore", UserWarning)  # each run shows its own warnings
         config.network.check_image_size(dataset.image_size)
         config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
+        check_match(config)
         network = config.network.build(task.channels, task.out_channels)
         wrapped = config.method.wrap_network(network, config.network)
         check_earlier_rounds(config, wrapped)

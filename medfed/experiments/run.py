@@ -14,6 +14,7 @@ from medfed.datasets.splits import Split
 from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
 from medfed.experiments.figures import draw_all
 from medfed.experiments.learning import assess_learning
+from medfed.experiments.matching import match_of
 from medfed.experiments.notices import name_folder_of_full_disk, record_notices
 from medfed.experiments.resume import (
     BEGINNINGS,
@@ -36,7 +37,7 @@ from medfed.federation.settings import Federation
 from medfed.federation.site import Site
 from medfed.metrics.ratio import summarise_ratios, write_ratios
 from medfed.outputs.environment import environment
-from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.run_folder import UNADAPTED, RunFolder
 
 
 def default_folder(config: Config) -> Path:
@@ -143,9 +144,12 @@ def _conclude(
     config: Config, folder: RunFolder, experiment: Experiment, final: State, run_notices: list[str], quiet: bool
 ) -> dict[str, object]:
     """Score the final state, draw the figures, save the model, and write the summary."""
-    result = evaluate(experiment, final.weights, quiet)
-    rows, ratios = result.rows, result.ratios
-    experiment.task.scoring.write_cases(folder.path / "cases.csv", rows)
+    result = evaluate(experiment, final.weights, quiet, match_of(config, final))
+    scoring, ratios = experiment.task.scoring, result.ratios
+    scoring.write_cases(folder.path / "cases.csv", result.rows)
+    (folder.path / UNADAPTED).unlink(missing_ok=True)  # of the config before an accepted change
+    if result.unadapted:
+        scoring.write_cases(folder.path / UNADAPTED, result.unadapted)
     if ratios:
         write_ratios(folder.path / "ratios.csv", ratios)
     folder.save_model(unseen_weights(experiment.sites, final.weights))
@@ -156,7 +160,7 @@ def _conclude(
         draw_all(experiment, config.method, final, result, folder, distances)
     except Exception as error:  # a figure that fails must not lose a run of days
         warnings.warn(f"a figure could not be drawn: {error!r}", stacklevel=1)
-    summary = summarise(config, experiment, final, rows, run_notices)
+    summary = summarise(config, experiment, final, result, run_notices)
     summary["learning"] = assess_learning(experiment, final.weights)
     summary["sent_bytes"] = sum_bytes(folder.ledger())
     releases = privacy_accounting.count_releases(folder.ledger())

@@ -22,6 +22,7 @@ from medfed.datasets.base import Case, Dataset, Progress
 from medfed.datasets.splits import Split
 from medfed.experiments.cohorts import assign_patients
 from medfed.experiments.loading import SiteImages
+from medfed.experiments.matching import check_match
 from medfed.experiments.memory import check_network_memory, check_step_memory
 from medfed.federation import privacy_accounting
 from medfed.federation.engine import Engine
@@ -99,6 +100,7 @@ def build_experiment(config: Config, sites_folder: Path | None, quiet: bool, job
     privacy_accounting.require_accountant(config.privacy)
     config.network.check_image_size(dataset.image_size)
     config.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
+    check_match(config)
     device = prepare_device(config)
     if not config.deterministic and device.type == "cpu":
         raise UserError(f"{config.source}: deterministic: {ONLY_FOR_GPUS}")

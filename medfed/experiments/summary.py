@@ -11,16 +11,19 @@ from medfed.datasets import reading
 from medfed.datasets.base import Case, Dataset
 from medfed.datasets.splits import Split
 from medfed.experiments.setup import Experiment
-from medfed.experiments.unseen_batch_norm import transductive_by
+from medfed.experiments.unseen_batch_norm import unseen_bn_of
 from medfed.federation.message import State
 from medfed.federation.settings import Federation
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.environment import versions
+from medfed.outputs.tables.adaptation import adaptation_of
+from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.results import EvaluationResult
 from medfed.tasks.task import Task
 
 
 def summarise(
-    config: Config, experiment: Experiment, final: State, rows: list, notices: list[str]
+    config: Config, experiment: Experiment, final: State, result: EvaluationResult, notices: list[str]
 ) -> dict[str, object]:
     """Return the content of `summary.json`: the scores of a run, and what a reader of the scores should know.
 
@@ -28,17 +31,21 @@ def summarise(
         config: the config of the run.
         experiment: the sites, clients and task of the run.
         final: the coordinator's state after the round whose weights are the result of the run.
-        rows: scores of the test cases, as `EvaluationResult.rows` holds them.
+        result: scores of the test cases.
         notices: the notes that were printed during the run.
 
     Returns:
         JSON values by name: the scores with confidence intervals, the numbers of patients, the names of the sites, the
         versions of the software, the notes, and other information about the run.
     """
-    federation = config.federation
-    transductive = transductive_by(experiment.task, experiment.sites)
+    federation, scoring = config.federation, experiment.task.scoring
+    adaptation = _adaptation(config.evaluation, result)
+    unseen_bn = unseen_bn_of(experiment.sites)
+    transductive = adaptation + [unseen_bn] * (unseen_bn in ("batch_stats", "nearest"))
+    of_unseen = [row for row in result.rows if row["role"] == "unseen"]
+    changes = {"adaptation": adaptation_of(adaptation[0], scoring, of_unseen, result.unadapted)} if adaptation else {}
     return {
-        **experiment.task.scoring.summarise(rows),
+        **scoring.summarise(result.rows),
         "data": "phantom" if experiment.dataset.is_phantom else "real",
         "dataset": experiment.dataset.card.title,
         "method": config.method_name,
@@ -66,8 +73,15 @@ def summarise(
         "method_facts": config.method.facts(final),
         "transductive": bool(transductive),
         **({"transductive_by": transductive} if transductive else {}),
+        **changes,
         "notices": notices,
     }
+
+
+def _adaptation(evaluation: Evaluation, result: EvaluationResult) -> list[str]:
+    """Return "tent", "window" or "style" in a list; an empty list if neither the network nor an image was adapted."""
+    is_matched = evaluation.match != "none" and bool(result.unadapted)  # without shared statistics, nothing is matched
+    return ["tent"] * evaluation.tent + [evaluation.match] * is_matched
 
 
 def _start_weights(network: NetworkSettings) -> dict[str, str] | None:

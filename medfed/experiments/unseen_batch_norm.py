@@ -37,20 +37,6 @@ def unseen_bn_of(source_sites: Sequence[Site]) -> str:
     return source_sites[0].method.unseen_bn if any(site.local_keys for site in source_sites) else ""
 
 
-def transductive_by(task: Task, source_sites: Sequence[Site]) -> list[str]:
-    """Return the names of the techniques that make the prediction for one test image depend on other test images.
-
-    Args:
-        task: the task. Its evaluation settings say whether the network is adapted to the test images ("tent").
-        source_sites: the sites that trained. Their method's setting `unseen_bn` may be "batch_stats" or "nearest".
-
-    Returns:
-        A list with any of "tent", "batch_stats" and "nearest"; empty if each prediction depends on one image only.
-    """
-    unseen_bn = unseen_bn_of(source_sites)
-    return ["tent"] * task.evaluation.tent + [unseen_bn] * (unseen_bn in ("batch_stats", "nearest"))
-
-
 def weights_of_nearest_site(
     source_sites: Sequence[Site], network: nn.Module, task: Task, weights: Mapping[str, Tensor], name: str,
     images: Iterable[Tensor],

@@ -18,6 +18,7 @@ A federation calls the hooks in this order. "Site" means: once at every site tha
                  remember                       coordinator; its result becomes `state.memory`
                  aggregate                      coordinator; sees the new memory and the old weights
     afterwards   result_weights                 coordinator; the weights that are scored, saved and sent to the sites
+                 matcher                        for the test images of sites that did not train (`evaluation.match`)
                  facts, styles, interpolations, score_maps      for the summary and the figures of a run
 
 Sharing takes place never, once before the first round, or before every round (`shares`).
@@ -26,7 +27,7 @@ Sharing takes place never, once before the first round, or before every round (`
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -40,6 +41,7 @@ from medfed.federation.message import Message, State
 from medfed.functional import weights as weight_maths
 
 Tensors = dict[str, Tensor]
+Matcher = Callable[[Tensor], Tensor]  # (B, C, H, W) in [0, 1], not standardised, to the same
 SiteWeights = Literal["examples", "uniform"]
 UnseenBatchNorm = Literal["average", "batch_stats", "nearest"]
 NEVER, ONCE, EVERY_ROUND = "never", "once", "every round"
@@ -180,6 +182,14 @@ class Method:
             n_sites: number of sites that train.
         """
         return Effort()
+
+    @property
+    def match_kinds(self) -> frozenset[str]:
+        """The values of `evaluation.match` that the shared statistics allow: "window", "style". Default: none.
+
+        "window" needs low-frequency amplitudes of images, "style" means and standard deviations of their features.
+        """
+        return frozenset()
 
     @property
     def fact_names(self) -> frozenset[str]:
@@ -452,6 +462,23 @@ class Method:
             All entries of `state.weights` by name, on the CPU.
         """
         return dict(state.weights)
+
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Return a function that changes images towards the mean appearance of the federation. Default: None.
+
+        The function is applied to test images of sites that did not train, if the setting `evaluation.match` says so.
+        It uses only the statistics that the sites shared for training. Each site has the same weight in their mean.
+
+        Args:
+            state: the coordinator's state after the round that is the result.
+            kind: one of `match_kinds`.
+            ratio: weight of the federation's appearance, in [0, 1]. 0 keeps the image's own appearance.
+
+        Returns:
+            A function from images (B, C, H, W) in [0, 1], not standardised, to the changed images, of the same shape
+            and range. Every image is changed on its own. None if no site shared statistics.
+        """
+        return None
 
     def facts(self, state: State) -> dict[str, Any]:
         """Return values that a reader of a run's scores should know, such as a number of clusters. Default: none.

@@ -32,7 +32,15 @@ from torch import Tensor, nn
 from medfed.core.bounds import NonNegativeInt, PositiveInt, Ratio
 from medfed.federation.local_round import LocalRound, Samples, SiteData, batches, count_patients
 from medfed.federation.message import State
-from medfed.federation.method import STYLE_RANGES, Effort, Method, SiteWeights, Tensors, has_too_few_patients
+from medfed.federation.method import (
+    STYLE_RANGES,
+    Effort,
+    Matcher,
+    Method,
+    SiteWeights,
+    Tensors,
+    has_too_few_patients,
+)
 from medfed.functional.regions import edge_agreement
 from medfed.functional.style import PixelMoments, channel_mean_std
 from medfed.functional.weights import select_prefix
@@ -166,6 +174,11 @@ class CCST(Method):
         """
         copies = min(self.k, n_sites)
         return Effort(copies, copies)
+
+    @property
+    def match_kinds(self) -> frozenset[str]:
+        """The sites share styles."""
+        return frozenset({"style"})
 
     @property
     def row_tensors(self) -> frozenset[str]:
@@ -313,6 +326,28 @@ class CCST(Method):
             site: torch.cat([self._style_transfer.restyle(single[None], mean[:1], std[:1]) for single in image]).cpu()
             for site, (mean, std) in bank.items()
         }
+
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Return a function that redraws images in the mean style of the federation.
+
+        Its mean is the average of the sites' means, and its standard deviation that of the sites' standard deviations.
+        If a site shared several styles, their averages are the style of the site.
+
+        Args:
+            state: the coordinator's state, whose memory holds the styles that the sites shared.
+            kind: not used; it is "style".
+            ratio: strength of the style, in [0, 1], in place of the setting `alpha`. With a codec, 0 still encodes and
+                decodes the image.
+
+        Returns:
+            A function from images (B, C, H, W) in [0, 1] to the changed images. None if no site shared a style.
+        """
+        bank = _bank(state.memory)
+        if not bank:
+            return None
+        mean, std = (torch.stack([style.mean(dim=0) for style in styles]).mean(dim=0, keepdim=True)
+                     for styles in zip(*bank.values(), strict=True))  # fmt: skip
+        return replace(self._style_transfer, alpha=ratio).to_style(mean, std)
 
     def _features(
         self, site: SiteData, order: Tensor, device: torch.device, used: list[Tensor]

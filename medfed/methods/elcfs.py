@@ -44,7 +44,7 @@ from medfed.core.bounds import NonNegativeFloat, NonNegativeInt, PositiveFloat, 
 from medfed.core.device import to_device
 from medfed.federation.local_round import LocalRound, Output, SiteData, batches
 from medfed.federation.message import State
-from medfed.federation.method import NEVER, ONCE, Effort, Method, Tensors, has_too_few_patients
+from medfed.federation.method import NEVER, ONCE, Effort, Matcher, Method, Tensors, has_too_few_patients
 from medfed.functional.contrastive import info_nce, pool_levels
 from medfed.functional.fourier import (
     LowFrequencySpectrum,
@@ -186,6 +186,11 @@ class ELCFS(Method):
         return Effort(images=1 + (self.views or n_sites - 1) if self.exchange and n_sites > 1 else 1)
 
     @property
+    def match_kinds(self) -> frozenset[str]:
+        """The sites share windows of low-frequency amplitudes, unless `exchange` is false."""
+        return frozenset({"window"}) if self.exchange else frozenset()
+
+    @property
     def row_tensors(self) -> frozenset[str]:
         """The windows: one row per image."""
         return frozenset({WINDOWS})
@@ -266,13 +271,32 @@ class ELCFS(Method):
         Returns:
             (B, C, H, W) in [0, 1], by name of the site.
         """
-        spectrum, ratio = low_frequency_spectrum(image, self.alpha), image.new_ones(len(image))
-        restyled = {}
-        for site, bank in select_prefix(state.memory, BANK).items():
-            window = unpack_window(bank.mean(dim=0), image.dim() - 2)
-            window = window.expand(len(image), *[-1] * (image.dim() - 1))
-            restyled[site] = mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)  # eq. 2-3
-        return restyled
+        spectrum, ratio = low_frequency_spectrum(image, self.alpha), torch.ones(len(image))
+        means = _mean_windows(state)
+        return {site: _mixed(image, spectrum, [mean] * len(image), ratio) for site, mean in means.items()}
+
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Return a function that mixes the federation's mean low-frequency amplitudes into images (eq. 2-3).
+
+        Args:
+            state: the coordinator's state, whose memory holds the amplitudes that the sites shared.
+            kind: not used; it is "window".
+            ratio: weight of the federation's amplitudes, in [0, 1]. 1 replaces those of the image.
+
+        Returns:
+            A function from images (B, C, H, W) in [0, 1] to the changed images, clipped to [0, 1]. Their phases stay.
+            None if no site shared amplitudes.
+        """
+        windows = list(_mean_windows(state).values())
+        if not windows:
+            return None
+        mean = torch.stack(windows).mean(dim=0)
+
+        def match(image: Tensor) -> Tensor:
+            spectrum = low_frequency_spectrum(image, self.alpha)
+            return _mixed(image, spectrum, [mean] * len(image), torch.full((len(image),), ratio))
+
+        return match
 
     def interpolations(
         self, state: State, site: str, image: Tensor, ratio: float | None, rng: torch.Generator
@@ -409,6 +433,11 @@ class ELCFS(Method):
             loss = info_nce(torch.cat(vectors), torch.cat(labels), self.temperature, self.denominator, groups)
             total = total + loss  # eq. 6-7
         return total
+
+
+def _mean_windows(state: State) -> Tensors:
+    """Return the mean over the packed windows that each site shared, (C, P), by name of the site."""
+    return {site: bank.mean(dim=0) for site, bank in select_prefix(state.memory, BANK).items()}
 
 
 def _mixed(image: Tensor, spectrum: LowFrequencySpectrum, packed: list[Tensor], ratio: Tensor) -> Tensor:

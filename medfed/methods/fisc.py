@@ -230,6 +230,11 @@ class FISC(CommonStyle, Method):
         """When the coordinator asks the sites for their styles: `ONCE`, or `NEVER` with `positives: augmented`."""
         return NEVER if self._augments else ONCE
 
+    @property
+    def match_kinds(self) -> frozenset[str]:
+        """The sites share styles, unless `positives` is "augmented"."""
+        return frozenset() if self._augments else frozenset({"style"})
+
     def effort(self, n_sites: int) -> Effort:
         """Return two images for each image if the loss uses a second version of it; the number of steps is FedAvg's.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from medfed.federation.local_round import SiteData, count_patients
 from medfed.federation.message import State
-from medfed.federation.method import STYLE_RANGES, Tensors, has_too_few_patients
+from medfed.federation.method import STYLE_RANGES, Matcher, Tensors, has_too_few_patients
 from medfed.functional.style import channel_mean_std
 from medfed.functional.style_clusters import Median, Partition, Spread, clustered_site_style, interpolation_style
 from medfed.functional.weights import select_prefix
@@ -204,8 +205,22 @@ class CommonStyle:
         Returns:
             {"all sites": (B, C, H, W) in [0, 1] on the CPU}. Empty if no site shared a style.
         """
+        match = self.matcher(state, "style", self.alpha)
+        return {"all sites": match(image).cpu()} if match else {}  # eq. 4
+
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Return a function that redraws images in the interpolation style, the common style of all sites.
+
+        Args:
+            state: the coordinator's state, whose memory holds the interpolation style.
+            kind: not used; it is "style".
+            ratio: strength of the style, in [0, 1], in place of the setting `alpha`. With a codec, 0 still encodes and
+                decodes the image.
+
+        Returns:
+            A function from images (B, C, H, W) in [0, 1] to the changed images. None if no site shared a style.
+        """
         if STYLE + "mean" not in state.memory:
-            return {}
+            return None
         mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))
-        restyled = [self._style_transfer.restyle(single[None], mean, std) for single in image]  # eq. 4
-        return {"all sites": torch.cat(restyled).cpu()}
+        return replace(self._style_transfer, alpha=ratio).to_style(mean, std)

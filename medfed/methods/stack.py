@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from medfed.core.batch import Batch
 from medfed.federation.local_round import Architecture, LocalRound, Output, Samples, SiteData
 from medfed.federation.message import Message, State
-from medfed.federation.method import NEVER, Effort, Method, SiteWeights, Tensors, UnseenBatchNorm
+from medfed.federation.method import NEVER, Effort, Matcher, Method, SiteWeights, Tensors, UnseenBatchNorm
 from medfed.functional.weights import add_prefix, select_prefix
 
 EXCLUSIVE = ("loss", "aggregate", "result_weights")  # hooks that only one method of a stack may override
@@ -121,6 +121,11 @@ class Stack(Method):
         efforts = [method.effort(n_sites) for method in self.methods]
         steps = math.prod(effort.steps for effort in efforts)
         return Effort(steps, steps * (1 + sum(effort.images / effort.steps - 1 for effort in efforts)))
+
+    @property
+    def match_kinds(self) -> frozenset[str]:
+        """The values of `evaluation.match` that at least one method allows."""
+        return frozenset().union(*(method.match_kinds for method in self.methods))
 
     @property
     def fact_names(self) -> frozenset[str]:
@@ -373,6 +378,20 @@ class Stack(Method):
             if _overrides(method, "result_weights"):
                 return method.result_weights(_own(state, i))
         return super().result_weights(state)
+
+    def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
+        """Return the function of the first method in the stack whose shared statistics allow this kind of matching.
+
+        Args:
+            state: the coordinator's state after the round that is the result.
+            kind: "window" or "style", one of `match_kinds`.
+            ratio: weight of the federation's appearance, in [0, 1].
+
+        Returns:
+            A function from images (B, C, H, W) in [0, 1] to the changed images. None if no site shared statistics.
+        """
+        i, method = next((i, method) for i, method in enumerate(self.methods) if kind in method.match_kinds)
+        return method.matcher(_own(state, i), kind, ratio)
 
     def facts(self, state: State) -> dict[str, Any]:
         """Return the values that the methods of the stack add to the run's summary, by name.

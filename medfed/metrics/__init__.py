@@ -1,7 +1,8 @@
 """Metrics for segmentation and classification, and the rules for summaries over patients, sites and methods.
 
 Segmentation: `Dice`, `HausdorffDistance`, `HausdorffDistance95`, `AverageSurfaceDistance` and
-`PooledHausdorffDistance95` compare two masks; `compute_mask_metrics` computes several at once. Classification:
+`PooledHausdorffDistance95` compare two masks, `MaskCalibrationError` compares probabilities with a mask;
+`compute_mask_metrics` computes several at once. Classification:
 `Accuracy`, `BalancedAccuracy`, `AreaUnderROC` and `ExpectedCalibrationError` compare probabilities with classes;
 `compute_class_metric` computes one. To write a metric, inherit from `MaskMetric` or `ClassMetric`. `vertical_ratio`
 is the ratio of two structures' heights, such as the cup-to-disc ratio. `wilcoxon_test` compares two methods.
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from medfed.metrics.hd import HausdorffDistance
     from medfed.metrics.hd95 import HausdorffDistance95
     from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
+    from medfed.metrics.mask_ece import MaskCalibrationError
     from medfed.metrics.mask_metric import MaskMetric, MaskPair, compute_mask_metrics
     from medfed.metrics.metric import Metric
     from medfed.metrics.ratio import vertical_ratio
@@ -49,6 +51,7 @@ __all__ = [
     "ExpectedCalibrationError",
     "HausdorffDistance",
     "HausdorffDistance95",
+    "MaskCalibrationError",
     "MaskMetric",
     "MaskPair",
     "Metric",
@@ -72,6 +75,7 @@ __getattr__, __dir__ = lazy_names(__name__, {
     "medfed.metrics.hd": ("HausdorffDistance",),
     "medfed.metrics.hd95": ("HausdorffDistance95",),
     "medfed.metrics.hd95_pooled": ("PooledHausdorffDistance95",),
+    "medfed.metrics.mask_ece": ("MaskCalibrationError",),
     "medfed.metrics.mask_metric": ("MaskMetric", "MaskPair", "compute_mask_metrics"),
     "medfed.metrics.metric": ("Metric",),
     "medfed.metrics.ratio": ("vertical_ratio",),

@@ -56,3 +56,50 @@ class AreaUnderROC(ClassMetric):
             below = n_negative.cumsum(axis=1) - n_negative / 2
             areas.append((n_positive * below).sum(axis=1) / (n_positive.sum(axis=1) * n_negative.sum(axis=1)))
         return mean_of_defined(np.stack(areas, axis=1))
+
+    def values_without_each_patient(self, images: ScoredImages, patient_of: np.ndarray) -> np.ndarray | None:
+        """Compute AUROC without each patient from ranks, in a time of O(N log N) instead of O(N P).
+
+        Without a patient, the Mann-Whitney statistic is smaller by the pairs of the patient's positive images with all
+        negative images and of the patient's negative images with all positive images. Pairs of two images of the
+        patient are in both sums and count once.
+
+        Args:
+            images: N images with one weighting, in which all weights are 1.
+            patient_of: (N,) integers in 0..P-1, the patient of each image.
+
+        Returns:
+            (P,) float64, the values that `values` returns for the same images; None in a subclass with other `values`.
+        """
+        if type(self).values is not AreaUnderROC.values:
+            return None
+        areas, together = [], np.zeros_like(patient_of)
+        for score, positive in one_vs_rest(images.probabilities, images.labels):
+            n_below, n_above = _n_below(score, ~positive, together), _n_below(-score, positive, together)
+            own_pairs = _n_below(score, ~positive, patient_of)
+            lost = np.bincount(patient_of, np.where(positive, n_below - own_pairs, n_above))
+            n_positive, n_negative = (part.sum() - np.bincount(patient_of, part) for part in (positive, ~positive))
+            areas.append((n_below[positive].sum() - lost) / (n_positive * n_negative))
+        return mean_of_defined(np.stack(areas, axis=1))
+
+
+def _n_below(values: np.ndarray, counted: np.ndarray, group: np.ndarray) -> np.ndarray:
+    """Return, for each value, how many counted values of the same group are below it; equal ones count one half.
+
+    Args:
+        values: (N,), finite numbers.
+        counted: (N,) bool, the values to count.
+        group: (N,), integers from 0.
+
+    Returns:
+        (N,) float64.
+    """
+    order = np.lexsort((values, group))
+    is_start = (np.diff(values[order], prepend=-np.inf) != 0) | (np.diff(group[order], prepend=-1) != 0)
+    tie = is_start.cumsum() - 1  # the number of each value's set of equal values
+    n_of_tie = np.bincount(tie, counted[order])
+    n_of_group = np.bincount(group, counted)
+    in_lower_groups = n_of_group.cumsum() - n_of_group
+    n_below = np.empty(len(values))
+    n_below[order] = (n_of_tie.cumsum() - n_of_tie / 2)[tie]
+    return n_below - in_lower_groups[group]

@@ -5,6 +5,7 @@ A metric is computed under many weightings of the images at once, as the jackkni
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ import numpy as np
 from medfed.core.errors import UserError, argument
 from medfed.metrics.metric import Metric
 
+MAX_WEIGHTINGS = 100  # weightings that are computed together; limits the memory for a site with many images
 N_BINS = 15  # of the top probability, for the calibration error and the reliability curve
 
 
@@ -104,6 +106,18 @@ class ClassMetric(Metric):
         """
         raise NotImplementedError
 
+    def values_without_each_patient(self, images: ScoredImages, patient_of: np.ndarray) -> np.ndarray | None:
+        """Compute the metric without each patient faster than `values` does; None if there is no faster way.
+
+        Args:
+            images: N images with one weighting, in which all weights are 1.
+            patient_of: (N,) integers in 0..P-1, the patient of each image.
+
+        Returns:
+            (P,) float64: the values of `values` under the P weightings that leave one patient out.
+        """
+        return None
+
 
 def compute_class_metrics(
     metrics: Iterable[ClassMetric], probabilities: np.ndarray, labels: np.ndarray, weights: np.ndarray
@@ -128,6 +142,38 @@ def compute_class_metrics(
     images = ScoredImages(probabilities, labels, weights)
     with np.errstate(invalid="ignore", divide="ignore"):
         return {metric.name: _values(metric, images) for metric in metrics}
+
+
+def compute_without_each_patient(
+    metrics: Iterable[ClassMetric], probabilities: np.ndarray, labels: np.ndarray, patient_of: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Compute several metrics of a set of classified images, once without each patient, as the jackknife needs it.
+
+    Args:
+        metrics: the metrics to compute.
+        probabilities: (N, K) in [0, 1], K classes, at least 2.
+        labels: (N,), true classes, integers in 0..K-1.
+        patient_of: (N,) integers in 0..P-1, the patient of each image. Each patient has at least one image.
+
+    Returns:
+        Dictionary from the name of a metric to (P,) float64: one value per patient who is left out; NaN where the
+        metric is undefined.
+
+    Raises:
+        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
+        UserError: if a metric raises an error or returns values of another shape.
+    """
+    metrics, n = tuple(metrics), int(patient_of.max()) + 1
+    images = ScoredImages(probabilities, labels, np.ones((1, len(labels))))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        fast = {metric.name: metric.values_without_each_patient(images, patient_of) for metric in metrics}
+    slow = [metric for metric in metrics if fast[metric.name] is None]
+    blocks = [
+        compute_class_metrics(slow, probabilities, labels, left_out[:, None] != patient_of)
+        for left_out in np.array_split(np.arange(n), math.ceil(n / MAX_WEIGHTINGS)) if slow
+    ]  # fmt: skip
+    values = {name: part for name, part in fast.items() if part is not None}
+    return values | {metric.name: np.concatenate([block[metric.name] for block in blocks]) for metric in slow}
 
 
 def _values(metric: ClassMetric, images: ScoredImages) -> np.ndarray:
@@ -209,9 +255,7 @@ def mean_of_defined(values: np.ndarray) -> np.ndarray:
 
 
 def confidence_bins(probabilities: np.ndarray) -> np.ndarray:
-    """Return the bin of each image's largest probability. There are 15 bins of equal width in [0, 1].
-
-    Bin m contains probabilities above m / 15 and up to (m + 1) / 15.
+    """Return the bin of each image's largest probability (`probability_bins`).
 
     Args:
         probabilities: (N, K) in [0, 1], for K classes.
@@ -219,7 +263,21 @@ def confidence_bins(probabilities: np.ndarray) -> np.ndarray:
     Returns:
         (N,) integers in 0..14, the numbers of the bins.
     """
-    return np.digitize(probabilities.max(axis=1), np.arange(1, N_BINS) / N_BINS, right=True)
+    return probability_bins(probabilities.max(axis=1))
+
+
+def probability_bins(probabilities: np.ndarray) -> np.ndarray:
+    """Return the bin of each probability. There are 15 bins of equal width in [0, 1].
+
+    Bin m contains probabilities above m / 15 and up to (m + 1) / 15; bin 0 also contains 0.
+
+    Args:
+        probabilities: values in [0, 1], of any shape.
+
+    Returns:
+        Integers in 0..14, the numbers of the bins, in the shape of `probabilities`.
+    """
+    return np.digitize(probabilities, np.arange(1, N_BINS) / N_BINS, right=True)
 
 
 def check_scores(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

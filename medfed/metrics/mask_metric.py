@@ -34,36 +34,45 @@ class MaskPair:
         prediction: (H, W, D) bool, or (H, W) for a volume of one slice.
         reference: bool, in the shape of `prediction`.
         spacing: voxel size in mm along each axis of the masks; None if it is unknown.
+        probability: predicted probability in [0, 1] that a voxel belongs to the structure, in the shape of
+            `prediction`; None if it is unknown.
     """
 
     prediction: np.ndarray
     reference: np.ndarray
     spacing: tuple[float, ...] | None
+    probability: np.ndarray | None = None
 
     @classmethod
-    def from_masks(cls, prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None) -> MaskPair:
+    def from_masks(
+        cls, prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None,
+        probability: Mask | None = None,
+    ) -> MaskPair:
         """Check two masks and their voxel size, and return them as a pair.
 
         Args:
             prediction: the predicted mask, (H, W, D) of 0 and 1, a tensor on any device or an array.
             reference: the true mask, (H, W, D) of 0 and 1, in the shape of `prediction`.
             spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
+            probability: predicted probability of each voxel, (H, W, D) in [0, 1]; None if it is unknown.
 
         Returns:
             The masks as bool arrays with their voxel size. If the volume has one slice (D = 1), the axis D is removed
-            from both masks and from the voxel size.
+            from the masks, the probabilities and the voxel size.
 
         Raises:
             ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is
                 not positive.
         """
         predicted, true = _binary(prediction, "prediction"), _binary(reference, "reference")
-        if predicted.shape != true.shape:
-            raise ValueError(f"prediction {predicted.shape} and reference {true.shape} must have the same shape")
+        p = None if probability is None else _array(probability)
+        for name, other in (("reference", true), ("probability", p)):
+            if other is not None and predicted.shape != other.shape:
+                raise ValueError(f"prediction {predicted.shape} and {name} {other.shape} must have the same shape")
         spacing = _spacing(spacing_mm)
         if predicted.shape[2] == 1:
-            return cls(predicted[..., 0], true[..., 0], spacing and spacing[:2])
-        return cls(predicted, true, spacing)
+            return cls(predicted[..., 0], true[..., 0], spacing and spacing[:2], None if p is None else p[..., 0])
+        return cls(predicted, true, spacing, p)
 
     @cached_property
     def status(self) -> str:
@@ -107,7 +116,7 @@ class MaskPair:
     @cached_property
     def _edges(self) -> tuple[np.ndarray, np.ndarray]:
         """Edge voxels of both masks, cropped to the bounding box of both, which changes no distance."""
-        box = _bounding_box(self.prediction, self.reference)
+        box = bounding_box(self.prediction, self.reference)
         return mask_edge(self.prediction[box]), mask_edge(self.reference[box])
 
     def _directed(self, spacing: tuple[float, ...] | None) -> DistancePair:
@@ -124,6 +133,8 @@ class MaskMetric(Metric):
         worst: the value for a missed structure and for a false alarm (a structure that only the prediction contains).
             It must be finite and the worst possible value, so that a missed organ never improves a mean. A distance
             does not need this attribute, because its worst value is the length of the image's diagonal.
+        accepts_empty_masks: whether `value` is also defined if exactly one mask is empty; a missed structure then has
+            this value instead of the worst one.
 
     Example:
         >>> class VolumeError(MaskMetric):
@@ -139,6 +150,7 @@ class MaskMetric(Metric):
     """
 
     worst: ClassVar[float]
+    accepts_empty_masks: ClassVar[bool] = False
 
     def missing_declarations(self) -> list[str]:
         """Return what a metric of two masks must define and this class does not define.
@@ -160,7 +172,8 @@ class MaskMetric(Metric):
         """Compute the metric of two masks that both have at least one voxel; a subclass must override this method.
 
         Args:
-            masks: the predicted mask, the true mask (reference) and their voxel size.
+            masks: the predicted mask, the true mask (reference) and their voxel size. One mask may be empty only if the
+                metric has `accepts_empty_masks`.
 
         Returns:
             The value of the metric, or None if the value is unknown. A fraction is in [0, 1]. A distance is in mm if
@@ -181,7 +194,8 @@ class MaskMetric(Metric):
 
 
 def compute_mask_metrics(
-    metrics: Iterable[MaskMetric], prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None
+    metrics: Iterable[MaskMetric], prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None,
+    probability: Mask | None = None,
 ) -> dict[str, object]:
     """Compute several metrics of the predicted and the true mask of one structure of one patient.
 
@@ -191,6 +205,8 @@ def compute_mask_metrics(
             image.
         reference: the true mask, (H, W, D) of 0 and 1, in the shape of `prediction`.
         spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
+        probability: predicted probability of each voxel, (H, W, D) in [0, 1], for metrics of calibration; None if it is
+            unknown.
 
     Returns:
         One entry per metric, by the metric's name, and "status". A distance has two entries, one of which is None:
@@ -198,8 +214,8 @@ def compute_mask_metrics(
         percent of the length of the image's diagonal, in [0, 100]. A value that is not finite becomes None. "status" is
         "ok" (no mask is empty), "missed" (only the predicted mask is empty), "false_alarm" (only the true mask is
         empty) or "absent" (both masks are empty). For "missed" and "false_alarm", each metric has its worst value, as
-        `MaskMetric.value_of_failure` returns it; a distance is then 100 % of the diagonal. For "absent", all values are
-        None.
+        `MaskMetric.value_of_failure` returns it; a distance is then 100 % of the diagonal. Only a metric that accepts
+        an empty mask is computed. For "absent", all values are None.
 
     Raises:
         ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is not
@@ -207,7 +223,7 @@ def compute_mask_metrics(
         UserError: if a metric raises an error, or returns a value that is worse than the metric's own worst value.
     """
     metrics = tuple(metrics)
-    masks = MaskPair.from_masks(prediction, reference, spacing_mm)
+    masks = MaskPair.from_masks(prediction, reference, spacing_mm, probability)
     row: dict[str, object] = {column.key: None for column in all_columns(metrics)}
     if masks.status != ABSENT:
         for metric in metrics:
@@ -222,7 +238,7 @@ def _value(metric: MaskMetric, masks: MaskPair) -> float | None:
     """Compute a metric of a pair of masks that are not both empty, and check its value."""
     try:
         failure = metric.value_of_failure(masks)
-        value = metric.value(masks) if masks.status == OK else failure
+        value = metric.value(masks) if masks.status == OK or metric.accepts_empty_masks else failure
         is_worse = value is not None and (value < failure if metric.higher_is_better else value > failure)
     except Exception as error:  # code from outside medfed may raise anything
         raise UserError(f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with "
@@ -247,8 +263,12 @@ def image_diagonal(shape: tuple[int, ...], spacing: tuple[float, ...] | None = N
     return math.hypot(*(n * step for n, step in zip(shape, spacing or (1.0,) * len(shape))))
 
 
-def _bounding_box(*masks: np.ndarray) -> tuple[slice, ...]:
-    """Return the slices of the smallest box that contains all True voxels of some masks, of which there must be one."""
+def bounding_box(*masks: np.ndarray) -> tuple[slice, ...]:
+    """Return the smallest box that contains all True voxels of some masks, as one slice for each axis.
+
+    Args:
+        masks: bool arrays of the same shape. At least one voxel is True.
+    """
     box: list[slice] = []
     for axis in range(masks[0].ndim):  # each axis searches only the part that the axes before it have left
         others = tuple(a for a in range(masks[0].ndim) if a != axis)
@@ -258,9 +278,14 @@ def _bounding_box(*masks: np.ndarray) -> tuple[slice, ...]:
     return tuple(box)
 
 
+def _array(values: Mask) -> np.ndarray:
+    """Return a tensor on any device, or an array, as an array."""
+    return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
+
+
 def _binary(mask: Mask, name: str) -> np.ndarray:
     """Return a mask (H, W, D) of 0 and 1 as a bool array."""
-    array = np.asarray(mask.detach().cpu() if isinstance(mask, torch.Tensor) else mask)
+    array = _array(mask)
     if array.ndim != 3 or not array.size:
         raise ValueError(f"{name} must be (H, W, D), got {array.shape}; an image of one slice has D = 1")
     boolean = array.astype(bool, copy=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
@@ -176,6 +176,18 @@ class StyleTransfer:
         return torch.cat([
             self._decode_in_style(part, *style, images, is_one_of_many) for style, part in zip(styles, parts)
         ])  # fmt: skip
+
+    def to_style(self, mean: Tensor, std: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return a function that restyles any number of images in one style, each on its own.
+
+        Args:
+            mean: (1, D), the means of the style.
+            std: (1, D), the standard deviations of the style.
+
+        Returns:
+            A function from images (B, C, H, W) in [0, 1] to the restyled images, of the same shape and range.
+        """
+        return lambda images: torch.cat([self.restyle(image[None], mean, std) for image in images])
 
     def reconstruction_error(self, images: Tensor) -> Tensor | None:
         """Measure how much encoding and decoding change images when the style stays the same.

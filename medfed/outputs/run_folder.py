@@ -44,19 +44,21 @@ from medfed.outputs.manifest import (
 
 N_KEPT_CHECKPOINTS = 2  # number of newest checkpoints to keep; that of the best round is kept too
 FIGURES = "figures"  # name of the folder of PNG files
+UNADAPTED = "cases_without_adaptation.csv"  # scores of the unseen site without Tent, or without matched images
 UNSEEN_ROUNDS = "unseen_rounds.json"  # scores of the unseen site by round, measured after training
 # Seconds of "share" to "aggregate", and steps and images: sums of all clients.
 TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate", "n_steps", "n_images")
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # followed by one column for each site
 MANIFESTS = ("manifest.json", "manifest_timings.json")  # the second lists timings.csv, which differs between two runs
 TABLES = ("history.csv", "ledger.csv", "timings.csv")  # each round adds rows
-SUMMARY_BLOCKS = ("images", "learning", "method_facts", "patients", "seen", "unseen", "vertical_ratio", "versions")
+SUMMARY_BLOCKS = ("adaptation", "images", "learning", "method_facts", "patients", "seen", "unseen", "vertical_ratio",
+                  "versions")  # fmt: skip
 COPY_AGAIN = "copy the folder of the run again"
 NEEDED_COLUMNS = {"history.csv": ("round",), "ledger.csv": ("round", "bytes"), "timings.csv": ("round",)}
 MAX_JSON_BYTES = 1 << 30
 GROWING = ("ledger.csv", "timings.csv")  # the rows are appended; history.csv is replaced, as columns may be added
 BEGINNINGS = ("clients.json", "config.yaml", "data.json", "environment.json", "notices.json", "row.json")
-CONCLUSIONS = ("cases.csv", "model.safetensors", "ratios.csv", UNSEEN_ROUNDS)  # and summary.json, which is the last
+CONCLUSIONS = ("cases.csv", "model.safetensors", "ratios.csv", UNADAPTED, UNSEEN_ROUNDS)  # then summary.json, the last
 
 
 class RunFolderLockedError(UserError):
@@ -72,8 +74,9 @@ class RunFolder:
     that were sent), `timings.csv` (seconds, steps and images of each round; it differs between two runs of one config
     in its seconds), `cases.csv`
     (scores of every case), `summary.json`, `model.safetensors` and `figures/`. A run with simulated clients
-    also has `clients.json` (the cases of each client). With the setting `evaluation.unseen_every`, there is also
-    `unseen_rounds.json` (scores of the unseen site by round, which must not choose anything).
+    also has `clients.json` (the cases of each client). With an adaptation to the unseen site's images, there is also
+    `cases_without_adaptation.csv` (scores of the unseen site without it). With the setting `evaluation.unseen_every`,
+    there is also `unseen_rounds.json` (scores of the unseen site by round, which must not choose anything).
 
     `manifest.json` lists size and SHA-256 of all these files, and `manifest_timings.json` those of `timings.csv`
     (`check`). The files in `states/` and `sites/` begin with their own SHA-256, which `manifest.json` lists too.

@@ -15,7 +15,7 @@ from typing import Any
 import monai.inferers
 import torch
 from monai.data import MetaTensor
-from monai.transforms import Compose
+from monai.transforms import Activationsd, AsDiscreted, Compose
 from torch import Tensor, nn
 
 from medfed.config import validation
@@ -64,7 +64,7 @@ class BundleModel:
     facts: Mapping[str, Any]
 
     @torch.no_grad()
-    def masks(self, image: MetaTensor, is_2d: bool) -> dict[str, Tensor]:
+    def masks(self, image: MetaTensor, is_2d: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Predict the masks of one image or volume.
 
         Args:
@@ -72,7 +72,9 @@ class BundleModel:
             is_2d: whether the image is a 2-D image file, whose axes MONAI exchanges.
 
         Returns:
-            By name of a structure, its mask (H, W, D) uint8 of 0 and 1, on the voxel grid of the file.
+            By name of a structure, its mask (H, W, D) uint8 of 0 and 1, on the voxel grid of the file; and its
+            probabilities on the same grid. The second dictionary is empty if the postprocessing applies no sigmoid or
+            softmax, or brings the masks to the grid after it has made them.
 
         Raises:
             UserError: if the bundle's steps do not fit the image.
@@ -83,16 +85,25 @@ class BundleModel:
         prepared = item["image"]
         output = self._infer(prepared.as_tensor()[None])[0].cpu()
         item["pred"] = MetaTensor(output, meta=prepared.meta, applied_operations=prepared.applied_operations)
-        pred = self._call(self.postprocessing, item, "postprocessing")["pred"].as_tensor()
+        steps = self.postprocessing.transforms
+        at = next(place for place, step in enumerate(steps) if isinstance(step, AsDiscreted))
+        item = self._call(Compose(steps[:at]), item, "postprocessing")
+        values = item["pred"].as_tensor().clone()
+        pred = self._call(Compose(steps[at:]), item, "postprocessing")["pred"].as_tensor()
         expected = (image.shape[2], image.shape[1]) if is_2d else tuple(image.shape[1:])
         if tuple(pred.shape[1:]) not in (expected, (*expected, 1)):
             raise UserError(f"{self.path}: the masks have the size {tuple(pred.shape[1:])}, but the image has "
                             f"{expected}; expected an Invertd in the postprocessing")  # fmt: skip
-        masks = pred.reshape(len(pred), *expected)
-        masks = masks.mT[..., None] if is_2d else masks
+        masks = _as_read(pred, expected, is_2d)
         if self.is_label_map:
-            return {name: (masks[0] == number).to(torch.uint8) for number, name in self.names.items()}
-        return {name: (masks[number - self.first] > 0).to(torch.uint8) for number, name in self.names.items()}
+            by_name = {name: (masks[0] == number).to(torch.uint8) for number, name in self.names.items()}
+        else:
+            by_name = {name: (masks[number - self.first] > 0).to(torch.uint8) for number, name in self.names.items()}
+        is_known = any(isinstance(step, Activationsd) for step in steps[:at])
+        if not is_known or values.shape[1:] != pred.shape[1:] or max(self.names) >= len(values):
+            return by_name, {}
+        probabilities = _as_read(values, expected, is_2d)
+        return by_name, {name: probabilities[number] for number, name in self.names.items()}
 
     @torch.no_grad()
     def probabilities(self, images: Sequence[MetaTensor]) -> Tensor:
@@ -142,6 +153,12 @@ class BundleModel:
             cause = error.__cause__ or error  # MONAI hides the reason behind its own error
             raise UserError(f"{self.path / INFERENCE}: {part}: fails with these images ({type(cause).__name__}: "
                             f"{str(cause).strip()[:200]}); score other images") from error
+
+
+def _as_read(values: Tensor, size: tuple[int, ...], is_2d: bool) -> Tensor:
+    """Return values (K, ...) on the grid that MONAI has, as (K, H, W, D) on the grid that medfed reads."""
+    values = values.reshape(len(values), *size)
+    return values.mT[..., None] if is_2d else values
 
 
 def load_bundle(path: Path, device: torch.device) -> BundleModel:

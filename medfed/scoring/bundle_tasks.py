@@ -15,6 +15,7 @@ from medfed.datasets.case import Case, Volume
 from medfed.scoring.bundle_model import BundleModel
 from medfed.tasks.classification import Classification, ImageSamples, Read
 from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.task import Match
 
 UNNAMED = "foreground"  # the structure of a folder whose masks have no names
 NEEDED = {True: ("segments images", "masks", "classes"), False: ("classifies images", "classes", "masks")}
@@ -32,19 +33,24 @@ class BundleSegmentation(Segmentation):
     model: BundleModel
     predicted_names: tuple[str, ...]
 
-    def predict_on_both_grids(self, network: nn.Module, volume: Volume) -> tuple[Tensor, Tensor | None]:
+    def predict_on_both_grids(
+        self, network: nn.Module, volume: Volume, match: Match | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Predict the masks of one volume with the bundle.
 
         Args:
             network: not used, because the bundle has its network.
             volume: the volume as loaded from its file, with an image (C, H, W, D). Its mask is not used.
+            match: not used, because the bundle prepares its images.
 
         Returns:
-            The masks (K, H, W, D) uint8 of 0 and 1 on the voxel grid of the file, in the order of `structures`; and
-            None, because the grid of the bundle's network is not known.
+            The masks (K, H, W, D) uint8 of 0 and 1 on the voxel grid of the file, in the order of `structures`; the
+            probabilities on the same grid, or None if the bundle does not give them; and None, because the grid of the
+            bundle's network is not known.
         """
-        masks = self.model.masks(volume.image, is_2d=volume.spacing_mm is None)
-        return torch.stack([masks[name] for name in self.predicted_names]), None
+        masks, probabilities = self.model.masks(volume.image, is_2d=volume.spacing_mm is None)
+        stacked = torch.stack([probabilities[name] for name in self.predicted_names]) if probabilities else None
+        return torch.stack([masks[name] for name in self.predicted_names]), stacked, None
 
 
 @dataclass(frozen=True)
@@ -74,12 +80,13 @@ class BundleClassification(Classification):
         """
         return _BundleSamples(tuple(cases), read, self.image_size)
 
-    def probabilities(self, network: nn.Module, samples: ImageSamples) -> Tensor:
+    def probabilities(self, network: nn.Module, samples: ImageSamples, match: Match | None = None) -> Tensor:
         """Predict the class probabilities of all samples with the bundle.
 
         Args:
             network: not used, because the bundle has its network.
             samples: N images, as `prepare` returns them.
+            match: not used, because the bundle prepares its images.
 
         Returns:
             (N, K) float64 on the CPU for K classes, in the order of the samples.

@@ -37,7 +37,7 @@ def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, rows:
     is_phantom, name = summary["data"] == "phantom", summary["bundle"]["name"]
     label = "PHANTOM data" if is_phantom else "REAL data"
     scores = RunResults(
-        site_score_table(scoring, summary, label, f"Scores by site: {name}", with_role=False),
+        site_score_table(scoring, summary, label, f"Scores by site: {name}", with_role=False), None,
         site_boxes(list(rows), scoring, "scores", name, label), [], _figures(folder, name, label),
     )  # fmt: skip
     sections = [

@@ -20,7 +20,7 @@ from medfed.metrics.accuracy import Accuracy
 from medfed.metrics.auroc import AreaUnderROC
 from medfed.metrics.balanced_accuracy import BalancedAccuracy
 from medfed.metrics.case_file import parse_row, read_csv, write_rows
-from medfed.metrics.class_metric import ClassMetric, compute_class_metrics
+from medfed.metrics.class_metric import ClassMetric, compute_class_metrics, compute_without_each_patient
 from medfed.metrics.ece import ExpectedCalibrationError
 from medfed.metrics.metric import Metric
 from medfed.metrics.significance import wilcoxon_test
@@ -28,7 +28,6 @@ from medfed.metrics.summary import ROLES, VALIDATION, Group, interval_entries
 from medfed.tasks.scoring import ALL, CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 CLASS_METRICS: tuple[Metric, ...] = (Accuracy(), BalancedAccuracy(), AreaUnderROC(), ExpectedCalibrationError())
-MAX_WEIGHTINGS = 100  # weightings that are computed together; limits the memory for a site with many images
 
 
 @dataclass(frozen=True)
@@ -107,6 +106,19 @@ class ClassScoring(Scoring):
         """
         metrics = [metric for metric in self._computable if metric.name == key and metric.has_interval]
         return self._jackknife_values(rows, metrics).get(key, {}) if rows and metrics else {}
+
+    def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
+        """Return the fraction of correctly classified images of each patient, by (site, patient).
+
+        Args:
+            rows: the rows of one or more runs, one per image and run.
+            key: name of a metric. Only "accuracy" has scores of single patients; others return an empty dict.
+            absent: not used, because every image has a class.
+        """
+        correct: dict[tuple, list[int]] = {}
+        for row in rows if key == "accuracy" else ():
+            correct.setdefault((row["site"], row["subject"]), []).append(row["correct"])
+        return {patient: sum(values) / len(values) for patient, values in correct.items()}
 
     def summarise(self, rows: Sequence[dict]) -> dict[str, Any]:
         """Compute all scores of a classification run, as the part of `summary.json` that describes them.
@@ -248,7 +260,7 @@ class ClassScoring(Scoring):
         if key != "accuracy":
             reason = f"{key} is a score of a site and not of a patient, so there are no pairs"
             return {"p": None, "n": None, "reason": reason}
-        return wilcoxon_test(_by_subject(rows_a), _by_subject(rows_b), "patients")
+        return wilcoxon_test(self.patient_scores(rows_a, key), self.patient_scores(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
         """Return whether a comparison table counts an image as a failure: if the image is classified wrongly.
@@ -308,11 +320,7 @@ class ClassScoring(Scoring):
         index_of = {subject: index for index, subject in enumerate(subjects)}
         subject_of = np.array([index_of[row["subject"]] for row in rows])
         score = compute_class_metrics(metrics, probabilities, labels, np.ones((1, len(rows))))
-        blocks = [
-            compute_class_metrics(metrics, probabilities, labels, left_out[:, None] != subject_of)
-            for left_out in np.array_split(np.arange(n), math.ceil(n / MAX_WEIGHTINGS))
-        ]
-        without = {metric.name: np.concatenate([block[metric.name] for block in blocks]) for metric in metrics}
+        without = compute_without_each_patient(metrics, probabilities, labels, subject_of)
         values = {name: score[name] + (n - 1) * (part.mean() - part) for name, part in without.items()}
         return {
             name: dict(zip(subjects, of_patients.tolist(), strict=True))
@@ -376,11 +384,3 @@ def probabilities_and_labels(rows: Sequence[Mapping]) -> tuple[np.ndarray, np.nd
 
 def _true_probability(row: Mapping) -> float:
     return row[f"p_{row['label']}"]
-
-
-def _by_subject(rows: Sequence[dict]) -> dict[tuple, float]:
-    """Return the fraction of correctly classified images of each patient, by (site, subject)."""
-    correct: dict[tuple, list[int]] = {}
-    for row in rows:
-        correct.setdefault((row["site"], row["subject"]), []).append(row["correct"])
-    return {subject: sum(values) / len(values) for subject, values in correct.items()}

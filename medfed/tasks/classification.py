@@ -21,7 +21,7 @@ from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle
 from medfed.tasks.class_scoring import CLASS_METRICS, ClassScoring, case_row
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult, Rows
-from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Notice, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Task
 
 N_RESERVED = 64  # images for which memory is reserved at once
 Read = Callable[[Case], MetaTensor]  # reads an image (C, H, W, 1) in [0, 255]
@@ -241,7 +241,7 @@ class Classification(Task):
         return {f"every image is '{name}'": share for name, share in zip(self.classes, counts.tolist(), strict=True)}
 
     @torch.no_grad()
-    def probabilities(self, network: nn.Module, samples: ImageSamples) -> Tensor:
+    def probabilities(self, network: nn.Module, samples: ImageSamples, match: Match | None = None) -> Tensor:
         """Predict the class probabilities of all samples: the softmax of the logits.
 
         Batches are formed in a fixed random order that does not depend on the classes. The order matters because some
@@ -250,6 +250,7 @@ class Classification(Task):
         Args:
             network: the network; it is set to evaluation mode.
             samples: N images.
+            match: changes images (B, C, S, S) in [0, 1] before they are standardised; None leaves them as they are.
 
         Returns:
             (N, K) float64 on the CPU for K classes, in the order of the samples.
@@ -260,7 +261,11 @@ class Classification(Task):
         order = torch.randperm(len(samples), generator=torch.Generator().manual_seed(0))
         for chosen in even_parts(order):
             batch = samples.batch(chosen.tolist())
-            image = self.standardise(batch.image.to(device), batch.moments)
+            image, moments = batch.image.to(device), batch.moments
+            if match is not None:
+                image = match(image)
+                moments = self.moments_of(image)
+            image = self.standardise(image, moments)
             probabilities[chosen] = network(image).double().softmax(dim=1).cpu()
         return probabilities
 
@@ -323,7 +328,8 @@ class Classification(Task):
             yield samples.batch(range(start, min(start + MAX_BATCH, len(samples)))).image
 
     def evaluate(
-        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance
+        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance,
+        match: Match | None = None,
     ) -> EvaluationResult:
         """Predict and score the test images of one site.
 
@@ -336,6 +342,7 @@ class Classification(Task):
             notice: called for each image that is read, with its case and short texts about unusual properties of the
                 file.
             advance: called with the number of images that were scored since the last call, for a progress bar.
+            match: changes images (B, C, S, S) in [0, 1] before they are standardised; None leaves them as they are.
 
         Returns:
             In `rows`, one dict per image (as `medfed.tasks.class_scoring.case_row` returns it), in a random order that
@@ -347,7 +354,7 @@ class Classification(Task):
         cases = sorted(cases, key=lambda case: stream_seed(0, "order", case.site, case.patient))
         for indices in even_parts(torch.arange(len(cases))):
             batch = [cases[index] for index in indices.tolist()]
-            probabilities = self.probabilities(network, self.prepare(batch, read)).tolist()
+            probabilities = self.probabilities(network, self.prepare(batch, read), match).tolist()
             for case, values in zip(batch, probabilities, strict=True):
                 row = case_row(case.site, role, case.patient, case.subject, case.label, values, self.classes)
                 rows.append(row)

@@ -80,7 +80,8 @@ def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> S
         metrics: tuple[Metric, ...] = tuple(
             own_metrics.get(facts["name"]) or metric_from_description(facts) for facts in declared
         )
-        return task.scoring_class(metrics, tuple(summary.get("chosen_metrics", ())))
+        scoring = task.scoring_class(metrics, tuple(summary.get("chosen_metrics", ())))
+        return scoring.with_settings(summary)
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{source}: metrics: {error}; copy this file again from the original run") from error
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -20,17 +20,28 @@ from medfed.core.errors import UserError
 from medfed.metrics.assd import AverageSurfaceDistance
 from medfed.metrics.case_file import parse_row, read_csv, write_rows
 from medfed.metrics.dice import Dice
+from medfed.metrics.failures import (
+    FALSE_ALARM,
+    LOW_DICE,
+    MISSED,
+    Share,
+    failure_shares,
+    summarise_failures,
+)
 from medfed.metrics.hd import HausdorffDistance
 from medfed.metrics.hd95 import HausdorffDistance95
 from medfed.metrics.hd95_pooled import PooledHausdorffDistance95
-from medfed.metrics.mask_metric import ABSENT, MISSED, OK, STATUSES
+from medfed.metrics.mask_ece import MaskCalibrationError
+from medfed.metrics.mask_metric import ABSENT, OK, STATUSES
 from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, Column, Metric, metric_columns
 from medfed.metrics.significance import wilcoxon_test
 from medfed.metrics.summary import ROLES, VALIDATION, Group, interval_entries
+from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
 
 MASK_METRICS: tuple[Metric, ...] = (
     Dice(), HausdorffDistance(), HausdorffDistance95(), AverageSurfaceDistance(), PooledHausdorffDistance95(),
+    MaskCalibrationError(),
 )  # fmt: skip
 IN_VOXELS_OF_FILE = PooledHausdorffDistance95.name  # no mean without a voxel size: the sizes of the images may differ
 CASE = ("site", "patient", "structure")
@@ -43,15 +54,17 @@ class MaskScoring(Scoring):
     Args:
         metrics: all metrics of the run; the first is the main metric.
         chosen: names of the metrics listed in the config key `evaluation.metrics`.
+        failure_dice: a Dice below this value, in (0, 1], is a failure.
     """
 
     metrics: tuple[Metric, ...] = MASK_METRICS
+    failure_dice: float = Evaluation.failure_dice
 
     task = "segmentation"
     views = {
         RUN_TABLE: ("dice", "hd95", "assd"),
-        COMPARISON: ("dice", "hd95", "hd"),
-        CARD: ("dice", "hd95"),
+        COMPARISON: ("dice", "hd95", "hd", "ece"),
+        CARD: ("dice", "hd95", "ece"),
         CASES: ("dice", "hd95"),
         GAP: ("dice", "hd95"),
     }
@@ -112,6 +125,54 @@ class MaskScoring(Scoring):
             group[column.key] = {"n": len(values), "mean": mean, "sd": sd, **interval_entries(values, column.limits)}
         return group
 
+    def summarise(self, rows: Sequence[dict]) -> dict[str, Any]:
+        """Compute all scores of a segmentation run, as the part of `summary.json` that describes them.
+
+        Args:
+            rows: all rows of the run, one per patient and structure.
+
+        Returns:
+            JSON values: the entries of `Scoring.summarise`, and "failures" (`summarise_failures`).
+
+        Raises:
+            ValueError: if a row is invalid, or a structure of a patient has two rows.
+        """
+        return super().summarise(rows) | {"failures": summarise_failures(rows, self.failure_dice)}
+
+    def failure_shares(self, rows: Sequence[Mapping]) -> dict[str, Share | None]:
+        """Return the shares of patients for whom the segmentation of one structure failed.
+
+        Args:
+            rows: rows of `cases.csv` of the structure, of one or several models and sites.
+
+        Returns:
+            "low_dice", "missed" and "false_alarm", as `medfed.metrics.failures.failure_shares` returns them.
+        """
+        return failure_shares(rows, self.failure_dice)
+
+    @property
+    def failure_titles(self) -> dict[str, str]:
+        """The heading of each kind of failure: "Dice < 0.7" (by the setting), "missed" and "false alarm"."""
+        return {LOW_DICE: f"Dice < {self.failure_dice:g}", MISSED: "missed", FALSE_ALARM: "false alarm"}
+
+    def with_settings(self, summary: Mapping[str, Any]) -> MaskScoring:
+        """Return this object with the limit of the Dice with which a run was scored.
+
+        Args:
+            summary: content of the run's `summary.json`. Those of older versions do not have the limit.
+
+        Raises:
+            KeyError: if the summary has failures without a limit.
+            TypeError: if the limit is not a number.
+            ValueError: if the limit is not in (0, 1].
+        """
+        if "failures" not in summary:
+            return self
+        limit = float(summary["failures"]["dice_below"])
+        if not 0 < limit <= 1:
+            raise ValueError(f"failures: found dice_below {limit}, expected a number in (0, 1]")
+        return replace(self, failure_dice=limit)
+
     def patient_values(self, rows: Sequence[dict], key: str) -> dict[str, float]:
         """Return the value of each patient; empty if a patient with the structure has none.
 
@@ -122,6 +183,23 @@ class MaskScoring(Scoring):
         values = {row["patient"]: self._comparable_value(row, key) for row in rows if self.is_case(row)}
         known = {patient: value for patient, value in values.items() if value is not None}
         return known if len(known) == len(values) else {}
+
+    def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
+        """Return the mean of each case over the rows that have the column, by (site, patient, structure).
+
+        Args:
+            rows: the rows of one or more runs, one per patient, structure and run.
+            key: name of the column, such as "dice" or "hd95_mm".
+            absent: value of a row whose true and predicted mask both lack the structure; None leaves the row out.
+        """
+        values: dict[tuple, list[float]] = {}
+        for row in rows:
+            value = row.get(key)
+            if value is None and absent is not None and not self.is_case(row):
+                value = absent
+            if value is not None:
+                values.setdefault(tuple(row[name] for name in CASE), []).append(value)
+        return {case: fmean(case_values) for case, case_values in values.items()}
 
     def check(self, rows: Sequence[dict]) -> None:
         """Check that every row is valid, and that no structure of a patient has two rows.
@@ -245,7 +323,7 @@ class MaskScoring(Scoring):
             * "n": the number of pairs with values of both methods.
             * "reason": a sentence that says why there is no p value; None if there is one.
         """
-        return wilcoxon_test(_over_seeds(rows_a, key), _over_seeds(rows_b, key), "patients")
+        return wilcoxon_test(self.patient_scores(rows_a, key), self.patient_scores(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
         """Return whether a structure was missed: the true mask contains the structure, but the predicted mask is empty.
@@ -341,12 +419,3 @@ class MaskScoring(Scoring):
 
 def _value(key: str, row: Mapping) -> float | None:
     return row.get(key)
-
-
-def _over_seeds(rows: Sequence[dict], key: str) -> dict[tuple, float]:
-    """Return the mean of each case over the rows that have the column, by (site, patient, structure)."""
-    values: dict[tuple, list[float]] = {}
-    for row in rows:
-        if row.get(key) is not None:
-            values.setdefault(tuple(row[name] for name in CASE), []).append(row[key])
-    return {case: fmean(case_values) for case, case_values in values.items()}

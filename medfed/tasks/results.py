@@ -22,14 +22,17 @@ class EvaluationResult:
         ratios: one dict per case with the ratio of two structures' heights (`medfed.metrics.ratio`). Empty if the
             dataset defines no such ratio (`Dataset.ratio_structures`).
         masks: dictionary from the name of a case of the unseen site to its predicted masks; figures show them.
+        unadapted: rows of the unseen site, scored with the same weights but without the adaptation to its images. Empty
+            without an adaptation (`evaluation.tent`, `evaluation.match`).
     """
 
     rows: Rows = field(default_factory=list)
     ratios: Rows = field(default_factory=list)
     masks: dict[str, PackedMask] = field(default_factory=dict)
+    unadapted: Rows = field(default_factory=list)
 
     def extend(self, other: EvaluationResult) -> None:
-        """Append the rows, ratios and masks of another result to this object, which is changed in place.
+        """Append the rows, ratios, masks and unadapted rows of another result; this object is changed in place.
 
         Args:
             other: results of other test cases; it stays unchanged.
@@ -37,6 +40,7 @@ class EvaluationResult:
         self.rows.extend(other.rows)
         self.ratios.extend(other.ratios)
         self.masks.update(other.masks)
+        self.unadapted.extend(other.unadapted)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from medfed.metrics.failures import Share
 from medfed.metrics.intervals import METHOD
 from medfed.metrics.metric import Column, Metric, all_columns, check_declarations, describe_metric, metric_columns
 from medfed.metrics.summary import Group, summarise
@@ -163,6 +164,34 @@ class Scoring(ABC):
         """
         return [f"{note}." for note in self.notes_in(RUN_TABLE)]
 
+    def failure_shares(self, rows: Sequence[Mapping]) -> dict[str, Share | None]:
+        """Return the shares of patients for whom the segmentation failed; empty for a task without masks.
+
+        Args:
+            rows: rows of `cases.csv` of one structure, of one or several models and sites.
+
+        Returns:
+            The share of patients of each kind of failure, by a name in `failure_titles`; None without patients.
+        """
+        return {}
+
+    @property
+    def failure_titles(self) -> dict[str, str]:
+        """The heading of each kind of failure that `failure_shares` counts, for example "Dice < 0.7"."""
+        return {}
+
+    def with_settings(self, summary: Mapping[str, Any]) -> Scoring:
+        """Return this object with the settings with which a run was scored.
+
+        Args:
+            summary: content of the run's `summary.json`.
+
+        Raises:
+            TypeError: if a setting has another type.
+            ValueError: if a setting is out of its range.
+        """
+        return self
+
     @abstractmethod
     def structure_of(self, row: Mapping) -> str:
         """Return the name of the structure, such as "prostate", whose scores a row of `cases.csv` contains.
@@ -197,6 +226,20 @@ class Scoring(ABC):
 
         Returns:
             Dictionary from the patient to the value, as stored; empty if there is no score, or no interval of it.
+        """
+
+    @abstractmethod
+    def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
+        """Return the score of each patient on its own, averaged over the runs, for paired comparisons.
+
+        Args:
+            rows: the rows of one or more runs.
+            key: name of the column, such as "dice".
+            absent: score of a structure that neither the true nor the predicted mask contains; None leaves it out.
+
+        Returns:
+            The score by (site, patient), followed by the structure for segmentation. Empty if the column has no score
+            of single patients, such as the AUROC.
         """
 
     @abstractmethod

@@ -37,7 +37,7 @@ from medfed.tasks.mask_bundle import AXES, MAX_SLICES, PERCENTILES, MaskBundle
 from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
 from medfed.tasks.prepared_grid import PREPARED_METRICS, prepared_scores
 from medfed.tasks.results import EvaluationResult, PackedMask
-from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Notice, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Task
 from medfed.tasks.trivial_masks import MEAN_MASK, FixedMask, mean_masks
 from medfed.transforms.resize_slices import ResizeSlicesd
 from medfed.transforms.scale_percentiles import ScalePercentilesd
@@ -161,6 +161,13 @@ class Segmentation(Task):
     def out_channels(self) -> int:
         """Number of logits that the network returns per pixel: one for each structure."""
         return len(self.structures)
+
+    @property
+    def scoring(self) -> MaskScoring:
+        """The object that computes and describes the results, with the setting `evaluation.failure_dice`."""
+        scoring = super().scoring
+        assert isinstance(scoring, MaskScoring)
+        return replace(scoring, failure_dice=self.evaluation.failure_dice)
 
     @property
     def further_metrics(self) -> tuple[Metric, ...]:
@@ -332,8 +339,7 @@ class Segmentation(Task):
             preprocessing: the transforms that prepared the volume, as `preprocessing` returns them. Their inverse
                 brings the probabilities back to the voxel grid of the file.
         """
-        invert = Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True)
-        return Compose([invert, *self._masks_from_probabilities()])
+        return Compose([_to_file_grid(preprocessing), *self._masks_from_probabilities()])
 
     def _masks_from_probabilities(self) -> list[MapTransform]:
         """Return the MONAI transforms that apply the threshold and keep the largest components, on any grid."""
@@ -356,30 +362,33 @@ class Segmentation(Task):
         """
         return self.predict_on_both_grids(network, volume)[0]
 
-    def predict_on_both_grids(self, network: nn.Module, volume: Volume) -> tuple[Tensor, Tensor | None]:
+    def predict_on_both_grids(
+        self, network: nn.Module, volume: Volume, match: Match | None = None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Predict the masks of one volume, and the same prediction on the grid that the network receives.
 
         Args:
             network: the network; it is set to evaluation mode.
             volume: the volume as loaded from its file, with an image (C, H, W, D). Its mask is not used.
+            match: changes the slices (D, C, S, S) in [0, 1], before they are standardised; None leaves them as they
+                are.
 
         Returns:
-            Two tensors of 0 and 1, with one channel for each of K structures: the masks on the voxel grid of the file,
-            (K, H, W, D) uint8, and the masks on the prepared slices, (K, S, S, D). The second one is None if no metric
-            needs it (`further_metrics`).
+            Three tensors with one channel for each of K structures: the masks on the voxel grid of the file,
+            (K, H, W, D) uint8 of 0 and 1; the probabilities on the same grid, or None if they are not known; and the
+            masks on the prepared slices, (K, S, S, D), or None if no metric needs them (`further_metrics`).
         """
-        item, preprocessing = self._probabilities(network, volume)
-        prepared = None
-        if self.further_metrics:
-            prepared = Compose(self._masks_from_probabilities())({"pred": item["pred"].clone()})["pred"].as_tensor()
-        return self._file_masks(item, preprocessing), prepared
-
-    def _file_masks(self, item: dict[str, MetaTensor], preprocessing: Compose) -> Tensor:
-        """Return the predicted masks (K, H, W, D) uint8 on the voxel grid of the file."""
-        return self.postprocessing(preprocessing)(item)["pred"].as_tensor().to(torch.uint8)
+        item, preprocessing = self._probabilities(network, volume, match)
+        to_masks = Compose(self._masks_from_probabilities())
+        prepared = to_masks({"pred": item["pred"].clone()})["pred"].as_tensor() if self.further_metrics else None
+        item = Compose([_to_file_grid(preprocessing)])(item)
+        probabilities = item["pred"].as_tensor()
+        return to_masks(item)["pred"].as_tensor().to(torch.uint8), probabilities, prepared
 
     @torch.no_grad()
-    def _probabilities(self, network: nn.Module, volume: Volume) -> tuple[dict[str, MetaTensor], Compose]:
+    def _probabilities(
+        self, network: nn.Module, volume: Volume, match: Match | None = None
+    ) -> tuple[dict[str, MetaTensor], Compose]:
         """Return the probabilities (K, S, S, D) of K structures on the prepared slices, as the entry "pred".
 
         The entry "image" holds the prepared image. The second value is the transforms that prepared it.
@@ -390,6 +399,8 @@ class Segmentation(Task):
         item = preprocessing({"image": volume.image})
         image = item["image"]
         slices = image.as_tensor().movedim(-1, 0)
+        if match is not None:
+            slices = match(slices.to(device)).cpu()
         slices = self.standardise(slices, self.moments_of(slices)).movedim(0, -1)
         inferer = SliceInferer(
             roi_size=(self.image_size, self.image_size), spatial_dim=2, sw_batch_size=MAX_SLICES, progress=False
@@ -455,7 +466,8 @@ class Segmentation(Task):
             yield preprocessing({"image": dataset.load(case).image})["image"].as_tensor().movedim(-1, 0)
 
     def evaluate(
-        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance
+        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance,
+        match: Match | None = None,
     ) -> EvaluationResult:
         """Predict and score the test volumes of one site.
 
@@ -468,6 +480,8 @@ class Segmentation(Task):
             notice: called for each case that is read, with the case and short texts about unusual properties of its
                 files.
             advance: called with 1 after each case, for a progress bar.
+            match: changes the slices (D, C, S, S) of a volume in [0, 1], before they are standardised; None leaves them
+                as they are.
 
         Returns:
             In `rows`, one dict of scores per case and structure. In `masks`, the predicted masks by name of the case,
@@ -476,16 +490,17 @@ class Segmentation(Task):
         """
         result = EvaluationResult()
         for case in cases:
-            self._evaluate_case(network, dataset, case, role, notice, result)
+            self._evaluate_case(network, dataset, case, role, notice, match, result)
             advance(1)
         return result
 
     def _evaluate_case(
-        self, network: nn.Module, dataset: Dataset, case: Case, role: str, notice: Notice, result: EvaluationResult
+        self, network: nn.Module, dataset: Dataset, case: Case, role: str, notice: Notice, match: Match | None,
+        result: EvaluationResult,
     ) -> None:
         """Read, predict and score one test volume, and add its rows and masks to the result."""
         volume = _load(dataset, case, notice)
-        predicted, on_slices = self.predict_on_both_grids(network, volume)
+        predicted, probabilities, on_slices = self.predict_on_both_grids(network, volume, match)
         reference = volume.mask.as_tensor()
         prepared: list[tuple[Tensor, Tensor]] = []  # prediction and reference of each structure
         if on_slices is not None:
@@ -493,7 +508,9 @@ class Segmentation(Task):
         further = {metric.name for metric in self.further_metrics}
         metrics = [m for m in self.scoring.metrics if isinstance(m, MaskMetric) and m.name not in further]
         for index, structure in enumerate(self.structures):
-            scores = compute_mask_metrics(metrics, predicted[index], reference[index], volume.spacing_mm)
+            masks_of_structure = predicted[index], reference[index]
+            of_structure = None if probabilities is None else probabilities[index]
+            scores = compute_mask_metrics(metrics, *masks_of_structure, volume.spacing_mm, of_structure)
             names = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
             on_prepared = prepared_scores(*prepared[index], scores) if prepared else {}
             result.rows.append({**names, **scores, **on_prepared})
@@ -538,6 +555,11 @@ class Segmentation(Task):
             self.structures, self.channels, self.image_size, self.intensity_range, self.standardised,
             self.fixed_constants, self.evaluation.threshold, self.evaluation.largest_component, input_is_2d,
         )  # fmt: skip
+
+
+def _to_file_grid(preprocessing: Compose) -> Invertd:
+    """Return the MONAI transform that resamples the entry "pred" from the prepared slices to the grid of the file."""
+    return Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True)
 
 
 def _volumes(dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> Iterator[Volume]:

@@ -21,6 +21,7 @@ from medfed.tasks.scoring import Scoring
 
 MAX_CACHE_BYTES = 4 * 2**30  # for the images that one process keeps in memory; the others are read for each use
 Notice = Callable[[Case, Sequence[str]], None]  # called for each case that was read, with its notices
+Match = Callable[[Tensor], Tensor]  # changes prepared images, see `Task.evaluate`
 Advance = Callable[[int], object]  # called with the number of cases that were processed, for a progress bar
 
 
@@ -279,7 +280,8 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(
-        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance
+        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance,
+        match: Match | None = None,
     ) -> EvaluationResult:
         """Predict and score the test cases of one site.
 
@@ -292,6 +294,8 @@ class Task(ABC):
             notice: called for each case that is read, with the case and short texts about unusual properties of its
                 files.
             advance: called with the number of cases that were scored since the last call, for a progress bar.
+            match: changes the prepared images (B, C, S, S) in [0, 1], on the network's device, before they are
+                standardised; None leaves them as they are.
 
         Returns:
             The scores of each case. For segmentation also the predicted masks, if the role is "unseen".

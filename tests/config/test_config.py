@@ -141,7 +141,7 @@ BAD_VALUES = {
     "unknown key in evaluation": (
         "evaluation: {treshold: 0.5}",
         "a.yaml: evaluation.treshold: unknown key. Did you mean 'threshold'? Known: threshold, largest_component, "
-        "tent, tent_learning_rate, boundary_distance, unseen_every, also_on, metrics",
+        "tent, tent_learning_rate, match, match_ratio, boundary_distance, unseen_every, failure_dice, also_on, metrics",
     ),
     "text for a whole number": (
         'federation: {rounds: "3"}',

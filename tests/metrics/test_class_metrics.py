@@ -10,7 +10,12 @@ from monai.metrics import compute_roc_auc
 from medfed.metrics.accuracy import Accuracy
 from medfed.metrics.auroc import AreaUnderROC
 from medfed.metrics.balanced_accuracy import BalancedAccuracy
-from medfed.metrics.class_metric import compute_class_metric, compute_class_metrics
+from medfed.metrics.class_metric import (
+    ScoredImages,
+    compute_class_metric,
+    compute_class_metrics,
+    compute_without_each_patient,
+)
 from medfed.metrics.curves import macro_roc_curve, reliability_curve, roc_curve
 from medfed.metrics.ece import ExpectedCalibrationError
 
@@ -172,3 +177,30 @@ def test_weight_two_equals_having_the_image_twice(n_classes):
 def test_wrong_arguments_are_rejected(probabilities, labels, words):
     with pytest.raises(ValueError, match=words):
         accuracy(probabilities, np.array(labels))
+
+
+@pytest.mark.parametrize(("n", "n_patients", "k"), [(60, 20, 2), (60, 20, 4), (50, 50, 3), (7, 4, 2)])
+def test_auroc_from_ranks_without_each_patient_is_that_of_the_weightings(n, n_patients, k):
+    """Probabilities with one decimal have many ties; some patients have several images of several classes."""
+    rng = np.random.default_rng(n)
+    probabilities = np.round(rng.dirichlet(np.ones(k), n), 1)
+    labels = rng.integers(0, k, n)
+    patient_of = np.r_[np.arange(n_patients), rng.integers(0, n_patients, n - n_patients)]
+    expected = compute_class_metrics(METRICS, probabilities, labels, np.arange(n_patients)[:, None] != patient_of)
+    actual = compute_without_each_patient(METRICS, probabilities, labels, patient_of)
+    for metric in METRICS:
+        np.testing.assert_allclose(actual[metric.name], expected[metric.name], rtol=0, atol=1e-12)
+    images = ScoredImages(probabilities, labels, np.ones((1, n)))
+    with np.errstate(invalid="ignore"):
+        assert METRICS[2].values_without_each_patient(images, patient_of) is not None
+
+
+def test_a_metric_that_inherits_from_auroc_is_computed_with_its_own_values():
+    class Gini(AreaUnderROC):
+        def values(self, images):
+            return 2 * super().values(images) - 1
+
+    probabilities, labels, patient_of = two(0.1, 0.6, 0.4, 0.9, 0.3), np.array([0, 0, 1, 1, 0]), np.arange(5)
+    gini, area = (compute_without_each_patient([metric], probabilities, labels, patient_of)["auroc"]
+                  for metric in (Gini(), AreaUnderROC()))  # fmt: skip
+    assert gini == pytest.approx(2 * area - 1)

@@ -130,15 +130,15 @@ def test_missed_and_false_alarm_get_the_worst_value_and_absent_gets_none():
     """10 x 20 x 2 voxels of 3 x 2 x 15 mm: sides 30, 40, 30 mm."""
     organ, nothing = filled((10, 20, 2), S[2:5, 2:5, 0]), empty(10, 20, 2)
     mm, vx = math.sqrt(30**2 + 40**2 + 30**2), math.sqrt(10**2 + 20**2 + 2**2)
-    worst = row(0.0, mm, mm, mm, None, None, None, vx, "missed")
+    worst = row(0.0, mm, mm, mm, None, None, None, vx, None, "missed")
     assert score(nothing, organ, (3.0, 2.0, 15.0)) == worst
     false_alarm = score(organ, nothing, (3.0, 2.0, 15.0))
     assert false_alarm.status == "false_alarm"
     assert [getattr(false_alarm, name) for name in COLUMNS[:-1]] == [
         getattr(worst, name) for name in COLUMNS[:-1]
     ]
-    assert score(nothing, organ, None) == row(0.0, None, None, None, 100.0, 100.0, 100.0, vx, "missed")
-    assert score(nothing, nothing, None) == row(*[None] * 8, "absent")
+    assert score(nothing, organ, None) == row(0.0, None, None, None, 100.0, 100.0, 100.0, vx, None, "missed")
+    assert score(nothing, nothing, None) == row(*[None] * 9, "absent")
 
 
 def test_a_missed_structure_of_a_single_image_counts_as_the_diagonal_in_the_plane():

@@ -230,5 +230,5 @@ def test_a_chosen_metric_of_medfed_is_shown_in_comparisons(tmp_path, small_phant
     config.write_text(small_yaml(small_phantom) + "evaluation: {metrics: [assd]}\n")
     result = load(config)
     scoring = task_of_dataset(result.data, result.evaluation).scoring
-    assert [metric.name for metric in scoring.metrics_in(COMPARISON)] == ["dice", "hd95", "hd", "assd"]
+    assert [metric.name for metric in scoring.metrics_in(COMPARISON)] == ["dice", "hd95", "hd", "ece", "assd"]
     assert [column.key for column in scoring.columns].count("assd_mm") == 1

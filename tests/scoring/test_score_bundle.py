@@ -115,7 +115,7 @@ def test_a_bundle_of_others_predicts_the_masks_that_monai_writes(tmp_path, endin
     flow.run()
     model = load_bundle(bundle, CPU)
     for path in sorted(images.iterdir()):
-        mask = model.masks(read_image(path, 3, []), is_2d=True)["Tool"][..., 0].numpy()
+        mask = model.masks(read_image(path, 3, []), is_2d=True)[0]["Tool"][..., 0].numpy()
         expected = np.asarray(Image.open(tmp_path / "eval" / f"{path.stem}_seg.png"))
         assert np.array_equal(mask, expected) and 0.02 < mask.mean() < 0.98
 

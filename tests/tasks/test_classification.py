@@ -115,6 +115,14 @@ def test_the_validation_score_is_the_accuracy():
     assert task.probabilities(Bright(), samples).sum(dim=1).tolist() == pytest.approx([1] * 6)
 
 
+def test_images_are_matched_before_they_are_standardised():
+    """Grey level 10 k plus 25: brighter than 38 from image 2 on; without the match from image 4 on."""
+    task = Classification(("no", "yes"), 3, 8, standardised="none")
+    samples = task.prepare(cases(), Reader())
+    for match, expected in ((None, [0, 0, 0, 0, 1, 1]), (lambda image: image + 25 / 255, [0, 0, 1, 1, 1, 1])):
+        assert task.probabilities(Bright(), samples, match)[:, 1].round().tolist() == expected
+
+
 @pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 129, 640])
 def test_no_image_is_a_batch_of_its_own(n):
     """Tent and batch statistics would be computed from this image alone."""

@@ -231,7 +231,7 @@ def test_the_same_rows_in_any_order_give_the_same_bytes(tmp_path):
 def test_the_file_of_cases_has_the_columns_and_six_decimals(tmp_path):
     write_cases(tmp_path / "cases.csv", [row("A", "seen", "1", 2 / 3, hd_percent_of_diagonal=4)])
     assert (tmp_path / "cases.csv").read_bytes().decode() == (
-        ",".join(CASE_COLUMNS) + "\nA,seen,1,disc,0.666667,,,,4.000000,,,,ok\n"
+        ",".join(CASE_COLUMNS) + "\nA,seen,1,disc,0.666667,,,,4.000000,,,,,ok\n"
     )
 
 
@@ -242,9 +242,9 @@ def test_the_file_of_cases_has_the_columns_and_six_decimals(tmp_path):
         ("site,dice\nA,1\n", "first line is not site,role"),
         (",".join(CASE_COLUMNS).replace("_percent_of_diagonal", "_px") + "\n",
          "_px, so this run was made by an older version of medfed; expected the columns site,.*; run it again"),
-        (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,good,,,,,,,,ok\n", "line 2: dice is 'good'"),
-        (",".join(CASE_COLUMNS) + "\nA,seen,1\n", "line 2: has 3 values, expected 13"),
-        (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,nan,,,,,,,,ok\n", "A/1/disc: dice is nan"),
+        (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,good,,,,,,,,,ok\n", "line 2: dice is 'good'"),
+        (",".join(CASE_COLUMNS) + "\nA,seen,1\n", "line 2: has 3 values, expected 14"),
+        (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,nan,,,,,,,,,ok\n", "A/1/disc: dice is nan"),
     ],
 )
 def test_another_file_is_refused_with_its_name(tmp_path, text, words):

@@ -1,4 +1,6 @@
+import math
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,8 +8,10 @@ from monai.data import MetaTensor
 from monai.transforms import NormalizeIntensity
 from torch import nn
 
-from medfed.datasets.case import Volume
+from medfed.core.errors import UserError
+from medfed.datasets.case import Case, Volume
 from medfed.tasks.evaluation import Evaluation
+from medfed.tasks.factory import scoring_of
 from medfed.tasks.segmentation import Segmentation, SliceBuffer
 
 
@@ -140,6 +144,49 @@ def test_validation_weighs_patients_equally_and_not_slices():
 class Nothing(Threshold):
     def forward(self, image):
         return super().forward(image) * 0 - 10
+
+
+class OneVolume:
+    """A data set of one volume."""
+
+    ratio_structures = None
+
+    def load(self, case):
+        return volume()
+
+
+def test_the_calibration_error_is_that_of_the_probabilities_in_the_file_around_the_true_mask():
+    """A network that is undecided everywhere has p = 0.5, so its error is the distance of the frequency from 0.5."""
+
+    class Undecided(Threshold):
+        def forward(self, image):
+            return 0 * super().forward(image)
+
+    task, case = Segmentation(("organ",), 1, 32), Case("A", "p1", Path("image"), Path("mask"))
+    result = task.evaluate(Undecided(), OneVolume(), [case], "unseen", lambda *_: None, lambda _: None)
+    mask = volume().mask[0].bool()
+    box = tuple(
+        slice(max(0, int(index.min()) - margin), int(index.max()) + 1 + margin)
+        for index in mask.nonzero().T
+        for margin in [math.ceil((int(index.max()) - int(index.min()) + 1) / 4)]
+    )
+    assert result.rows[0]["ece"] == pytest.approx(abs(0.5 - float(mask[box].double().mean())), abs=1e-6)
+    assert torch.equal(result.masks["p1"].unpack(), task.predict(Undecided(), volume()))
+
+
+def test_the_limit_of_a_failure_is_recorded_and_changes_no_other_score():
+    rows = [{"site": "A", "role": "unseen", "patient": "p", "structure": "organ", "status": "ok", "dice": 0.6}]
+    scorings = [Segmentation(("organ",), 1, 32, evaluation=Evaluation(failure_dice=limit)).scoring
+                for limit in (0.5, 0.7)]  # fmt: skip
+    full = [dict.fromkeys(column.key for column in scoring.columns) | rows[0] for scoring in scorings]
+    summaries = [scoring.summarise([row]) for scoring, row in zip(scorings, full, strict=True)]
+    failures = [summary.pop("failures") for summary in summaries]
+    assert summaries[0] == summaries[1]
+    assert [of_run["unseen"]["all"]["organ"]["low_dice"]["count"] for of_run in failures] == [0, 1]
+    assert [scoring_of(summary | {"failures": of_run}).failure_dice
+            for summary, of_run in zip(summaries, failures, strict=True)] == [0.5, 0.7]  # fmt: skip
+    with pytest.raises(UserError, match=r"found dice_below 2.0, expected a number in \(0, 1\]"):
+        scoring_of(summaries[0] | {"failures": {"dice_below": 2}})
 
 
 def test_an_empty_prediction_stays_empty_with_largest_component():

@@ -26,6 +26,7 @@ FILES = (
     "configs/metadata.json",
     "docs/README.md",
     "docs/data_license.txt",
+    "docs/ledger.csv",
     "models/model.pt",
     "models/model.ts",
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from medfed.outputs.tables import run_table
+from medfed.outputs.tables.adaptation import adaptation_notes
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.run_notes import computation_notes
 from medfed.tasks.bundle_template import BundleTemplate
@@ -34,6 +35,11 @@ TRANSDUCTIVE = {
     "nearest": "The scores of sites that did not train are transductive in a weak sense: they used the BatchNorm of "
     "the source site whose statistics are nearest to those of the unlabelled test images. The bundle uses the average "
     "of the source sites, so its scores may differ.",
+    "window": "The scores of sites that did not train are transductive in a weak sense: the low-frequency amplitudes "
+    "of each test image were changed towards the federation's mean window. The bundle does not change images in this "
+    "way, so its scores may differ.",
+    "style": "The scores of sites that did not train are transductive in a weak sense: each test image was redrawn in "
+    "the federation's mean style. The bundle does not redraw images, so its scores may differ.",
 }
 
 
@@ -105,6 +111,7 @@ def card_notes(summary: Mapping[str, Any]) -> str:
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     keeps_own = bool(summary.get("sites_kept_entries")) and not summary.get("clients")
     notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * keeps_own
+    notes += [f"{note}." for note in adaptation_notes(summary, with_patient=False)]
     notes += [f"{note[:1].upper()}{note[1:]}." for note in computation_notes(summary)]
     notes += [f"**{why}.**" for why in [did_not_learn(summary)] if why]
     if start := summary.get("start_weights"):
@@ -162,12 +169,19 @@ def scores_table(summary: Mapping[str, Any]) -> str:
     scoring = scoring_of(summary)
     if not any(summary.get(role, {}).get("sites") for role in ROLES):
         return "This run has no scores."
-    head, *rows = run_table.score_rows(scoring, summary)
-    n_texts = 1 + scoring.has_structures
-    ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *rows]
-    written = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled]
-    remarks = " ".join(f"{note}." for note in (run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE)))
-    return "\n".join([*written, "", remarks])
+    tables = [_as_markdown(run_table.score_rows(scoring, summary), 1 + scoring.has_structures)]
+    notes = [run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE)]
+    if failures := run_table.failure_rows(scoring, summary):
+        tables.append(_as_markdown(failures, 2))
+        notes += run_table.failure_notes(scoring, summary)
+    return "\n\n".join([*tables, " ".join(f"{note}." for note in notes)])
+
+
+def _as_markdown(rows: Sequence[Sequence[str]], n_texts: int) -> str:
+    """Return a header row and further rows as a Markdown table, whose first columns are texts."""
+    head, *others = rows
+    ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *others]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled)
 
 
 def _fact(value: object) -> str:

@@ -15,7 +15,12 @@ from medfed.outputs.report.ledger_section import Ledgers, comparison_ledger, run
 from medfed.outputs.report.published_section import Published, published_tables
 from medfed.outputs.report.reproduce_section import recipes_for
 from medfed.outputs.report.run_data import Comparison, Run
-from medfed.outputs.report.score_tables import comparison_tables_of, joining_tables_of, run_score_table
+from medfed.outputs.report.score_tables import (
+    comparison_tables_of,
+    joining_tables_of,
+    run_failure_table,
+    run_score_table,
+)
 from medfed.outputs.tables.run_notes import PHANTOM
 
 REAL = "REAL data: the figures below show images of patients. Protect this page as you protect these images."
@@ -28,6 +33,7 @@ class RunResults:
 
     Attributes:
         scores: the table of scores by site.
+        failures: the table of the calibration error and the failures by site; None without any.
         boxes: box plots of the scores of single cases (a patient's image or volume), one chart per structure and
             metric.
         curves: training curves, one chart per recorded measure, such as the training loss.
@@ -36,6 +42,7 @@ class RunResults:
     """
 
     scores: Table
+    failures: Table | None
     boxes: list[Chart]
     curves: list[Chart]
     figures: list[EmbeddedImage]
@@ -129,12 +136,12 @@ def _comparison_section(comparison: Comparison, place: int, budget: FigureBudget
 def _run_section(run: Run, place: int, budget: FigureBudget) -> Section:
     anchor = f"run-{place}"
     boxes, curves = charts.run_boxes(run, anchor), charts.run_curves(run, anchor)
-    content = RunResults(run_score_table(run), boxes, curves, run_figures(run, budget))
+    content = RunResults(run_score_table(run), run_failure_table(run), boxes, curves, run_figures(run, budget))
     return Section(anchor, f"Run: {run.title}", "run.html.jinja", content)
 
 
 def _title(runs: Sequence[Run]) -> str:
-    methods = list(dict.fromkeys(run.method for run in runs))
+    methods = list(dict.fromkeys(run.row_label for run in runs))
     datasets = list(filter(None, dict.fromkeys(run.summary.get("dataset", "") for run in runs)))
     named = ", ".join(methods) if len(methods) <= 4 else f"{len(methods)} methods"
     return f"{named} on {' and '.join(datasets) or 'unnamed data'}"

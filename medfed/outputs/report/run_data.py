@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from medfed.core.errors import UserError
 from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.report.ledger_totals import Ledger, read_ledger
 from medfed.outputs.run_folder import RunFolder, damaged_file
+from medfed.outputs.tables.adaptation import read_unadapted
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_data import Table
 from medfed.outputs.tables.comparison_row import (
@@ -25,7 +26,7 @@ from medfed.outputs.tables.comparison_row import (
 )
 from medfed.outputs.tables.joining import Joining, ScoredRun, build_joining
 from medfed.outputs.tables.learning import did_not_learn
-from medfed.outputs.tables.run_table import score_rows
+from medfed.outputs.tables.run_table import failure_rows, score_rows, weights_notes
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import Scoring
 
@@ -47,6 +48,7 @@ class Run:
         ledger: the totals of `ledger.csv`, the list of everything that was sent to or from the sites.
         row: the method and varied settings, which identify the run in its comparison.
         scoring: the metrics of the run's task.
+        unadapted: the rows of the unseen site without the adaptation to its images; empty without an adaptation.
     """
 
     path: Path
@@ -59,10 +61,11 @@ class Run:
     ledger: Ledger
     row: ComparisonRow
     scoring: Scoring
+    unadapted: Sequence[dict] = ()
 
     @property
     def transductive_by(self) -> list[str]:
-        """Names of the techniques that adapted the network to unlabelled test images, such as "tent".
+        """Names of the techniques that used unlabelled test images, such as "tent".
 
         The list is empty if no such technique was used.
         """
@@ -77,6 +80,11 @@ class Run:
     def title(self) -> str:
         """The run's method, unseen site and seed in words, for example "elcfs, unseen BMC, seed 0"."""
         return f"{self.method}, unseen {self.unseen}, seed {self.summary['seed']}"
+
+    @property
+    def row_label(self) -> str:
+        """The name of the run's row in tables of several methods; the models of `local` share one row."""
+        return self.row.label if self.row.trained_at else self.method
 
     @property
     def is_federated(self) -> bool:
@@ -154,7 +162,8 @@ def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
     ledger = read_ledger(path, sites=summary.get("source_sites") or ())
     rows = scoring.read_cases(path / "cases.csv")
     row = row or read_row(path, summary["method"])
-    return Run(path, row.run_label, summary, config, text, rows, folder.history(), ledger, row, scoring)
+    unadapted = read_unadapted(path, summary, scoring)
+    return Run(path, row.run_label, summary, config, text, rows, folder.history(), ledger, row, scoring, unadapted)
 
 
 def _summary(folder: RunFolder) -> dict[str, Any]:
@@ -165,7 +174,8 @@ def _summary(folder: RunFolder) -> dict[str, Any]:
             f"{path}: the key '{missing[0]}' is missing, so this is not the summary of a run; name the folder of a run"
         )
     with damaged_file(path):
-        did_not_learn(summary), score_rows(scoring_of(summary, path), summary)
+        scoring = scoring_of(summary, path)
+        did_not_learn(summary), score_rows(scoring, summary), failure_rows(scoring, summary), weights_notes(summary)
     return summary
 
 
@@ -246,7 +256,7 @@ def _comparison(name: str, runs: list[Run], folder: ComparisonFolder | None = No
 def _table(runs: list[Run], role: str, baseline: str) -> Table:
     results = [
         {
-            "method": run.row.label if run.row.trained_at else run.method,
+            "method": run.row_label,
             "row": run.row,
             "baseline": run.row.baseline_label(baseline),
             f"{role}_site": run.summary[f"{role}_site"],
@@ -256,6 +266,7 @@ def _table(runs: list[Run], role: str, baseline: str) -> Table:
             "data": run.summary["data"],
             "summary": run.summary,
             "transductive_by": run.transductive_by,
+            "unadapted": run.unadapted if role == "unseen" else (),
         }
         for run in runs
     ]

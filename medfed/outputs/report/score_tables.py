@@ -12,7 +12,7 @@ from medfed.outputs.report.run_data import ROLES, Comparison, Run
 from medfed.outputs.tables import comparison_data, run_table
 from medfed.outputs.tables.joining_text import NOTES, parts_of
 from medfed.outputs.tables.learning import did_not_learn
-from medfed.outputs.tables.table_rows import MarkedText, titled_rows
+from medfed.outputs.tables.table_rows import MarkedText, titled_tables
 from medfed.tasks.scoring import RUN_TABLE, Scoring
 
 ROLE_LABELS = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
@@ -74,6 +74,23 @@ def site_score_table(
                  (*names, *metrics[:n_metrics], *counts), body, foot, range(len(names)), notes)  # fmt: skip
 
 
+def run_failure_table(run: Run) -> Table | None:
+    """Return the table of a run's calibration error and failures; None for a run that has none of them.
+
+    Args:
+        run: the finished run.
+    """
+    rows = run_table.failure_rows(run.scoring, run.summary)
+    if not rows:
+        return None
+    head, *body = rows
+    n_sites = sum(len(structures) for role in ROLES
+                  for structures in run.summary.get(role, {}).get("sites", {}).values())  # fmt: skip
+    cells = [[Cell(text, _leading_number(text)) for text in row] for row in body]
+    return Table(f"Calibration and failures by site: {run.method}", run.data_label, head, cells[:n_sites],
+                 cells[n_sites:], range(2), [f"{note}." for note in run_table.failure_notes(run.scoring, run.summary)])
+
+
 def comparison_tables_of(comparison: Comparison) -> list[Table]:
     """Return the tables of a comparison: scores and differences per structure and metric, with methods as rows.
 
@@ -89,7 +106,7 @@ def comparison_tables_of(comparison: Comparison) -> list[Table]:
     for role, table in comparison.tables:
         sites = "unseen sites" if role == "unseen" else "validation sites"
         notes = ("Best of a column bold, second underlined.", *table.head[1:], *table.notes)
-        titled = [rows for block in table.blocks for rows in titled_rows(table, block)]
+        titled = titled_tables(table)
         for place, (title, (head, *body)) in enumerate(titled, start=1):
             caption = f"Methods at {sites}: {title}; rule '{table.selection}', {_seeds(table)}"
             rows = [list(map(_cell, row)) for row in body]

@@ -14,9 +14,11 @@ from medfed.outputs.tables.block_statistics import BlockStatistics, Key, Runs
 from medfed.outputs.tables.comparison_data import Block, Table
 from medfed.outputs.tables.comparison_notes import conclusions_of, head_of, notes_of
 from medfed.outputs.tables.comparison_row import BASELINE, is_federated
+from medfed.outputs.tables.differences import without_verdicts
+from medfed.outputs.tables.failures import failure_blocks
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.local_runs import merge_local
-from medfed.outputs.tables.run_notes import run_notes
+from medfed.outputs.tables.run_notes import lacks_failures, run_notes
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import COMPARISON, Scoring
 
@@ -40,21 +42,22 @@ def build_table(
             are read from the summary. If `role` is "validation", the dict has "validation_site" in place of
             "unseen_site", and its rows are those of the validation site. If the run has varied settings, the key
             "baseline" can give the label of the baseline with the same settings. The key "row" (`ComparisonRow`) is
-            needed for the row `local`, which has several runs for each site and seed.
+            needed for the row `local`, which has several runs for each site and seed. The key "unadapted" can hold the
+            rows of the unseen site without the adaptation to its images (`medfed.outputs.tables.adaptation`).
         structures: names of the structures in the order of the table; ["all"] for classification.
         baseline: label of the method with which all other methods are compared.
         role: which sites are the columns of the table: "unseen" or "validation".
 
     Raises:
-        UserError: if there are no results, if a run occurs twice, or if phantom (synthetic) and real data, two tasks or
-            two selection rules are mixed.
+        UserError: if there are no results, if a run occurs twice, or if phantom (synthetic) and real data, two tasks,
+            two selection rules or two limits of a failure are mixed.
         ValueError: if a row belongs to another site or has another role.
     """
     each, results = results, merge_local(results, role)
     scorings = [scoring_of(result.get("summary", {})) for result in results]
     tasks = [{"task": scoring.task} for scoring in scorings]
     data, selection, _ = _one(results, "data"), _one(results, "selection"), _one(tasks, "task")
-    scoring = _joined(scorings)
+    scoring = _joined(results, scorings)
     runs = _by_run(results, role)
     groups = {
         (result["method"], site, result["seed"]): result.get("summary", {}).get(role, {}).get("sites", {}).get(site, {})
@@ -69,30 +72,39 @@ def build_table(
     baselines = dict(sorted(against.items(), key=lambda entry: (entry[1] is None, entry[0] != entry[1])))
     sites = sorted({site for _, site, _ in runs})
     seeds = tuple(sorted({seed for _, _, seed in runs}))
-    blocks = []
+    not_learned = sorted({result["method"] for result in each if did_not_learn(result.get("summary") or {})})
+    blocks, failures = [], []
     for structure in structures:
         of_structure = _of_structure(runs, scoring, structure)
+        failures += failure_blocks(of_structure, scoring, structure, list(baselines), sites)
         for column in scoring.columns_in(COMPARISON):
             if any(scoring.has_value(rows, column.key) for rows in of_structure.values()):
                 statistics = BlockStatistics(scoring, column, structure, sites, baselines)
                 metric = column.metric
+                lines = without_verdicts(statistics.lines(of_structure, groups), baselines, not_learned)
                 blocks.append(Block(structure, column.key, metric.label, column.unit, metric.higher_is_better,
-                                    statistics.lines(of_structure, groups), metric.decimals, statistics.n_tests))
-    not_learned = sorted({result["method"] for result in each if did_not_learn(result.get("summary") or {})})
+                                    lines, metric.decimals, statistics.n_tests))
     notes = notes_of(runs, baselines, sites, seeds, baseline, blocks, scoring, role)
     return Table(
         data, selection, seeds, tuple(sites), baseline, head_of(data, selection, seeds, blocks, scoring, role),
-        tuple(blocks), (*notes, *run_notes(each)), scoring.failure_heading,
+        tuple(blocks), (*notes, *run_notes(each)), scoring.failure_heading, tuple(failures),
         conclusions_of(blocks, baseline, len(sites), len(seeds), data, not_learned),
     )
 
 
-def _joined(scorings: Sequence[Scoring]) -> Scoring:
-    """Return a scoring with the metrics of all runs, those of the first run first."""
+def _joined(results: Sequence[dict], scorings: Sequence[Scoring]) -> Scoring:
+    """Return a scoring with the metrics of all runs, those of the first run first, and their limit of a failure.
+
+    The failures of a run of an older version, which did not record its limit, are counted with that of the others.
+    """
+    pairs = zip(results, scorings, strict=True)
+    recorded = [scoring for result, scoring in pairs if not lacks_failures(result)] or scorings
+    limits = [{"the limit of a failure": ", ".join(scoring.failure_titles.values())} for scoring in recorded]
+    _one(limits, "the limit of a failure")
     metrics = {metric.name: metric for scoring in reversed(scorings) for metric in scoring.metrics}
     names = dict.fromkeys(metric.name for scoring in scorings for metric in scoring.metrics)
     chosen = dict.fromkeys(name for scoring in scorings for name in scoring.chosen)
-    return replace(scorings[0], metrics=tuple(metrics[name] for name in names), chosen=tuple(chosen))
+    return replace(recorded[0], metrics=tuple(metrics[name] for name in names), chosen=tuple(chosen))
 
 
 def _one(results: Sequence[dict], key: str) -> str:

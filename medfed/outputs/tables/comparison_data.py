@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from medfed.metrics.failures import Share
 from medfed.metrics.intervals import METHOD
 from medfed.metrics.ranking import Rank
 
 BETTER, WORSE, UNDECIDED, UNTESTED = "better", "worse", "not decided", "not tested"
+WITHDRAWN = "no verdict"
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Difference:
         p_holm: p value after Holm's correction; None if there is none.
         reason: why there is no p value, or why it cannot be significant; None otherwise.
         verdict: "better" or "worse" if the corrected p is below 0.05 and the interval is on one side of 0;
-            "not decided" otherwise; "not tested" without values for each patient.
+            "not decided" otherwise; "not tested" without values for each patient; "no verdict" if a model of the method
+            or of the baseline did not learn.
         detectable: the smallest true difference that this comparison detects with a probability of 80 %; None without
             an interval.
     """
@@ -118,6 +121,38 @@ class Block:
 
 
 @dataclass(frozen=True)
+class FailureLine:
+    """Shares of patients of one method for whom the segmentation of a structure failed in one way.
+
+    Args:
+        method: label of the method.
+        sites: the share at each site; None without patients for whom this failure is possible.
+        total: the share of the patients of all sites together; None without such patients, or if a site has no run.
+    """
+
+    method: str
+    sites: tuple[Share | None, ...]
+    total: Share | None
+
+
+@dataclass(frozen=True)
+class FailureBlock:
+    """Part of a comparison table: the failures of all methods of one kind and for one structure.
+
+    Args:
+        structure: name of the structure.
+        kind: "low_dice", "missed" or "false_alarm" (`medfed.metrics.failures.failure_shares`).
+        title: the kind in words, for example "Dice < 0.7".
+        lines: one line for each method.
+    """
+
+    structure: str
+    kind: str
+    title: str
+    lines: tuple[FailureLine, ...]
+
+
+@dataclass(frozen=True)
 class Table:
     """A comparison of methods by leave-one-site-out, as data; `medfed.outputs.tables.table` formats it.
 
@@ -131,6 +166,7 @@ class Table:
         blocks: one block for each structure, metric and unit.
         notes: remarks below the table.
         failed: heading of the column that counts failures.
+        failures: shares of failures, one block for each structure and kind; empty for a task without masks.
         conclusions: sentences that say what can and what cannot be concluded.
         interval_method: the method of the intervals, in words.
     """
@@ -144,5 +180,6 @@ class Table:
     blocks: tuple[Block, ...]
     notes: tuple[str, ...]
     failed: str = "missed"
+    failures: tuple[FailureBlock, ...] = ()
     conclusions: tuple[str, ...] = ()
     interval_method: str = METHOD

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from medfed.metrics.failures import SHARE_METHOD
 from medfed.metrics.intervals import METHOD, MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS
 from medfed.outputs.tables.block_statistics import Runs
-from medfed.outputs.tables.comparison_data import BETTER, UNDECIDED, UNTESTED, WORSE, Block, Difference, Line
+from medfed.outputs.tables.comparison_data import (
+    BETTER,
+    UNDECIDED,
+    UNTESTED,
+    WITHDRAWN,
+    WORSE,
+    Block,
+    Difference,
+    Line,
+)
 from medfed.outputs.tables.run_notes import data_label
 from medfed.tasks.scoring import ALL, COMPARISON, Scoring
 
@@ -21,6 +31,10 @@ INTERVAL = (
 )
 RANK = ("rank: by the average; [] has 95 % of the ranks in 2000 bootstrap samples of patients, and the percentage says "
         "in how many of them the method is first")  # fmt: skip
+FAILURES = (
+    "failures: patients out of all for whom the failure is possible, as the mean over seeds; [] is the 95 % interval "
+    f"of their share ({SHARE_METHOD}), in which all patients are independent and equally likely to fail"
+)
 VERDICT = (
     "better or worse: the corrected p is below 0.05, and the 95 % interval of the average difference is on one side of "
     "0; detectable: the smallest true difference that this comparison finds with a probability of 80 %"
@@ -88,6 +102,7 @@ def notes_of(
             VERDICT,
             *_test_notes(lines, sites),
         ]
+    notes += [FAILURES] * bool(scoring.failure_titles)
     if any(None in line.cells for line in lines):
         notes.append(f"-: not run, or {scoring.missing_score_reason}; there is no average in this case")
     return tuple(notes)
@@ -142,7 +157,8 @@ def conclusions_of(
     sentences.append(f"{scope}, not about other sites or about training again{end}")
     if not_learned:
         methods = ", ".join(not_learned)
-        sentences.insert(0, f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method.")
+        sentences.insert(0, f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method, and a "
+                            "comparison with them has no verdict.")  # fmt: skip
     return tuple(filter(None, sentences))
 
 
@@ -154,7 +170,7 @@ def _decision(block: Block, baseline: str) -> str:
     name = block.name if block.structure == ALL else f"{block.structure}, {block.name}"
     unit = {"%": " points", "": ""}.get(block.unit, f" {block.unit}")
     parts = []
-    for verdict in (BETTER, WORSE, UNDECIDED, UNTESTED):
+    for verdict in (BETTER, WORSE, UNDECIDED, UNTESTED, WITHDRAWN):
         of_verdict = [(method, difference) for method, difference in compared if difference.verdict == verdict]
         if methods := [f"{method} ({difference_text(d, block.decimals)}{unit})" for method, d in of_verdict]:
             than = f" than {baseline}" if verdict in (BETTER, WORSE) else ""

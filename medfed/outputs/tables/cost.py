@@ -130,7 +130,8 @@ def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> d
 
 
 def effort_notes(costs: Mapping[str, Cost], baselines: Mapping[str, str]) -> list[str]:
-    """Return a note for each row that took more optimiser steps or images than its baseline.
+    """Return a note for each row that took more optimiser steps or images than its baseline, and for each baseline
+    that took more than its federated rows.
 
     Rows such as `fedavg@steps=ccst` have no note, because their label says so.
 
@@ -139,6 +140,7 @@ def effort_notes(costs: Mapping[str, Cost], baselines: Mapping[str, str]) -> lis
         baselines: the label of the baseline of each row, by the row's label.
     """
     notes = []
+    less: dict[str, list[str]] = {}  # the rows that took less than their baseline, by the baseline
     for label, cost in costs.items():
         base = costs.get(baselines[label])
         if base is None or "@" in label or None in (cost.steps, cost.images, base.steps, base.images):
@@ -149,7 +151,10 @@ def effort_notes(costs: Mapping[str, Cost], baselines: Mapping[str, str]) -> lis
             equal = f"; {row} is FedAvg with as many, and can be the baseline" * is_federated(label)
             notes.append(f"{label}: MORE EFFORT than {baselines[label]}: {steps:.2f} times the steps and {images:.2f} "
                          f"times the images{equal}")  # fmt: skip
-    return notes
+        elif min(steps, images) * MAX_EXTRA_EFFORT < 1 and is_federated(label):
+            less.setdefault(baselines[label], []).append(f"{label} ({steps:.2f} times the steps and {images:.2f} times "
+                                                         "the images of the baseline)")  # fmt: skip
+    return notes + [f"the baseline {label} took MORE EFFORT than {', '.join(rows)}" for label, rows in less.items()]
 
 
 def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any], int]:

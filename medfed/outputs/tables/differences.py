@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
 from medfed.metrics.intervals import Estimate, detectable_difference, estimate_average, estimate_mean, interval
 from medfed.metrics.metric import Column
 from medfed.metrics.significance import ALPHA, holm, smallest_p
-from medfed.outputs.tables.comparison_data import BETTER, UNDECIDED, WORSE, Difference, Line
+from medfed.outputs.tables.comparison_data import BETTER, UNDECIDED, WITHDRAWN, WORSE, Difference, Line
 from medfed.tasks.scoring import Scoring
 
 
@@ -95,6 +95,26 @@ def with_verdicts(lines: Sequence[Line], higher_is_better: bool) -> tuple[Line, 
         replace(line, difference=next(averages), differences=tuple(next(at_sites) for _ in line.differences))
         for line in lines
     )
+
+
+def without_verdicts(
+    lines: Sequence[Line], baselines: Mapping[str, str | None], not_learned: Collection[str]
+) -> tuple[Line, ...]:
+    """Withdraw the verdicts of the lines for which a model of the method or of its baseline did not learn.
+
+    Args:
+        lines: the lines of a block, with verdicts.
+        baselines: label of the baseline of each method, by the method's label; None for a row without a federation.
+        not_learned: labels of the methods with a model that did not learn.
+    """
+
+    def withdrawn(difference: Difference | None) -> Difference | None:
+        return difference and replace(difference, verdict=WITHDRAWN)
+
+    return tuple(
+        replace(line, difference=withdrawn(line.difference), differences=tuple(map(withdrawn, line.differences)))
+        if {line.method, baselines[line.method]} & set(not_learned) else line for line in lines
+    )  # fmt: skip
 
 
 def _decided(differences: Sequence[Difference | None], higher_is_better: bool) -> list[Difference | None]:

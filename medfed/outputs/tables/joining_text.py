@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Collection
 from dataclasses import asdict
 
 from medfed.metrics.intervals import METHOD_OF_DIFFERENCES, MIN_PATIENTS
@@ -82,18 +83,18 @@ def joining_json(joining: Joining) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def joining_conclusions(joining: Joining, baseline: str) -> list[str]:
+def joining_conclusions(joining: Joining, baselines: Collection[str]) -> list[str]:
     """Return one sentence for each structure and pair of rows: the difference over all patients, with its interval.
 
     Args:
         joining: the differences.
-        baseline: label of the only federated row that the sentences are about.
+        baselines: labels of the only federated rows that the sentences are about.
     """
     sentences = []
     for structure, metric, name in joining.titles:
         pairs: dict[str, list[str]] = {}
         for one in joining.differences:
-            if (one.structure, one.metric) == (structure, metric) and baseline in (one.first, one.second):
+            if (one.structure, one.metric) == (structure, metric) and {one.first, one.second} & set(baselines):
                 text, _, interval = _format(one.by_site[ALL_SITES])
                 parts = pairs.setdefault(f"{one.meaning} ({one.first} - {one.second})", [])
                 parts.append(f"{one.images} {text} {interval or 'without an interval, so not decided'}")

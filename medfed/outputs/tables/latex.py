@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from medfed.outputs.tables.comparison_data import Table
-from medfed.outputs.tables.table_rows import MarkedText, titled_rows
+from medfed.outputs.tables.table_rows import MarkedText, titled_tables
 
 SPECIAL = str.maketrans({
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -26,7 +26,7 @@ def to_latex(table: Table) -> str:
         table: the table, from `build_table`.
     """
     parts = ["\n".join(f"% {line}" for line in (*table.head, *table.conclusions, *table.notes))]
-    for title, (head, *lines) in (rows for block in table.blocks for rows in titled_rows(table, block)):
+    for title, (head, *lines) in titled_tables(table):
         caption = escape_latex(f"{title}. {table.head[0]}")
         parts.append("\n".join([
             r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule",

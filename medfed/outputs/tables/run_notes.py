@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from medfed.outputs.tables.adaptation import TRANSDUCTIVE, comparison_adaptation_notes
 from medfed.outputs.tables.comparison_row import LOCAL, POOLED, ComparisonRow, is_federated
 from medfed.outputs.tables.learning import did_not_learn
 
@@ -40,12 +41,13 @@ def computation_notes(summary: Mapping[str, Any]) -> list[str]:
 
 def run_notes(results: Sequence[dict]) -> list[str]:
     """Return the notes of a comparison about its runs: rows without a federation, transductive methods, computation,
-    models that did not learn.
+    models that did not learn, runs of older versions.
 
     Args:
         results: one dict for each run, as `medfed.outputs.tables.comparison.build_table` takes them.
     """
-    return [*_not_federated(results), *_transductive(results), *_computation(results), *_not_learned(results)]
+    notes = (_not_federated, _transductive, _computation, _not_learned, _without_calibration)
+    return [note for notes_of_kind in notes for note in notes_of_kind(results)]
 
 
 def _not_federated(results: Sequence[dict]) -> list[str]:
@@ -57,10 +59,11 @@ def _not_federated(results: Sequence[dict]) -> list[str]:
 
 
 def _transductive(results: Sequence[dict]) -> list[str]:
-    """Return a note for each method whose predictions depend on other test images."""
-    kinds = {result["method"]: result.get("transductive_by") for result in results}
-    return [f"{method}: TRANSDUCTIVE ({', '.join(by)}): predictions depend on other test images of the site, without "
-            "labels" for method, by in sorted(kinds.items()) if by]  # fmt: skip
+    """Return a note for each method that used unlabelled test images, and what an adaptation to them changed."""
+    kinds = {result["method"]: result.get("transductive_by") or () for result in results}
+    notes = [f"{method}: TRANSDUCTIVE ({name}): {TRANSDUCTIVE.get(name, name)}"
+             for method, by in sorted(kinds.items()) for name in by]  # fmt: skip
+    return [*notes, *comparison_adaptation_notes(results)]
 
 
 def _computation(results: Sequence[dict]) -> list[str]:
@@ -79,6 +82,23 @@ def _not_learned(results: Sequence[dict]) -> list[str]:
         notes += [f"{method}: DID NOT LEARN in {len(failed)} of {len(of_method)} runs: on the source sites, a trivial "
                   f"prediction or the initial weights are as good as the model ({runs})"] * bool(failed)  # fmt: skip
     return notes
+
+
+def lacks_failures(result: dict) -> bool:
+    """Return whether an older version of medfed, without failures and calibration error of masks, scored a run.
+
+    Args:
+        result: a run, as `medfed.outputs.tables.comparison.build_table` takes it.
+    """
+    summary = result.get("summary") or {}
+    return summary.get("task") == "segmentation" and "failures" not in summary
+
+
+def _without_calibration(results: Sequence[dict]) -> list[str]:
+    """Return which methods have no calibration error, because an older version of medfed scored their runs."""
+    methods = ", ".join(dict.fromkeys(result["method"] for result in results if lacks_failures(result)))
+    return [f"{methods}: no calibration error (ECE) for some runs, because an older version of medfed scored them; "
+            "their failures are counted in cases.csv"] * bool(methods)  # fmt: skip
 
 
 def _run_name(result: dict) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from medfed.metrics.failures import Share
 from medfed.metrics.intervals import MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, Column, Metric, metric_columns
+from medfed.outputs.tables.adaptation import TRANSDUCTIVE, adaptation_notes
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.run_notes import computation_notes, data_label
-from medfed.outputs.tables.table import TRANSDUCTIVE, align_columns
+from medfed.outputs.tables.table import align_columns
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import GAP, RUN_TABLE, Scoring
 
 SITES = (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)"))
 MEANS = (("seen", "mean seen"), ("unseen", "mean UNSEEN"))
+CALIBRATION = "ece"  # column of the calibration error
 Labels = Sequence[tuple[str, str]]  # (role, text) pairs
 
 
@@ -33,8 +36,12 @@ def closing_table(summary: Mapping[str, Any]) -> str:
     scoring = scoring_of(summary)
     rows = [[(text, "") for text in row] for row in score_rows(scoring, summary)]
     notes = [f"{interval_note(scoring, summary)}.", *scoring.summary_notes(summary), *weights_notes(summary)]
-    table = align_columns(rows, False, n_left=1 + scoring.has_structures)
-    return "\n".join([*_head(summary), "", table, "", *notes])
+    tables = [align_columns(rows, False, n_left=1 + scoring.has_structures)]
+    if failures := failure_rows(scoring, summary):
+        rows = [[(text, "") for text in row] for row in failures]
+        tables.append(f"calibration and failures\n{align_columns(rows, False, n_left=2)}")
+        notes += [f"{note}." for note in failure_notes(scoring, summary)]
+    return "\n".join([*_head(summary), "", "\n\n".join(tables), "", *notes])
 
 
 def score_rows(
@@ -62,6 +69,63 @@ def score_rows(
     first = scoring.columns[0].key
     rows += [_gap_line(scoring, name, gap) for name, gap in summary.get("gap", {}).items() if gap[first] is not None]
     return rows
+
+
+def failure_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Format the calibration and the failures of a run as rows of text.
+
+    Args:
+        scoring: the metrics and column headings of the run's task.
+        summary: content of `summary.json`.
+
+    Returns:
+        Rows of the same length: the header row, and one row for each row of the scores, except for the gap. The columns
+        are the site, the structure, the calibration error (if it is known), and each kind of failure that any patient
+        can have. Empty for a task without masks, and for a run of an older version.
+    """
+    failures = summary.get("failures") or {}
+    groups = [
+        (words.format(site), structure, group, failures[role]["sites"][site][structure])
+        for role, words in SITES if role in failures
+        for site, of_site in summary[role]["sites"].items() for structure, group in of_site.items()
+    ] + [
+        (words, structure, group, failures[role]["all"][structure])
+        for role, words in MEANS if role in failures for structure, group in summary[role]["mean"].items()
+    ]  # fmt: skip
+    kinds = [kind for kind in scoring.failure_titles if any(shares[kind] for *_, shares in groups)]
+    if not kinds:
+        return []
+    columns = _calibration_columns(scoring, summary)
+    headings = [f"{column.metric.label} {column.unit}" for column in columns]
+    rows = [("site", "structure", *headings, *(scoring.failure_titles[kind] for kind in kinds))]
+    for site, structure, group, shares in groups:
+        scores = (format_score(group[column.key], column) for column in columns)
+        texts = (f"{share.text} {share.interval_text}" if (share := _share(shares[kind])) else "-" for kind in kinds)
+        rows.append((site, structure, *scores, *texts))
+    return rows
+
+
+def failure_notes(scoring: Scoring, summary: Mapping[str, Any]) -> list[str]:
+    """Return what the calibration error and the shares of failures of a run are, as sentences without a full stop.
+
+    Args:
+        scoring: the metrics of the run's task.
+        summary: content of `summary.json`, with failures.
+    """
+    ece = [column.metric.note for column in _calibration_columns(scoring, summary)]
+    return [*ece, "A failure is counted out of all patients for whom it is possible; [] is the 95 % interval of their "
+            f"share ({summary['failures']['interval_method']}); a mean row has the patients of its sites together"]
+
+
+def _calibration_columns(scoring: Scoring, summary: Mapping[str, Any]) -> list[Column]:
+    """Return the column of the calibration error; empty if no site has one, because probabilities were not known."""
+    groups = [group for role, _ in MEANS for group in summary[role]["mean"].values()]
+    return [column for column in scoring.columns
+            if column.key == CALIBRATION and any(group[CALIBRATION]["mean"] is not None for group in groups)]
+
+
+def _share(values: Mapping[str, Any] | None) -> Share | None:
+    return None if values is None else Share(**values)
 
 
 def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
@@ -150,14 +214,14 @@ def weights_notes(summary: Mapping[str, Any]) -> list[str]:
 
     There is a note if the method keeps a part of the weights at each site or client, because the source sites were then
     scored with weights of their own, or all sites with an average over the clients. There is also a note for each
-    technique that adapted the network to unlabelled test images.
+    technique that used unlabelled test images, and for what an adaptation to the unseen site changed.
 
     Args:
         summary: content of `summary.json`.
 
     Returns:
-        One sentence per note. The list is empty if all sites were scored with the same weights and no technique adapted
-        the network to test images.
+        One sentence per note. The list is empty if all sites were scored with the same weights and no technique used
+        unlabelled test images.
     """
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     keeper = "client" if summary.get("clients") else "source site"
@@ -166,6 +230,7 @@ def weights_notes(summary: Mapping[str, Any]) -> list[str]:
     if summary.get("clients"):
         own = f"Each client keeps entries of the network, so all sites are scored with {unseen}."
     adapted = [f"TRANSDUCTIVE: {TRANSDUCTIVE.get(name, name)}." for name in by]
+    adapted += [f"{note}." for note in adaptation_notes(summary)]
     return [own] * bool(summary.get("sites_kept_entries")) + adapted
 
 

@@ -8,16 +8,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from medfed.metrics.failures import Share
 from medfed.outputs.tables.comparison_data import Cell, Difference, Line, Table
 from medfed.outputs.tables.run_notes import PHANTOM
-from medfed.outputs.tables.table_rows import MarkedText, titled_rows
-
-TRANSDUCTIVE = {
-    "tent": "the network was adapted to each site's test images (Tent), without their labels",
-    "batch_stats": "at sites that did not train, BatchNorm used the statistics of each batch of test images",
-    "nearest": "sites that did not train used the source site's BatchNorm that is nearest to their unlabelled test "
-    "images",
-}
+from medfed.outputs.tables.table_rows import MarkedText, titled_tables
 
 
 def to_markdown(table: Table) -> str:
@@ -30,14 +24,13 @@ def to_markdown(table: Table) -> str:
     """
     styles = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
     parts = ["  \n".join(f"**{line}**" if line == PHANTOM else line for line in table.head), *table.conclusions]
-    for block in table.blocks:
-        for title, (head, *lines) in titled_rows(table, block):
-            written = [
-                [styles[cell.mark].format(cell.text.replace("|", "\\|")) + f" {cell.more}".rstrip() for cell in line]
-                for line in (head, *lines)
-            ]
-            written.insert(1, ["---", *["---:"] * (len(head) - 1)])
-            parts.append(f"### {title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in written))
+    for title, (head, *lines) in titled_tables(table):
+        written = [
+            [styles[cell.mark].format(cell.text.replace("|", "\\|")) + f" {cell.more}".rstrip() for cell in line]
+            for line in (head, *lines)
+        ]
+        written.insert(1, ["---", *["---:"] * (len(head) - 1)])
+        parts.append(f"### {title}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in written))
     parts.append("\n".join(f"- {note}" for note in table.notes))
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -51,9 +44,8 @@ def to_text(table: Table, isatty: bool = False) -> str:
             escape codes. False marks nothing.
     """
     parts = ["\n".join(table.head)]
-    for block in table.blocks:
-        for title, rows in titled_rows(table, block):
-            parts.append(f"{title}\n{align_columns(with_second_lines(rows), isatty)}")
+    for title, rows in titled_tables(table):
+        parts.append(f"{title}\n{align_columns(with_second_lines(rows), isatty)}")
     parts.append("\n".join(f"note: {note}" for note in table.notes))
     return "\n\n".join(filter(None, parts))
 
@@ -80,6 +72,9 @@ def to_csv(table: Table, role: str = "unseen") -> str:
     masks, a failure is a missed structure: the predicted mask is empty although the true mask is not. For
     classification, it is a misclassified image. Unknown values are empty fields.
 
+    Below these lines, each kind of failure of a structure is a metric: its mean is the share of patients in percent.
+    The site "all" has the patients of all sites together.
+
     Args:
         table: the table, from `build_table`.
         role: whether the sites of the table are "unseen" or "validation" sites, as given to `build_table`.
@@ -98,7 +93,19 @@ def to_csv(table: Table, role: str = "unseen") -> str:
                 values = (*facts, *_score_fields(cell), *_difference_fields(difference))
                 values += _line_fields(line) if site == "average" else (None,) * 7
                 writer.writerow([f"{value:.6f}" if isinstance(value, float) else value for value in values])
+    for failures in table.failures:
+        for of_method in failures.lines:
+            for site, share in zip((*table.sites, "all"), (*of_method.sites, of_method.total)):
+                facts = (table.data, table.selection, failures.structure, failures.kind, "%", of_method.method, site)
+                numbers = [None if number is None else f"{100 * number:.6f}" for number in _share_numbers(share)]
+                mean, low, high = numbers
+                n = share.n if share else None
+                writer.writerow([*facts, mean, None, None, low, high, n, *[None] * 15])
     return text.getvalue()
+
+
+def _share_numbers(share: Share | None) -> tuple[float | None, float | None, float | None]:
+    return (share.count / share.n, share.low, share.high) if share else (None,) * 3
 
 
 def _score_fields(cell: Cell | None) -> tuple:

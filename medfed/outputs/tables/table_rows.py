@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from medfed.metrics.failures import LOW_DICE, Share
 from medfed.outputs.tables.comparison_data import Block, Cell, Difference, Line, Table
 from medfed.outputs.tables.comparison_notes import difference_text
 from medfed.outputs.tables.comparison_row import is_federated
@@ -37,6 +38,18 @@ def block_title(block: Block) -> str:
     return f"{name}{unit}, {better} is better"
 
 
+def titled_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
+    """Format a comparison as tables of text: the scores and differences of each block, then the failures.
+
+    Args:
+        table: the comparison table.
+
+    Returns:
+        (title, rows) pairs; the header is the first row.
+    """
+    return [*(rows for block in table.blocks for rows in titled_rows(table, block)), *failure_tables(table)]
+
+
 def titled_rows(table: Table, block: Block) -> list[tuple[str, list[list[MarkedText]]]]:
     """Format one block of a comparison table as one or two tables of text: the scores, and the differences.
 
@@ -52,6 +65,33 @@ def titled_rows(table: Table, block: Block) -> list[tuple[str, list[list[MarkedT
         name = block.name if block.structure == ALL else f"{block.structure}: {block.name}"
         unit = {"%": " (points)", "": ""}.get(block.unit, f" ({block.unit})")
         tables.append((f"{name}{unit}, difference from {table.baseline}", difference_rows(table, block)))
+    return tables
+
+
+def failure_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
+    """Format the failures of a comparison as one table of text for each structure.
+
+    The columns are the method, the patients with a low Dice at each site and at all sites together, and the patients of
+    all sites together with the other kinds of failure that any of them can have.
+
+    Args:
+        table: the comparison table.
+
+    Returns:
+        (title, rows) pairs; the header is the first row. Empty for a task without masks.
+    """
+    tables = []
+    for structure in dict.fromkeys(block.structure for block in table.failures):
+        of_structure = [block for block in table.failures if block.structure == structure]
+        low = next(block for block in of_structure if block.kind == LOW_DICE)
+        others = [block for block in of_structure
+                  if block is not low and any(line.total for line in block.lines)]  # fmt: skip
+        head = ["method", *table.sites, "all sites", *(block.title for block in others)]
+        rows = [list(map(MarkedText, head))]
+        for place, line in enumerate(low.lines):
+            shares = (*line.sites, line.total, *(block.lines[place].total for block in others))
+            rows.append([MarkedText(_displayed_name(line.method)), *map(_share_text, shares)])
+        tables.append((f"{structure}: patients with {low.title}", rows))
     return tables
 
 
@@ -79,8 +119,8 @@ def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
     lines = []
     for line, marked in zip(block.lines, marks):
         more = [_worst_text(table, block, line)] * has_worst + [_rank_text(line)] * has_rank
-        name = line.method if is_federated(line.method) else f"{line.method} (not federated)"
-        lines.append([MarkedText(name), *marked, *more, MarkedText(f"{line.n_missed}/{line.n_cases}")])
+        failed = MarkedText(f"{line.n_missed}/{line.n_cases}")
+        lines.append([MarkedText(_displayed_name(line.method)), *marked, *more, failed])
     return [list(map(MarkedText, head)), *lines]
 
 
@@ -106,6 +146,11 @@ def difference_rows(table: Table, block: Block) -> list[list[MarkedText]]:
         texts = (p, d.verdict if d else "-", detectable)
         rows.append([MarkedText(line.method), *differences, *map(MarkedText, texts)])
     return rows
+
+
+def _displayed_name(method: str) -> str:
+    """Return the label of a row, which says so if the row is not federated."""
+    return method if is_federated(method) else f"{method} (not federated)"
 
 
 def _marked(column: Sequence[Cell | None], block: Block, competes: Sequence[bool]) -> list[MarkedText]:
@@ -169,3 +214,7 @@ def _p(p: float | None) -> str:
     if p is None:
         return "-"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _share_text(share: Share | None) -> MarkedText:
+    return MarkedText("-") if share is None else MarkedText(share.text, "", share.interval_text)

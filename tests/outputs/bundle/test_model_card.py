@@ -1,4 +1,14 @@
-from medfed.outputs.bundle.model_card import card_notes
+from made_runs import mask_rows
+
+from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
+from medfed.tasks.mask_scoring import MaskScoring
+
+
+def test_the_card_has_calibration_and_failures_of_each_site():
+    summary = MaskScoring().summarise(mask_rows(["A"], "C"))
+    table = scores_table(summary)
+    assert "| C (UNSEEN) | disc | 5.00 [3.3, 7.4] | 1/7 [0, 58] % | 1/7 [0, 58] % |" in table
+    assert scores(summary)["unseen_disc_ece"] == 0.05
 
 
 def test_the_notes_describe_start_weights_selection_and_clients():

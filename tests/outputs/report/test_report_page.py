@@ -20,6 +20,8 @@ from medfed.outputs.report.embedded_figures import FigureBudget, to_webp
 from medfed.outputs.report.html import SCRIPT, STYLE, TEMPLATES, render_page, trusted_text
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_runs
+from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.comparison_row import ComparisonRow
 
 EVIL = "<b>\"x'&</script>"
 VOID = ("br", "col", "img", "input", "link", "meta")  # elements without an end tag
@@ -185,6 +187,15 @@ def test_the_page_says_that_a_model_did_not_learn(tmp_path):
     sentence = "DID NOT LEARN: on the validation images of the source sites, the model has Dice 20.00 %"
     assert sentence in page_of(made_run(tmp_path / "bad", learning=learning))
     assert "LEARN" not in page_of(made_run(tmp_path / "good", learning=learning | {"learned": True}))
+
+
+def test_the_heading_counts_the_models_of_local_as_one_row(tmp_path):
+    paths = []
+    for site in "AB":
+        paths.append(made_run(tmp_path / f"at_{site}", "fedavg", sites=(site,)))
+        ComparisonRow("local", trained_at=site).write(RunFolder(paths[-1]))
+    page = build_page(*read_runs([*paths, made_run(tmp_path / "elcfs")]))
+    assert "<h1>local, elcfs on Discs</h1>" in page
 
 
 def test_the_scores_of_masks_are_those_of_the_summary(tmp_path):

@@ -5,6 +5,7 @@ import html
 import io
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from made_runs import METRICS, made_comparison
@@ -92,6 +93,26 @@ def test_the_conclusions_name_the_methods_whose_models_did_not_learn():
     assert build_table(results, ["disc"]).conclusions[0].startswith("Models of up DID NOT LEARN: ")
 
 
+@pytest.mark.parametrize(("failed", "verdicts"), [("up", ["no verdict", "worse"]), ("fedavg", ["no verdict"] * 2)])
+def test_there_is_no_verdict_with_a_model_that_did_not_learn_and_the_others_are_unchanged(failed, verdicts):
+    results = compared({"fedavg": ZERO, "up": BETTER, "down": WORSE})
+    before = build_table(results, ["disc"])
+    learning = {"learned": False, "images": "validation", "score": 0.1, "start": 0.0, "trivial": 0.2,
+                "trivial_prediction": "no pixel"}  # fmt: skip
+    for of_failed in (result for result in results if result["method"] == failed):
+        of_failed["summary"] = {"learning": learning, "unseen_site": of_failed["unseen_site"]}
+    table = build_table(results, ["disc"])
+    lines = [line(table, method) for method in ("up", "down")]
+    assert [actual.difference.verdict for actual in lines] == verdicts
+    assert [{one.verdict for one in actual.differences} == {"no verdict"} for actual in lines] == [
+        verdict == "no verdict" for verdict in verdicts
+    ]
+    for actual in lines:
+        old = line(before, actual.method).difference
+        assert replace(actual.difference, verdict=old.verdict) == old
+    assert "no verdict: up (+4.50" in table.conclusions[1] and "better" not in table.conclusions[1]
+
+
 def test_a_lower_distance_is_better():
     distances = {"fedavg": [9.0] * 8, "elcfs": [8.0, 8.1, 8.2, 8.3, 8.4, 8.5, 8.6, 8.7]}
     table = build_table(compared({"fedavg": ZERO, "elcfs": ZERO}, hd95=distances), ["disc"])
@@ -144,6 +165,30 @@ def outputs(tmp_path):
     texts = {name: (tmp_path / f"table.{name}").read_text() for name in ("md", "csv", "json", "tex")}
     page = re.sub(r"<[^>]+>", "", build_page(runs, comparisons))
     return table, texts | {"terminal": tables.to_text(), "page": html.unescape(page)}
+
+
+@pytest.mark.usefixtures("unpainted_figures")
+def test_all_six_outputs_show_the_same_calibration_and_failures(tmp_path):
+    """Of 7 patients at each of 3 sites, one is missed; both seeds miss the same."""
+    table, texts = outputs(tmp_path)
+    low_dice, missed, false_alarm = table.failures
+    share = next(line.total for line in low_dice.lines if line.method == "elcfs")
+    assert (share.count, share.n) == (3, 21) == (missed.lines[0].total.count, missed.lines[0].total.n)
+    assert share.high == pytest.approx(stats.binomtest(3, 21).proportion_ci(method="exact").high)
+    assert [line.total for line in false_alarm.lines] == [None] * 3, "every patient has the structure"
+    rows = list(csv.DictReader(io.StringIO(texts.pop("csv"))))
+    by_site = {row["unseen_site"]: row for row in rows if (row["metric"], row["method"]) == ("low_dice", "elcfs")}
+    assert list(by_site) == ["A", "B", "C", "all"] and by_site["all"]["n_patients"] == "21"
+    assert float(by_site["all"]["high"]) == pytest.approx(100 * share.high, abs=1e-6)
+    stored = json.loads(texts.pop("json"))["failures"][0]
+    assert (stored["title"], stored["lines"][0]["total"]["high"]) == ("Dice < 0.7", share.high)
+    ece = line(table, "elcfs", "ece").average
+    assert ece.mean == pytest.approx(100 * (0.02 + 0.03))
+    for name, text in texts.items():
+        plain = text.replace("\\%", "%").replace("$<$", "<")
+        for words in ("disc: patients with Dice < 0.7", "3/21", share.interval_text, "1/7", "[0, 58] %",
+                      "disc: ECE (%), lower is better", f"[{ece.low:.1f}, {ece.high:.1f}]"):  # fmt: skip
+            assert words in plain, (name, words)
 
 
 @pytest.mark.usefixtures("unpainted_figures")

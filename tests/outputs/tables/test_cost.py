@@ -106,6 +106,10 @@ def test_steps_are_of_one_client_and_images_of_all_and_rows_without_a_federation
     assert ccst == ("ccst: MORE EFFORT than fedavg: 2.00 times the steps and 2.00 times the images; fedavg@steps=ccst "
                     "is FedAvg with as many, and can be the baseline")
     assert pooled == "pooled: MORE EFFORT than fedavg: 2.00 times the steps and 1.00 times the images"
+    assert effort_notes(costs, dict.fromkeys(costs, "ccst")) == [
+        "the baseline ccst took MORE EFFORT than fedavg (0.50 times the steps and 0.50 times the images of the "
+        "baseline)"
+    ]
 
 
 def test_timings_of_uncommitted_rounds_are_removed(tmp_path):

@@ -7,6 +7,7 @@ import json
 import pytest
 from scipy import stats
 
+from medfed.experiments.comparison_tables import ComparisonTables
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_row import ComparisonRow
 from medfed.outputs.tables.joining import ScoredRun, build_joining
@@ -75,10 +76,20 @@ def test_rows_are_compared_with_the_same_varied_settings():
     varied = [run(method, "C", {"C": [dice]}, at, varied=(f"federation.rounds={n}",))
               for n, method, at, dice in ((1, "fedavg", "", 0.5), (1, "local", "A", 0.4), (2, "fedavg", "", 0.9),
                                           (2, "local", "A", 0.6))]  # fmt: skip
+    results = [
+        {"method": one.row.label, "row": one.row, "unseen_site": "C", "seed": 0, "rows": one.cases, "selection": "last",
+         "data": "real", "baseline": one.row.baseline_label()} for one in varied
+    ]  # fmt: skip
     joining = build_joining(varied, SCORING, ["disc"], "real")
     assert means(joining, "fedavg, federation.rounds=1", "unseen")["all"] == (10, 1)
     assert means(joining, "fedavg, federation.rounds=2", "unseen")["all"] == (30, 1)
     assert len([one for one in joining.differences if one.metric == "dice"]) == 2
+    baselines = [f"fedavg, federation.rounds={n}" for n in (1, 2)]
+    tables = ComparisonTables(build_table(results, ["disc"]), None, {}, "", joining=joining, baselines=baselines)
+    assert [text for text in tables.to_text().splitlines() if text.startswith("disc: Dice (points), gain")] == [
+        f"disc: Dice (points), gain from joining (fedavg, federation.rounds={n} - local, federation.rounds={n}): "
+        f"unseen {gain} (1) without an interval, so not decided." for n, gain in ((1, "+10.00"), (2, "+30.00"))
+    ]
 
 
 def test_there_is_no_part_without_such_a_row():
@@ -163,11 +174,11 @@ def test_a_difference_of_five_patients_has_the_interval_of_the_t_test_and_one_of
     text = joining_text(joining)
     assert f"[{expected.low:.2f}, {expected.high:.2f}]" in text and "Student t over patients" in text
     rows = {row["site"]: row for row in csv.DictReader(io.StringIO(joining_csv(joining)))}
-    (sentence,) = joining_conclusions(joining, "fedavg")
+    (sentence,) = joining_conclusions(joining, ["fedavg"])
     assert sentence.startswith("disc: Dice (points), cost of not pooling (pooled - fedavg): own test -3.56 (9) [")
-    (few,) = joining_conclusions(build_joining([*RUNS[:1], *RUNS[3:]], SCORING, ["disc"], "real"), "fedavg")
+    (few,) = joining_conclusions(build_joining([*RUNS[:1], *RUNS[3:]], SCORING, ["disc"], "real"), ["fedavg"])
     assert "own test +2.50 (2) without an interval, so not decided; unseen +7.50 (2) without" in few
-    assert joining_conclusions(joining, "fedprox") == []
+    assert joining_conclusions(joining, ["fedprox"]) == []
     assert rows["B"]["low"] == "" and float(rows["A"]["high"]) == pytest.approx(expected.high, abs=1e-5)
 
 

@@ -20,7 +20,7 @@ def test_the_best_is_bold_the_second_underlined_and_special_characters_are_escap
     assert r"A\_1" in text and r"el\&cfs & \textbf{75.00}" in text and r"fedavg & \underline{50.00}" in text
     caption = r"\caption{organ\_1: Dice (\%), higher is better. SYNTHETIC PHANTOM DATA: says nothing about hospitals}"
     assert caption in text
-    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 2, "scores and differences"
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 3, "scores, differences and failures"
 
 
 def test_every_special_character_is_escaped():

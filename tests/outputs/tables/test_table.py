@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -208,7 +209,7 @@ def test_every_format_states_phantom_rule_seeds_unit_and_the_meaning_of_hd95(ren
 def test_csv_has_one_value_in_each_line_and_states_phantom():
     rows = list(csv.DictReader(io.StringIO(to_csv(build_table(two_methods(data="phantom")[:3], ["disc"])))))
     assert {row["data"] for row in rows} == {"phantom"}
-    assert len(rows) == 3 * 2 * 3  # measures, methods, two sites and the average
+    assert len(rows) == 3 * 2 * 3 + 3 * 2 * 3  # measures or failures, methods, two sites and the average or all
     first = rows[0]
     assert (first["structure"], first["metric"], first["unit"], first["method"]) == ("disc", "dice", "%", "fedavg")
     assert (first["unseen_site"], first["mean"], first["sd"], first["n_seeds"]) == ("A", "85.000000", "", "1")
@@ -349,7 +350,58 @@ def test_a_validation_site_has_its_own_line_and_is_in_no_mean():
     lines = [re.split(r"\s{2,}", actual.strip()) for actual in text.splitlines()]
     assert [actual[0] for actual in lines[4:9]] == ["A", "B", "V (VALIDATION)", "C (UNSEEN)", "mean seen"]
     without = [re.split(r"\s{2,}", actual.strip()) for actual in closing_table(summary_of(RUN)).splitlines()]
-    assert lines[8:] == without[7:]
+    assert [line for line in lines[8:] if line[0] != "V (VALIDATION)"] == without[7:]
+
+
+def test_the_end_of_a_run_shows_calibration_and_failures_of_each_site_and_of_all_patients_together():
+    rows = [row | {"ece": 0.02 * place} for place, row in enumerate(RUN[:-1], start=1)]
+    text = closing_table(summary_of([*rows, RUN[-1]]))
+    lines = [re.split(r"\s{2,}", actual.strip()) for actual in text.splitlines()]
+    start = lines.index(["calibration and failures"]) + 1
+    assert lines[start : start + 6] == [
+        ["site", "structure", "ECE %", "Dice < 0.7", "missed", "false alarm"],
+        ["A", "disc", "3.00 ± 1.41", "0/2 [0, 84] %", "0/2 [0, 84] %", "-"],
+        ["B", "disc", "6.00", "0/1 [0, 98] %", "0/1 [0, 98] %", "-"],
+        ["C (UNSEEN)", "disc", "9.00 ± 1.41", "2/2 [16, 100] %", "1/2 [1, 99] %", "0/1 [0, 98] %"],
+        ["mean seen", "disc", "4.50", "0/3 [0, 71] %", "0/3 [0, 71] %", "-"],
+        ["mean UNSEEN", "disc", "9.00", "2/2 [16, 100] %", "1/2 [1, 99] %", "0/1 [0, 98] %"],
+    ]
+    assert "Clopper" in text and "bounding box" in text
+
+
+def test_without_probabilities_there_is_no_calibration_and_without_failures_in_the_file_no_table():
+    summary = summary_of(RUN)
+    assert "ECE" not in closing_table(summary) and "Dice < 0.7" in closing_table(summary)
+    assert "Dice < 0.7" not in closing_table({key: value for key, value in summary.items() if key != "failures"})
+
+
+def test_runs_of_an_older_version_count_failures_with_the_limit_of_the_others_and_are_named():
+    fedavg, elcfs = [], []
+    for result in two_methods():
+        rows = [row | {"ece": 0.1} for row in result["rows"]]
+        summary = replace(SCORING, failure_dice=0.65).summarise(rows)
+        if result["method"] == "fedavg":
+            older = summary | {"metrics": [facts for facts in summary["metrics"] if facts["name"] != "ece"]}
+            fedavg.append(result | {"summary": {key: older[key] for key in older if key != "failures"}})
+        else:
+            elcfs.append(result | {"summary": summary, "rows": rows})
+    note = "fedavg: no calibration error (ECE) for some runs, because an older version"
+    table = build_table([*fedavg, *elcfs], ["disc"])
+    assert [cell.mean for cell in line(table, "elcfs", "ece").cells] == pytest.approx([10, 10])
+    assert line(table, "fedavg", "ece").cells == (None, None) and any(text.startswith(note) for text in table.notes)
+    assert (table.failures[0].title, [of_method.total.text for of_method in table.failures[0].lines]) == (
+        "Dice < 0.65", ["0/3", "1/3"]
+    )  # fmt: skip
+    table = build_table(fedavg, ["disc"])
+    assert "ece" not in {block.metric for block in table.blocks} and any(text.startswith(note) for text in table.notes)
+    assert not any("older version" in text for text in build_table(elcfs, ["disc"]).notes)
+
+
+def test_runs_with_other_limits_of_a_failure_are_not_compared():
+    results = two_methods()
+    results[0]["summary"] = replace(SCORING, failure_dice=0.5).summarise(results[0]["rows"])
+    with pytest.raises(UserError, match="Dice < 0.5.*and.*Dice < 0.7"):
+        build_table(results, ["disc"])
 
 
 def test_clients_are_described_in_one_line():

@@ -1,0 +1,63 @@
+"""Average bundles that hospitals trained without medfed, and write the result as a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from medfed.cli.program import run_program
+from medfed.deployment.bundle_aggregation import RULES, Aggregation, aggregate_bundles
+from medfed.federation.settings import Federation
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the program `medfed aggregate`, which combines the weights of several bundles.
+
+    Args:
+        argv: the command-line arguments; None reads `sys.argv`.
+
+    Returns:
+        The exit code: 0 on success, 2 after an error that the user can correct.
+    """
+    parser = argparse.ArgumentParser(prog="python -m medfed.aggregate", description=__doc__)
+    parser.add_argument("sites", type=Path, nargs="+", metavar="SITE",
+                        help="bundles that the hospitals trained, folders or ZIP files named after the hospital")
+    parser.add_argument("--start", type=Path, required=True, metavar="BUNDLE",
+                        help="the bundle from which all of them started")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the bundle to create")
+    parser.add_argument("--images", type=int, nargs="+", metavar="N",
+                        help="training images of each hospital, in the same order; default: all hospitals count alike")
+    parser.add_argument("--rule", choices=sorted(RULES), default="fedavg", help="default: fedavg, the weighted mean")
+    parser.add_argument("--on-bad-update", choices=("stop", "drop"), default="stop",
+                        help="what happens if a hospital's weights fail a check; default: stop")
+    parser.add_argument("--largest-change", type=float, default=Federation.largest_change, metavar="X",
+                        help="with three or more hospitals: a change of the weights may be at most X times the median; "
+                             f"default: {Federation.largest_change:g}")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+    args = parser.parse_args(argv)
+    return run_program("medfed.aggregate", lambda: _aggregate(args))
+
+
+def _aggregate(args: argparse.Namespace) -> int:
+    result = aggregate_bundles(args.sites, args.start, args.out, images=args.images, rule=args.rule,
+                               on_bad_update=args.on_bad_update, largest_change=args.largest_change)  # fmt: skip
+    for text in [*result.notices, *(f"left out: {rejection}" for rejection in result.rejected)]:
+        print(f"note: {text}", file=sys.stderr)
+    if not args.quiet:
+        print(_table(result))
+        print(f"The bundle is {result.path}; docs/ledger.csv lists what was read. Its weights are not tested yet.")
+    return 0
+
+
+def _table(result: Aggregation) -> str:
+    """Return one line for each hospital: its images and how much it changed the weights."""
+    width = max(map(len, [*result.changes, "hospital"]))
+    lines = [f"{'hospital':<{width}}  {'images':>10}  {'L2 norm of the change':>22}"]
+    for name, norm in result.changes.items():
+        lines.append(f"{name:<{width}}  {result.images.get(name, 'not stated'):>10}  {norm:>22.4g}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

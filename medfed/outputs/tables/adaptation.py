@@ -1,0 +1,205 @@
+"""What an adaptation to the unlabelled images of the unseen site changed, patient by patient: its gain and its harm.
+
+The unseen site is scored twice with the same weights, without and with the adaptation (`evaluation.tent`,
+`evaluation.match`). The scores without it are in the file `cases_without_adaptation.csv`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from scipy import stats
+
+from medfed.metrics.intervals import LEVEL, METHOD_OF_DIFFERENCES, estimate_average, estimate_mean, interval
+from medfed.outputs.run_folder import UNADAPTED, damaged_file
+from medfed.tasks.factory import scoring_of
+from medfed.tasks.scoring import ALL, Scoring
+
+TRANSDUCTIVE = {  # what was done with unlabelled test images, by the name of the technique
+    "tent": "the network was adapted to each site's test images (Tent), without their labels; the prediction for an "
+    "image depends on the other images of its batch and on all batches before it",
+    "batch_stats": "at sites that did not train, BatchNorm used the statistics of each batch of test images",
+    "nearest": "sites that did not train used the source site's BatchNorm that is nearest to their unlabelled test "
+    "images",
+    "window": "at sites that did not train, the low-frequency amplitudes of each test image were changed towards the "
+    "federation's mean window, without its label; transductive in a weak sense: the prediction for an image depends on "
+    "this image and on no other test image",
+    "style": "at sites that did not train, each test image was redrawn in the federation's mean style, without its "
+    "label; transductive in a weak sense: the prediction for an image depends on this image and on no other test image",
+}
+NAMES = {"tent": "Tent", "window": "window match", "style": "style match"}
+INTERVALS = (f"[] after a mean change: {METHOD_OF_DIFFERENCES}; [] after a share of patients: exact binomial interval "
+             "(Clopper and Pearson); both 95 %")  # fmt: skip
+DECIMALS = 6  # of scores in cases.csv; smaller changes count as none
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The change of the main metric at the unseen sites by an adaptation, for one structure. Scores are as stored.
+
+    Args:
+        structure: name of the structure; "all" for classification.
+        n_patients: number of patients.
+        without: mean score without the adaptation, averaged over sites with equal weights.
+        adapted: mean score with the adaptation, averaged likewise.
+        low: lower end of the 95 % interval of the mean change; None without an interval.
+        high: upper end of the 95 % interval of the mean change; None without an interval.
+        n_worse: number of patients whose score fell.
+        worse_low: lower end of the exact 95 % interval of the share of patients whose score fell.
+        worse_high: upper end of the exact 95 % interval of the share of patients whose score fell.
+        worst_patient: the patient with the largest loss, as SITE/PATIENT; None if no score fell.
+        worst_without: this patient's score without the adaptation; None if no score fell.
+        worst_adapted: this patient's score with the adaptation; None if no score fell.
+    """
+
+    structure: str
+    n_patients: int
+    without: float
+    adapted: float
+    low: float | None
+    high: float | None
+    n_worse: int
+    worse_low: float
+    worse_high: float
+    worst_patient: str | None
+    worst_without: float | None
+    worst_adapted: float | None
+
+
+def effects_of(scoring: Scoring, adapted: Sequence[dict], unadapted: Sequence[dict]) -> list[Effect]:
+    """Compare the scores of the same patients with and without an adaptation, by the main metric.
+
+    The score of a patient is averaged over the runs first. A structure that neither the true nor the predicted mask
+    contains has the best score, so that a false alarm that the adaptation causes or removes counts. Patients for whom
+    this is so with and without the adaptation are left out.
+
+    Args:
+        scoring: the metrics of the task. A larger value of the main metric, the first one, is better.
+        adapted: rows of `cases.csv` of the unseen sites, from one or more runs.
+        unadapted: the rows of the same cases and runs without the adaptation.
+
+    Returns:
+        One object for each structure that has scores, in the order of the rows.
+    """
+    structures = dict.fromkeys(map(scoring.structure_of, adapted))
+    effects = []
+    for structure in structures:
+        pair = [[row for row in rows if scoring.structure_of(row) == structure] for rows in (unadapted, adapted)]
+        if changed := _patients(scoring, *pair):
+            effects.append(_effect(structure, changed))
+    return effects
+
+
+def _patients(scoring: Scoring, unadapted: Sequence[dict], adapted: Sequence[dict]) -> dict[tuple, tuple[float, float]]:
+    """Return the scores of each patient without and with the adaptation, by (site, patient)."""
+    column = scoring.columns[0]
+    known = [scoring.patient_scores(rows, column.key) for rows in (unadapted, adapted)]
+    filled = [scoring.patient_scores(rows, column.key, column.limits[1]) for rows in (unadapted, adapted)]
+    return {patient[:2]: (filled[0][patient], filled[1][patient]) for patient in sorted({*known[0], *known[1]})}
+
+
+def _effect(structure: str, patients: Mapping[tuple, tuple[float, float]]) -> Effect:
+    sites: dict[str, list[tuple[float, float]]] = {}
+    for (site, _), scores in patients.items():
+        sites.setdefault(site, []).append(scores)
+    without, adapted = (fmean(fmean(pair[k] for pair in pairs) for pairs in sites.values()) for k in (0, 1))
+    low, high = interval(estimate_average([estimate_mean([a - w for w, a in pairs]) for pairs in sites.values()]))
+    change = {patient: round(a - w, DECIMALS) for patient, (w, a) in patients.items()}
+    n_worse = sum(value < 0 for value in change.values())
+    share = stats.binomtest(n_worse, len(change)).proportion_ci(LEVEL, method="exact")
+    worst = min(change, key=lambda patient: change[patient])
+    loss = ("/".join(worst), *patients[worst]) if n_worse else (None, None, None)
+    return Effect(structure, len(change), without, adapted, low, high, n_worse, float(share.low), float(share.high),
+                  *loss)  # fmt: skip
+
+
+def adaptation_of(
+    technique: str, scoring: Scoring, adapted: Sequence[dict], unadapted: Sequence[dict]
+) -> dict[str, Any]:
+    """Return the entry "adaptation" of a run's `summary.json`.
+
+    Args:
+        technique: name of the adaptation: "tent", "window" or "style".
+        scoring: the metrics of the task.
+        adapted: rows of the unseen site with the adaptation.
+        unadapted: rows of the unseen site without the adaptation.
+
+    Returns:
+        "by", the technique; "metric", the key of the metric; and "effects", the fields of each `Effect`.
+    """
+    effects = [asdict(effect) for effect in effects_of(scoring, adapted, unadapted)]
+    return {"by": technique, "metric": scoring.columns[0].key, "effects": effects}
+
+
+def read_unadapted(folder: Path, summary: Mapping[str, Any], scoring: Scoring) -> list[dict]:
+    """Read the rows of the unseen site without the adaptation; none if the run adapted nothing.
+
+    Args:
+        folder: the folder of a finished run.
+        summary: content of its `summary.json`.
+        scoring: the metrics of the run's task.
+
+    Raises:
+        UserError: if the file is missing or damaged.
+    """
+    if not summary.get("adaptation"):
+        return []
+    with damaged_file(folder / UNADAPTED) as path:
+        return scoring.read_cases(path)
+
+
+def adaptation_notes(summary: Mapping[str, Any], with_patient: bool = True) -> list[str]:
+    """Return sentences about the gain and the harm of the adaptation in one run, without full stops.
+
+    Args:
+        summary: content of the run's `summary.json`.
+        with_patient: whether the patient with the largest loss is named.
+    """
+    if not (adaptation := summary.get("adaptation")):
+        return []
+    effects = [Effect(**effect) for effect in adaptation["effects"]]
+    name, site = NAMES[adaptation["by"]], summary.get("unseen_site")
+    sentences = [f"{name} at {site}: {_text(effect, scoring_of(summary), with_patient)}" for effect in effects]
+    return [*sentences, INTERVALS] if sentences else []
+
+
+def comparison_adaptation_notes(results: Sequence[dict]) -> list[str]:
+    """Return sentences about the gain and the harm of the adaptations in a comparison, without full stops.
+
+    Args:
+        results: one dict for each run, as `medfed.outputs.tables.comparison.build_table` takes them.
+    """
+    adapted = [result for result in results if result.get("unadapted")]
+    notes = []
+    for method in sorted({result["method"] for result in adapted}):
+        runs = [result for result in adapted if result["method"] == method]
+        scoring, name = scoring_of(runs[0]["summary"]), NAMES[runs[0]["summary"]["adaptation"]["by"]]
+        pair = ([row for run in runs for row in run[key]] for key in ("rows", "unadapted"))
+        notes += [f"{method}: {name}: {_text(effect, scoring, True)}" for effect in effects_of(scoring, *pair)]
+    return [*notes, INTERVALS] if notes else []
+
+
+def _text(effect: Effect, scoring: Scoring, with_patient: bool) -> str:
+    """Return an effect in words, in percent and points for a metric in percent."""
+    column = scoring.columns[0]
+    metric, scale = column.metric, column.scale
+    unit = " points" if column.unit == "%" else ""
+
+    def number(value: float, sign: str = "") -> str:
+        return f"{scale * value:{sign}.{metric.decimals}f}"
+
+    of = metric.label if effect.structure == ALL else f"{effect.structure}, {metric.label}"
+    n, n_worse = effect.n_patients, effect.n_worse
+    ends = "" if effect.low is None or effect.high is None else f" [{number(effect.low)}, {number(effect.high)}]"
+    text = (f"{of}: mean change {number(effect.adapted - effect.without, '+')}{unit}{ends} over {n} patients "
+            f"({number(effect.without)} without, {number(effect.adapted)} with); {n_worse} of {n} became worse "
+            f"({n_worse / n:.0%} [{effect.worse_low:.0%}, {effect.worse_high:.0%}])")  # fmt: skip
+    if effect.worst_without is None or effect.worst_adapted is None:
+        return text
+    patient = f"{effect.worst_patient}, " if with_patient else ""
+    return (f"{text}; the largest loss is {number(effect.worst_without - effect.worst_adapted)}{unit} "
+            f"({patient}from {number(effect.worst_without)} to {number(effect.worst_adapted)})")  # fmt: skip

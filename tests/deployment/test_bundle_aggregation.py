@@ -1,0 +1,147 @@
+"""Tests of `python -m medfed.aggregate`: bundles that were trained elsewhere become one bundle."""
+
+import csv
+import json
+import shutil
+
+import pytest
+import torch
+
+from medfed import aggregate
+from medfed.networks.unet import UNet
+from medfed.outputs.bundle.check import check_bundle
+from medfed.outputs.bundle.write import write_bundle
+from medfed.tasks.segmentation import Segmentation
+
+UNET = UNet(features=(4, 4, 4, 8, 8, 4))
+ENTRY = "conv_0.conv_0.conv.weight"
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    return write_bundle(
+        tmp_path_factory.mktemp("start") / "organ_segmentation", network=UNET, weights=UNET.build(1, 1).state_dict(),
+        task=Segmentation(("organ",), 1, 32), provenance={"method": "fedavg"}, summary={}, input_is_2d=False,
+    )
+
+
+@pytest.fixture
+def trained(start, tmp_path):
+    """Return a function that writes the bundle of a site whose trained weights are larger by some number."""
+
+    def write(name, more, wrapped=False):
+        shutil.copytree(start, tmp_path / name)
+        weights = weights_of(start)
+        weights = {key: entry + more if entry.is_floating_point() else entry for key, entry in weights.items()}
+        torch.save({"model": weights} if wrapped else weights, tmp_path / name / "models" / "model.pt")
+        return tmp_path / name
+
+    return write
+
+
+def weights_of(bundle):
+    return torch.load(bundle / "models" / "model.pt", weights_only=True)
+
+
+def run(*arguments):
+    return aggregate.main([str(argument) for argument in arguments])
+
+
+def test_the_mean_counts_each_hospital_by_its_images(start, trained, tmp_path, capsys):
+    sites = trained("A", 0.1), trained("B", 0.5, wrapped=True)
+    assert run(*sites, "--start", start, "--out", tmp_path / "organ_segmentation", "--images", 30, 10) == 0
+    expected = weights_of(start)[ENTRY] + 0.75 * 0.1 + 0.25 * 0.5
+    torch.testing.assert_close(weights_of(tmp_path / "organ_segmentation")[ENTRY], expected)
+    check_bundle(tmp_path / "organ_segmentation")
+    output = capsys.readouterr()
+    assert "A                 30" in output.out and "note" not in output.err
+
+
+def test_the_new_bundle_says_who_took_part_and_has_no_scores(start, trained, tmp_path):
+    out = tmp_path / "organ_segmentation"
+    run(trained("A", 0.1), trained("B", 0.3), "--start", start, "--out", out)
+    metadata, old = (json.loads((path / "configs" / "metadata.json").read_text()) for path in (out, start))
+    about = metadata["medfed_provenance"]["aggregation"]
+    assert metadata["eval_metrics"] == {} and metadata["version"] > old["version"]
+    assert sorted(about["sites"]) == ["A", "B"]
+    assert about["weights_of_start"] == old["medfed_provenance"]["weights_sha256"]
+    rows = list(csv.DictReader((out / "docs" / "ledger.csv").open()))
+    assert {row["site"] for row in rows} == {"A", "B"} and ENTRY in {row["name"] for row in rows}
+    assert "Nobody has tested them" in (out / "docs" / "README.md").read_text()
+    assert not (out / "models" / "model.ts").exists()  # the script holds the weights of the start
+
+
+def test_a_median_ignores_one_hospital_that_is_far_off(start, trained, tmp_path):
+    sites = [trained(name, more) for name, more in (("A", 0.1), ("B", 0.2), ("C", 0.9))]
+    assert run(*sites, "--start", start, "--out", tmp_path / "o_segmentation", "--rule", "coordinate_median") == 0
+    torch.testing.assert_close(weights_of(tmp_path / "o_segmentation")[ENTRY], weights_of(start)[ENTRY] + 0.2)
+
+
+def test_weights_that_fail_a_check_stop_the_program_or_are_left_out(start, trained, tmp_path, capsys):
+    sites = [trained(name, more) for name, more in (("A", 0.1), ("B", 0.3), ("C", 50.0))]
+    flags = ["--start", start, "--out", tmp_path / "o_segmentation"]
+    assert run(*sites, *flags) == 2
+    assert "C: its update of round 1 changes the weights" in capsys.readouterr().err
+    assert not (tmp_path / "o_segmentation").exists()
+    assert run(*sites, *flags, "--on-bad-update", "drop") == 0
+    torch.testing.assert_close(weights_of(tmp_path / "o_segmentation")[ENTRY], weights_of(start)[ENTRY] + 0.2)
+    assert "left out: C: its update" in capsys.readouterr().err
+
+
+def without_weights(site):
+    (site / "models" / "model.pt").unlink()
+
+
+def other_network(site):
+    torch.save(UNet(features=(4, 4, 8, 8, 8, 4)).build(1, 1).state_dict(), site / "models" / "model.pt")
+
+
+def not_a_number(site):
+    weights = weights_of(site)
+    weights[ENTRY][0, 0, 0, 0] = float("nan")
+    torch.save(weights, site / "models" / "model.pt")
+
+
+def code(site):
+    torch.save({"model": print}, site / "models" / "model.pt")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (without_weights, "A: has no models/model.pt"),
+        (other_network, "A: its update of round 1 does not fit the network"),
+        (not_a_number, "A: its update of round 1 is not finite"),
+        (code, "A: models/model.pt cannot be read as weights"),
+    ],
+)
+def test_a_wrong_bundle_is_one_sentence_and_nothing_is_written(damage, says, start, trained, tmp_path, capsys):
+    sites = trained("A", 0.1), trained("B", 0.2)
+    damage(sites[0])
+    assert run(*sites, "--start", start, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert says in error and "Traceback" not in error and not (tmp_path / "out").exists()
+
+
+def test_mistakes_in_the_arguments_are_named(start, trained, tmp_path, capsys):
+    a, b = trained("A", 0.1), trained("B", 0.2)
+    (tmp_path / "again").mkdir()
+    shutil.copytree(a, tmp_path / "again" / "A")
+    for arguments, says in [
+        ((a, tmp_path / "again" / "A"), "a second bundle of the site 'A'"),
+        ((a, start), "is the bundle that all sites started from"),
+        ((a, b, "--images", 3), "expected 2 whole numbers above 0, one for each of A, B"),
+        ((a, tmp_path / "nowhere"), "nowhere: is not a bundle"),
+    ]:
+        assert run(*arguments, "--start", start, "--out", tmp_path / "out") == 2
+        assert says in capsys.readouterr().err
+
+
+def test_a_hospital_that_did_not_train_or_changed_the_transforms_is_named(start, trained, tmp_path, capsys):
+    a, b = trained("A", 0.0), trained("B", 0.2)
+    config = json.loads((b / "configs" / "inference.json").read_text())
+    config["preprocessing"]["transforms"].pop()
+    (b / "configs" / "inference.json").write_text(json.dumps(config))
+    assert run(a, b, "--start", start, "--out", tmp_path / "o_segmentation", "--quiet") == 0
+    notes = capsys.readouterr().err
+    assert "A: its weights are those of" in notes and "B: its configs/inference.json has another preprocessing" in notes

@@ -1,0 +1,58 @@
+"""Runs that adapt to the unseen site's images score it twice with the same weights, and train as without."""
+
+import csv
+
+from conftest import small_yaml
+
+from medfed import train
+from medfed.config.schema import load_text
+from medfed.experiments.evaluation import evaluate
+from medfed.experiments.run import start_or_resume
+from medfed.experiments.setup import build_experiment
+from medfed.outputs.run_folder import UNADAPTED, RunFolder
+
+
+def config(root, *overrides):
+    return load_text(small_yaml(root), "a.yaml", ["federation.rounds=1", *overrides])
+
+
+def rows(path, role):
+    with open(path, newline="") as file:
+        return [row for row in csv.DictReader(file) if row["role"] == role]
+
+
+def test_a_finished_run_is_scored_again_with_the_adaptation_and_keeps_its_weights(
+    tmp_path, small_phantom, unpainted_figures
+):
+    run = tmp_path / "run"
+    plain = start_or_resume(config(small_phantom), RunFolder(run), quiet=True)
+    before = {role: rows(run / "cases.csv", role) for role in ("seen", "unseen")}
+    weights = (run / "model.safetensors").read_bytes()
+    assert "adaptation" not in plain and not plain["transductive"] and not (run / UNADAPTED).exists()
+
+    matched = config(small_phantom, "evaluation.match=window")
+    summary = start_or_resume(matched, RunFolder(run), resume=True, accept_config_change=True, quiet=True)
+    assert (run / "model.safetensors").read_bytes() == weights
+    assert rows(run / UNADAPTED, "unseen") == before["unseen"] != rows(run / "cases.csv", "unseen")
+    assert rows(run / "cases.csv", "seen") == before["seen"]
+    assert summary["transductive_by"] == ["window"] == [summary["adaptation"]["by"]]
+    (effect,) = summary["adaptation"]["effects"]
+    dice = [[float(row["dice"]) for row in rows(run / name, "unseen")] for name in (UNADAPTED, "cases.csv")]
+    assert effect["n_patients"] == 4 and effect["n_worse"] == sum(b < a for a, b in zip(*dice, strict=True))
+
+
+def test_with_tent_the_scores_without_it_are_those_of_the_same_weights(small_phantom):
+    batch_norm = ("method.name=fedavg", "network.norm=batch")
+    plain, tent = (build_experiment(config(small_phantom, *batch_norm, f"evaluation.tent={value}"), None, True)
+                   for value in ("false", "true"))  # fmt: skip
+    expected, actual = (evaluate(experiment, plain.start.weights, True) for experiment in (plain, tent))
+    before, after = ([row for row in result.rows if row["role"] == "unseen"] for result in (expected, actual))
+    assert actual.unadapted == before != after and not expected.unadapted
+
+
+def test_a_method_that_shares_no_window_is_refused_before_training(small_config, tmp_path, capsys):
+    settings = ["--set", "method.name=fedavg", "--set", "evaluation.match=window"]
+    assert train.main([str(small_config), "--out", str(tmp_path / "run"), *settings]) == 2
+    error = capsys.readouterr().err
+    assert "'window' needs a method whose sites share low-frequency windows" in error and error.count("\n") == 1
+    assert not (tmp_path / "run" / "config.yaml").exists()
