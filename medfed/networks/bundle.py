@@ -102,8 +102,8 @@ class Bundle(NetworkSettings):
             except ValueError as error:
                 raise UserError(f"{place}: {error}") from error
         if definition.name not in SETTINGS_BUILDERS:
-            known = ", ".join(f"{NETWORKS}{name}" for name in (*SETTINGS_BUILDERS, *get_args(Architecture)))
-            raise UserError(f"{place} is '{definition.target}'; expected one of {known}")
+            known = ", ".join((*SETTINGS_BUILDERS, *get_args(Architecture)))
+            raise UserError(f"{place} is '{definition.target}'; expected one of {known} of {NETWORKS[:-1]}")
         expected, monai_class = _complete_arguments(definition), BASE_CLASSES.get(definition.name, definition.name)
         try:
             for settings in SETTINGS_BUILDERS[definition.name](expected):

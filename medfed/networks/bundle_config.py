@@ -78,18 +78,17 @@ def _parse(file: Path, definition: Any) -> NetworkDefinition:
         raise UserError(f"{file}: {KEY} is {definition!r}; expected _target_, the name of one of MONAI's networks, and "
                         "its arguments")
     arguments = {key: value for key, value in definition.items() if key != "_target_"}
-    for key, value in arguments.items():
-        if is_expression(value) or key.startswith("_"):
-            raise UserError(f"{file}: {KEY}.{key} is an expression, which medfed does not run; write its value instead")
     cls = None
     if target.startswith(NETWORKS) or "." not in target:
         cls = getattr(nets, target.rpartition(".")[2], None)
-    if not inspect.isclass(cls):
-        return NetworkDefinition(file, target, "", arguments)
-    default = inspect.signature(cls).parameters.get("spatial_dims")
+    name = cls.__name__ if inspect.isclass(cls) else ""
+    default = inspect.signature(cls).parameters.get("spatial_dims") if inspect.isclass(cls) else None
     if arguments.get("spatial_dims", default.default if default else None) == 3:
-        raise UserError(f"{file}: {KEY}: this {cls.__name__} {NOT_3D}")
-    return NetworkDefinition(file, target, cls.__name__, arguments)
+        raise UserError(f"{file}: {KEY}: this {name or target} {NOT_3D}")
+    for key, value in arguments.items():
+        if is_expression(value) or key.startswith("_"):
+            raise UserError(f"{file}: {KEY}.{key} is an expression, which medfed does not run; write its value instead")
+    return NetworkDefinition(file, target, name, arguments)
 
 
 def _read(file: Path) -> dict[str, Any]:
