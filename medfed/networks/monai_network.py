@@ -150,9 +150,9 @@ class MonaiNetwork(NetworkSettings):
         """
         if self.architecture != "DynUNet":
             return network.state_dict()
-        twin = nets.DynUNet(**self._all_arguments(in_channels, out_channels))
-        twin.load_state_dict(network.state_dict(), strict=False)
-        return twin.state_dict()
+        complete = nets.DynUNet(**self._all_arguments(in_channels, out_channels))
+        complete.load_state_dict(network.state_dict(), strict=False)
+        return complete.state_dict()
 
     def translate_weight_name(self, name: str) -> str:
         """Translate a state-dict name of MONAI's network to the name in this network; "" for DynUNet's second names.

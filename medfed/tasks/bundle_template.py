@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
-if TYPE_CHECKING:
-    from medfed.tasks.bundle_training import TrainingParts
+from medfed.tasks.bundle_entries import Json, step
+from medfed.tasks.bundle_training import TrainingParts
 
-Json = dict[str, Any]
 Constants = tuple[tuple[float, ...], tuple[float, ...]]  # means and standard deviations, one number per channel each
 
 COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for values in [0, 1]
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 
 RGB = {"0": "red", "1": "green", "2": "blue"}
-INTERPOLATE, NARROW = "torch.nn.functional.interpolate", "torch.narrow"  # functions that a bundle's Lambdad may call
 PREDICTIONS = "predictions.csv"
 # How Pillow reads an image file, by the number of channels that the network expects: rotated as its EXIF data require,
 # without alpha channel. For other files (more than 8 bits, for example) the lookup raises a KeyError with the mode: no
@@ -166,20 +164,6 @@ def describe_constants(constants: Constants) -> str:
     """
     mean, std = (", ".join(f"{number:.7g}" for number in numbers) for numbers in constants)
     return f"minus {mean}, divided by {std} (fixed numbers)"
-
-
-def step(class_: str, keys: str | list[str] = "image", **arguments: Any) -> Json:
-    """Return the JSON entry of one MONAI dictionary transform for a bundle's config.
-
-    Args:
-        class_: name of the transform's class in `monai.transforms`, such as "Resized".
-        keys: key or keys of the data dictionary whose values the transform changes.
-        arguments: further arguments of the transform's class.
-
-    Returns:
-        The class under "_target_", the keys under "keys", and each further argument under its name.
-    """
-    return {"_target_": f"monai.transforms.{class_}", "keys": keys, **arguments}
 
 
 def read_2d(channels: int, key: str = "image") -> list[Json]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from medfed.tasks.bundle_template import INTERPOLATE, Json, step
+from medfed.tasks.bundle_entries import INTERPOLATE, Json, step
 
 VALIDATION_SHARE = 0.2  # of the cases in the folder
 MAX_ROTATION, MAX_SCALING = math.radians(15), 0.15  # as `medfed.tasks.augmentation`

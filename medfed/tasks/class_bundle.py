@@ -11,19 +11,17 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from medfed.datasets.base import Standardise
+from medfed.tasks.bundle_entries import INTERPOLATE, Json, step
 from medfed.tasks.bundle_template import (
-    INTERPOLATE,
     PREDICTIONS,
     RGB,
     BundleTemplate,
     Constants,
-    Json,
     capitalise,
     describe_constants,
     file_kinds,
     read_2d,
     scale_channels,
-    step,
 )
 from medfed.tasks.bundle_training import TrainingParts, random_transforms
 

@@ -11,19 +11,16 @@ from torch import nn
 
 from medfed.datasets.base import Standardise
 from medfed.losses.dice import SMOOTHING
+from medfed.tasks.bundle_entries import INTERPOLATE, NARROW, Json, step
 from medfed.tasks.bundle_template import (
-    INTERPOLATE,
-    NARROW,
     BundleTemplate,
     Constants,
-    Json,
     capitalise,
     channel_names,
     describe_constants,
     file_kinds,
     read_2d,
     scale_channels,
-    step,
 )
 from medfed.tasks.bundle_training import BOTH, TrainingParts, random_transforms, resize_label
 

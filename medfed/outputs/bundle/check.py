@@ -18,7 +18,8 @@ import jsonschema
 
 from medfed.core.errors import UserError
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
-from medfed.tasks.bundle_template import CONVERTERS, INTERPOLATE, NARROW, PREDICTIONS
+from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
+from medfed.tasks.bundle_template import CONVERTERS, PREDICTIONS
 from medfed.tasks.bundle_training import LOGGING_CONF, LOSS
 
 FILES = (

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from medfed.federation.settings import Training
 from medfed.outputs.environment import installed_version
-from medfed.tasks.bundle_template import BundleTemplate, Json
+from medfed.tasks.bundle_entries import Json
+from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.bundle_training import evaluate_config, train_config
 
 TORCHSCRIPT = {
