@@ -42,6 +42,7 @@ RULES: Mapping[str, type[Method]] = {
     "fedavg": FedAvg, "coordinate_median": CoordinateMedian, "trimmed_mean": TrimmedMean, "norm_clipping": NormClipping,
 }  # fmt: skip
 WEIGHT_FILES = ("models/model.pt", "models/model.safetensors")
+TRAINED = "models/trained.pt"  # what `configs/train.json` writes; `model.pt` is then the start
 BUFFER_ENDINGS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers, not trained
 SAME_KEYS = ("network_def", "preprocessing", "postprocessing")  # of inference.json, that no hospital should change
 COPIED = ("LICENSE", "configs/", "docs/")
@@ -113,7 +114,7 @@ def aggregate_bundles(
     replies = {}
     for name, path, count in zip(names, sites, counts, strict=True):
         facts = {"round": 1, "examples": count, "steps": count, "loss": 0.0}  # a bundle does not state steps and loss
-        replies[name] = Message("train", _read_weights(path), {}, facts)
+        replies[name] = Message("train", _read_weights(path, (TRAINED, *WEIGHT_FILES)), {}, facts)
         notices += _differences(name, path, config)
     method = RULES[rule]()
     used, rejected = _check(replies, state, largest_change, method)
@@ -144,12 +145,12 @@ def _site_names(sites: Sequence[Path], start: Path) -> list[str]:
     return names
 
 
-def _read_weights(path: Path) -> Weights:
-    """Read the weights of a bundle: a state dict, or a checkpoint of MONAI that holds it as `model`."""
+def _read_weights(path: Path, candidates: Sequence[str] = WEIGHT_FILES) -> Weights:
+    """Read the first of these files: a state dict, or a checkpoint of MONAI that holds it as `model`."""
     with open_bundle(path) as files:
-        name = next((name for name in WEIGHT_FILES if name in files.names), None)
+        name = next((name for name in candidates if name in files.names), None)
         if name is None:
-            raise UserError(f"{path}: has no {' or '.join(WEIGHT_FILES)}; expected the bundle with its trained weights")
+            raise UserError(f"{path}: has no {' or '.join(candidates)}; expected the bundle with its trained weights")
         if not name.endswith(".pt"):
             return read_state_dict(path / name) if path.is_dir() else safetensors.torch.load(_bytes(files, name))
         files.check_weights(name)

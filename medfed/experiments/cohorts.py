@@ -13,6 +13,8 @@ from medfed.datasets.partitions import partition
 from medfed.datasets.splits import Split, sample_cases, split
 from medfed.federation.settings import Federation
 
+ONE_SITE = "this is local training, not a federation"  # end of the warning; expected in the row `local`
+
 
 def assign_patients(
     dataset: Dataset, federation: Federation, seed: int, file: str
@@ -96,7 +98,7 @@ def _sites(
         )
     source = participating_sites(source, federation.participating, seed, file)
     if len(source) == 1 and federation.clients < 2:
-        warnings.warn(f"only one site ('{source[0]}') trains: this is local training, not a federation", stacklevel=2)
+        warnings.warn(f"only one site ('{source[0]}') trains: {ONE_SITE}", stacklevel=2)
     validating, unseen = ([name] if name else [] for name in special_sites.values())
     return source, validating, unseen
 

@@ -15,7 +15,7 @@ from medfed.outputs.run_folder import RunFolder
 
 
 @contextmanager
-def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
+def record_notices(folder: RunFolder, quiet: bool, expected: str = "") -> Iterator[list[str]]:
     """Context manager that prints and collects the warnings of medfed, and PyTorch's warnings about determinism.
 
     Each warning is printed as a note of one line, and each text only once. As soon as the run's folder contains a
@@ -25,6 +25,7 @@ def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
     Args:
         folder: the run's folder.
         quiet: True prints nothing; the notes are still collected.
+        expected: the end of a note that is collected but not printed; "" prints all notes.
 
     Yields:
         The list of the notes. New notes are added to this list while the context is active.
@@ -41,7 +42,7 @@ def record_notices(folder: RunFolder, quiet: bool) -> Iterator[list[str]]:
             notices.append(text)
             if (folder.path / "config.yaml").is_file():
                 folder.write_json("notices.json", notices)
-        if not quiet:
+        if not quiet and not (expected and text.endswith(expected)):
             tqdm.write(f"note: {text}", file=sys.stderr)
 
     def show_determinism(message: Warning | str, *_: object) -> None:

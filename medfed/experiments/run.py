@@ -100,7 +100,7 @@ def start_or_resume(
 
 def run(
     config: Config, folder: RunFolder, quiet: bool = False, jobs: int | None = None,
-    on_training: OnTraining | None = None,
+    on_training: OnTraining | None = None, expected: str = "",
 ) -> dict[str, object]:
     """Do the remaining steps of a run: train, score, draw figures and write the summary.
 
@@ -115,6 +115,7 @@ def run(
             time.
         on_training: function that is called after each training of a site with (number of trainings done, number of
             trainings of the run); None calls nothing.
+        expected: the end of a note that is saved but not printed, because it is expected; "" prints all notes.
 
     Returns:
         The content of `summary.json`, which is the last file that a run writes.
@@ -126,7 +127,7 @@ def run(
     if is_complete and not changed_settings(folder, resolved(config)):
         return folder.read_json("summary.json")
     config.cache.check_outside(folder.path, config.source)
-    with deterministic(config.training.threads), record_notices(folder, quiet) as run_notices:
+    with deterministic(config.training.threads), record_notices(folder, quiet, expected) as run_notices:
         run_notices += [notice for notice in config.notices if notice not in run_notices]
         experiment = build_experiment(config, folder.path / "sites", quiet, jobs)
         state = load_resume_state(folder, experiment.start)

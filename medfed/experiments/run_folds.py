@@ -27,6 +27,7 @@ from medfed.engines.worker_process import (
     check_can_be_imported,
     n_workers_worth_it,
 )
+from medfed.experiments.cohorts import ONE_SITE
 from medfed.experiments.grid import Fold
 from medfed.experiments.resume import check_run_folder
 from medfed.experiments.run import run
@@ -130,7 +131,7 @@ def do_run(
     with folder.locked():
         check_run_folder(folder, resolved(config), resume=_was_started(folder))
         row.write(folder)
-        run(config, folder, quiet, jobs, on_training)
+        run(config, folder, quiet, jobs, on_training, ONE_SITE if row.trained_at else "")
 
 
 def _do_here(fold: Fold, jobs: int | None, quiet: bool, unfinished: Unfinished) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from medfed.core import bounds
 from medfed.core.errors import UserError
@@ -103,6 +103,19 @@ class NetworkSettings:
             The exported bundle then contains the network as TorchScript. The base class returns None.
         """
         return None
+
+    def monai_weights(self, network: nn.Module, in_channels: int, out_channels: int) -> dict[str, Tensor]:
+        """Return the weights of a network under the names that MONAI's class in `network_def` expects.
+
+        Args:
+            network: a network from `build`.
+            in_channels: number of image channels.
+            out_channels: number of structures (segmentation) or classes (classification).
+
+        Returns:
+            The state dict. The base class returns that of the network.
+        """
+        return network.state_dict()
 
     def weights_file(self) -> Path | None:
         """Return the path of the file of pretrained weights, which is the setting `weights`.

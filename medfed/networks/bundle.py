@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from monai.networks import nets
-from torch import nn
+from torch import Tensor, nn
 
 from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
+from medfed.networks.bundle_config import NETWORKS, NetworkDefinition, plain_arguments, read_network_def
 from medfed.networks.densenet import DenseNetwork
+from medfed.networks.monai_network import DOWNLOADS, OWN_ARGUMENTS, Architecture, MonaiNetwork
 from medfed.networks.resnet import ARCHITECTURES, ResidualNetwork
 from medfed.networks.unet import UNet
 
-CONFIG_FILES = ("inference.json", "train.json", "evaluate.json")
 # Names of the arguments for input and output channels, which differ between MONAI's networks.
 CHANNEL_ARGUMENTS = (("in_channels", "n_input_channels"), ("out_channels", "num_classes"))
 WEIGHT_FILES = ("model.safetensors", "model.pt")
@@ -48,9 +47,12 @@ def _resnet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
     yield from (ResidualNetwork(depth, arguments["block_inplanes"][0]) for depth in ARCHITECTURES)
 
 
-# The networks that a bundle may name: only of these does medfed know the submodules that methods need.
+# The networks that a bundle may name, with those of `Architecture`: of these, medfed knows the submodules that methods
+# need.
+BASE_CLASSES = {f"DenseNet{depth}": "DenseNet" for depth in (121, 169, 201, 264)}
 SETTINGS_BUILDERS: dict[str, Callable[[Arguments], Iterator[NetworkSettings]]] = {
     "BasicUNet": _unet_settings, "DenseNet": _densenet_settings, "ResNet": _resnet_settings,
+    **dict.fromkeys(BASE_CLASSES, _densenet_settings),
 }  # fmt: skip
 
 
@@ -58,10 +60,10 @@ SETTINGS_BUILDERS: dict[str, Callable[[Arguments], Iterator[NetworkSettings]]] =
 class Bundle(NetworkSettings):
     """Settings that take the network and the pretrained weights from an unpacked MONAI bundle.
 
-    The network is `network_def` in the bundle's configs/inference.json, train.json or evaluate.json. It must be one of
-    `SETTINGS_BUILDERS`, with plain values as arguments: a bundle's config can run any code (`$...`, `_target_`), and
-    medfed reads it without running anything. The weights are models/model.safetensors or models/model.pt, unless
-    `weights` names another file.
+    The network is `network_def` in the bundle's configs/inference, train or evaluate, as JSON or YAML. It must be a 2-D
+    network of MONAI that medfed knows, such as UNet or DenseNet121, with plain values or references to plain values as
+    arguments: a bundle's config can run any code (`$...`, `_target_`), and medfed reads it without running anything.
+    The weights are models/model.safetensors or models/model.pt, unless `weights` names another file.
 
     Args:
         path: the bundle's folder; a relative path is relative to the working directory.
@@ -90,28 +92,31 @@ class Bundle(NetworkSettings):
         Raises:
             UserError: if the bundle has no config with a `network_def`, or its network is not supported.
         """
-        file, definition = self._definition()
-        name = str(definition.get("_target_", "")).removeprefix("monai.networks.nets.")
-        if name not in SETTINGS_BUILDERS:
-            raise UserError(f"{file}: network_def is '{definition.get('_target_')}'; expected one of "
-                            f"{', '.join(f'monai.networks.nets.{known}' for known in SETTINGS_BUILDERS)}")
-        arguments = {key: value for key, value in definition.items() if key != "_target_"}
-        expected = _complete_arguments(name, arguments, file)
+        definition = read_network_def(Path(self.path))
+        place = f"{definition.file}: network_def"
+        if definition.name in get_args(Architecture):
+            arguments = {key: _with_tuples(value) for key, value in definition.arguments.items()
+                         if key not in (*OWN_ARGUMENTS, *DOWNLOADS)}  # fmt: skip
+            try:
+                return MonaiNetwork(definition.name, arguments)  # type: ignore[arg-type]
+            except ValueError as error:
+                raise UserError(f"{place}: {error}") from error
+        if definition.name not in SETTINGS_BUILDERS:
+            known = ", ".join((*SETTINGS_BUILDERS, *get_args(Architecture)))
+            raise UserError(f"{place} is '{definition.target}'; expected one of {known} of {NETWORKS[:-1]}")
+        expected, monai_class = _complete_arguments(definition), BASE_CLASSES.get(definition.name, definition.name)
         try:
-            for settings in SETTINGS_BUILDERS[name](expected):
+            for settings in SETTINGS_BUILDERS[definition.name](expected):
                 channels = (next(expected[name] for name in names if name in expected) for names in CHANNEL_ARGUMENTS)
-                definition_of_settings = settings.network_def(*channels) or {}
-                network = {key: value for key, value in definition_of_settings.items() if key != "_target_"}
-                built = _complete_arguments(name, network, file)
-                if built == expected:
+                network = dict(settings.network_def(*channels) or {})
+                network.pop("_target_", None)
+                if _complete_arguments(replace(definition, name=monai_class, arguments=network)) == expected:
                     return settings
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise UserError(
-                f"{file}: network_def: {error}; expected the arguments of monai.networks.nets.{name}"
-            ) from error
+            raise UserError(f"{place}: {error}; expected the arguments of {NETWORKS}{definition.name}") from error
         raise UserError(
-            f"{file}: network_def: this {name} has arguments that medfed does not set; expected "
-            f"{_format_arguments(definition_of_settings)}"
+            f"{place}: this {definition.name} has arguments that medfed does not set; expected "
+            f"{_format_arguments(network)}"
         )
 
     @property
@@ -181,6 +186,16 @@ class Bundle(NetworkSettings):
         """
         return self.network_settings.network_def(in_channels, out_channels)
 
+    def monai_weights(self, network: nn.Module, in_channels: int, out_channels: int) -> dict[str, Tensor]:
+        """Return the weights of a network under the names that MONAI's class in `network_def` expects.
+
+        Args:
+            network: a network from `build`.
+            in_channels: number of image channels.
+            out_channels: number of structures or classes.
+        """
+        return self.network_settings.monai_weights(network, in_channels, out_channels)
+
     def weights_file(self) -> Path | None:
         """Return the path of the file of pretrained weights.
 
@@ -247,49 +262,23 @@ class Bundle(NetworkSettings):
         """
         self.network_settings.check_image_size(size)
 
-    def _definition(self) -> tuple[Path, dict[str, Any]]:
-        """Return the path and the `network_def` of the first config that has one, with plain values only."""
-        folder = Path(self.path) / "configs"
-        if not _is_folder(folder):
-            raise UserError(
-                f"network.path: {self.path} is not a MONAI bundle: it has no folder configs; name an unpacked bundle"
-            )
-        for file in (folder / name for name in CONFIG_FILES):
-            if not file.is_file():
-                continue
-            try:
-                definition = json.loads(file.read_text(encoding="utf-8")).get("network_def")
-            except (ValueError, AttributeError, RecursionError) as error:
-                raise UserError(f"{file}: is not a JSON object ({error}); copy the bundle again") from error
-            if isinstance(definition, dict):
-                if expressions := [key for key, value in definition.items() if _is_expression(value)]:
-                    raise UserError(f"{file}: network_def.{expressions[0]} is an expression, which medfed does not "
-                                    "run; write its value instead")
-                return file, definition
-        raise UserError(
-            f"{folder}: no config ({', '.join(CONFIG_FILES)}) has the key network_def, the network's definition; "
-            "add the key"
-        )
 
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):  # such as a name of more than 255 bytes
-        return False
-
-
-def _complete_arguments(name: str, arguments: Arguments, file: Path) -> dict[str, Any]:
+def _complete_arguments(definition: NetworkDefinition) -> dict[str, Any]:
     """Return a network's arguments with MONAI's defaults added, as plain lists and lower-case strings."""
-    target = getattr(nets, name)
     try:
-        bound = inspect.signature(target).bind(**arguments)
+        arguments = plain_arguments(getattr(nets, definition.name), definition.arguments)
     except TypeError as error:
         raise UserError(
-            f"{file}: network_def: {error}; expected the arguments of monai.networks.nets.{name}"
+            f"{definition.file}: network_def: {error}; expected the arguments of {NETWORKS}{definition.name}"
         ) from error
-    bound.apply_defaults()
-    return {key: _normalise_value(value) for key, value in bound.arguments.items()}
+    return {key: _normalise_value(value) for key, value in arguments.items()}
+
+
+def _with_tuples(value: Any) -> Any:
+    """Return a value with tuples instead of lists, as the settings that a config file gives."""
+    if isinstance(value, Mapping):
+        return {key: _with_tuples(entry) for key, entry in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _normalise_value(value: Any) -> Any:
@@ -299,15 +288,6 @@ def _normalise_value(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_normalise_value(entry) for entry in value]
     return value.lower() if isinstance(value, str) else value
-
-
-def _is_expression(value: Any) -> bool:
-    """Return whether MONAI would evaluate a value, look it up, or build an object from it."""
-    if isinstance(value, Mapping):
-        return "_target_" in value or any(map(_is_expression, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_is_expression, value))
-    return isinstance(value, str) and value.startswith(("$", "@", "%"))
 
 
 def _format_arguments(definition: Arguments) -> str:

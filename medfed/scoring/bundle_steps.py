@@ -22,7 +22,8 @@ from monai.transforms import Compose, MapTransform
 from torch import Tensor
 
 from medfed.core.errors import UserError
-from medfed.tasks.bundle_template import CONVERTERS, INTERPOLATE, NARROW
+from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
+from medfed.tasks.bundle_template import CONVERTERS
 
 Json = dict[str, Any]
 

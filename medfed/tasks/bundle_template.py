@@ -7,18 +7,20 @@ replaced.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-Json = dict[str, Any]
+from medfed.tasks.bundle_entries import Json, step
+from medfed.tasks.bundle_training import TrainingParts
+
 Constants = tuple[tuple[float, ...], tuple[float, ...]]  # means and standard deviations, one number per channel each
 
 COLOUR_MEAN, COLOUR_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, for values in [0, 1]
 GREY_MEAN, GREY_STD = (0.449,), (0.226,)
 
 RGB = {"0": "red", "1": "green", "2": "blue"}
-INTERPOLATE, NARROW = "torch.nn.functional.interpolate", "torch.narrow"  # functions that a bundle's Lambdad may call
 PREDICTIONS = "predictions.csv"
 # How Pillow reads an image file, by the number of channels that the network expects: rotated as its EXIF data require,
 # without alpha channel. For other files (more than 8 bits, for example) the lookup raises a KeyError with the mode: no
@@ -28,6 +30,28 @@ CONVERTERS = {
     n: f"$lambda picture: ImageOps.exif_transpose(picture).convert({modes}[picture.mode])"
     for n, modes in _MODES.items()
 }
+NO_TRAINING = (
+    "The bundle has no `configs/train.json`, because MONAI cannot build this network. It can only predict."
+)
+TRAINING_TEXT = """## Training and evaluation
+
+FOLDERS
+
+One file in five, chosen at random, is for validation; a patient with several files can be on both sides.
+
+```
+python -m monai.bundle run --bundle_root BUNDLE --config_file BUNDLE/configs/train.json --dataset_dir DATA \\
+    --logging_file BUNDLE/configs/logging.conf --train#trainer#max_epochs 10
+python -m monai.bundle run --bundle_root BUNDLE --dataset_dir DATA \\
+    --config_file "['BUNDLE/configs/train.json','BUNDLE/configs/evaluate.json']"
+```
+
+Training starts from `models/model.pt` and writes `models/trained.pt`. `MonaiAlgo` of `monai.fl` can train the bundle
+in a federation. Loss, optimiser, image size and standardisation are those of the run. What the federated method
+added, such as episodes, styles of other sites or a proximal term, is not in these configs: they train as FedAvg does at
+a site. The random rotation, scaling and flip have the ranges of the run, but the random numbers are others.
+
+"""
 FILE_KINDS = (
     "8-bit {} as PNG, JPEG or BMP, rotated as the EXIF data of the file require; for other files, such as grey images "
     "with more than 8 bits, the bundle stops with a KeyError that names the colour mode"
@@ -69,6 +93,30 @@ class BundleTemplate(ABC):
         Args:
             content: content of `configs/metadata.json` in the bundle's template folder; it is changed in place.
         """
+
+    @abstractmethod
+    def training_parts(self, training: Mapping[str, Any], inference: Json) -> TrainingParts:
+        """Return what this task contributes to the bundle's `configs/train.json`.
+
+        Args:
+            training: the settings under `training` in the run's config.
+            inference: content of `configs/inference.json`.
+        """
+
+    @property
+    @abstractmethod
+    def training_folders(self) -> str:
+        """Sentence of the model card: which folders hold the images and labels for training."""
+
+    def training_text(self, has_training: bool) -> str:
+        """Return the section of the model card about training and evaluating the bundle on other images.
+
+        Args:
+            has_training: whether the bundle contains `configs/train.json`.
+        """
+        if not has_training:
+            return f"## Training\n\n{NO_TRAINING}\n\n"
+        return TRAINING_TEXT.replace("FOLDERS", self.training_folders)
 
     @abstractmethod
     def card_values(self, module: nn.Module) -> dict[str, object]:
@@ -118,21 +166,7 @@ def describe_constants(constants: Constants) -> str:
     return f"minus {mean}, divided by {std} (fixed numbers)"
 
 
-def step(class_: str, keys: str | list[str] = "image", **arguments: Any) -> Json:
-    """Return the JSON entry of one MONAI dictionary transform for a bundle's config.
-
-    Args:
-        class_: name of the transform's class in `monai.transforms`, such as "Resized".
-        keys: key or keys of the data dictionary whose values the transform changes.
-        arguments: further arguments of the transform's class.
-
-    Returns:
-        The class under "_target_", the keys under "keys", and each further argument under its name.
-    """
-    return {"_target_": f"monai.transforms.{class_}", "keys": keys, **arguments}
-
-
-def read_2d(channels: int) -> list[Json]:
+def read_2d(channels: int, key: str = "image") -> list[Json]:
     """Return the config entries of the MONAI transforms that read a 2-D image file as (C, H, W).
 
     The pixels are those that `medfed.datasets.image_files` reads in training. MONAI reads (C, W, H), so the last
@@ -140,9 +174,10 @@ def read_2d(channels: int) -> list[Json]:
 
     Args:
         channels: number of channels of the result: 1 (grey) or 3 (RGB).
+        key: key of the path, and then of the image.
     """
-    load = step("LoadImaged", converter=CONVERTERS[channels])
-    return [load, step("EnsureChannelFirstd"), step("Transposed", indices=[0, 2, 1])]
+    load = step("LoadImaged", key, converter=CONVERTERS[channels])
+    return [load, step("EnsureChannelFirstd", key), step("Transposed", key, indices=[0, 2, 1])]
 
 
 def channel_names(channels: int) -> dict[str, str]:

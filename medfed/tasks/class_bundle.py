@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from medfed.datasets.base import Standardise
+from medfed.tasks.bundle_entries import INTERPOLATE, Json, step
 from medfed.tasks.bundle_template import (
-    INTERPOLATE,
     PREDICTIONS,
     RGB,
     BundleTemplate,
     Constants,
-    Json,
     capitalise,
     describe_constants,
     file_kinds,
     read_2d,
     scale_channels,
-    step,
 )
+from medfed.tasks.bundle_training import TrainingParts, random_transforms
 
 MAX_BATCH = 64  # largest number of images in a batch for prediction
 CLASSIFICATION_TEMPLATE = "camelyon17_classification"
@@ -125,6 +126,41 @@ class ClassBundle(BundleTemplate):
             "kind": file_kinds(self.channels),
             "together": BATCH_NOTE if uses_batch_statistics else "",
         }
+
+    def training_parts(self, training: Mapping[str, Any], inference: Json) -> TrainingParts:
+        """Return what classification contributes to the bundle's `configs/train.json`.
+
+        A class is a folder of images; the label of an image is a vector with 1 at its class.
+
+        Args:
+            training: the settings under `training` in the run's config.
+            inference: content of `configs/inference.json`.
+        """
+        n, cases = len(self.classes), []
+        for index, name in enumerate(self.classes):
+            label = [float(number == index) for number in range(n)]
+            folder = f"@dataset_dir + {f'/{name}/'!r}"
+            files = f"sorted(glob.glob(@image_pattern, root_dir={folder}))"
+            cases.append(f"[{{'image': {folder} + name, 'label': {label}}} for name in {files}]")
+        prepared = [*self._preprocessing(), step("EnsureTyped", ["image", "label"], track_meta=False)]
+        augmented = random_transforms(1, ["bilinear"], ["image"]) if training["augment"] else []
+        metric = {"_target_": "monai.handlers.ConfusionMatrix", "metric_name": "sensitivity", "output_transform":
+                  "$monai.handlers.from_engine(['pred', 'label'])"}  # fmt: skip
+        return TrainingParts(
+            top={"image_pattern": inference["image_pattern"], "cases": "$" + " + ".join(cases)},
+            train=[*prepared, *augmented],
+            validate=prepared,
+            loss={"_target_": "torch.nn.CrossEntropyLoss"},
+            postprocessing=[step("AsDiscreted", "pred", argmax=True, to_onehot=n, dim=1)],
+            metric={"balanced_accuracy": metric},
+            batch_size=training["batch_size"],
+            inferer={"_target_": "monai.inferers.SimpleInferer"},
+        )  # fmt: skip
+
+    @property
+    def training_folders(self) -> str:
+        """Sentence of the model card: which folders hold the images of each class for training."""
+        return f"Put the images of each class into its folder: {', '.join(f'`DATA/{name}`' for name in self.classes)}."
 
     def _preprocessing(self) -> list[Json]:
         """Return MONAI transforms that are bit-identical to `ImageSamples` and `Classification.standardise`.

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from medfed.datasets.base import Standardise
+from medfed.losses.dice import SMOOTHING
+from medfed.tasks.bundle_entries import INTERPOLATE, NARROW, Json, step
 from medfed.tasks.bundle_template import (
-    INTERPOLATE,
-    NARROW,
     BundleTemplate,
     Constants,
-    Json,
     capitalise,
     channel_names,
     describe_constants,
     file_kinds,
     read_2d,
     scale_channels,
-    step,
 )
+from medfed.tasks.bundle_training import BOTH, TrainingParts, random_transforms, resize_label
 
 PERCENTILES = (0.5, 99.5)  # of a volume's intensities; they are mapped to 0 and 1 if the format fixes no range
 MAX_SLICES = 16  # largest number of slices in a batch for prediction
@@ -162,13 +163,78 @@ class MaskBundle(BundleTemplate):
         shape, n = [self.image_size] * 2, len(self.structures)
         output: Json = {"format": "classes", "channel_def": {str(i): name for i, name in enumerate(self.structures)}}
         if n == 1:
-            output = {"format": "segmentation", "channel_def": {"0": "background", "1": self.structures[0]}}
+            output["format"] = "segmentation"
         channels = channel_names(self.channels)
         data["inputs"]["image"] |= {"num_channels": self.channels, "spatial_shape": shape, "channel_def": channels}
         data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": shape, **output}
 
+    def training_parts(self, training: Mapping[str, Any], inference: Json) -> TrainingParts:
+        """Return what segmentation contributes to the bundle's `configs/train.json`.
+
+        The loss, the preparation of the images and the standardisation are those of the run. The training batches of
+        volumes consist of random slices of one volume.
+
+        Args:
+            training: the settings under `training` in the run's config.
+            inference: content of `configs/inference.json`.
+        """
+        n_slices = 1 if self.input_is_2d else training["batch_size"]
+        is_late = self.standardised == "slice" and not self.constants  # the augmented slice is standardised
+        early, plain = self._standardisation(), self._unstandardised()
+        labels = [part for key in self._label_keys() for part in self._label(key)]
+        if len(self.structures) > 1:
+            labels.append(step("ConcatItemsd", self._label_keys(), name="label", dim=0))
+        prepared = [*plain, *([] if is_late else early), *labels, step("EnsureTyped", BOTH, track_meta=False)]
+        crop = step("RandSpatialCropSamplesd", BOTH, roi_size=[self.image_size, self.image_size, 1],
+                    num_samples=n_slices, random_size=False)  # fmt: skip
+        train = [*prepared, crop, step("SqueezeDimd", BOTH, dim=-1)]
+        if training["augment"]:
+            train += random_transforms(0, ["bilinear", "nearest"], BOTH)
+        train += [step("NormalizeIntensityd", channel_wise=True)] if is_late else []
+        loss = {"_target_": "monai.losses.DiceLoss", "sigmoid": True, "batch": True, "smooth_nr": SMOOTHING,
+                "smooth_dr": SMOOTHING}  # fmt: skip
+        metric = {"_target_": "monai.handlers.MeanDice", "output_transform":
+                  "$monai.handlers.from_engine(['pred', 'label'])"}  # fmt: skip
+        return TrainingParts(
+            top={"image_pattern": inference["image_pattern"],
+                 "names": "$sorted(glob.glob(@image_pattern, root_dir=@dataset_dir + '/images'))",
+                 "cases": f"$[{self._case()} for name in @names]"},
+            train=train,
+            validate=[*plain, *early, *labels, step("EnsureTyped", BOTH, track_meta=False)],
+            loss=loss,
+            postprocessing=[step("Activationsd", "pred", sigmoid=True),
+                            step("AsDiscreted", "pred", threshold=self.threshold)],
+            metric={"mean_dice": metric},
+            batch_size=training["batch_size"] if self.input_is_2d else 1,
+            inferer=inference["inferer"],
+        )  # fmt: skip
+
+    @property
+    def training_folders(self) -> str:
+        """Sentence of the model card: which folders hold the images and masks for training."""
+        folders = " and ".join(f"`DATA/{key.replace('label', 'labels', 1)}`" for key in self._label_keys())
+        return (f"Put the images into `DATA/images`, and the masks, with the same file names, into {folders}. In a "
+                "mask, every value above 0 is the structure.")
+
+    def _label_keys(self) -> list[str]:
+        return ["label"] if len(self.structures) == 1 else [f"label_{name}" for name in self.structures]
+
+    def _case(self) -> str:
+        """Return the expression of one case; each mask has the name of its image, in a folder of its structure."""
+        folders = {"image": "images", **{key: key.replace("label", "labels", 1) for key in self._label_keys()}}
+        return "{" + ", ".join(f"{key!r}: @dataset_dir + {f'/{name}/'!r} + name" for key, name in folders.items()) + "}"
+
+    def _label(self, key: str) -> list[Json]:
+        """Return transforms that read a mask, every value above 0 as the structure, on the grid of prepared slices."""
+        read = read_2d(1, key) if self.input_is_2d else _read_volume(key)
+        return [*read, step("AsDiscreted", key, threshold=0.5), *resize_label(self.image_size, self.input_is_2d, key)]
+
     def _preprocessing(self) -> list[Json]:
         """Return MONAI transforms equal to reading, `Segmentation.preprocessing` and `Task.standardise`."""
+        return [*self._unstandardised(), *self._standardisation()]
+
+    def _unstandardised(self) -> list[Json]:
+        """Return MONAI transforms equal to reading and `Segmentation.preprocessing`."""
         low, high = PERCENTILES
         output_range: Json = {"b_min": 0.0, "b_max": 1.0, "clip": True}
         if self.intensity_range is None:
@@ -177,19 +243,22 @@ class MaskBundle(BundleTemplate):
             a_min, a_max = self.intensity_range
             scale = step("ScaleIntensityRanged", a_min=a_min, a_max=a_max, **output_range)
         read = read_2d(self.channels) if self.input_is_2d else _read_volume()
-        steps = [*read, scale, *self._resize()]
+        return [*read, scale, *self._resize()]
+
+    def _standardisation(self) -> list[Json]:
+        """Return MONAI transforms equal to `Task.standardise`."""
         if self.constants:
-            return [*steps, scale_channels(self.constants)]
+            return [scale_channels(self.constants)]
         if self.standardised == "none":
-            return steps
+            return []
         if self.input_is_2d or self.standardised == "volume":  # an image is a volume of one slice
-            return [*steps, step("NormalizeIntensityd", channel_wise=True)]
+            return [step("NormalizeIntensityd", channel_wise=True)]
         if self.channels == 1:
-            return [*steps, *_standardise_slices("image")]
+            return _standardise_slices("image")
         channel_keys = [f"image_{channel}" for channel in range(self.channels)]
         split = step("SplitDimd", output_postfixes=list(map(str, range(self.channels))), dim=0)
         concatenate = step("ConcatItemsd", channel_keys, name="image", dim=0)
-        return [*steps, split, *_standardise_slices(channel_keys), concatenate]
+        return [split, *_standardise_slices(channel_keys), concatenate]
 
     def _resize(self) -> list[Json]:
         """Return MONAI transforms equal to `ResizeSlicesd`: 2-D interpolation with anti-aliasing, and its inverse.
@@ -249,7 +318,7 @@ def _standardise_slices(keys: str | list[str]) -> list[Json]:
     return [transpose, step("NormalizeIntensityd", keys, channel_wise=True), transpose]
 
 
-def _read_volume() -> list[Json]:
+def _read_volume(key: str = "image") -> list[Json]:
     """Return the transforms that read a volume and orient its axes."""
-    orient = step("Orientationd", axcodes="RAS", labels=[list(ends) for ends in AXES])
-    return [step("LoadImaged"), step("EnsureChannelFirstd"), orient]
+    orient = step("Orientationd", key, axcodes="RAS", labels=[list(ends) for ends in AXES])
+    return [step("LoadImaged", key), step("EnsureChannelFirstd", key), orient]

@@ -248,6 +248,22 @@ def _check_empty_masks(trial: Trial) -> None:
     _check_finite(trial.train(engine), "with empty masks")
 
 
+def _check_matching(trial: Trial) -> None:
+    """For each of `match_kinds`, `matcher` returns a function that changes every image on its own."""
+    state, images = trial.run.rounds[-1].state, trial.run.batch_before.image
+    for kind in sorted(trial.method.match_kinds):
+        match = trial.method.matcher(state, kind, 1.0)
+        if match is None:
+            raise ContractError(f"`match_kinds` has '{kind}', but `matcher` returns None after the sites shared")
+        together, single = match(images), torch.cat([match(image[None]) for image in images])
+        in_range = together.shape == images.shape and bool(((together >= 0) & (together <= 1)).all())
+        _require(in_range, f"the function of `matcher` for '{kind}' must return images of the same shape in [0, 1]")
+        _require(
+            torch.allclose(together, single, atol=1e-4),
+            f"the function of `matcher` for '{kind}' changes an image differently in a batch: use no other image",
+        )
+
+
 def _check_finite(rounds: Sequence[Round], situation: str) -> None:
     for name, entry in rounds[-1].state.weights.items():
         finite = bool(torch.isfinite(entry).all())
@@ -277,5 +293,6 @@ RULES: dict[str, Callable[[Trial], None]] = {
 FIRST_TASK_RULES: dict[str, Callable[[Trial], None]] = {
     "no_state": _check_no_state,
     "small_federation": _check_small_federation,
+    "matching": _check_matching,
 }
 MASK_RULES: dict[str, Callable[[Trial], None]] = {"empty_masks": _check_empty_masks}

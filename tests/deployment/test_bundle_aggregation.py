@@ -109,7 +109,7 @@ def code(site):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (without_weights, "A: has no models/model.pt"),
+        (without_weights, "A: has no models/trained.pt or models/model.pt"),
         (other_network, "A: its update of round 1 does not fit the network"),
         (not_a_number, "A: its update of round 1 is not finite"),
         (code, "A: models/model.pt cannot be read as weights"),

@@ -16,7 +16,9 @@ from medfed import evaluate
 from medfed.config.schema import load_text, to_yaml
 from medfed.core.errors import UserError
 from medfed.experiments import run_folds as module
+from medfed.experiments.cohorts import ONE_SITE, assign_patients
 from medfed.experiments.grid import Fold
+from medfed.experiments.notices import record_notices
 from medfed.experiments.run_folds import run_folds
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import ComparisonRow, read_row
@@ -24,7 +26,7 @@ from medfed.outputs.tables.comparison_row import ComparisonRow, read_row
 SITES = ("BMC", "HK", "UCL")
 
 
-def fake_run(config, folder, quiet, jobs, on_training):
+def fake_run(config, folder, quiet, jobs, on_training, expected):
     """Finish at once, unless a file says otherwise; the site's name is in the run's log."""
     site = config.federation.unseen_site
     action = folder.path.parent / f"{site}.does"
@@ -55,6 +57,22 @@ def folds(tmp_path, tiny_phantom, monkeypatch) -> list[Fold]:
         Fold(row, site, replace(config, federation=replace(config.federation, unseen_site=site)),
              RunFolder(tmp_path / site)) for site in SITES
     ]  # fmt: skip
+
+
+def test_only_runs_of_local_do_not_print_that_one_site_trains_and_save_it_all_the_same(folds, monkeypatch, capsys):
+    def run_of_one_site(config, folder, quiet, jobs, on_training, expected):
+        folder.write_text("config.yaml", to_yaml(config))
+        with record_notices(folder, quiet, expected):
+            assign_patients(config.data, replace(config.federation, participating=1), 0, "tiny.yaml")
+
+    monkeypatch.setattr(module, "run", run_of_one_site)
+    for row in (ComparisonRow("fedavg"), ComparisonRow("local", trained_at="BMC")):
+        folder = RunFolder(folds[0].folder.path / row.folder)
+        folder.create()
+        module.do_run(row, folds[0].config, folder, 1, quiet=False)
+        assert ("trains: this is local training" in capsys.readouterr().err) == (row.method == "fedavg")
+        (notice,) = folder.read_json("notices.json")
+        assert notice.startswith("only one site ('") and notice.endswith(ONE_SITE)
 
 
 def test_a_run_that_fails_does_not_stop_the_others_and_is_named(folds, tmp_path):

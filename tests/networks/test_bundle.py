@@ -4,12 +4,16 @@ import json
 
 import pytest
 import torch
+import yaml
+from monai.networks import nets
 from monai.networks.nets import BasicUNet, DenseNet
 
 from medfed.networks.bundle import Bundle
 from medfed.networks.densenet import DenseNetwork
+from medfed.networks.monai_network import MonaiNetwork
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
+from tests.networks.test_monai_network import NETWORKS as MONAI_NETWORKS
 
 SMALL = {"_target_": "monai.networks.nets.BasicUNet", "spatial_dims": 2, "in_channels": 1, "out_channels": 2,
          "features": [4, 4, 8, 8, 8, 4]}  # fmt: skip
@@ -53,9 +57,17 @@ def test_with_other_classes_the_last_layer_keeps_random_weights(tmp_path):
 REFUSED = {
     "other class": ({"_target_": "os.system", "command": "touch ran"}, "network_def is 'os.system'; expected one of"),
     "expression": ({**SMALL, "out_channels": "$__import__('os').system('touch ran')"}, "out_channels is an expression"),
-    "reference": ({**SMALL, "features": "@features"}, "features is an expression"),
+    "no such value": ({**SMALL, "features": "@features"}, "features is '@features', which names no value"),
+    "reference to itself": ({**SMALL, "features": "@network_def"}, "has more than 1,000 values"),
+    "macro": ({**SMALL, "features": "%/etc/passwd"}, "features is an expression"),
     "hidden target": ({**SMALL, "act": ["relu", {"inplace": {"_target_": "os.system"}}]}, "act is an expression"),
-    "three dimensions": ({**SMALL, "spatial_dims": 3}, "has arguments that medfed does not set"),
+    "hidden call": ({"_target_": "UNet", "channels": [4, 8], "strides": [2], "_mode_": "debug"}, "is an expression"),
+    "file of a class": ({"_target_": "monai.networks.nets.UNet.__init__"}, "expected one of"),
+    "code of the bundle": ({"_target_": "scripts.net.UNet"}, "network_def is 'scripts.net.UNet'; expected one of"),
+    "only an expression": ("$__import__('os').system('touch ran')", "expected _target_"),
+    "three dimensions": ({**SMALL, "spatial_dims": 3}, "this BasicUNet is a 3-D network; 3-D networks are not support"),
+    "three dimensions by default": ({"_target_": "SegResNet"}, "this SegResNet is a 3-D network"),
+    "unknown argument of a UNet": ({"_target_": "UNet", "spatial_dims": 2, "depth": 3}, "unexpected keyword argument"),
     "other activation": ({**SMALL, "act": "relu"}, "has arguments that medfed does not set"),
     "unknown argument": ({**SMALL, "depth": 3}, "unexpected keyword argument 'depth'"),
     "no network": (None, "has the key network_def"),
@@ -69,6 +81,77 @@ def test_nothing_in_a_bundle_is_executed_and_unknown_networks_are_rejected(tmp_p
     with pytest.raises(ValueError, match="configs") as caught:
         Bundle(bundle(tmp_path / "b", definition))
     assert expected in str(caught.value) and not (tmp_path / "ran").exists()
+
+
+# The values that a config names from `network_def`, and the expressions of a hostile bundle.
+REFERENCES = {
+    "sizes": {"channels": [4, 8, "@widest"], "norm": "batch"}, "widest": 16, "dims": "@two", "two": 2,
+    "hostile": "$__import__('os').system('touch ran')", "built": {"_target_": "os.system", "command": "touch ran"},
+}  # fmt: skip
+UNET = {"_target_": "UNet", "spatial_dims": "@dims", "in_channels": 1, "out_channels": 4,
+        "channels": "@sizes::channels", "strides": ["@two", 2], "norm": "@sizes#norm"}  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", ["json", "yaml"])
+def test_references_to_plain_values_are_replaced(tmp_path, ending):
+    folder = bundle(tmp_path / "b", None)
+    (tmp_path / "b" / "configs" / "inference.json").unlink()
+    text = (json.dumps if ending == "json" else yaml.safe_dump)({**REFERENCES, "network_def": UNET})
+    (tmp_path / "b" / "configs" / f"train.{ending}").write_text(text)
+    assert Bundle(folder).without_weights() == MonaiNetwork(
+        "UNet", {"channels": (4, 8, 16), "strides": (2, 2), "norm": "batch"}
+    )
+
+
+@pytest.mark.parametrize("name", ["hostile", "built"])
+def test_references_to_code_are_rejected_and_nothing_runs(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    folder = bundle(tmp_path / "b", None)
+    content = {**REFERENCES, "network_def": {**UNET, "norm": f"@{name}"}}
+    (tmp_path / "b" / "configs" / "inference.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="network_def.norm is an expression, which medfed does not run"):
+        Bundle(folder)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_yaml_that_repeats_itself_without_end_or_names_python_is_rejected(tmp_path):
+    folder = bundle(tmp_path / "b", None)
+    (tmp_path / "b" / "configs" / "inference.json").unlink()
+    file = tmp_path / "b" / "configs" / "inference.yaml"
+    doubled = "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
+    for text, expected in [
+        (f"a0: &a0 [1]\n{doubled}network_def: {{_target_: UNet, channels: *a39}}\n", "has more than 1,000 values"),
+        ("network_def: &a {_target_: UNet, channels: *a}\n", "nested too deeply|more than 1,000 values"),
+        ("network_def: !!python/object/apply:os.system ['touch ran']\n", "is not a YAML object"),
+    ]:
+        file.write_text(text)
+        with pytest.raises(ValueError, match=expected):
+            Bundle(folder)
+
+
+@pytest.mark.parametrize(("depth", "blocks"), [(121, (6, 12, 24, 16)), (169, (6, 12, 32, 32)), (201, (6, 12, 48, 32)),
+                                               (264, (6, 12, 64, 48))])  # fmt: skip
+def test_the_named_densenets_have_the_blocks_of_their_paper(tmp_path, depth, blocks):
+    definition = {"_target_": f"DenseNet{depth}", "spatial_dims": 2, "in_channels": 3, "out_channels": 4,
+                  "pretrained": True}  # fmt: skip
+    assert Bundle(bundle(tmp_path / "b", definition)).without_weights() == DenseNetwork(blocks=blocks)
+
+
+@pytest.mark.parametrize("named", MONAI_NETWORKS, ids=str)
+def test_weights_of_monais_networks_are_loaded_and_give_the_same_logits(tmp_path, named):
+    name, arguments = named
+    definition = MonaiNetwork(name, arguments).network_def(1, 2)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        theirs = getattr(nets, name)(**{key: value for key, value in definition.items() if key != "_target_"})
+    result = Bundle(bundle(tmp_path / "b", definition, theirs))
+    ours = result.build(1, 2)
+    result.load_pretrained(ours)
+    image = torch.randn(2, 1, 64, 64, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(ours.eval()(image), theirs.eval()(image))
+    again = result.monai_weights(ours, 1, 2)
+    assert {name: entry.shape for name, entry in again.items()} == {k: v.shape for k, v in theirs.state_dict().items()}
+    assert all(torch.equal(entry, again[name]) for name, entry in theirs.state_dict().items())
 
 
 def test_a_folder_that_is_no_bundle_and_a_bundle_without_weights_are_rejected(tmp_path):

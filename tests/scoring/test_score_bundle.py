@@ -177,7 +177,7 @@ REFUSED = {
         {"_target_": "Lambdad", "keys": "pred", "func": MARK}, *ENDINGS["argmax"]]}},
     "has no AsDiscreted": {"postprocessing": {"_target_": "Compose", "transforms": [INVERT]}},
     "network_def: is TorchScript": {"network_def": {"_target_": "torch.jit.load", "f": MARK}},
-    "network_def.in_channels": {"network_def": {"_target_": "BasicUNet", "in_channels": MARK}},
+    "network_def.in_channels": {"network_def": {"_target_": "BasicUNet", "spatial_dims": 2, "in_channels": MARK}},
 }  # fmt: skip
 
 

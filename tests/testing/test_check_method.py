@@ -50,6 +50,18 @@ class GlobalNoise(Method):
 
 
 @dataclass(frozen=True)
+class MatchesTheBatch(Method):
+    """Gives each test image the mean of its batch, so that its prediction depends on other test images."""
+
+    @property
+    def match_kinds(self):
+        return frozenset({"style"})
+
+    def matcher(self, state, kind, ratio):
+        return lambda images: images - images.mean(dim=(1, 2, 3), keepdim=True) + images.mean()
+
+
+@dataclass(frozen=True)
 class Renames(Method):
     """Puts the network into a module of its own, which renames every entry."""
 
@@ -346,6 +358,7 @@ def test_the_contract_does_not_check_mathematics():
     (UndeclaredFact, "messages-segmentation: `local.facts` has facts that `fact_names` lacks, .*: n_bright"),
     (CountsImages, "sharing-segmentation: `n_patients` must be from 1 to the site's [0-9]+ patients: mean"),
     (TrainsTwice, "effort-segmentation: a site takes 2 times the optimiser steps of FedAvg, but `effort` declares 1"),
+    (MatchesTheBatch, "matching-segmentation: the function of `matcher` for 'style' "),
     (DividesByTheMask, "empty_masks-segmentation: "),
 ])  # fmt: skip
 def test_a_broken_method_is_rejected_with_the_broken_rule(method, sentence):
@@ -360,7 +373,7 @@ def test_an_error_inside_a_method_names_the_method_the_check_and_the_error():
 
 def test_checks_are_listed_for_each_task_alone_and_in_a_stack():
     names = [name for name, _ in method_checks(Proximal)]
-    assert names[0] == "settings" and len(names) == len(set(names)) == 1 + 2 * (11 + 8)
+    assert names[0] == "settings" and len(names) == len(set(names)) == 1 + 2 * (12 + 8)
     assert {"restart-segmentation", "restart-classification-stack", "empty_masks-segmentation"} <= set(names)
     assert not any("empty_masks-classification" in name for name in names)
     with pytest.raises(ValueError, match="tasks must be some of segmentation, classification"):

@@ -18,12 +18,17 @@ import jsonschema
 
 from medfed.core.errors import UserError
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
-from medfed.tasks.bundle_template import CONVERTERS, INTERPOLATE, NARROW, PREDICTIONS
+from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
+from medfed.tasks.bundle_template import CONVERTERS, PREDICTIONS
+from medfed.tasks.bundle_training import LOGGING_CONF, LOSS
 
 FILES = (
     "LICENSE",
+    "configs/evaluate.json",
     "configs/inference.json",
+    "configs/logging.conf",
     "configs/metadata.json",
+    "configs/train.json",
     "docs/README.md",
     "docs/data_license.txt",
     "docs/ledger.csv",
@@ -34,10 +39,12 @@ REQUIRED = ("LICENSE", "configs/inference.json", "configs/metadata.json", "model
 WEIGHTS = ("models/model.pt", "models/model.ts")
 SCHEMA = Path(__file__).with_name("schema.json")
 CONFIGS = ("metadata", "inference")
+TRAINING_CONFIGS = ("train", "evaluate")  # a bundle whose network MONAI cannot build has none
 MAX_DEPTH = 40
 
 _NETWORKS = (
-    "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DynUNet FlexibleUNet ResNet SegResNet SwinUNETR UNet UNETR VNet"
+    "AttentionUnet BasicUNet BasicUNetPlusPlus DenseNet DynUNet FlexibleUNet ResNet SEResNet50 SegResNet SwinUNETR "
+    "UNet UNETR VNet"
 ).split()
 _TRANSFORMS = (
     "Activationsd AsDiscreted Compose ConcatItemsd CopyItemsd EnsureChannelFirstd FromMetaTensord Invertd "
@@ -51,6 +58,15 @@ TARGETS = frozenset(
     + ["monai.handlers.CheckpointLoader", "monai.inferers.SimpleInferer", "monai.inferers.SliceInferer"]
     + ["torch.jit.load", INTERPOLATE, NARROW]
 )
+TRAINING_TARGETS = TARGETS | {
+    "monai.data.CacheDataset", "monai.data.partition_dataset", "monai.engines.SupervisedTrainer",
+    "monai.handlers.CheckpointSaver",
+    "monai.handlers.ConfusionMatrix", "monai.handlers.MeanDice", "monai.handlers.StatsHandler",
+    "monai.handlers.ValidationHandler", "monai.losses.DiceLoss", "monai.networks.utils.copy_model_state",
+    "monai.transforms.EnsureTyped", "monai.transforms.RandAffined", "monai.transforms.RandFlipd",
+    "monai.transforms.RandSpatialCropSamplesd", "monai.utils.set_determinism", "torch.load",
+    "torch.nn.CrossEntropyLoss", "torch.optim.Adam", "torch.optim.SGD",
+}  # fmt: skip
 # Allowed keys of some classes. Two of them could do more than a bundle needs: call any function (Lambdad), or write a
 # file with any name (SaveClassificationd).
 LAMBDA = "monai.transforms.Lambdad"
@@ -59,16 +75,20 @@ KEYS_OF = {
     INTERPOLATE: {"_target_", "_mode_", "size", "mode", "align_corners", "antialias"},
     NARROW: {"_target_", "_mode_", "dim", "start", "length"},
     LAMBDA: {"_target_", "keys", "func"},
+    "torch.load": {"_target_", "f", "map_location", "weights_only"},  # a pickle could run code
     "monai.transforms.LoadImaged": {"_target_", "keys", "converter"},
     "monai.transforms.SaveClassificationd": {"_target_", "keys", "meta_keys", "output_dir", "filename"},
 }
-VALUE_OF = {"_mode_": "callable", "filename": PREDICTIONS}
+VALUE_OF = {"_mode_": "callable", "filename": PREDICTIONS, "weights_only": True}
 # `reader` and `writer` name classes that MONAI imports and calls without a `_target_`. The other keys start a debugger,
 # unpickle a file, or download weights.
 FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
 
 IMPORTS = ("$import glob", "$import PIL.ImageOps as ImageOps")
-CALLS = frozenset({"sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.to", "REF.run"})
+OUTPUTS = ("$monai.handlers.from_engine(['pred', 'label'])", LOSS)
+CALLS = frozenset({
+    "sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.parameters", "REF.run", "REF.to",
+})  # fmt: skip
 VALUES = frozenset({"REF", "np.uint8"})
 _REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
 
@@ -99,6 +119,13 @@ def check_bundle(path: Path) -> None:
         content = {name: files.json(f"configs/{name}.json") for name in CONFIGS}
         check_metadata(content["metadata"], f"{path}: configs/metadata.json")
         check_inference(content["inference"], f"{path}: configs/inference.json")
+        for name in TRAINING_CONFIGS:
+            if f"configs/{name}.json" in files.names:
+                source = f"{path}: configs/{name}.json"
+                check_inference(files.json(f"configs/{name}.json"), source, TRAINING_TARGETS)
+        if "configs/logging.conf" in files.names and files.text("configs/logging.conf") != LOGGING_CONF:
+            raise UserError(f"{path}: configs/logging.conf names code, and differs from the file that medfed writes; "
+                            "export the bundle again")
         for name in WEIGHTS:
             if name in files.names:
                 files.check_weights(name)
@@ -141,15 +168,16 @@ def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
             )
 
 
-def check_inference(content: Any, source: str) -> None:
-    """Check that a bundle's inference config uses only the classes, keys and expressions that medfed allows.
+def check_inference(content: Any, source: str, targets: frozenset[str] = TARGETS) -> None:
+    """Check that a bundle's config uses only the classes, keys and expressions that medfed allows.
 
     The constants of this module list what is allowed: `TARGETS` the classes, `KEYS_OF` the arguments of some classes,
     and `CALLS` and `IMPORTS` the functions and imports in expressions.
 
     Args:
-        content: content of `configs/inference.json`.
+        content: content of `configs/inference.json`, `train.json` or `evaluate.json`.
         source: name of the config file for error messages.
+        targets: classes and functions that the config may name: `TARGETS`, or `TRAINING_TARGETS` for training.
 
     Raises:
         UserError: if the config contains something that is not allowed. The message names the key.
@@ -162,8 +190,8 @@ def check_inference(content: Any, source: str) -> None:
             raise UserError(f"{source}: the key '{key}' is not a plain word, and MONAI could interpret it; rename it")
         if name in FORBIDDEN_KEYS:
             raise UserError(f"{source}: {key}: '{name}' is not allowed in a bundle, because it can run code; remove it")
-        if name == "_target_" and not (isinstance(value, str) and value in TARGETS):
-            allowed = ", ".join(sorted(TARGETS))
+        if name == "_target_" and not (isinstance(value, str) and value in targets):
+            allowed = ", ".join(sorted(targets))
             raise UserError(f"{source}: {key}: '{value}' is not allowed; a bundle may use {allowed}")
         if name in VALUE_OF and value != VALUE_OF[name]:
             raise UserError(f"{source}: {key}: '{value}' is not allowed here; expected '{VALUE_OF[name]}'")
@@ -203,7 +231,7 @@ def is_allowed_expression(text: str) -> bool:
     Args:
         text: the expression, beginning with `$`.
     """
-    if text in (*IMPORTS, *CONVERTERS.values()):
+    if text in (*IMPORTS, *CONVERTERS.values(), *OUTPUTS):
         return True
     try:
         return _is_allowed(ast.parse(_REFERENCE.sub("REF", text[1:]), mode="eval").body, VALUES)
@@ -230,6 +258,10 @@ def _is_allowed(node: ast.expr, values: frozenset[str]) -> bool:
             return _is_allowed(operand, values)
         case ast.IfExp(test=test, body=body, orelse=otherwise):
             return all(_is_allowed(part, values) for part in (test, body, otherwise))
+        case ast.Subscript(value=ast.Name(id="REF"), slice=ast.Constant(value=int())):
+            return True
+        case ast.Call(func=called, args=[pattern], keywords=[ast.keyword(arg="root_dir", value=root)]):
+            return ast.unparse(called) == "glob.glob" and _is_allowed(pattern, values) and _is_allowed(root, values)
         case ast.Call(func=called, args=arguments, keywords=[]):
             return ast.unparse(called) in CALLS and all(_is_allowed(argument, values) for argument in arguments)
         case ast.ListComp(elt=element, generators=[ast.comprehension(ast.Name(id=name), source, [], 0)]):

@@ -1,4 +1,4 @@
-"""Write the two configs of a bundle: `inference.json` (how to predict exactly as medfed does) and `metadata.json`.
+"""Write the configs of a bundle: `inference.json` (how to predict exactly as medfed does), `train.json` and others.
 
 Both start from the template in `bundles/`. Only values that depend on the run are replaced, as the task defines them
 (`medfed.tasks.bundle_template`).
@@ -7,10 +7,14 @@ Both start from the template in `bundles/`. Only values that depend on the run a
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
+from medfed.federation.settings import Training
 from medfed.outputs.environment import installed_version
-from medfed.tasks.bundle_template import BundleTemplate, Json
+from medfed.tasks.bundle_entries import Json
+from medfed.tasks.bundle_template import BundleTemplate
+from medfed.tasks.bundle_training import evaluate_config, train_config
 
 TORCHSCRIPT = {
     "_target_": "torch.jit.load",
@@ -38,6 +42,20 @@ def inference_config(template: Path, bundle: BundleTemplate, network_def: Json |
     return config
 
 
+def training_configs(bundle: BundleTemplate, inference: Json, provenance: Json) -> dict[str, Json]:
+    """Create the contents of `configs/train.json` and `configs/evaluate.json`, by the names "train" and "evaluate".
+
+    Args:
+        bundle: object that knows the transforms, the loss and the metric of the task.
+        inference: content of `configs/inference.json`, whose network MONAI can build.
+        provenance: how the model was trained. The optimiser's settings are those under "training_settings"; without
+            them, the defaults of a config.
+    """
+    training = {**asdict(Training()), **provenance.get("training_settings", {})}
+    parts = bundle.training_parts(training, inference)
+    return {"train": train_config(inference, parts, training), "evaluate": evaluate_config()}
+
+
 def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: Json) -> Json:
     """Create the content of a bundle's `configs/metadata.json`: versions, data, scores, and how the model was trained.
 
@@ -60,6 +78,7 @@ def metadata(template: Path, bundle: BundleTemplate, provenance: Json, scores: J
         "name": bundle.title,
         "data_source": provenance.get("dataset") or "not stated",
         "eval_metrics": scores,
+        "references": [*content["references"], *provenance.get("method_references", ())],
         "medfed_provenance": {**provenance, "not_for_clinical_use": True},
     }
     bundle.fill_metadata(content)

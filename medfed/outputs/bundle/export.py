@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from medfed.config import reference
 from medfed.config.schema import Config, load, to_block
 from medfed.core import registry
 from medfed.core.errors import UserError, argument
@@ -100,12 +101,21 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
     return {
         "method": name,
         "method_about": registry.known_names("methods").get(name, ""),
+        "method_references": _references(name),
         "method_preset": config.preset,
         "method_settings": asdict(config.method),
         "training_settings": asdict(config.training),
         "sites": summary.get("source_sites"),
         **{key: summary.get(key) for key in FACTS},
     }
+
+
+def _references(method: str) -> list[str]:
+    """Return the publications of a method, or of the methods that it combines; without FedAvg's, which all have."""
+    names = method.split("+")
+    known = registry.known_names("methods")
+    return [reference.named("methods", name).source for name in names
+            if name in known and name != "fedavg" and reference.named("methods", name).source]  # fmt: skip
 
 
 def select_inference_weights(

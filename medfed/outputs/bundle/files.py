@@ -50,6 +50,18 @@ class BundleFiles:
         with self.names[name]() as file:
             return self._parse(name, file.read(MAX_CONFIG_BYTES + 1))
 
+    def text(self, name: str) -> str:
+        """Read a text file of the bundle and return its content, at most 1 MiB.
+
+        Args:
+            name: path of the file within the bundle, for example "configs/logging.conf".
+
+        Raises:
+            KeyError: if the bundle has no such file.
+        """
+        with self.names[name]() as file:
+            return file.read(MAX_CONFIG_BYTES).decode("utf-8", errors="replace")
+
     def script_json(self, name: str, extra: str) -> Any:
         """Read a JSON file that is stored inside a TorchScript file of the bundle.
 

@@ -52,6 +52,7 @@ def model_card(
     versions: Mapping[str, str],
     image_size: int,
     has_script: bool,
+    has_training: bool,
 ) -> str:
     """Return the text of a bundle's model card: what the model is, its scores at each site, and its limitations.
 
@@ -67,6 +68,7 @@ def model_card(
         versions: dictionary from the name of a package that a user must install to its version.
         image_size: side length of the network's square input image in pixels.
         has_script: whether the bundle contains `models/model.ts` (TorchScript).
+        has_training: whether the bundle contains `configs/train.json`.
 
     Returns:
         The model card as Markdown.
@@ -91,6 +93,7 @@ def model_card(
         "script": ""
         if has_script
         else "The bundle has no `models/model.ts`, because TorchScript cannot compile this network.\n\n",
+        "training": bundle.training_text(has_training),
         "requirements": " ".join(f"{name}=={number}" for name, number in versions.items()),
     }
     return text.format(**values, **bundle.card_values(module))
@@ -141,7 +144,8 @@ def scores(summary: Mapping[str, Any]) -> dict[str, float]:
         Scores by name, rounded to six decimals, for example {"unseen_prostate_dice": 0.85}. A name consists of the
         group of sites ("unseen", or "seen" for sites that trained), the structure (not for classification) and the
         metric. Fractions are in [0, 1]. If the run measured a vertical ratio, such as that of optic cup and disc, the
-        mean absolute error of this ratio is included. Unknown scores are left out.
+        mean absolute error of this ratio is included. A mean with a 95 % interval has its limits under its name with
+        `_95_percent_low` and `_95_percent_high`. Unknown scores are left out.
     """
     scoring = scoring_of(summary)
     ratio = summary.get("vertical_ratio") or {}
@@ -154,6 +158,9 @@ def scores(summary: Mapping[str, Any]) -> dict[str, float]:
             for column in scoring.columns_in(CARD):
                 if (mean := group.get(column.key, {}).get("mean")) is not None:
                     values[f"{prefix}_{column.key}"] = round(mean, 6)
+                    for end in ("low", "high"):  # of the 95 % interval
+                        if (limit := group[column.key].get(end)) is not None:
+                            values[f"{prefix}_{column.key}_95_percent_{end}"] = round(limit, 6)
     return values
 
 

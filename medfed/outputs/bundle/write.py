@@ -22,9 +22,10 @@ from medfed.federation.message import digest
 from medfed.functional.weights import first_non_finite
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.check import check_bundle
-from medfed.outputs.bundle.configs import inference_config, metadata
+from medfed.outputs.bundle.configs import inference_config, metadata, training_configs
 from medfed.outputs.bundle.model_card import model_card, scores
 from medfed.outputs.environment import installed_version
+from medfed.tasks.bundle_training import LOGGING_CONF
 from medfed.tasks.task import Task
 
 PACKAGE = Path(__file__).parent.parent.parent
@@ -83,15 +84,20 @@ def write_bundle(
         "inference": inference_config(template, bundle, definition),
         "metadata": metadata(template, bundle, facts, scores(summary)),
     }
+    training = training_configs(bundle, configs["inference"], provenance) if definition else {}
     with atomic_folder(target) as folder:
-        for name, content in configs.items():
+        for name, content in {**configs, **training}.items():
             _write(folder / "configs" / f"{name}.json", json.dumps(content, indent=4, allow_nan=False) + "\n")
+        _write(folder / "configs" / "logging.conf", LOGGING_CONF)
         (folder / "models").mkdir()
-        torch.save(module.state_dict(), folder / "models" / "model.pt")
+        stored = module.state_dict() if wrap else network.monai_weights(module, task.channels, task.out_channels)
+        torch.save(stored, folder / "models" / "model.pt")
         has_script = _save_script(folder / "models" / "model.ts", module, task, configs, needed=definition is None)
         names = ("torch", "monai", *configs["metadata"]["required_packages_version"], "fire")
         versions = {name: installed_version(name).partition("+")[0] for name in names}
-        card = model_card(template, bundle, module, facts, summary, versions, task.image_size, has_script)
+        card = model_card(
+            template, bundle, module, facts, summary, versions, task.image_size, has_script, bool(training)
+        )
         _write(folder / "docs" / "README.md", card)
         shutil.copyfile(template / "LICENSE", folder / "LICENSE")
         check_bundle(folder)

@@ -32,8 +32,10 @@ TRANSDUCTIVE = {  # what was done with unlabelled test images, by the name of th
     "label; transductive in a weak sense: the prediction for an image depends on this image and on no other test image",
 }
 NAMES = {"tent": "Tent", "window": "window match", "style": "style match"}
-INTERVALS = (f"[] after a mean change: {METHOD_OF_DIFFERENCES}; [] after a share of patients: exact binomial interval "
-             "(Clopper and Pearson); both 95 %")  # fmt: skip
+INTERVALS = (
+    f"a mean change gives each site the same weight; [] after it: {METHOD_OF_DIFFERENCES}; [] after a share of "
+    "patients: exact binomial interval (Clopper and Pearson); both 95 %"
+)
 DECIMALS = 6  # of scores in cases.csv; smaller changes count as none
 
 

@@ -41,12 +41,12 @@ def computation_notes(summary: Mapping[str, Any]) -> list[str]:
 
 def run_notes(results: Sequence[dict]) -> list[str]:
     """Return the notes of a comparison about its runs: rows without a federation, transductive methods, computation,
-    models that did not learn, runs of older versions.
+    models that did not learn, missing models of `local`, runs of older versions.
 
     Args:
         results: one dict for each run, as `medfed.outputs.tables.comparison.build_table` takes them.
     """
-    notes = (_not_federated, _transductive, _computation, _not_learned, _without_calibration)
+    notes = (_not_federated, _incomplete_local, _transductive, _computation, _not_learned, _without_calibration)
     return [note for notes_of_kind in notes for note in notes_of_kind(results)]
 
 
@@ -56,6 +56,28 @@ def _not_federated(results: Sequence[dict]) -> list[str]:
     kinds = {ComparisonRow(label.partition(", ")[0]).arrangement for label in labels}
     notes = [f"{', '.join(labels)}: no federated methods, so they are neither ranked nor tested"] * bool(labels)
     return [*notes, *(f"{kind}: {text}" for kind, text in NOT_FEDERATED.items() if kind in kinds)]
+
+
+def _incomplete_local(results: Sequence[dict]) -> list[str]:
+    """Return for which unseen sites and seeds the row `local` lacks models, because their runs are not finished.
+
+    The source sites are those of a federated run of the same unseen site and seed.
+    """
+    runs = [(result["row"], result["summary"], result["seed"]) for result in results
+            if "row" in result and "unseen_site" in (result.get("summary") or {})]  # fmt: skip
+    folds: dict[tuple, list[ComparisonRow]] = {}
+    for row, summary, seed in runs:
+        if row.trained_at:
+            folds.setdefault((row.label, summary["unseen_site"], seed), []).append(row)
+    notes = []
+    for (label, unseen, seed), rows in sorted(folds.items()):
+        sources = {site for row, summary, of_seed in runs for site in summary.get("source_sites", ())
+                   if (summary["unseen_site"], of_seed) == (unseen, seed) and rows[0].is_reference_of(row)}  # fmt: skip
+        trained = {row.trained_at for row in rows}
+        notes += [f"{label}: INCOMPLETE at unseen {unseen} seed {seed}: the mean over the models of "
+                  f"{', '.join(sorted(trained))}; not finished: {', '.join(sorted(sources - trained))}"
+                  ] * bool(sources - trained)  # fmt: skip
+    return notes
 
 
 def _transductive(results: Sequence[dict]) -> list[str]:

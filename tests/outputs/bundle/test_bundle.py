@@ -201,12 +201,13 @@ def test_monai_verifies_exports_and_reads_the_bundle(exported, tmp_path):
 
 
 def test_no_file_in_the_bundle_needs_medfed(exported):
-    bundle, *_ = exported
+    bundle, module, *_ = exported
+    can_train = ["configs/evaluate.json", "configs/train.json"] if isinstance(module, BasicUNet) else []
     check_bundle(bundle)
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
     assert sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()) == [
-        "LICENSE", "configs/inference.json", "configs/metadata.json", "docs/README.md", "models/model.pt",
-        "models/model.ts",
+        "LICENSE", *can_train[:1], "configs/inference.json", "configs/logging.conf", "configs/metadata.json",
+        *can_train[1:], "docs/README.md", "models/model.pt", "models/model.ts",
     ]  # fmt: skip
 
 

@@ -244,7 +244,9 @@ def test_the_card_has_scores_of_each_site_the_order_of_columns_and_the_method_s_
     assert "transductive" in card and "- Codec reconstruction error: 0.01235" in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["eval_metrics"] == {
-        "unseen_accuracy": 0.75, "unseen_balanced_accuracy": 0.75, "unseen_ece": 0.125
+        "unseen_accuracy": 0.75, "unseen_balanced_accuracy": 0.75, "unseen_ece": 0.125,
+        "unseen_accuracy_95_percent_low": 0.5, "unseen_accuracy_95_percent_high": 1.0,
+        "unseen_balanced_accuracy_95_percent_low": 0.5, "unseen_balanced_accuracy_95_percent_high": 1.0,
     }  # fmt: skip
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
     assert scores_table({"seen": {}}) == "This run has no scores."

@@ -198,6 +198,17 @@ def test_the_heading_counts_the_models_of_local_as_one_row(tmp_path):
     assert "<h1>local, elcfs on Discs</h1>" in page
 
 
+def test_a_half_finished_row_local_says_which_models_are_missing(tmp_path):
+    made_run(tmp_path / "fedavg" / "unseen_C" / "seed_0", "fedavg")
+    texts = []
+    for site in "AB":
+        run = made_run(tmp_path / f"local-{site}" / "unseen_C" / "seed_0", "fedavg", sites=(site,))
+        ComparisonRow("local", trained_at=site).write(RunFolder(run))
+        texts.append(build_page(*read_runs([tmp_path])))
+    note = "local: INCOMPLETE at unseen C seed 0: the mean over the models of A; not finished: B"
+    assert note in texts[0] and "INCOMPLETE" not in texts[1]
+
+
 def test_the_scores_of_masks_are_those_of_the_summary(tmp_path):
     run = made_run(tmp_path / "run")
     summary, rows = json.loads((run / "summary.json").read_text()), tables_by_site(page_of(run))

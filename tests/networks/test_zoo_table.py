@@ -1,0 +1,27 @@
+"""The table of bundles that medfed can start from."""
+
+import json
+
+from zoo_table import table
+
+
+def write(folder, definition):
+    (folder / "configs").mkdir(parents=True)
+    (folder / "configs" / "inference.json").write_text(json.dumps({"network_def": definition}))
+
+
+def test_each_bundle_has_a_row_with_its_network_or_the_reason(tmp_path):
+    unet = {"_target_": "UNet", "spatial_dims": 2, "in_channels": 4, "out_channels": 2, "channels": [4, 8],
+            "strides": [2]}  # fmt: skip
+    write(tmp_path / "a", unet)
+    write(tmp_path / "b", {**unet, "spatial_dims": 3})
+    write(tmp_path / "c", {"_target_": "scripts.net.Net"})
+    (tmp_path / "d").mkdir()  # no bundle
+    count, _, _, _, *rows = table(tmp_path).splitlines()
+    assert count == "1 of 3 are accepted."
+    assert rows == [
+        "| a | accepted | `UNet`, segmentation, weights for 4 channels; medfed's images have 1 or 3 channels, so its "
+        "weights do not fit |",
+        "| b | refused | inference.json: network_def: this UNet is a 3-D network |",
+        "| c | refused | inference.json: network_def is 'scripts.net.Net' |",
+    ]
