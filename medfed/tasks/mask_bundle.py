@@ -29,7 +29,7 @@ MAX_SLICES = 16  # largest number of slices in a batch for prediction
 AXES = (("L", "R"), ("P", "A"), ("I", "S"))
 SLICES_FIRST = [3, 1, 2, 0]  # axes that turn (1, S, S, D) into (D, S, S, 1), and back
 VOLUME_TEMPLATE, IMAGE_2D_TEMPLATE = "prostate_segmentation", "fundus_segmentation"
-VOLUME_KINDS = "NIfTI files with the correct orientation in the header"
+VOLUME_KINDS = "NIfTI files or DICOM series with the correct orientation in the header"
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,12 @@ class MaskBundle(BundleTemplate):
     def packages(self) -> tuple[str, ...]:  # type: ignore[override]
         """Python packages that the bundle needs in addition to MONAI and PyTorch.
 
-        The packages are "pytorch-ignite", and "pillow" for 2-D image files or "nibabel" for volumes. If only the
-        largest component of each structure is kept, MONAI also needs "scikit-image".
+        The packages are "pytorch-ignite", and "pillow" for 2-D image files, or "nibabel" (NIfTI) and "pydicom" (DICOM
+        series) for volumes. If only the largest component of each structure is kept, MONAI also needs "scikit-image".
         """
         largest = ("scikit-image",) if self.largest_component else ()
-        return ("pytorch-ignite", "pillow" if self.input_is_2d else "nibabel", *largest)
+        readers = ("pillow",) if self.input_is_2d else ("nibabel", "pydicom")
+        return ("pytorch-ignite", *readers, *largest)
 
     def fill_inference(self, config: Json) -> None:
         """Set file pattern, transforms, slice size and batch size in the bundle's `configs/inference.json`.

@@ -93,8 +93,8 @@ def write_bundle(
         stored = module.state_dict() if wrap else network.monai_weights(module, task.channels, task.out_channels)
         torch.save(stored, folder / "models" / "model.pt")
         has_script = _save_script(folder / "models" / "model.ts", module, task, configs, needed=definition is None)
-        names = ("torch", "monai", *configs["metadata"]["required_packages_version"], "fire")
-        versions = {name: installed_version(name).partition("+")[0] for name in names}
+        versions = {name: installed_version(name).partition("+")[0] for name in ("torch", "monai")}
+        versions |= configs["metadata"]["required_packages_version"] | {"fire": installed_version("fire")}
         card = model_card(
             template, bundle, module, facts, summary, versions, task.image_size, has_script, bool(training)
         )

@@ -11,6 +11,7 @@ import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from made_dicom import write_nifti, write_series
 from monai.bundle import ConfigParser, ConfigWorkflow
 from monai.data import load_net_with_metadata
 from monai.networks.nets import BasicUNet
@@ -158,6 +159,26 @@ def test_masks_equal_those_of_medfed_with_more_channels_structures_and_2d_images
             actual = np.asarray(nib.load(tmp_path / "out" / f"case_{name}.nii.gz").dataobj)
         assert 0.02 < mask.mean() < 0.98 and actual.shape == mask.shape
         assert (actual != mask).sum() == 0, name
+
+
+def test_a_dicom_series_gives_the_mask_of_the_same_volume_as_nifti(tmp_path):
+    x, y, z = np.meshgrid(*[np.linspace(-1, 1, n) for n in (40, 36, 5)], indexing="ij")
+    voxels = (900 * (x**2 / 0.3 + (y - 0.2) ** 2 / 0.2 + z**2 / 3 < 1) + 90 * (x + 2 * y + 3)).astype(np.uint16)
+    for number in range(voxels.shape[2]):  # MONAI orders the slices by this number
+        name = f"slice_{9 - number}.dcm"
+        write_series(tmp_path / "dicom" / "case 1", voxels, names=name, slices=[number], InstanceNumber=number + 1,
+                     SeriesInstanceUID="1.2.3")  # fmt: skip
+    write_nifti(tmp_path / "nifti" / "case 1.nii.gz", voxels)
+    task = Segmentation(("organ",), 1, SIDE)
+    module = telling_weights(UNET, task, tmp_path / "nifti" / "case 1.nii.gz")
+    bundle = write(tmp_path / "x_segmentation", UNET, module, task)
+    for kind in ("dicom", "nifti"):
+        workflow(bundle, dataset_dir=str(tmp_path / kind), output_dir=str(tmp_path / "out" / kind)).run()
+    of_dicom, of_nifti = (nib.load(tmp_path / "out" / kind / "case 1_organ.nii.gz") for kind in ("dicom", "nifti"))
+    masks = [nib.as_closest_canonical(mask) for mask in (of_dicom, of_nifti)]
+    assert of_dicom.shape == voxels.shape and 0.05 < masks[0].get_fdata().mean() < 0.95
+    assert np.array_equal(*(mask.get_fdata() for mask in masks))
+    np.testing.assert_allclose(masks[0].affine, masks[1].affine, atol=1e-5)
 
 
 def test_an_evaluator_parsed_alone_has_the_trained_weights(exported, tmp_path):
