@@ -37,12 +37,13 @@ from medfed.networks.vgg import read_state_dict
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
 from medfed.outputs.bundle.write import atomic_folder
+from medfed.tasks.bundle_training import TRAINED
 
 RULES: Mapping[str, type[Method]] = {
     "fedavg": FedAvg, "coordinate_median": CoordinateMedian, "trimmed_mean": TrimmedMean, "norm_clipping": NormClipping,
 }  # fmt: skip
 WEIGHT_FILES = ("models/model.pt", "models/model.safetensors")
-TRAINED = "models/trained.pt"  # what `configs/train.json` writes; `model.pt` is then the start
+TRAINED_FILE = f"models/{TRAINED}"  # what `configs/train.json` writes; `model.pt` is then the start
 BUFFER_ENDINGS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers, not trained
 SAME_KEYS = ("network_def", "preprocessing", "postprocessing")  # of inference.json, that no hospital should change
 COPIED = ("LICENSE", "configs/", "docs/")
@@ -114,7 +115,7 @@ def aggregate_bundles(
     replies = {}
     for name, path, count in zip(names, sites, counts, strict=True):
         facts = {"round": 1, "examples": count, "steps": count, "loss": 0.0}  # a bundle does not state steps and loss
-        replies[name] = Message("train", _read_weights(path, (TRAINED, *WEIGHT_FILES)), {}, facts)
+        replies[name] = Message("train", _read_weights(path, (TRAINED_FILE, *WEIGHT_FILES)), {}, facts)
         notices += _differences(name, path, config)
     method = RULES[rule]()
     used, rejected = _check(replies, state, largest_change, method)

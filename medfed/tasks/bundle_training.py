@@ -17,6 +17,7 @@ VALIDATION_SHARE = 0.2  # of the cases in the folder
 MAX_ROTATION, MAX_SCALING = math.radians(15), 0.15  # as `medfed.tasks.augmentation`
 LOSS = "$lambda output: output['loss']"  # `from_engine` gives a tuple, which StatsHandler ignores
 BOTH = ["image", "label"]
+TRAINED = "trained.pt"  # in the folder models
 COPIED = ("bundle_root", "device", "load_pretrain", "network_def", "network")
 LOGGING_CONF = """[loggers]
 keys=root
@@ -153,7 +154,7 @@ def _train(parts: TrainingParts) -> Json:
             {"_target_": "monai.handlers.ValidationHandler", "validator": "@validate#evaluator", "epoch_level": True,
              "interval": "@val_interval"},
             {"_target_": "monai.handlers.CheckpointSaver", "save_dir": "@ckpt_dir", "save_dict": {"model": "@network"},
-             "save_final": True, "final_filename": "trained.pt"},
+             "save_final": True, "final_filename": TRAINED},
         ],
         "trainer": {
             "_target_": "monai.engines.SupervisedTrainer", "max_epochs": 1, "device": "@device",

@@ -20,7 +20,7 @@ from medfed.core.errors import UserError
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
 from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
 from medfed.tasks.bundle_template import CONVERTERS, PREDICTIONS
-from medfed.tasks.bundle_training import LOGGING_CONF, LOSS
+from medfed.tasks.bundle_training import LOGGING_CONF, LOSS, TRAINED
 
 FILES = (
     "LICENSE",
@@ -67,19 +67,24 @@ TRAINING_TARGETS = TARGETS | {
     "monai.transforms.RandSpatialCropSamplesd", "monai.utils.set_determinism", "torch.load",
     "torch.nn.CrossEntropyLoss", "torch.optim.Adam", "torch.optim.SGD",
 }  # fmt: skip
-# Allowed keys of some classes. Two of them could do more than a bundle needs: call any function (Lambdad), or write a
-# file with any name (SaveClassificationd).
-LAMBDA = "monai.transforms.Lambdad"
+# Allowed keys of some classes. Some could do more than a bundle needs: call any function (Lambdad), write a file
+# with any name (SaveClassificationd, CheckpointSaver), or unpickle (torch.load).
+LAMBDA, SAVER = "monai.transforms.Lambdad", "monai.handlers.CheckpointSaver"
 FUNCTIONS = (INTERPOLATE, NARROW)  # that Lambdad may call
 KEYS_OF = {
     INTERPOLATE: {"_target_", "_mode_", "size", "mode", "align_corners", "antialias"},
     NARROW: {"_target_", "_mode_", "dim", "start", "length"},
     LAMBDA: {"_target_", "keys", "func"},
     "torch.load": {"_target_", "f", "map_location", "weights_only"},  # a pickle could run code
+    "monai.networks.utils.copy_model_state": {"_target_", "_disabled_", "dst", "src"},
+    SAVER: {"_target_", "save_dir", "save_dict", "save_final", "final_filename"},
     "monai.transforms.LoadImaged": {"_target_", "keys", "converter"},
     "monai.transforms.SaveClassificationd": {"_target_", "keys", "meta_keys", "output_dir", "filename"},
 }
-VALUE_OF = {"_mode_": "callable", "filename": PREDICTIONS, "weights_only": True}
+VALUE_OF = {
+    "_mode_": "callable", "filename": PREDICTIONS, "weights_only": True, "save_dir": "@ckpt_dir",
+    "ckpt_dir": "$@bundle_root + '/models'", "final_filename": TRAINED,
+}  # fmt: skip
 # `reader` and `writer` name classes that MONAI imports and calls without a `_target_`. The other keys start a debugger,
 # unpickle a file, or download weights.
 FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
@@ -215,6 +220,8 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
     allowed = " and ".join(FUNCTIONS)
     if (target in FUNCTIONS) != ("_mode_" in content):
         raise UserError(f"{source}: '_mode_' is required by {allowed} and is not allowed elsewhere")
+    if target == "torch.load" and "weights_only" not in content:
+        raise UserError(f"{source}: torch.load without weights_only could run code in the file; add weights_only: true")
     func = content.get("func")
     if target == LAMBDA and not (isinstance(func, dict) and func.get("_target_") in FUNCTIONS):
         raise UserError(f"{source}: {LAMBDA} may call {allowed} only, found '{func}'; export the bundle again")

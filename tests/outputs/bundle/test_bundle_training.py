@@ -208,6 +208,13 @@ def test_a_network_that_monai_cannot_build_has_no_training_config(tmp_path):
     assert "MONAI cannot build this network" in (bundle / "docs" / "README.md").read_text()
 
 
+@pytest.fixture(scope="module")
+def bundle_to_damage(tmp_path_factory):
+    """Return a bundle, and the text of its train.json."""
+    bundle = export(tmp_path_factory.mktemp("d") / "b_segmentation", Segmentation(("organ",), 1, SIDE))
+    return bundle, (bundle / "configs" / "train.json").read_text()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -215,12 +222,15 @@ def test_a_network_that_monai_cannot_build_has_no_training_config(tmp_path):
         (lambda c: c["load"]["src"].update(pickle_module="os"), "torch.load has the unknown argument"),
         (lambda c: c["optimizer"].update(_target_="os.system"), "'os.system' is not allowed"),
         (lambda c: c.update(cases="$[open(name) for name in @names]"), "the expression .* is not allowed"),
+        (lambda c: c["load"]["src"].pop("weights_only"), "torch.load without weights_only could run code"),
+        (lambda c: c.update(ckpt_dir="/home"), "ckpt_dir: '/home' is not allowed here"),
+        (lambda c: c["train"]["handlers"][-1].update(final_filename="../../.bashrc"), "final_filename: '"),
+        (lambda c: c["train"]["handlers"][-1].update(file_prefix="../x"), "CheckpointSaver has the unknown argument"),
     ],
 )
-def test_a_training_config_that_could_run_code_is_rejected(tmp_path, change, says):
-    bundle = export(tmp_path / "b_segmentation", Segmentation(("organ",), 1, SIDE))
-    path = bundle / "configs" / "train.json"
-    content = json.loads(path.read_text())
+def test_a_training_config_that_could_run_code_or_write_elsewhere_is_rejected(bundle_to_damage, change, says):
+    bundle, content = bundle_to_damage
+    path, content = bundle / "configs" / "train.json", json.loads(content)
     change(content)
     path.write_text(json.dumps(content))
     with pytest.raises(Exception, match=says):
