@@ -16,6 +16,7 @@ from medfed.experiments import memory
 from medfed.experiments.memory import check_network_memory, check_step_memory
 from medfed.networks.memory import MemoryNeeds, estimate_memory
 
+UNET = {"channels": (4, 8, 16), "strides": (2, 2)}
 TASK = SimpleNamespace(channels=1, out_channels=1)
 GB = 10**9
 
@@ -32,9 +33,10 @@ def test_the_estimate_of_two_convolutions_by_hand():
     assert estimate_memory(build, 1, 8) == MemoryNeeds(16 * (30 + 76), 4 * (3 + 1) * 64)
 
 
-@pytest.mark.parametrize("name", [name for name in known_names("networks") if name != "bundle"])
+@pytest.mark.parametrize("name", [name for name in known_names("networks") if name != "bundle"])  # it reads a folder
 def test_every_network_is_estimated_and_fits_and_no_random_number_is_drawn(name):
-    network, state = resolve("networks", name)(), torch.get_rng_state()
+    arguments = {"architecture": "UNet", "arguments": UNET} if name == "monai_network" else {}
+    network, state = resolve("networks", name)(**arguments), torch.get_rng_state()
     needs = estimate_memory(lambda: network.build(3, 2), 3, 96)
     assert needs is not None and 1e4 < needs.parameters < 1e10 and 0 < needs.per_image < GB
     assert torch.equal(torch.get_rng_state(), state)

@@ -126,7 +126,7 @@ def test_a_bundle_does_not_replace_a_folder_that_is_named_by_a_detour(tmp_path):
 
 def test_a_folder_that_appears_meanwhile_is_a_sentence(tmp_path):
     def appear() -> None:
-        with write._atomic_folder(tmp_path / "b"):
+        with write.atomic_folder(tmp_path / "b"):
             (tmp_path / "b" / "x").mkdir(parents=True)
 
     assert "b: cannot write here (Directory not empty)" in refusal(appear)

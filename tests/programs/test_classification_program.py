@@ -151,7 +151,7 @@ def test_no_batch_of_test_images_has_a_single_class(monkeypatch):
     """Cases come sorted by name, which is by class; a network that sees its batch whole must not learn from that."""
     batches = []
 
-    def probabilities(self, network, samples):
+    def probabilities(self, network, samples, match=None):
         batches.append({case.label for case in samples.cases})
         return torch.full((len(samples), 2), 0.5, dtype=torch.float64)
 
