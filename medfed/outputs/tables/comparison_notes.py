@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from medfed.metrics.failures import SHARE_METHOD
 from medfed.metrics.intervals import METHOD, MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS
+from medfed.metrics.significance import ALPHA, smallest_p
 from medfed.outputs.tables.block_statistics import Runs
 from medfed.outputs.tables.comparison_data import (
     BETTER,
@@ -175,15 +176,16 @@ def _decision(block: Block, baseline: str) -> str:
         if methods := [f"{method} ({difference_text(d, block.decimals)}{unit})" for method, d in of_verdict]:
             than = f" than {baseline}" if verdict in (BETTER, WORSE) else ""
             parts.append(f"{verdict}{than}: {', '.join(methods)}")
-    open_differences = [d.detectable for _, d in compared if d.verdict == UNDECIDED]
     text = f"{name}: {'; '.join(parts)}."
-    if None in open_differences:
-        return f"{text} Without an interval of the difference, nothing can be decided."
-    if open_differences:
-        visible = max(d for d in open_differences if d is not None)
-        text += (f" Not decided does not mean equal: only a difference of about {visible:.{block.decimals}f}{unit} or "
-                 "more would probably be found.")  # fmt: skip
-    return text
+    tested = [difference.n for _, difference in compared if difference.n is not None]
+    if tested and (smallest := smallest_p(max(tested), len(tested))) >= ALPHA:
+        return (f"{text} With {max(tested)} patients and {len(tested)} compared methods no corrected p can be below "
+                f"{smallest:.2g}, so no method can be called better or worse; compare fewer methods.")  # fmt: skip
+    undecided = [difference for _, difference in compared if difference.verdict == UNDECIDED]
+    if visible := [difference.detectable for difference in undecided if difference.detectable is not None]:
+        return (f"{text} Not decided does not mean equal: only a difference of about {max(visible):.{block.decimals}f}"
+                f"{unit} or more would probably be found.")  # fmt: skip
+    return f"{text} Without an interval of the difference, nothing can be decided." if undecided else text
 
 
 def difference_text(difference: Difference, decimals: int) -> str:

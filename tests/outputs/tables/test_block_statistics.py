@@ -85,6 +85,23 @@ def test_verdicts_have_a_direction_and_p_is_corrected_for_the_number_of_methods(
     assert "new patients of the 2 sites" in scope and "not about other sites" in scope
 
 
+def test_the_conclusion_says_that_too_many_methods_are_compared_for_the_patients():
+    """The smallest p of 8 patients is 2 / 2**8 = 0.0078; seven tests make 0.055 of it, six 0.047."""
+    gains = {"fedavg": ZERO} | {f"m{n}": BETTER for n in range(7)}
+    conclusion = build_table(compared(gains, sites=("A",)), ["disc"]).conclusions[0]
+    assert "With 8 patients and 7 compared methods no corrected p can be below 0.055" in conclusion
+    assert "better" not in conclusion.partition(".")[0]
+    del gains["m6"]
+    assert "better than fedavg: m0" in build_table(compared(gains, sites=("A",)), ["disc"]).conclusions[0]
+
+
+def test_a_method_with_the_scores_of_the_baseline_does_not_hide_what_the_others_could_show():
+    gains = {"fedavg": ZERO, "same": ZERO, "mixed": MIXED}
+    table = build_table(compared(gains), ["disc"])
+    assert f"{line(table, 'mixed').difference.detectable:.2f} points or more" in table.conclusions[0]
+    assert "Without an interval" not in table.conclusions[0]
+
+
 def test_the_conclusions_name_the_methods_whose_models_did_not_learn():
     results = compared({"fedavg": ZERO, "up": BETTER}, sites=("A",))
     failed = {"learned": False, "images": "validation", "score": 0.1, "start": 0.0, "trivial": 0.2,
