@@ -34,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--largest-change", type=float, default=Federation.largest_change, metavar="X",
                         help="with three or more hospitals: a change of the weights may be at most X times the median; "
                              f"default: {Federation.largest_change:g}")  # fmt: skip
+    parser.add_argument("--allow-unchecked-configs", action="store_true",
+                        help="accept a start whose configs may run code, such as a bundle that is not medfed's")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     args = parser.parse_args(argv)
     return run_program("medfed.aggregate", lambda: _aggregate(args))
@@ -41,8 +43,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _aggregate(args: argparse.Namespace) -> int:
     result = aggregate_bundles(args.sites, args.start, args.out, images=args.images, rule=args.rule,
-                               on_bad_update=args.on_bad_update, largest_change=args.largest_change)  # fmt: skip
-    for text in [*result.notices, *(f"left out: {rejection}" for rejection in result.rejected)]:
+                               on_bad_update=args.on_bad_update, largest_change=args.largest_change,
+                               allow_unchecked_configs=args.allow_unchecked_configs)  # fmt: skip
+    for text in [*result.notices, *(f"left out: {rejection}" for rejection in result.rejected.values())]:
         print(f"note: {text}", file=sys.stderr)
     if not args.quiet:
         print(_table(result))

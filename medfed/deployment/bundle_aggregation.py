@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,20 +21,20 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from medfed.core import site_names
 from medfed.core.errors import UserError, argument
 from medfed.federation import ledger
 from medfed.federation.message import Message, State, digest
 from medfed.federation.method import Method
 from medfed.federation.reply_checks import Expected
 from medfed.federation.settings import Federation
-from medfed.federation.update_checks import Rejection, find_failing_sites, validate_replies
+from medfed.federation.update_checks import find_failing_sites, validate_replies
 from medfed.functional.aggregation import change_norm
 from medfed.functional.weights import first_non_finite
 from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.norm_clipping import NormClipping
 from medfed.methods.trimmed_mean import TrimmedMean
-from medfed.networks.vgg import read_state_dict
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
 from medfed.outputs.bundle.write import atomic_folder
@@ -49,6 +50,7 @@ SAME_KEYS = ("network_def", "preprocessing", "postprocessing")  # of inference.j
 COPIED = ("LICENSE", "configs/", "docs/")
 LEDGER = "docs/ledger.csv"
 README = "docs/README.md"
+MAX_VERSION_DIGITS = 9
 
 Weights = dict[str, Tensor]
 
@@ -60,21 +62,23 @@ class Aggregation:
     Attributes:
         path: the folder of the new bundle.
         changes: by name of a site whose weights were used, the L2 norm of its change of the parameters.
-        images: by name of the site, the number of training images with which it counts; empty if all sites count alike.
-        rejected: the sites that were left out, and why.
+        images: by name of a site that was used, the number of training images with which it counts; empty if all sites
+            count alike.
+        rejected: by name of a site that was left out, a sentence that says why.
         notices: sentences about bundles that are unusual but were used.
     """
 
     path: Path
     changes: dict[str, float]
     images: dict[str, int]
-    rejected: list[Rejection]
+    rejected: dict[str, str]
     notices: list[str] = field(default_factory=list)
 
 
 def aggregate_bundles(
     sites: Sequence[Path], start: Path, out: Path, *, images: Sequence[int] | None = None, rule: str = "fedavg",
     on_bad_update: Literal["stop", "drop"] = "stop", largest_change: float | None = Federation.largest_change,
+    allow_unchecked_configs: bool = False,
 ) -> Aggregation:  # fmt: skip
     """Check the weights of several bundles, combine them, and write the result as a new bundle.
 
@@ -89,9 +93,11 @@ def aggregate_bundles(
         images: number of training images of each site, in the order of `sites`, at least 1. None: all sites count
             alike.
         rule: how the weights are combined, a key of `RULES`: "fedavg" is the mean, weighted by the numbers of images.
-        on_bad_update: what happens if a site's weights fail a check: "stop" raises an error, "drop" leaves the site
-            out.
-        largest_change: as `federation.largest_change`; None allows any change.
+        on_bad_update: what happens if a site's weights cannot be read or fail a check: "stop" raises an error, "drop"
+            leaves the site out.
+        largest_change: as `federation.largest_change`, at least 1; None allows any change.
+        allow_unchecked_configs: true copies the configs of a `start` that does not pass `check_bundle`, such as a
+            bundle of others, and says so in the new bundle. They may run code at a hospital.
 
     Returns:
         The new bundle's folder, and what was used and left out.
@@ -100,49 +106,61 @@ def aggregate_bundles(
         UserError: if a bundle is missing, damaged or of another network, if two sites have the same name, if no site or
             only rejected sites are left, if a check fails and `on_bad_update` is "stop", or if `out` exists.
     """
-    names = _site_names(sites, start)
-    if out.exists():
-        raise UserError(f"{out}: exists already; remove it, or choose another folder with {argument('out')}")
+    names = _site_names(sites, start, out)
     if images is not None and (len(images) != len(names) or min(images) < 1):
-        raise UserError(f"{argument('images', ' '.join(map(str, images)))}: expected {len(names)} whole numbers above "
-                        f"0, one for each of {', '.join(names)}")  # fmt: skip
-    counts = list(images or [1] * len(names))
-    with open_bundle(start) as files:
-        config = files.json("configs/inference.json") if "configs/inference.json" in files.names else {}
-        _check_network_def(config, start)
-        state = _state_of(_read_weights(start))
-    notices = [] if (problem := _start_problem(start)) is None else [problem]
-    replies = {}
-    for name, path, count in zip(names, sites, counts, strict=True):
+        raise UserError(f"{argument('images', ' '.join(map(str, images))[:60])}: expected {len(names)} whole numbers "
+                        f"above 0, one for each of {', '.join(names)}")  # fmt: skip
+    if largest_change is not None and not 1 <= largest_change < math.inf:
+        raise UserError(f"{argument('largest_change', largest_change)}: expected a number of at least 1")
+    config, unchecked = _start_config(start, allow_unchecked_configs)
+    state = _state_of(_read_weights(start))
+    if entry := first_non_finite(state.weights):
+        raise UserError(f"{start}: the weights contain NaN or infinite values, first in '{entry}'; name another start")
+    replies, rejected, notices = {}, {}, [unchecked] if unchecked else []
+    for name, path, count in zip(names, sites, images or [1] * len(names), strict=True):
         facts = {"round": 1, "examples": count, "steps": count, "loss": 0.0}  # a bundle does not state steps and loss
-        replies[name] = Message("train", _read_weights(path, (TRAINED_FILE, *WEIGHT_FILES)), {}, facts)
-        notices += _differences(name, path, config)
+        try:
+            replies[name] = Message("train", _read_weights(path, (TRAINED_FILE, *WEIGHT_FILES)), {}, facts)
+            notices += _differences(name, path, config)
+        except UserError as error:
+            replies.pop(name, None)
+            rejected[name] = str(error)
     method = RULES[rule]()
-    used, rejected = _check(replies, state, largest_change, method)
+    used, failed = _check(replies, state, largest_change, method)
+    rejected |= failed
     if rejected and (on_bad_update == "stop" or not used):
-        raise UserError(f"{rejected[0]}; nothing was written; leave this site out with "
+        raise UserError(f"{next(iter(rejected.values()))}; nothing was written; leave this site out with "
                         f"{argument('on_bad_update', 'drop')}, or ask it for another bundle")  # fmt: skip
     weights = method.aggregate(state, used)
     if entry := first_non_finite(weights):
         raise UserError(f"the combined weights contain NaN or infinite values, first in '{entry}'; nothing was written")
     changes = {name: change_norm(state.weights, reply.weights) for name, reply in used.items()}
-    notices += [f"{name}: its weights are those of {start}; it has not trained" for name, norm in changes.items()
+    notices += [f"{name}: its weights are those of the start; it has not trained" for name, norm in changes.items()
                 if not norm]  # fmt: skip
-    result = Aggregation(out, changes, dict(zip(names, counts, strict=True)) if images else {}, rejected, notices)
+    if len(used) == 1:
+        notices.append(f"only the weights of {next(iter(used))} are left, so nothing was combined")
+    counts = {name: reply.facts["examples"] for name, reply in used.items()} if images else {}
+    result = Aggregation(out, changes, counts, rejected, notices)
     _write(result, start, weights, {name: _digest(reply.weights) for name, reply in used.items()}, rule,
-           ledger.message_rows(1, "up", replies))  # fmt: skip
+           ledger.message_rows(1, "up", replies), unchecked)  # fmt: skip
     return result
 
 
-def _site_names(sites: Sequence[Path], start: Path) -> list[str]:
-    """Return the name of each site, the name of its folder or zip file; UserError if two are equal."""
-    names = [path.resolve().stem if path.suffix == ".zip" else path.resolve().name for path in sites]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise UserError(f"{sites[index]}: a second bundle of the site '{name}'; the folder's name is the site's "
-                            "name, so rename one of them")  # fmt: skip
-        if sites[index].resolve() == start.resolve():
-            raise UserError(f"{sites[index]}: is the bundle that all sites started from; name the trained bundles")
+def _site_names(sites: Sequence[Path], start: Path, out: Path) -> list[str]:
+    """Return the name of each site, the name of its folder or zip file; UserError if the paths contradict others."""
+    if out.exists():
+        raise UserError(f"{out}: exists already; remove it, or choose another folder with {argument('out')}")
+    for path in (*sites, start):
+        if path.resolve() in out.resolve().parents:
+            raise UserError(f"{out}: lies in the bundle {path}; choose another folder with {argument('out')}")
+    for path in sites:
+        if path.resolve() == start.resolve():
+            raise UserError(f"{path}: is the bundle that all sites started from; name the trained bundles")
+    names = [path.absolute().stem if path.suffix == ".zip" else path.absolute().name for path in sites]
+    try:
+        site_names.check(names)
+    except ValueError as error:
+        raise UserError(f"{error} (the name of a bundle's folder is the name of the site)") from None
     return names
 
 
@@ -152,17 +170,25 @@ def _read_weights(path: Path, candidates: Sequence[str] = WEIGHT_FILES) -> Weigh
         name = next((name for name in candidates if name in files.names), None)
         if name is None:
             raise UserError(f"{path}: has no {' or '.join(candidates)}; expected the bundle with its trained weights")
-        if not name.endswith(".pt"):
-            return read_state_dict(path / name) if path.is_dir() else safetensors.torch.load(_bytes(files, name))
-        files.check_weights(name)
+        content: Any
         try:
-            content: Any = torch.load(io.BytesIO(_bytes(files, name)), map_location="cpu", weights_only=True)
+            if name.endswith(".pt"):
+                files.check_weights(name)
+                content = torch.load(io.BytesIO(_bytes(files, name)), map_location="cpu", weights_only=True)
+            else:
+                content = safetensors.torch.load(_bytes(files, name))
+        except UserError:
+            raise
         except Exception as error:  # PyTorch's own message advises to load the file in a way that runs code in it
             raise UserError(f"{path}: {name} cannot be read as weights ({type(error).__name__}); expected tensors by "
                             "name, as model.state_dict() returns") from None  # fmt: skip
     entries = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(entries, dict) or not entries or not all(isinstance(e, Tensor) for e in entries.values()):
         raise UserError(f"{path}: {name} is not a state dict; expected tensors by name, as model.state_dict() returns")
+    for key, entry in entries.items():
+        if entry.layout != torch.strided or entry.device.type != "cpu" or entry.is_quantized:
+            raise UserError(f"{path}: {name}: '{str(key)[:60]}' is not a plain tensor of numbers; save the weights "
+                            "with torch.save(model.state_dict(), FILE)")  # fmt: skip
     return {str(key): entry.detach() for key, entry in entries.items()}
 
 
@@ -177,22 +203,27 @@ def _state_of(weights: Weights) -> State:
     return State(0, weights, parameters=parameters, local_keys=frozenset())
 
 
-def _check_network_def(config: Any, start: Path) -> None:
-    """Refuse a bundle whose network is only in `models/model.ts`, in which averaged weights cannot be stored."""
-    if not isinstance(config, dict) or "_target_" not in (config.get("network_def") or {}) or (
-        config["network_def"]["_target_"] == "torch.jit.load"
-    ):
+def _start_config(start: Path, allow_unchecked: bool) -> tuple[dict[str, Any], str]:
+    """Return `configs/inference.json` of the start, and a notice if its configs do not pass `check_bundle`.
+
+    A bundle is refused if its network is only in `models/model.ts`, in which averaged weights cannot be stored.
+    """
+    with open_bundle(start) as files:
+        config = files.json("configs/inference.json") if "configs/inference.json" in files.names else None
+    definition = config.get("network_def") if isinstance(config, dict) else None
+    target = definition.get("_target_") if isinstance(definition, dict) else None
+    if not isinstance(config, dict) or not isinstance(target, str) or target == "torch.jit.load":
         raise UserError(f"{start}: configs/inference.json has no network_def that builds a network; the combined "
                         "weights could not be loaded into it")  # fmt: skip
-
-
-def _start_problem(start: Path) -> str | None:
-    """Return a notice if the bundle is not one of medfed's; its configs are then copied as they are."""
     try:
         check_bundle(start)
     except UserError as error:
-        return f"{error}. The configs of {start} are copied unchanged and were not run; read them before you run them"
-    return None
+        if not allow_unchecked:
+            flag = argument("allow_unchecked_configs", True)
+            raise UserError(f"{str(error)[:300]}; the new bundle would contain these configs, which may run code at a "
+                            f"hospital; if you have read them, allow this with {flag}") from None  # fmt: skip
+        return config, "the configs are copied from the start and were not checked; read them before you run them"
+    return config, ""
 
 
 def _differences(name: str, path: Path, config: Mapping[str, Any]) -> list[str]:
@@ -201,32 +232,36 @@ def _differences(name: str, path: Path, config: Mapping[str, Any]) -> list[str]:
         if "configs/inference.json" not in files.names:
             return []
         own = files.json("configs/inference.json")
-    differing = [key for key in SAME_KEYS if isinstance(own, dict) and own.get(key) != config.get(key)]
+    if not isinstance(own, dict):
+        raise UserError(f"{path}: configs/inference.json is not an object of keys and values; copy the bundle again")
+    differing = [key for key in SAME_KEYS if own.get(key) != config.get(key)]
     return [f"{name}: its configs/inference.json has another {key} than the start; it may have trained on other images"
             for key in differing]  # fmt: skip
 
 
 def _check(
     replies: Mapping[str, Message], state: State, largest_change: float | None, method: Method
-) -> tuple[dict[str, Message], list[Rejection]]:
-    """Return the replies that pass the checks of a round and that the rule can use, and the rejected sites."""
+) -> tuple[dict[str, Message], dict[str, str]]:
+    """Return the replies that pass the checks of a round and that the rule can use, and why the others do not."""
     requests = dict.fromkeys(replies, Message("train", state.weights, {}, {"round": 1}))
-    expected = Expected("train", 1, state.weights, {}, state.parameters, largest_change, Federation.largest_count,
-                        local_keys=frozenset())  # fmt: skip
+    expected = Expected("train", 1, state.weights, {}, state.parameters, largest_change, local_keys=frozenset())
     used, rejected = validate_replies(requests, replies, expected)
     rejected += find_failing_sites(lambda one: method.aggregate(state, one), used, "train", 1)
-    failed = {rejection.site for rejection in rejected}
-    return {name: reply for name, reply in used.items() if name not in failed}, rejected
+    flag = argument("largest_change", largest_change)
+    reasons = {
+        one.site: f"{one.site}: its bundle {one.reason.replace('federation.largest_change', flag)}" for one in rejected
+    }
+    return {name: reply for name, reply in used.items() if name not in reasons}, reasons
 
 
 def _write(
     result: Aggregation, start: Path, weights: Weights, digests: Mapping[str, str], rule: str,
-    rows: list[dict[str, object]],
+    rows: list[dict[str, object]], unchecked: str,
 ) -> None:  # fmt: skip
     """Write the new bundle: the texts and configs of the start, the combined weights and the ledger."""
     with open_bundle(start) as files, atomic_folder(result.path.resolve()) as folder:
         for name in files.names:
-            if name.startswith(COPIED):
+            if name.startswith(COPIED) and not name.startswith(LEDGER):
                 target = folder / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with files.names[name]() as source, target.open("wb") as copy:
@@ -235,24 +270,33 @@ def _write(
         torch.save(weights, folder / "models" / "model.pt")
         metadata = files.json("configs/metadata.json") if "configs/metadata.json" in files.names else {}
         about = {"rule": rule, "sites": dict(digests), "images": result.images, "weights_of_start": _digest_of(start),
-                 "left_out": {rejection.site: str(rejection) for rejection in result.rejected}}  # fmt: skip
+                 "left_out": result.rejected, **({"not_checked": unchecked} if unchecked else {})}  # fmt: skip
         metadata = _new_metadata(metadata, about, _digest(weights))
         (folder / "configs" / "metadata.json").write_text(json.dumps(metadata, indent=4) + "\n", encoding="utf-8")
         (folder / "docs").mkdir(exist_ok=True)
         _write_ledger(folder / LEDGER, rows)
-        old = (folder / README).read_text(encoding="utf-8") if README in files.names else ""
-        (folder / README).write_text(_readme(result, start, rule, old), encoding="utf-8")
-        if not any(str(start) in notice for notice in result.notices):
+        old = (folder / README).read_text(encoding="utf-8", errors="replace") if README in files.names else ""
+        (folder / README).write_text(_readme(result, start, rule, unchecked, old), encoding="utf-8")
+        if not unchecked:
             check_bundle(folder)
 
 
-def _new_metadata(metadata: dict[str, Any], about: dict[str, Any], weights_sha256: str) -> dict[str, Any]:
+def _new_metadata(metadata: Any, about: dict[str, Any], weights_sha256: str) -> dict[str, Any]:
     """Return metadata with the next version, without scores, and with the sites that took part."""
-    *first, last = str(metadata.get("version", "0.0.0")).split(".")
-    version = ".".join([*first, str(int(last) + 1)]) if last.isdigit() else f"{metadata['version']}.1"
-    changelog = {version: f"weights combined from {len(about['sites'])} sites", **metadata.get("changelog", {})}
-    provenance = {**metadata.get("medfed_provenance", {}), "weights_sha256": weights_sha256, "aggregation": about}
-    return {**metadata, "version": version, "changelog": changelog, "eval_metrics": {}, "medfed_provenance": provenance}
+    content: dict[str, Any] = metadata if isinstance(metadata, dict) else {}
+    changelog, provenance = (
+        value if isinstance(value := content.get(key), dict) else {} for key in ("changelog", "medfed_provenance")
+    )
+    *first, last = str(content.get("version", "0.0.0")).split(".")
+    is_number = last.isascii() and last.isdecimal() and len(last) < MAX_VERSION_DIGITS
+    version = ".".join([*first, str(int(last) + 1)] if is_number else [*first, last, "1"])
+    changelog = {version: f"weights combined from {_count(len(about['sites']))}", **changelog}
+    provenance = {**provenance, "weights_sha256": weights_sha256, "aggregation": about}
+    return {**content, "version": version, "changelog": changelog, "eval_metrics": {}, "medfed_provenance": provenance}
+
+
+def _count(n: int) -> str:
+    return f"{n} site{'s' * (n != 1)}"
 
 
 def _write_ledger(path: Path, rows: list[dict[str, object]]) -> None:
@@ -262,15 +306,16 @@ def _write_ledger(path: Path, rows: list[dict[str, object]]) -> None:
         writer.writerows(rows)
 
 
-def _readme(result: Aggregation, start: Path, rule: str, old: str) -> str:
+def _readme(result: Aggregation, start: Path, rule: str, unchecked: str, old: str) -> str:
     """Return the bundle's text: what was combined, and the text of the start, whose scores no longer hold."""
     lines = ["# Combined weights", "",
-             f"The weights were combined from {len(result.changes)} sites with the rule `{rule}`; all sites started "
+             f"The weights were combined from {_count(len(result.changes))} with the rule `{rule}`; all sites started "
              f"from the bundle `{start.name}`. Nobody has tested them yet: scores below are those of the start.", "",
              "| site | training images | change of the weights (L2 norm) |", "|---|---|---|"]  # fmt: skip
     lines += [f"| {name} | {result.images.get(name, 'not stated')} | {norm:.4g} |"
               for name, norm in result.changes.items()]  # fmt: skip
-    lines += ["", *(f"Left out: {rejection}." for rejection in result.rejected)]
+    lines += ["", *(f"Left out: {reason}." for reason in result.rejected.values())]
+    lines += [f"**{unchecked[0].upper()}{unchecked[1:]}.**"] if unchecked else []
     return "\n".join([*lines, "", old])
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 
 import pytest
@@ -81,11 +82,11 @@ def test_weights_that_fail_a_check_stop_the_program_or_are_left_out(start, train
     sites = [trained(name, more) for name, more in (("A", 0.1), ("B", 0.3), ("C", 50.0))]
     flags = ["--start", start, "--out", tmp_path / "o_segmentation"]
     assert run(*sites, *flags) == 2
-    assert "C: its update of round 1 changes the weights" in capsys.readouterr().err
+    assert "C: its bundle changes the weights" in capsys.readouterr().err
     assert not (tmp_path / "o_segmentation").exists()
     assert run(*sites, *flags, "--on-bad-update", "drop") == 0
     torch.testing.assert_close(weights_of(tmp_path / "o_segmentation")[ENTRY], weights_of(start)[ENTRY] + 0.2)
-    assert "left out: C: its update" in capsys.readouterr().err
+    assert "left out: C: its bundle" in capsys.readouterr().err
 
 
 def without_weights(site):
@@ -106,13 +107,29 @@ def code(site):
     torch.save({"model": print}, site / "models" / "model.pt")
 
 
+def sparse(site):
+    torch.save({**weights_of(site), ENTRY: weights_of(site)[ENTRY].to_sparse()}, site / "models" / "model.pt")
+
+
+def other_config(site):
+    (site / "configs" / "inference.json").write_text("[1]")
+
+
+def pipe(site):
+    (site / "models" / "model.pt").unlink()
+    os.mkfifo(site / "models" / "model.pt")
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
         (without_weights, "A: has no models/trained.pt or models/model.pt"),
-        (other_network, "A: its update of round 1 does not fit the network"),
-        (not_a_number, "A: its update of round 1 is not finite"),
+        (other_network, "A: its bundle does not fit the network"),
+        (not_a_number, "A: its bundle is not finite"),
         (code, "A: models/model.pt cannot be read as weights"),
+        (sparse, f"A: models/model.pt: '{ENTRY}' is not a plain tensor of numbers"),
+        (other_config, "A: configs/inference.json is not an object of keys and values"),
+        (pipe, "A: 'models/model.pt' is a pipe or a device"),
     ],
 )
 def test_a_wrong_bundle_is_one_sentence_and_nothing_is_written(damage, says, start, trained, tmp_path, capsys):
@@ -121,6 +138,11 @@ def test_a_wrong_bundle_is_one_sentence_and_nothing_is_written(damage, says, sta
     assert run(*sites, "--start", start, "--out", tmp_path / "out") == 2
     error = capsys.readouterr().err
     assert says in error and "Traceback" not in error and not (tmp_path / "out").exists()
+    out = tmp_path / "o_segmentation"
+    assert run(*sites, trained("C", 0.4), "--start", start, "--out", out, "--on-bad-update", "drop") == 0
+    torch.testing.assert_close(weights_of(out)[ENTRY], weights_of(start)[ENTRY] + 0.3)
+    about = json.loads((out / "configs" / "metadata.json").read_text())["medfed_provenance"]["aggregation"]
+    assert sorted(about["sites"]) == ["B", "C"] and list(about["left_out"]) == ["A"]
 
 
 def test_mistakes_in_the_arguments_are_named(start, trained, tmp_path, capsys):
@@ -128,13 +150,61 @@ def test_mistakes_in_the_arguments_are_named(start, trained, tmp_path, capsys):
     (tmp_path / "again").mkdir()
     shutil.copytree(a, tmp_path / "again" / "A")
     for arguments, says in [
-        ((a, tmp_path / "again" / "A"), "a second bundle of the site 'A'"),
+        ((a, tmp_path / "again" / "A"), "'A' is listed twice"),
         ((a, start), "is the bundle that all sites started from"),
         ((a, b, "--images", 3), "expected 2 whole numbers above 0, one for each of A, B"),
         ((a, tmp_path / "nowhere"), "nowhere: is not a bundle"),
     ]:
         assert run(*arguments, "--start", start, "--out", tmp_path / "out") == 2
         assert says in capsys.readouterr().err
+
+
+def damaged(start, folder, **files):
+    shutil.copytree(start, folder)
+    for name, text in files.items():
+        (folder / "configs" / f"{name}.json").write_text(text)
+    return folder
+
+
+def test_a_start_whose_configs_could_run_code_is_refused_unless_this_is_allowed(start, trained, tmp_path, capsys):
+    config = json.loads((start / "configs" / "inference.json").read_text())
+    bad = damaged(start, tmp_path / "bad", inference=json.dumps(config | {"x": "$print(1)"}))
+    arguments = (trained("A", 0.1), trained("B", 0.2), "--start", bad, "--out", tmp_path / "out")
+    assert run(*arguments) == 2 and not (tmp_path / "out").exists()
+    assert "may run code at a hospital" in capsys.readouterr().err
+    assert run(*arguments, "--allow-unchecked-configs") == 0
+    assert "were not checked" in (tmp_path / "out" / "docs" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"inference": '{"network_def": "@x_target_"}'}, {"inference": "[1]"}, {"metadata": "[1]"},
+        {"metadata": '{"version": "1.\\u00b2", "changelog": [1], "medfed_provenance": ["x"]}'},
+    ],
+)  # fmt: skip
+def test_a_damaged_start_is_a_sentence(files, start, trained, tmp_path, capsys):
+    bad = damaged(start, tmp_path / "bad", **files)
+    assert run(trained("A", 0.1), trained("B", 0.2), "--start", bad, "--out", tmp_path / "out") == 2
+    assert str(bad) in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_start_with_nan_or_a_folder_within_a_bundle_is_refused(start, trained, tmp_path, capsys):
+    a, b, bad = trained("A", 0.1), trained("B", 0.2), trained("start", 0.0)
+    for out in (a / "new", start / "new"):
+        assert run(a, b, "--start", start, "--out", out) == 2 and not out.exists()
+    not_a_number(bad)
+    assert run(a, b, "--start", bad, "--out", tmp_path / "out") == 2
+    assert run(a, b, "--start", start, "--out", tmp_path / "out", "--largest-change", "nan") == 2
+    errors = capsys.readouterr().err
+    for says in ("lies in the bundle", "NaN or infinite", "expected a number of at least 1"):
+        assert says in errors
+
+
+def test_hospitals_of_very_different_size_can_be_combined(start, trained, tmp_path):
+    sites = [trained(name, more) for name, more in (("A", 0.1), ("B", 0.2), ("C", 0.3))]
+    flags = ("--start", start, "--out", tmp_path / "o_segmentation", "--images", 100000, 1, 1)
+    assert run(*sites, *flags, "--rule", "coordinate_median") == 0
 
 
 def test_a_hospital_that_did_not_train_or_changed_the_transforms_is_named(start, trained, tmp_path, capsys):

@@ -150,6 +150,8 @@ def _in_folder(path: Path) -> dict[str, Callable[[], IO[bytes]]]:
             continue
         if file.is_symlink():
             raise UserError(f"{path}: '{name.as_posix()}' is a link; replace it by the file itself")
+        if not file.is_dir() and not file.is_file():
+            raise UserError(f"{path}: '{name.as_posix()}' is a pipe or a device; replace it by a file")
         if not file.is_dir():
             names[name.as_posix()] = partial(_open_file, file)
     return names
