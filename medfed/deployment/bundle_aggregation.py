@@ -50,6 +50,7 @@ SAME_KEYS = ("network_def", "preprocessing", "postprocessing")  # of inference.j
 COPIED = ("LICENSE", "configs/", "docs/")
 LEDGER = "docs/ledger.csv"
 README = "docs/README.md"
+TITLE = "# Combined weights"
 MAX_VERSION_DIGITS = 9
 
 Weights = dict[str, Tensor]
@@ -276,6 +277,8 @@ def _write(
         (folder / "docs").mkdir(exist_ok=True)
         _write_ledger(folder / LEDGER, rows)
         old = (folder / README).read_text(encoding="utf-8", errors="replace") if README in files.names else ""
+        if old.startswith(TITLE):  # the start was combined as well; only the text of the first bundle is kept
+            old = "".join(old.partition("\n# ")[1:]).lstrip("\n")
         (folder / README).write_text(_readme(result, start, rule, unchecked, old), encoding="utf-8")
         if not unchecked:
             check_bundle(folder)
@@ -308,7 +311,7 @@ def _write_ledger(path: Path, rows: list[dict[str, object]]) -> None:
 
 def _readme(result: Aggregation, start: Path, rule: str, unchecked: str, old: str) -> str:
     """Return the bundle's text: what was combined, and the text of the start, whose scores no longer hold."""
-    lines = ["# Combined weights", "",
+    lines = [TITLE, "",
              f"The weights were combined from {_count(len(result.changes))} with the rule `{rule}`; all sites started "
              f"from the bundle `{start.name}`. Nobody has tested them yet: scores below are those of the start.", "",
              "| site | training images | change of the weights (L2 norm) |", "|---|---|---|"]  # fmt: skip

@@ -72,6 +72,25 @@ def test_the_new_bundle_says_who_took_part_and_has_no_scores(start, trained, tmp
     assert not (out / "models" / "model.ts").exists()  # the script holds the weights of the start
 
 
+def test_the_result_of_a_round_is_the_start_of_the_next(start, trained, tmp_path):
+    a, b = trained("A", 0.1), trained("B", 0.3)
+    first, second = tmp_path / "r1_segmentation", tmp_path / "r2_segmentation"
+    assert run(a, b, "--start", start, "--out", first) == 0
+    assert run(a, b, "--start", first, "--out", second) == 0
+    check_bundle(second)
+    text = (second / "docs" / "README.md").read_text()
+    assert text.count("# Combined weights") == 1 and text.endswith((start / "docs" / "README.md").read_text())
+    assert json.loads((second / "configs" / "metadata.json").read_text())["version"] == "0.1.2"
+
+
+def test_a_folder_of_the_start_in_place_of_the_ledger_is_not_copied(start, trained, tmp_path):
+    (damaged(start, tmp_path / "bad") / "docs" / "ledger.csv").mkdir()
+    (tmp_path / "bad" / "docs" / "ledger.csv" / "x").write_text("")
+    arguments = (trained("A", 0.1), trained("B", 0.2), "--start", tmp_path / "bad", "--out", tmp_path / "out")
+    assert run(*arguments, "--allow-unchecked-configs") == 0
+    assert (tmp_path / "out" / "docs" / "ledger.csv").is_file()
+
+
 def test_a_median_ignores_one_hospital_that_is_far_off(start, trained, tmp_path):
     sites = [trained(name, more) for name, more in (("A", 0.1), ("B", 0.2), ("C", 0.9))]
     assert run(*sites, "--start", start, "--out", tmp_path / "o_segmentation", "--rule", "coordinate_median") == 0
