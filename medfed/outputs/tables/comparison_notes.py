@@ -126,8 +126,13 @@ def _interval_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str
 def _test_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str]:
     """Yield why there is no p value, or why it cannot be significant."""
     tests = [(line.method, line.difference) for line in lines if line.difference and line.difference.n is not None]
-    for method, p, reason in sorted({(method, d.p is None, d.reason) for method, d in tests if d.reason}):
-        yield f"{method}: {'no p' if p else 'no decision'} for some metric: {reason}"
+    methods_by_reason: dict[tuple[str, str], list[str]] = {}
+    for method, difference in tests:
+        if difference.reason:
+            what = "no p" if difference.p is None else "no decision"
+            methods_by_reason.setdefault((what, difference.reason), []).append(method)
+    for (what, reason), methods in methods_by_reason.items():
+        yield f"{what} for some metric, because {reason}: {', '.join(dict.fromkeys(methods))}"
     for place, site in enumerate(sites):
         at_site = [line.differences[place] for line in lines if line.differences]
         tested = [difference for difference in at_site if difference and difference.n is not None]

@@ -101,7 +101,10 @@ def test_every_format_has_the_differences_with_their_numbers_of_patients():
     joining = build_joining(RUNS, SCORING, ["disc"], "phantom")
     for text in (joining_text(joining), joining_markdown(joining)):
         assert "SYNTHETIC PHANTOM DATA" in text and "disc: Dice (points)" in text
-        assert "fedavg - local" in text and "pooled - fedavg" in text and "+15.00 (2)" in text and "-2.00 (1)" in text
+        assert "gain from joining: method - local, disc: Dice (points)" in text and "+15.00 (2)" in text
+        assert "cost of not pooling: pooled - method, disc: Dice (points)" in text and "+7.50 (2)" in text
+        assert "gain from joining at each hospital, own test" in text and "-2.00 (1)" in text
+        assert "at each hospital, unseen" not in text, "C is the only unseen hospital, whose gain is in the first table"
         assert "75.00*" in text and "72.00*" in text, "own test scores of the models of A and B"
     rows = list(csv.DictReader(io.StringIO(joining_csv(joining))))
     (row,) = (row for row in rows if (row["first"], row["images"], row["site"]) == ("fedavg", "unseen", "all"))
@@ -172,7 +175,8 @@ def test_a_difference_of_five_patients_has_the_interval_of_the_t_test_and_one_of
     assert (one.by_site["A"].low, one.by_site["A"].high) == pytest.approx(tuple(expected))
     assert (one.by_site["B"].low, one.by_site["all"].n) == (None, 9)
     text = joining_text(joining)
-    assert f"[{expected.low:.2f}, {expected.high:.2f}]" in text and "Student t over patients" in text
+    of_all = stats.ttest_1samp([-100 * gain for gain in [*gains, *gains[:4]]], 0).confidence_interval(0.95)
+    assert f"[{of_all.low:.2f}, {of_all.high:.2f}]" in text and "Student t over patients" in text
     rows = {row["site"]: row for row in csv.DictReader(io.StringIO(joining_csv(joining)))}
     (sentence,) = joining_conclusions(joining, ["fedavg"])
     assert sentence.startswith("disc: Dice (points), cost of not pooling (pooled - fedavg): own test -3.56 (9) [")
