@@ -120,7 +120,7 @@ def _comparison_section(comparison: Comparison, place: int, budget: FigureBudget
         content = ComparisonResults(
             [f"Not finished and not shown: {n} of its runs."] * bool(n)
             + [f"{comparison.left_out}."] * bool(comparison.left_out),
-            list(comparison.tables[0][1].conclusions),
+            list(comparison.conclusions()),
             comparison_tables_of(comparison),
             charts.heat_maps(comparison, anchor),
             charts.comparison_boxes(comparison, anchor),

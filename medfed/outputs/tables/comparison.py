@@ -12,8 +12,9 @@ from dataclasses import replace
 from medfed.core.errors import UserError
 from medfed.outputs.tables.block_statistics import BlockStatistics, Key, Runs
 from medfed.outputs.tables.comparison_data import Block, Table
-from medfed.outputs.tables.comparison_notes import conclusions_of, head_of, notes_of
+from medfed.outputs.tables.comparison_notes import head_of, notes_of
 from medfed.outputs.tables.comparison_row import BASELINE, is_federated
+from medfed.outputs.tables.conclusions import conclusions_of
 from medfed.outputs.tables.differences import without_verdicts
 from medfed.outputs.tables.failures import failure_blocks
 from medfed.outputs.tables.learning import did_not_learn

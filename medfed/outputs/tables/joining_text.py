@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from medfed.metrics.intervals import METHOD_OF_DIFFERENCES, MIN_PATIENTS
@@ -83,26 +83,6 @@ def joining_json(joining: Joining) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def joining_conclusions(joining: Joining, baselines: Collection[str]) -> list[str]:
-    """Return one sentence for each structure and pair of rows: the difference over all patients, with its interval.
-
-    Args:
-        joining: the differences.
-        baselines: labels of the only federated rows that the sentences are about.
-    """
-    sentences = []
-    for structure, metric, name in joining.titles:
-        pairs: dict[str, list[str]] = {}
-        for one in joining.differences:
-            if (one.structure, one.metric) == (structure, metric) and {one.first, one.second} & set(baselines):
-                text, _, interval = _format(one.by_site[ALL_SITES])
-                parts = pairs.setdefault(f"{one.meaning} ({one.first} - {one.second})", [])
-                parts.append(f"{one.images} {text} {interval or 'without an interval, so not decided'}")
-        title = f"{name} ({_unit(joining, metric)})"
-        sentences += [f"{title}, {pair}: {'; '.join(parts)}." for pair, parts in pairs.items()]
-    return sentences
-
-
 def title_of(joining: Joining) -> str:
     """Return the heading of the whole part, which says whether the data are synthetic.
 
@@ -127,7 +107,7 @@ def parts_of(joining: Joining) -> list[tuple[str, list[list[MarkedText]], int]]:
     """
     parts = []
     for structure, metric, name in joining.titles:
-        title = f"{name} ({_unit(joining, metric)})"
+        title = f"{name} ({unit_of(joining, metric)})"
         own = [one for one in joining.differences if (one.structure, one.metric) == (structure, metric)]
         parts += [(f"{of_row[0].meaning}: {_rule(of_row[0])}, {title}", _summary_rows(of_row), 1)
                   for of_row in _by_reference(own)]  # fmt: skip
@@ -136,12 +116,12 @@ def parts_of(joining: Joining) -> list[tuple[str, list[list[MarkedText]], int]]:
             if rows := _site_rows([one for one in gains if one.images == images], joining.sites):
                 parts.append((f"{GAIN} at each hospital, {images}, {title}", rows, 1))
         if models := _model_rows(joining, structure):
-            unit = _unit(joining, metric).replace("points", "%")
+            unit = unit_of(joining, metric).replace("points", "%")
             parts.append((f"models of one hospital each, {name} ({unit}); * its own test images", models, 1))
     return parts
 
 
-def _unit(joining: Joining, metric: str) -> str:
+def unit_of(joining: Joining, metric: str) -> str:
     """Return the unit of the differences of a metric; "points" for the difference of two percentages."""
     unit = next((one.unit for one in joining.differences if one.metric == metric), "")
     return "points" if unit == "%" else unit
@@ -171,7 +151,7 @@ def _summary_rows(differences: Sequence[RowDifference]) -> list[list[MarkedText]
     rows = [list(map(MarkedText, ("method", *kinds)))]
     for method in dict.fromkeys(map(_method, differences)):
         means = {one.images: one.by_site[ALL_SITES] for one in differences if _method(one) == method}
-        rows.append([MarkedText(method), *(_format(means.get(images)) for images in kinds)])
+        rows.append([MarkedText(method), *(difference_cell(means.get(images)) for images in kinds)])
     return rows
 
 
@@ -182,7 +162,7 @@ def _site_rows(differences: Sequence[RowDifference], sites: Sequence[str]) -> li
         return []
     rows = [list(map(MarkedText, ("method", *names)))]
     return rows + [
-        [MarkedText(_method(one)), *(_format(one.by_site.get(site)) for site in names)] for one in differences
+        [MarkedText(_method(one)), *(difference_cell(one.by_site.get(site)) for site in names)] for one in differences
     ]
 
 
@@ -196,8 +176,12 @@ def _model_rows(joining: Joining, structure: str) -> list[list[MarkedText]]:
     return [list(map(MarkedText, row)) for row in rows] if len(rows) > 1 else []
 
 
-def _format(mean: PairedMean | None) -> MarkedText:
-    """Return a difference with its sign, the number of patients, and its interval; "-" without patients."""
+def difference_cell(mean: PairedMean | None) -> MarkedText:
+    """Return a difference with its sign, the number of patients, and its interval; "-" without patients.
+
+    Args:
+        mean: the mean difference over patients.
+    """
     if mean is None:
         return MarkedText("-")
     more = "" if mean.low is None else f"[{mean.low:.2f}, {mean.high:.2f}]"

@@ -227,7 +227,7 @@ def test_all_six_outputs_show_the_same_mean_interval_difference_p_and_conclusion
     assert line_of_json["average"]["low"] == average.low and line_of_json["difference"]["p_holm"] == difference.p_holm
     assert stored["conclusions"] == list(table.conclusions) and len(table.conclusions) == 2
     for name, text in texts.items():
-        plain = text.replace("$\\pm$", "±").replace("$<$", "<")
+        plain = re.sub(r"\s+", " ", text.replace("$\\pm$", "±").replace("$<$", "<"))  # a terminal wraps sentences
         for words in (f"{average.mean:.2f} ±", f"[{average.low:.1f}, {average.high:.1f}]", f"{difference.mean:+.2f}",
                       f"[{difference.low:.2f}, {difference.high:.2f}]", f"<0.001 ({difference.n})",
                       difference.verdict, f"({elcfs.worst_site})", *table.conclusions):  # fmt: skip

@@ -7,12 +7,11 @@ import json
 import pytest
 from scipy import stats
 
-from medfed.experiments.comparison_tables import ComparisonTables
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.outputs.tables.conclusions import joining_conclusions, with_all_conclusions
 from medfed.outputs.tables.joining import ScoredRun, build_joining
 from medfed.outputs.tables.joining_text import (
-    joining_conclusions,
     joining_csv,
     joining_json,
     joining_markdown,
@@ -85,8 +84,9 @@ def test_rows_are_compared_with_the_same_varied_settings():
     assert means(joining, "fedavg, federation.rounds=2", "unseen")["all"] == (30, 1)
     assert len([one for one in joining.differences if one.metric == "dice"]) == 2
     baselines = [f"fedavg, federation.rounds={n}" for n in (1, 2)]
-    tables = ComparisonTables(build_table(results, ["disc"]), None, {}, "", joining=joining, baselines=baselines)
-    assert [text for text in tables.to_text().splitlines() if text.startswith("disc: Dice (points), gain")] == [
+    table = with_all_conclusions(build_table(results, ["disc"]), ["more steps"], joining, baselines)
+    assert table.conclusions[0] == "more steps."
+    assert [text for text in table.conclusions if text.startswith("disc: Dice (points), gain")] == [
         f"disc: Dice (points), gain from joining (fedavg, federation.rounds={n} - local, federation.rounds={n}): "
         f"unseen {gain} (1) without an interval, so not decided." for n, gain in ((1, "+10.00"), (2, "+30.00"))
     ]
