@@ -24,7 +24,9 @@ from medfed.tasks.scoring import ALL
 def with_all_conclusions(
     table: Table, effort: Sequence[str], joining: Joining | None, baselines: Collection[str]
 ) -> Table:
-    """Return a comparison table whose conclusions begin with those about effort, joining and pooling.
+    """Return a comparison table with the conclusions about joining, pooling and effort before the last one.
+
+    The last conclusion says to what all of them apply.
 
     Args:
         table: the comparison table.
@@ -33,7 +35,8 @@ def with_all_conclusions(
         baselines: labels of the baselines; several if settings are varied.
     """
     joined = joining_conclusions(joining, baselines) if joining else []
-    return replace(table, conclusions=(*(f"{note}." for note in effort), *joined, *table.conclusions))
+    more = [*joined, *(f"{note}." for note in effort)]
+    return replace(table, conclusions=(*table.conclusions[:-1], *more, *table.conclusions[-1:]))
 
 
 def joining_conclusions(joining: Joining, baselines: Collection[str]) -> list[str]:
