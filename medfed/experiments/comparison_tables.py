@@ -15,7 +15,7 @@ from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.published.section import CompletedRun, to_published_markdown
 from medfed.outputs.tables.adaptation import read_unadapted
 from medfed.outputs.tables.comparison import build_table
-from medfed.outputs.tables.comparison_data import Table
+from medfed.outputs.tables.comparison_data import CONCLUSIONS, Table
 from medfed.outputs.tables.comparison_row import SENT
 from medfed.outputs.tables.conclusions import with_all_conclusions
 from medfed.outputs.tables.cost import NOTE, PARTS, Cost, cost_csv, cost_json, cost_rows, costs_by_row, effort_notes
@@ -67,7 +67,7 @@ class ComparisonTables:
         costs = f"cost\n{costs}\n\nwhat the bytes of a round are\n{parts}\nnote: {NOTE}"
         bullets = [textwrap.fill(sentence, TEXT_WIDTH, initial_indent="- ", subsequent_indent="  ")
                    for sentence in self.unseen.conclusions]  # fmt: skip
-        conclusions = ["\n".join(["What can and what cannot be concluded", *bullets])] if bullets else []
+        conclusions = ["\n".join([CONCLUSIONS, *bullets])] if bullets else []
         return "\n\n".join([text, *joining, costs, *conclusions])
 
     def write(self, out: Path) -> None:

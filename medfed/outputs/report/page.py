@@ -97,9 +97,9 @@ def build_page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
     ledgers = Ledgers([run_ledger(run) for run in runs],
                       [comparison_ledger(comparison) for comparison in comparisons if comparison.is_a_folder])
     sections = [
+        *results,
         Section("configuration", "What was run", "configuration.html.jinja",
                 describe_configuration(all_runs, budget.left_out)),
-        *results,
         Section("ledger", "What left the sites", "ledger.html.jinja", ledgers),
         Section("reproduce", "How to repeat it", "reproduce.html.jinja", recipes_for(runs, comparisons)),
     ]  # fmt: skip

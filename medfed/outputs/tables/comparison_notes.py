@@ -93,6 +93,7 @@ def notes_of(
             VERDICT,
             *_test_notes(lines, sites),
         ]
+    notes.append(f"{scoring.failure_heading}: out of the scores of all patients, seeds and models of a row")
     notes += [FAILURES] * bool(scoring.failure_titles)
     if any(None in line.cells for line in lines):
         notes.append(f"-: not run, or {scoring.missing_score_reason}; there is no average in this case")

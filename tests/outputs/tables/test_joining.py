@@ -222,3 +222,14 @@ def test_a_score_of_a_site_is_the_mean_of_the_scores_of_the_models_and_not_the_s
     table = build_table(given, ["all"])
     (auroc,) = (block for block in table.blocks if block.metric == "auroc")
     assert auroc.lines[0].cells[0].mean == pytest.approx(75.0)
+
+
+def test_a_conclusion_says_whether_the_interval_excludes_0_and_what_the_mean_hides():
+    """Each of five patients of A gains 10 points, those of B none; the single models score 40 and 50 at C."""
+    scores = {"A": [0.61, 0.62, 0.63, 0.64, 0.65], "B": [0.7] * 5, "C": [0.61, 0.62, 0.63, 0.64, 0.65]}
+    alone = [run("local", "C", {"A": [0.51, 0.52, 0.53, 0.54, 0.55], "C": [0.4] * 5}, "A"),
+             run("local", "C", {"B": [0.71, 0.69, 0.7, 0.7, 0.7], "C": [0.5] * 5}, "B")]  # fmt: skip
+    joining = build_joining([run("fedavg", "C", scores), *alone], SCORING, ["disc"], "real")
+    (sentence,) = joining_conclusions(joining, ["fedavg"])
+    assert "own test +5.00 (10) [" in sentence and "]: above 0 (by hospital +0.00 at B to +10.00 at A); " in sentence
+    assert "]: above 0 (the models of single hospitals score 40.00 to 50.00 there)." in sentence
