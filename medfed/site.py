@@ -51,7 +51,7 @@ def _work(args: argparse.Namespace) -> int:
         # The data check has already reported its warnings, and that there is only one site is expected here.
         warnings.simplefilter("ignore", UserWarning)
         site = build_local_site(config, site_file.site)
-    rows = outgoing_rows(site)
+    rows = outgoing_rows(site, site_file.agrees)
     print(format_report(rows, site, config.method_name, config.federation.rounds, site_file.agrees))
     check_agreement(rows, site, site_file.agrees, config.source)
     if args.dry_run:

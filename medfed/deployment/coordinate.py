@@ -10,6 +10,7 @@ import shlex
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from medfed.config.schema import Config, changed, load, resolved, to_yaml
 from medfed.core.determinism import set_deterministic
@@ -86,7 +87,8 @@ def run_coordinator(args: argparse.Namespace) -> int:
         try:
             server.start(folder.path / "server.log")
             with record_notices(folder, args.quiet):
-                last = train(plan, engine, folder, state, args.quiet,
+                task = task_of_images(_images(folder), plan.data.image_size, plan.evaluation)
+                last = train(plan, engine, folder, state, task, args.quiet,
                              finish=lambda end: _finish(plan, engine, folder, end))
         finally:
             server.stop()
@@ -96,11 +98,17 @@ def run_coordinator(args: argparse.Namespace) -> int:
     return 0
 
 
+def _images(folder: RunFolder) -> dict[str, Any]:
+    """Return the description of the images that `prepare` wrote; the coordinator has no images."""
+    images: dict[str, Any] = json.loads((folder.path.parent / IMAGES).read_text())
+    return images
+
+
 def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> None:
     """Save the selected model and the summary; then send the model to every connected hospital."""
     final = selected_state(folder, last, plan.federation.selection, plan.method)
     folder.save_model(final.weights)
-    images = json.loads((folder.path.parent / IMAGES).read_text())
+    images = _images(folder)
     by_site = privacy_accounting.count_releases(folder.ledger())
     validation_site = plan.federation.validation_site
     folder.finish({

@@ -23,6 +23,9 @@ cache:                   # restyled images of patients, which the methods ccst a
   keep: false            # true leaves them in the folder after the training, for a later run
 
 agrees:                  # what may leave this hospital; everything else is refused and not sent
+  requests: [train, survey]  # survey: before round 1, describe the images by numbers over groups of at least
+                         # min_patients patients (counts, sizes, voxel sizes, intensities), so that other units or
+                         # classes are found before anybody trains. Without it, only the training is allowed
   sends: []              # names of statistics that may leave in addition to weights; the dry run lists the names
   rounds: {rounds:<14} # number of training rounds
   megabytes_per_round: 100  # largest size of a round in 10^6 bytes: weights, statistics and facts (such as the loss)

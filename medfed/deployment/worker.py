@@ -134,7 +134,8 @@ def _hospital(job: Mapping[str, Any], config: Config, folder: Path, on_step: OnS
     site = build_local_site(config, job["sites"][0])
     if isinstance(site, Site):
         site.progress = on_step
-    agreement = Agreement(**{**job["agreement"], "sends": tuple(job["agreement"]["sends"])})
+    lists = {name: tuple(value) for name, value in job["agreement"].items() if isinstance(value, list)}
+    agreement = Agreement(**{**job["agreement"], **lists})
     guarded = GuardedSite(site, folder, agreement)
     return lambda header, bodies: (guarded.reply(Message.from_bytes(body)).to_bytes() for body in bodies)
 

@@ -25,6 +25,8 @@ from medfed.scoring.score import score_bundle
 from medfed.scoring.site import aggregates
 from medfed.tasks.classification import Classification
 
+AGREED = Agreement(("score",), rounds=1, replies_per_round=1, min_patients=7)
+
 
 @pytest.fixture
 def inputs(tmp_path):
@@ -99,7 +101,7 @@ def test_a_reply_with_an_impossible_score_is_left_out(inputs):
 
 def test_at_a_hospital_the_agreement_and_the_ledger_are_those_of_training(inputs, tmp_path):
     (site, _) = federated.build_scoring_sites(inputs, (), {"here": 1})
-    guarded = GuardedSite(site, tmp_path / "hospital", Agreement(rounds=1, replies_per_round=1, min_patients=7))
+    guarded = GuardedSite(site, tmp_path / "hospital", AGREED)
     (tmp_path / "hospital").mkdir(exist_ok=True)
     assert guarded.reply(request_of(site)).facts == {"too_few_patients": 1}  # the larger of both minimums counts
     with (tmp_path / "hospital" / "ledger.csv").open() as file:
@@ -108,7 +110,9 @@ def test_at_a_hospital_the_agreement_and_the_ledger_are_those_of_training(inputs
         guarded.reply(request_of(site))
     with pytest.raises(Refused, match="was asked to 'train', but agreed to score only"):
         guarded.reply(Message("train", facts={"round": 1, "last": 0}))
-    other = GuardedSite(site, tmp_path / "other", Agreement(rounds=1))
+    with pytest.raises(Refused, match=r"was asked to 'score', but agreed to nothing \(agrees.requests\)"):
+        GuardedSite(site, tmp_path / "without", Agreement(rounds=1)).reply(request_of(site))
+    other = GuardedSite(site, tmp_path / "other", Agreement(("score",), rounds=1))
     site.reply = lambda request: Message("score", facts={"dice_of_patient_1": 0.5})
     with pytest.raises(Refused, match="'dice_of_patient_1' was about to leave"):
         other.reply(request_of(site))
