@@ -23,7 +23,8 @@ SPACINGS = ("height_mm", "width_mm", "depth_mm")  # size of a voxel
 INTENSITIES = ("low", "middle", "high")  # percentiles 0.5, 50 and 99.5 of an image
 POSITIONS = ("position_1", "position_2", "position_3")  # centre of a structure, as a fraction of the image
 ORIENTATION = "orientation"
-ORIENTATIONS = frozenset("".join(directions) for axes in permutations(("RL", "AP", "SI")) for directions in product(*axes))
+AXES = ("RL", "AP", "SI")
+ORIENTATIONS = frozenset("".join(code) for axes in permutations(AXES) for code in product(*axes))
 Facts = Mapping[str, float]
 
 
