@@ -108,7 +108,7 @@ class GuardedSite:
             self._engine = InProcess([], self.folder, validation_site=self.site)
             return
         if isinstance(self.site, ScoringSite):
-            self.guard.kinds = (SCORE,) if SCORE in self.agreement.requests else ()
+            self.guard.kinds = (SCORE, "end") if SCORE in self.agreement.requests else ()
             self.guard.fact_names = {SCORE: self.site.fact_names}
             self.site.min_patients = max(self.site.min_patients, self.agreement.min_patients)
             self._engine = InProcess([], self.folder, scoring_sites=[self.site])
