@@ -18,6 +18,8 @@ from medfed.federation.ledger import FACT
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases, epsilon
 
+TRAIN = "train"  # of `Agreement.requests`: all requests of a training
+
 
 class Refused(Exception):
     """Error of a request or reply that the hospital did not agree to.

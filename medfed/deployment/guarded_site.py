@@ -13,7 +13,7 @@ from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.core.registry import suggestion
-from medfed.deployment.agreement import Agreement
+from medfed.deployment.agreement import TRAIN, Agreement
 from medfed.deployment.guard import KINDS, VALIDATION_KINDS, Guard
 from medfed.deployment.hospital_state import hospital_secret, read_counts, write_counts
 from medfed.engines.in_process import InProcess
@@ -104,7 +104,7 @@ class GuardedSite:
             released=Releases(**counts.get("released", {})),
         )
         if isinstance(self.site, ValidationSite):
-            self.guard.kinds = VALIDATION_KINDS
+            self.guard.kinds = VALIDATION_KINDS if TRAIN in self.agreement.requests else ()
             self._engine = InProcess([], self.folder, validation_site=self.site)
             return
         if isinstance(self.site, ScoringSite):
@@ -119,8 +119,9 @@ class GuardedSite:
         self.guard.patients_advice = method.patients_advice
         self.guard.fact_names = {"train": method.fact_names}
         self.site.survey = agreed_survey(self.site, self.agreement)
+        self.guard.kinds = KINDS if TRAIN in self.agreement.requests else ()
         if self.site.survey:
-            self.guard.kinds = (SURVEY, *KINDS)
+            self.guard.kinds = (SURVEY, *self.guard.kinds)
             self.guard.fact_names[SURVEY] = survey_facts(self.site.survey.n_labels)
         self.guard.privacy = self.site.privacy
         self.site.noise_key = hospital_secret()

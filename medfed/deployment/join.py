@@ -24,7 +24,7 @@ from medfed.config.schema import Config, changed, load, to_yaml
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.deployment import codec_files
-from medfed.deployment.agreement import Agreement
+from medfed.deployment.agreement import TRAIN, Agreement
 from medfed.deployment.guarded_site import MODEL
 from medfed.deployment.hospital_state import begin_folder, is_begun
 from medfed.engines.flare.kit import REPLACED_FILE, check_kit, hospital_process
@@ -87,7 +87,8 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
 
     Raises:
         UserError: if a file is missing or wrong, if the plan names Python code from outside medfed or the file of the
-            hospital's secret (`data.dicom_salt`), or if the plan has more rounds than the hospital agreed to.
+            hospital's secret (`data.dicom_salt`), if the plan has more rounds than the hospital agreed to, or if the
+            hospital did not agree to train.
     """
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
@@ -111,6 +112,9 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     if config.federation.validation_site != site_file.site:  # its images are not here
         values |= {"federation.validation_site": "", "federation.selection": "last"}
     config = changed(config, values)
+    if TRAIN not in site_file.agrees.requests:
+        raise UserError(f"{path}: agrees.requests: lacks '{TRAIN}', so that every request of the training would be "
+                        "refused; add it if you agree to train")
     if site_file.agrees.rounds < config.federation.rounds:
         raise UserError(f"{path}: agrees.rounds: is {site_file.agrees.rounds}, but the plan has "
                         f"{config.federation.rounds} rounds; increase it if you agree, or ask the coordinator")

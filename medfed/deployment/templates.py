@@ -64,7 +64,8 @@ Run these commands on the machine that the hospitals reach as `{host}`.
    ```
 
    This command starts FLARE's server, waits for the hospitals, trains, and writes the model, the history and the ledger
-   to `{folder}/run`. If it is stopped, repeat it with `--resume`; it continues after the last finished round.
+   to `{folder}/run`. Before round 1 it prints a table of the hospitals' images, and names what does not fit together
+   (`survey.csv`). If it is stopped, repeat it with `--resume`; it continues after the last finished round.
 
 ## Hospital
 

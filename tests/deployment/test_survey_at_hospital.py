@@ -24,12 +24,14 @@ def site():
 
 
 def test_without_consent_the_survey_is_refused_by_name_and_the_training_goes_on(site, tmp_path):
-    guarded = GuardedSite(site, tmp_path, Agreement())
+    guarded = GuardedSite(replace(site), tmp_path, Agreement())
     with pytest.raises(Refused, match=r"was asked to 'survey', but agreed to share, train, .*\(agrees.requests\)"):
         guarded.reply(survey_request())
     assert not (tmp_path / LEDGER).exists()
-    weights = ToySegmentation().start(FedAvg()).weights
-    assert guarded.reply(Message("train", weights, {}, {"round": 1, "last": 0})).kind == "train"
+    request = Message("train", ToySegmentation().start(FedAvg()).weights, {}, {"round": 1, "last": 0})
+    assert guarded.reply(request).kind == "train"
+    with pytest.raises(Refused, match="was asked to 'train', but agreed to survey only"):
+        GuardedSite(site, tmp_path / "survey", Agreement(("survey",))).reply(request)
 
 
 def test_the_larger_minimum_counts_and_the_ledger_lists_what_left(site, tmp_path):
