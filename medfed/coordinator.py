@@ -9,6 +9,8 @@ from pathlib import Path
 from medfed.cli.program import add_code_flag, add_common_flags, run_program
 from medfed.deployment.coordinate import run_coordinator
 from medfed.deployment.prepare import prepare_federation
+from medfed.deployment.score_hospitals import NETWORK, score_at_hospitals
+from medfed.experiments.resume import check_no_other_files
 from medfed.scoring.arguments import add_scoring_arguments, minimum_of_sites, scoring_inputs
 from medfed.scoring.federated import ENGINES, SCORES, score_at_sites, write_site_scores
 from medfed.scoring.score import check_output
@@ -56,8 +58,11 @@ def main(argv: list[str] | None = None) -> int:
     scores.add_argument("--min-patients", action="append", default=[], metavar="N or SITE=N",
                         help="minimum group size of all sites, or of one: with fewer patients, a site returns no score "
                              f"(default: {DEFAULT_MIN_PATIENTS})")
-    scores.add_argument("--engine", choices=ENGINES, default=ENGINES[0],
-                        help="whether the sites work in this process, or each in a process of its own")
+    scores.add_argument("--engine", choices=[*ENGINES, NETWORK], default=ENGINES[0],
+                        help="whether the sites work in this process, or each in a process of its own, or are the "
+                             f"hospitals ({NETWORK}) of the federation that `prepare` wrote to FOLDER")
+    scores.add_argument("--kits", type=Path, help="as for run")
+    scores.add_argument("--join-seconds", type=float, default=600.0, help="as for run")
     add_code_flag(scores)
     args = parser.parse_args(argv)
     work = {"prepare": prepare_federation, "run": run_coordinator, "score": _score_at_sites}[args.command]
@@ -67,9 +72,13 @@ def main(argv: list[str] | None = None) -> int:
 def _score_at_sites(args: argparse.Namespace) -> int:
     """Score a bundle at the sites of a folder, and print and write the aggregates."""
     inputs = scoring_inputs(args)
-    out, dataset = args.out or inputs.default_out(), inputs.load_dataset()
-    check_output(out, dataset)
-    scores = score_at_sites(inputs, minimum_of_sites(args.min_patients, dataset.site_names()), args.engine)
+    out = args.out or inputs.default_out()
+    if args.engine == NETWORK:
+        check_no_other_files(out)
+        scores = score_at_hospitals(args.bundle, args.folder, args.kits, args.join_seconds)
+    else:
+        check_output(out, dataset := inputs.load_dataset())
+        scores = score_at_sites(inputs, minimum_of_sites(args.min_patients, dataset.site_names()), args.engine)
     write_site_scores(scores, out)
     print(scores.to_text())
     print(f"\nThe results are in {out}: {SCORES}, summary.json and ledger.csv.")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,6 +17,8 @@ from medfed.core.bounds import PositiveFloat, PositiveInt
 from medfed.federation.ledger import FACT
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases, epsilon
+
+TRAIN = "train"  # of `Agreement.requests`: all requests of a training
 
 
 class Refused(Exception):
@@ -41,6 +43,9 @@ class Agreement:
     """What may leave a hospital, and how often: the block `agrees` of its file.
 
     Args:
+        requests: what the site may be asked for: "train" (all requests of a training: to share statistics, to train, to
+            validate, and the final model), "survey" (the description of its images before round 1) and "score" (to
+            score a model on its images).
         sends: names of the tensors that may leave in addition to weights. `*` stands for any text.
         rounds: number of training rounds; greater than 0.
         megabytes_per_round: largest total size of the replies of one round, in units of 10^6 bytes; greater than 0.
@@ -50,7 +55,8 @@ class Agreement:
             one is needed if a reply is lost and requested again.
         min_patients: from how many training patients each number of a shared statistic must be computed at least.
             Statistics are all tensors except weights. 1 also allows statistics of a single patient, such as the
-            amplitudes of single images in ELCFS.
+            amplitudes of single images in ELCFS. It is also the smallest group of patients behind each number of a
+            survey or a score, which have minimums of their own; the larger one counts.
         max_epsilon: largest epsilon of differential privacy for all weights and statistics that leave in the whole
             federation, for `delta`; greater than 0. Every reply that leaves is counted, apart from a repeated equal
             reply to an equal request. null sets no limit. Facts (numbers of images and steps, losses, validation
@@ -58,6 +64,7 @@ class Agreement:
         delta: the delta of `max_epsilon`, in (0, 1).
     """
 
+    requests: tuple[Literal["train", "survey", "score"], ...] = ("train",)
     sends: tuple[str, ...] = ()
     rounds: PositiveInt = 100
     megabytes_per_round: PositiveFloat = 100.0

@@ -10,6 +10,7 @@ import shlex
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from medfed.config.schema import Config, changed, load, resolved, to_yaml
 from medfed.core.determinism import set_deterministic
@@ -63,7 +64,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
     if args.reply_seconds is not None:  # only the coordinator waits, so that the plan of the hospitals stays the same
         settings = changed(plan, {"federation.reply_timeout_s": args.reply_seconds}).federation
     kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
-    server_kit, admin = _kits(kits, sites)
+    server_kit, admin = find_kits(kits, sites)
     set_deterministic(plan.training.threads)
     folder = RunFolder(args.folder / RUN)
     with folder.locked():
@@ -86,7 +87,8 @@ def run_coordinator(args: argparse.Namespace) -> int:
         try:
             server.start(folder.path / "server.log")
             with record_notices(folder, args.quiet):
-                last = train(plan, engine, folder, state, args.quiet,
+                task = task_of_images(_images(folder), plan.data.image_size, plan.evaluation)
+                last = train(plan, engine, folder, state, task, args.quiet,
                              finish=lambda end: _finish(plan, engine, folder, end))
         finally:
             server.stop()
@@ -96,11 +98,17 @@ def run_coordinator(args: argparse.Namespace) -> int:
     return 0
 
 
+def _images(folder: RunFolder) -> dict[str, Any]:
+    """Return the description of the images that `prepare` wrote; the coordinator has no images."""
+    images: dict[str, Any] = json.loads((folder.path.parent / IMAGES).read_text())
+    return images
+
+
 def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> None:
     """Save the selected model and the summary; then send the model to every connected hospital."""
     final = selected_state(folder, last, plan.federation.selection, plan.method)
     folder.save_model(final.weights)
-    images = json.loads((folder.path.parent / IMAGES).read_text())
+    images = _images(folder)
     by_site = privacy_accounting.count_releases(folder.ledger())
     validation_site = plan.federation.validation_site
     folder.finish({
@@ -143,14 +151,34 @@ def _read_federation(folder: Path) -> tuple[Config, State, list[str]]:
                         f"--out {folder}")
     plan = load(folder / PLAN)
     start = State.from_bytes(read_with_checksum(folder / START, "prepare the federation again"))
+    return replace(plan, source=str(folder / PLAN)), start, site_folders(folder)
+
+
+def site_folders(folder: Path) -> list[str]:
+    """Return the sorted names of the hospitals of a prepared federation.
+
+    Args:
+        folder: the folder that `prepare` wrote.
+
+    Raises:
+        UserError: if it has none.
+    """
     folders = sorted((folder / "hospitals").glob("*"))
     if not (sites := [path.name for path in folders if (path / f"{path.name}.yaml").is_file()]):
         raise UserError(f"{folder / 'hospitals'}: has no folder SITE with SITE.yaml; prepare the federation again")
-    return replace(plan, source=str(folder / PLAN)), start, sites
+    return sites
 
 
-def _kits(kits: Path, sites: list[str]) -> tuple[Path, Path]:
-    """Return the folders of the kits of FLARE's server and of the admin console."""
+def find_kits(kits: Path, sites: list[str]) -> tuple[Path, Path]:
+    """Return the folders of the kits of FLARE's server and of the admin console.
+
+    Args:
+        kits: the folder with the startup kits.
+        sites: the names of the hospitals.
+
+    Raises:
+        UserError: if a kit is missing.
+    """
     folders = [path for path in sorted(kits.glob("*")) if (path / "startup").is_dir()]
     servers = [path for path in folders if (path / "startup" / "fed_server.json").is_file()]
     consoles = [path for path in folders if (path / "startup" / "fed_admin.json").is_file()]

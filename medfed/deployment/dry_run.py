@@ -14,12 +14,14 @@ from typing import Any
 from medfed.core.seeds import stream
 from medfed.deployment.agreement import Agreement
 from medfed.deployment.agreement_check import planned_releases
+from medfed.deployment.guarded_site import agreed_survey
 from medfed.federation import ledger
 from medfed.federation.image_moments import has_constants, moments_request, pool
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER
 from medfed.federation.privacy_accounting import require_accountant
 from medfed.federation.site import Site
+from medfed.federation.survey import SURVEY, survey_request
 from medfed.federation.validation_site import ValidationSite
 from medfed.outputs.tables.table import align_columns
 
@@ -45,7 +47,7 @@ def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
     """
     short_site = replace(site, max_steps=N_STEPS, local_epochs=1, memory={})
     method, state = site.method, start
-    rows: list[Row] = []
+    rows: list[Row] = [*_rows(site, site.reply(survey_request()))] if site.survey else []
     if has_constants(state.weights):
         moments = site.reply(moments_request())
         state = replace(state, weights={**state.weights, **pool({site.name: moments})})
@@ -71,17 +73,20 @@ def _rows(site: Site | ValidationSite, reply: Message) -> Sequence[Row]:
             for row in ledger.message_rows(1, "up", {site.name: reply})]  # fmt: skip
 
 
-def outgoing_rows(site: Site | ValidationSite) -> Sequence[Row]:
+def outgoing_rows(site: Site | ValidationSite, agreement: Agreement) -> Sequence[Row]:
     """List everything that would leave a site in one round, without sending anything.
 
     Args:
         site: a site that trains, or a validation site, which would send its scores only.
+        agreement: what the hospital agreed to. Without its consent to a survey, no survey leaves, and none is listed.
 
     Returns:
         One row for each tensor or single value, as `dry_run` returns them.
     """
     state = State.of(site.network)
-    return _validation_rows(site, state) if isinstance(site, ValidationSite) else dry_run(site, state, site.seed)
+    if isinstance(site, ValidationSite):
+        return _validation_rows(site, state)
+    return dry_run(replace(site, survey=agreed_survey(site, agreement)), state, site.seed)
 
 
 def format_report(
@@ -90,7 +95,7 @@ def format_report(
     """Return a text that shows everything that would leave a site in a round: a table and an explanation.
 
     The weights of the network are not listed one by one. The table has one line for all weights in the replies to
-    requests of one kind ("share", "train" or "validate").
+    requests of one kind ("survey", "share", "train" or "validate").
 
     Args:
         rows: one dict for each tensor or single value that would leave, as `outgoing_rows` returns them.
@@ -100,7 +105,7 @@ def format_report(
         agreement: what the hospital agreed to, with its delta.
     """
     table = [["kind", "what", "shape", "type", "bytes", "patients"]]
-    for kind in ("share", "train", "validate"):
+    for kind in (SURVEY, "share", "train", "validate"):
         rows_of_kind = [row for row in rows if row["kind"] == kind]
         entries = [row for row in rows_of_kind if row["content"] == ledger.WEIGHT]
         if entries:
@@ -121,11 +126,21 @@ def format_report(
         explanation = (f"In the first round {sums} leave. None of this is anonymous: weights and "
                        "statistics contain information about the images from which they were computed. "
                        "python -m medfed.audit measures how much. Each number of a statistic is computed from at least "
-                       f"the number of patients in the last column.{_epsilon_text(rows, site, agreement)}")
+                       f"the number of patients in the last column.{_epsilon_text(rows, site, agreement)}"
+                       f"{_survey_text(site, agreement)}")
     heading = (f"What would leave {site.name} and be sent to the coordinator in each of {n_rounds} rounds of {method} "
                f"({n_images}):\n")  # fmt: skip
     text = align_columns([[(word, "") for word in line] for line in table], False, n_left=4)
     return "\n".join([heading, text, "\n" + explanation])
+
+
+def _survey_text(site: Site, agreement: Agreement) -> str:
+    if site.survey is None:
+        return ""
+    if SURVEY in agreement.requests:
+        return " The rows of kind survey leave once, before round 1."
+    return (" The plan asks for a survey of the images before round 1, to which you did not agree: it is refused. Add "
+            "survey to agrees.requests to let the coordinator compare your images with those of the other sites.")
 
 
 def _epsilon_text(rows: Sequence[Row], site: Site, agreement: Agreement) -> str:

@@ -22,6 +22,7 @@ from medfed.federation.method import NEVER, ONCE
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases
 from medfed.federation.reply_checks import MAX_FACT_BYTES, REPLY_FACTS, is_number
+from medfed.federation.survey import SURVEY
 from medfed.functional.weights import check_same_entries, first_non_finite
 
 KINDS = ("share", "train", "validate", "end")
@@ -47,8 +48,8 @@ class Guard:
         kinds: the kinds of requests to which the site replies, such as "train".
         shares: when the method shares statistics (`Method.shares`).
         share_reads_network: whether the weights come with a request to share (`Method.share_reads_network`).
-        fact_names: names of the facts that the method reports with an update (`Method.fact_names`), or that a site
-            that scores a model reports.
+        fact_names: names of further facts of a reply, by the kind of its request: those that the method reports with
+            an update (`Method.fact_names`), and those of a survey or of a site that scores a model.
         privacy: the plan's noise.
         patients_advice: what helps if a statistic has too few patients (`Method.patients_advice`).
         n_replies: number of replies by kind and round, such as "train 3". To continue after a restart, the program that
@@ -64,7 +65,7 @@ class Guard:
     kinds: tuple[str, ...] = KINDS
     shares: str = NEVER
     share_reads_network: bool = True
-    fact_names: frozenset[str] = frozenset()
+    fact_names: dict[str, frozenset[str]] = field(default_factory=dict)
     privacy: Privacy = Privacy()
     patients_advice: str = ""
     n_replies: Counter[str] = field(default_factory=Counter)
@@ -82,6 +83,7 @@ class Guard:
           the number of an agreed round.
         - The site has already replied to this kind of request in this round as often as agreed.
         - The round of the request is more than one round before the latest round in which the site trained.
+        - The request asks for a survey, but round 1 is over.
         - The request asks for shared statistics, but the method shares none in this round; or for the moments of the
           images, but the plan does not need them.
         - The weights do not fit the network, a tensor is not finite, or the statistics are larger than 2 GiB. Only a
@@ -95,13 +97,16 @@ class Guard:
             Refused: in each of these cases. The text says why.
         """
         if request.kind not in self.kinds:
-            raise Refused(f"was asked to '{request.kind}', but agreed to {', '.join(self.kinds)} only")
+            raise Refused(f"was asked to '{request.kind}', but agreed to "
+                          f"{', '.join(self.kinds) + ' only' if self.kinds else 'nothing'} (agrees.requests)")
         self._check_facts(request)
         number = request.facts["round"]
         if ASKED in request.facts:
             if not has_constants(self.network) or number > 1:
                 raise Refused(f"was asked for the moments of its images in round {number}, but the agreed plan needs "
                               "them only before round 1, and only if data.standardise is dataset")
+        elif request.kind == SURVEY and number > 1:
+            raise Refused(f"was asked for a survey in round {number}, but agreed to one before round 1 only")
         elif request.kind == "share" and (self.shares == NEVER or (self.shares == ONCE and number > 1)):
             when = "never shares" if self.shares == NEVER else "shares before round 1 only"
             raise Refused(f"was asked to share in round {number}, but the agreed method {when}")
@@ -159,7 +164,7 @@ class Guard:
         self.n_replies[_counter(request)] += 1
 
     def _check_reply_facts(self, request: Message, reply: Message) -> None:
-        known = REPLY_FACTS[request.kind] | (self.fact_names if request.kind in ("train", "score") else frozenset())
+        known = REPLY_FACTS[request.kind] | self.fact_names.get(request.kind, frozenset())
         if ASKED not in request.facts:
             known -= REPLY_FACTS["share"]
         kind = f"a reply to '{request.kind}'"
@@ -230,6 +235,7 @@ class Guard:
         if not request.weights and (
             request.weights_digest
             or ASKED in request.facts
+            or request.kind == SURVEY
             or (request.kind == "share" and not self.share_reads_network)
         ):
             return

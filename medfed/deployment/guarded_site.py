@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import safetensors.torch
@@ -13,8 +13,8 @@ from medfed.config.schema import Config
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.core.registry import suggestion
-from medfed.deployment.agreement import Agreement
-from medfed.deployment.guard import VALIDATION_KINDS, Guard
+from medfed.deployment.agreement import TRAIN, Agreement
+from medfed.deployment.guard import KINDS, VALIDATION_KINDS, Guard
 from medfed.deployment.hospital_state import hospital_secret, read_counts, write_counts
 from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
@@ -25,6 +25,8 @@ from medfed.federation.model_transfer import ReceivedWeights
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases
 from medfed.federation.site import Site
+from medfed.federation.survey import SURVEY, SiteSurvey
+from medfed.federation.survey import fact_names as survey_facts
 from medfed.federation.validation_site import ValidationSite
 from medfed.outputs.run_folder import RunFolder, append_rows
 from medfed.scoring.site import SCORE, ScoringSite
@@ -61,6 +63,18 @@ def build_local_site(config: Config, name: str) -> Site | ValidationSite:
     return ValidationSite(name, samples, task, network.to(prepare_device(config)))
 
 
+def agreed_survey(site: Site, agreement: Agreement) -> SiteSurvey | None:
+    """Return the survey to which the hospital agreed, with the larger minimum group size; None if it did not.
+
+    Args:
+        site: the site, with the survey of the plan.
+        agreement: what may leave the hospital.
+    """
+    if site.survey is None or SURVEY not in agreement.requests:
+        return None
+    return replace(site.survey, min_patients=max(site.survey.min_patients, agreement.min_patients))
+
+
 @dataclass
 class GuardedSite:
     """A hospital's site that replies only to what the hospital agreed to.
@@ -90,18 +104,25 @@ class GuardedSite:
             released=Releases(**counts.get("released", {})),
         )
         if isinstance(self.site, ValidationSite):
-            self.guard.kinds = VALIDATION_KINDS
+            self.guard.kinds = VALIDATION_KINDS if TRAIN in self.agreement.requests else ()
             self._engine = InProcess([], self.folder, validation_site=self.site)
             return
         if isinstance(self.site, ScoringSite):
-            self.guard.kinds, self.guard.fact_names = (SCORE,), self.site.fact_names
+            self.guard.kinds = (SCORE, "end") if SCORE in self.agreement.requests else ()
+            self.guard.fact_names = {SCORE: self.site.fact_names}
             self.site.min_patients = max(self.site.min_patients, self.agreement.min_patients)
             self._engine = InProcess([], self.folder, scoring_sites=[self.site])
             return
         method = self.site.method
         self.guard.local_keys, self.guard.shares = self.site.local_keys, method.shares
         self.guard.share_reads_network = method.share_reads_network
-        self.guard.fact_names, self.guard.patients_advice = method.fact_names, method.patients_advice
+        self.guard.patients_advice = method.patients_advice
+        self.guard.fact_names = {"train": method.fact_names}
+        self.site.survey = agreed_survey(self.site, self.agreement)
+        self.guard.kinds = KINDS if TRAIN in self.agreement.requests else ()
+        if self.site.survey:
+            self.guard.kinds = (SURVEY, *self.guard.kinds)
+            self.guard.fact_names[SURVEY] = survey_facts(self.site.survey.n_labels)
         self.guard.privacy = self.site.privacy
         self.site.noise_key = hospital_secret()
         self._engine = InProcess([self.site], self.folder)

@@ -20,11 +20,11 @@ from typing import Any
 
 from medfed.cli.progress import ProgressBar
 from medfed.config import strict_yaml, validation
-from medfed.config.schema import Config, changed, load
+from medfed.config.schema import Config, changed, load, to_yaml
 from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.deployment import codec_files
-from medfed.deployment.agreement import Agreement
+from medfed.deployment.agreement import TRAIN, Agreement
 from medfed.deployment.guarded_site import MODEL
 from medfed.deployment.hospital_state import begin_folder, is_begun
 from medfed.engines.flare.kit import REPLACED_FILE, check_kit, hospital_process
@@ -57,6 +57,9 @@ class SiteFile:
         kit: path of this site's startup kit of NVIDIA FLARE.
         folder: path of the folder for the site's ledger, log, stored state and final model.
         agrees: what may leave the hospital.
+        bundle: path of the folder of a MONAI bundle, which the hospital scores on its images; "" takes part in a
+            training. With a bundle, there is no plan.
+        names: the bundle's name of each structure or class whose name at this hospital differs.
     """
 
     site: str
@@ -64,6 +67,8 @@ class SiteFile:
     kit: str = "kit"
     folder: str = "medfed_site"
     agrees: Agreement = Agreement()
+    bundle: str = ""
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_site_file(path: Path) -> tuple[SiteFile, Config]:
@@ -82,7 +87,8 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
 
     Raises:
         UserError: if a file is missing or wrong, if the plan names Python code from outside medfed or the file of the
-            hospital's secret (`data.dicom_salt`), or if the plan has more rounds than the hospital agreed to.
+            hospital's secret (`data.dicom_salt`), if the plan has more rounds than the hospital agreed to, or if the
+            hospital did not agree to train.
     """
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     if not isinstance(document, dict):
@@ -106,6 +112,9 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     if config.federation.validation_site != site_file.site:  # its images are not here
         values |= {"federation.validation_site": "", "federation.selection": "last"}
     config = changed(config, values)
+    if TRAIN not in site_file.agrees.requests:
+        raise UserError(f"{path}: agrees.requests: lacks '{TRAIN}', so that every request of the training would be "
+                        "refused; add it if you agree to train")
     if site_file.agrees.rounds < config.federation.rounds:
         raise UserError(f"{path}: agrees.rounds: is {site_file.agrees.rounds}, but the plan has "
                         f"{config.federation.rounds} rounds; increase it if you agree, or ask the coordinator")
@@ -140,7 +149,18 @@ def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]
             yield dotted_key, value
 
 
-def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: bool) -> None:
+def training_work(site_file: SiteFile, config: Config) -> tuple[Mapping[str, object], str]:
+    """Return what the worker of a site that trains does, and the plan's name for the message on the screen.
+
+    Args:
+        site_file: the content of the hospital's YAML file.
+        config: the plan with this hospital's own values.
+    """
+    plan = hashlib.sha256(Path(site_file.plan).read_bytes()).hexdigest()
+    return {"config": to_yaml(config), "source": config.source}, f"the plan {plan[:12]}"
+
+
+def join_federation(site_file: SiteFile, work: Mapping[str, object], purpose: str, file: str, quiet: bool) -> None:
     """Connect this hospital to the coordinator through NVIDIA FLARE, and wait until the federation is over.
 
     FLARE's client is started with the hospital's startup kit, the folder with certificates and scripts that the
@@ -148,7 +168,9 @@ def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: boo
 
     Args:
         site_file: the content of the hospital's YAML file, as `read_site_file` returns it.
-        config_yaml: the config of the federation with this hospital's own values, as YAML text.
+        work: what the site's worker does (`medfed.deployment.worker.serve`): `config` (the config of the federation
+            with this hospital's own values, as YAML text) and `source`, or the entries of a site that scores.
+        purpose: what the hospital joins for, such as "the plan 0123abcd", for the message on the screen.
         file: the path of the hospital's YAML file, for error messages.
         quiet: True shows no progress.
 
@@ -165,13 +187,10 @@ def join_federation(site_file: SiteFile, config_yaml: str, file: str, quiet: boo
     with lock_kit(kit):
         check_output_folder(folder, file)
         begin_folder(folder)
-        job = {"config": config_yaml, "source": file, "sites": [site_file.site],
-               "folder": str(folder.resolve()), "directory": os.getcwd(),
-               "agreement": asdict(site_file.agrees)}  # fmt: skip
+        job = {**work, "sites": [site_file.site], "folder": str(folder.resolve()), "directory": os.getcwd(),
+               "agreement": asdict(site_file.agrees)}
         client = hospital_process(kit, folder, site_file.site, job)
-        plan = hashlib.sha256(Path(site_file.plan).read_bytes()).hexdigest()
-        print(f"Joining as {site_file.site} with the plan {plan[:12]}. Press Ctrl-C to leave; the same command joins "
-              "again.")
+        print(f"Joining as {site_file.site} with {purpose}. Press Ctrl-C to leave; the same command joins again.")
         _take_part(site_file.site, client, folder, quiet)
 
 

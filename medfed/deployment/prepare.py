@@ -118,7 +118,9 @@ def _plan(config: Config, sites: list[str]) -> Config:
     if "plan" in sites:
         raise UserError(f"--sites: a hospital cannot be named 'plan', because the hospital's file would replace "
                         f"{PLAN}; rename the hospital")
-    values = {"federation.unseen_site": "", "data.sites": [], "data.root": "data", "data.if_missing": "error"}
+    survey = "warn" if federation.survey == "auto" else federation.survey
+    values: dict[str, object] = {"federation.survey": survey, "federation.unseen_site": "", "data.sites": [],
+                                 "data.root": "data", "data.if_missing": "error"}  # fmt: skip
     data_keys = resolved(config)["data"]
     config = replace(config, network=config.network.without_weights(), cache=Cache())
     values = {key: value for key, value in values.items() if not key.startswith("data.") or key[5:] in data_keys}

@@ -23,6 +23,9 @@ cache:                   # restyled images of patients, which the methods ccst a
   keep: false            # true leaves them in the folder after the training, for a later run
 
 agrees:                  # what may leave this hospital; everything else is refused and not sent
+  requests: [train, survey]  # survey: before round 1, describe the images by numbers over groups of at least
+                         # min_patients patients (counts, sizes, voxel sizes, intensities), so that other units or
+                         # classes are found before anybody trains. Without it, only the training is allowed
   sends: []              # names of statistics that may leave in addition to weights; the dry run lists the names
   rounds: {rounds:<14} # number of training rounds
   megabytes_per_round: 100  # largest size of a round in 10^6 bytes: weights, statistics and facts (such as the loss)
@@ -61,7 +64,8 @@ Run these commands on the machine that the hospitals reach as `{host}`.
    ```
 
    This command starts FLARE's server, waits for the hospitals, trains, and writes the model, the history and the ledger
-   to `{folder}/run`. If it is stopped, repeat it with `--resume`; it continues after the last finished round.
+   to `{folder}/run`. Before round 1 it prints a table of the hospitals' images, and names what does not fit together
+   (`survey.csv`). If it is stopped, repeat it with `--resume`; it continues after the last finished round.
 
 ## Hospital
 

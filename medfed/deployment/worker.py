@@ -35,8 +35,10 @@ from medfed.experiments.setup import build_sites
 from medfed.federation.engine import OnStep
 from medfed.federation.message import Message
 from medfed.federation.site import Site
+from medfed.federation.validation_site import ValidationSite
 from medfed.scoring.arguments import ScoringInputs
 from medfed.scoring.federated import SETTINGS, build_scoring_sites
+from medfed.scoring.site import ScoringSite
 
 Serve = Callable[[Mapping[str, Any], Sequence[bytes]], Iterator[bytes]]  # yields the replies to a request
 LOCK, LOCK_TIMEOUT_S = "site.lock", 60
@@ -77,8 +79,8 @@ def serve(connection: Connection) -> None:
     in which relative paths start. If the worker hosts sites, the job also has the entries `config` (the config as YAML
     text), `source` (the name of the config in error messages), `sites` (the names of the sites), `folder` (the folder
     of the sites' files) and, only at a hospital, `agreement` (what may leave the hospital). If the sites score a
-    bundle, the other entries are `scoring` (the bundle and the images) and `min_patients`. Without the entry `sites`,
-    the worker does runs of a comparison.
+    bundle, the entries `scoring` (the bundle and the images) and `min_patients` replace `config` and `source`. Without
+    the entry `sites`, the worker does runs of a comparison.
 
     Every request consists of a header, which is JSON, and of messages that follow. For sites, the header has the
     entries `kind` (the kind of the requests), `sites` (for each site, the index of its request among the messages) and
@@ -105,17 +107,13 @@ def serve(connection: Connection) -> None:
             stack.enter_context(code_allowed(not is_hospital))  # the parent process has imported the same classes
             if "sites" not in job:
                 replies = _runs(on_step)
-            elif "scoring" in job:
-                replies = _scoring_sites(job)
             else:
-                folder = Path(job["folder"])
-                folder.mkdir(parents=True, exist_ok=True)
                 if is_hospital:  # FLARE may start its process again while that of an earlier job still trains the site
+                    folder = Path(job["folder"])
+                    folder.mkdir(parents=True, exist_ok=True)
                     lock = exclusive_lock(folder / LOCK, lambda holder: _locked_error(folder, holder), LOCK_TIMEOUT_S)
                     stack.enter_context(lock)
-                config = load_text(job["config"], job["source"])
-                set_deterministic(config.training.threads)
-                replies = (_hospital if is_hospital else _sites)(job, config, folder, on_step)
+                replies = _scoring_sites(job) if "scoring" in job else _training_sites(job, on_step)
             connection.send_bytes(READY + b"0")
             while True:
                 header = json.loads(connection.recv_bytes())
@@ -130,16 +128,30 @@ def _runs(on_step: OnStep) -> Serve:
     return lambda header, bodies: iter([serve_run(header, partial(on_step, ""))])
 
 
-def _hospital(job: Mapping[str, Any], config: Config, folder: Path, on_step: OnStep) -> Serve:
+def _training_sites(job: Mapping[str, Any], on_step: OnStep) -> Serve:
+    config = load_text(job["config"], job["source"])
+    set_deterministic(config.training.threads)
+    return (_hospital if "agreement" in job else _sites)(job, config, on_step)
+
+
+def _hospital(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
     site = build_local_site(config, job["sites"][0])
     if isinstance(site, Site):
         site.progress = on_step
-    agreement = Agreement(**{**job["agreement"], "sends": tuple(job["agreement"]["sends"])})
-    guarded = GuardedSite(site, folder, agreement)
+    return _serve_behind_guard(site, job)
+
+
+def _serve_behind_guard(site: Site | ValidationSite | ScoringSite, job: Mapping[str, Any]) -> Serve:
+    """Return the function that lets a hospital's site reply to what the hospital agreed to."""
+    lists = {name: tuple(value) for name, value in job["agreement"].items() if isinstance(value, list)}
+    agreement = Agreement(**{**job["agreement"], **lists})
+    guarded = GuardedSite(site, Path(job["folder"]), agreement)
     return lambda header, bodies: (guarded.reply(Message.from_bytes(body)).to_bytes() for body in bodies)
 
 
-def _sites(job: Mapping[str, Any], config: Config, folder: Path, on_step: OnStep) -> Serve:
+def _sites(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
+    folder = Path(job["folder"])
+    folder.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         # The parent process has read all images, and has reported what is unusual in them.
         warnings.simplefilter("ignore", UserWarning)
@@ -153,6 +165,8 @@ def _sites(job: Mapping[str, Any], config: Config, folder: Path, on_step: OnStep
 def _scoring_sites(job: Mapping[str, Any]) -> Serve:
     inputs = ScoringInputs(**{**job["scoring"], "settings": tuple(job["scoring"]["settings"])})
     sites = build_scoring_sites(inputs, job["sites"], job["min_patients"])
+    if "agreement" in job:
+        return _serve_behind_guard(sites[0], job)
     return _serve_by(InProcess([], settings=SETTINGS, scoring_sites=sites))
 
 

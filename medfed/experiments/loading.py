@@ -6,11 +6,16 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+
+from monai.data import MetaTensor
 
 from medfed.cli.progress import ProgressBar
 from medfed.datasets.base import Case, Dataset
+from medfed.datasets.measures import MAX_MEASURED, CaseMeasures, measure_case, site_facts
 from medfed.datasets.splits import Split
+from medfed.federation.survey import SiteSurvey
 from medfed.tasks.task import MAX_CACHE_BYTES, Task
 
 
@@ -27,6 +32,8 @@ class SiteImages:
         max_cache_bytes: largest number of bytes of images that all calls of `samples` together keep in memory, divided
             among the calls in proportion to their numbers of cases. Masks and images with masks are always kept.
         notices: how many images have each notice, by (site, notice).
+        measures: the measures of the cases that were read since the last call of `take_survey`, for the survey before
+            round 1; None measures nothing.
     """
 
     dataset: Dataset
@@ -35,6 +42,7 @@ class SiteImages:
     n_cases: int | None = None
     max_cache_bytes: int = MAX_CACHE_BYTES
     notices: Counter[tuple[str, str]] = field(default_factory=Counter)
+    measures: dict[Case, CaseMeasures] | None = None
 
     def samples(self, cases: Sequence[Case]) -> Any:
         """Read cases (images with their masks or classes) and return them as samples for training or validation.
@@ -51,7 +59,30 @@ class SiteImages:
         if not cases:
             return None
         max_cache_bytes = self.max_cache_bytes * len(cases) // (self.n_cases or len(cases))
-        return self.task.load(self.dataset, cases, self._notice, self.bar.update, max_cache_bytes)
+        if self.measures is None:
+            return self.task.load(self.dataset, cases, self._notice, self.bar.update, max_cache_bytes)
+        measures: dict[Case, CaseMeasures] | None = self.measures
+
+        def observe(case: Case, image: MetaTensor, mask: MetaTensor | None) -> None:
+            if measures is not None and len(measures) < MAX_MEASURED:
+                measures[case] = measure_case(case, image, mask)
+
+        samples = self.task.load(self.dataset, cases, self._notice, self.bar.update, max_cache_bytes, observe)
+        measures = None  # images that are read again during the training are not measured again
+        return samples
+
+    def take_survey(self, cases: Sequence[Case], min_patients: int) -> SiteSurvey | None:
+        """Return the survey of a site whose images were read since the last call; None if nothing is measured.
+
+        Args:
+            cases: the cases of the site that train or validate.
+            min_patients: the minimum group size of the site.
+        """
+        if self.measures is None:
+            return None
+        measures, self.measures = self.measures, {}
+        facts = partial(site_facts, cases, measures, len(self.dataset.classes))
+        return SiteSurvey(len({case.subject for case in cases}), min_patients, len(self.task.labels), facts)
 
     def check_files(self, cases: Sequence[Case]) -> None:
         """Read the cases that will be tested after the training, to find damaged files before the training starts.

@@ -31,6 +31,7 @@ MAY_CHANGE = (
     "federation.on_bad_update",
     "federation.quorum",
     "federation.rounds",
+    "federation.survey",
     "federation.validate_every",
     "training.batch_size",
     "training.learning_rate",
@@ -39,7 +40,7 @@ MAY_CHANGE = (
 REMAINDERS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
 # Files that a run leaves in its folder if it ends before its first round.
 BEGINNINGS = ("clients.json", "data.json", "environment.json", *MANIFESTS, "notices.json", "row.json", "run.lock",
-              "timings.csv")  # fmt: skip
+              "survey.csv", "survey.json", "timings.csv")  # fmt: skip
 
 
 def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:

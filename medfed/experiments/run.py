@@ -136,7 +136,7 @@ def run(
             _check_selection(config.federation.selection, config.source, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, run_notices)
-            last = train(config, experiment.engine, folder, state, quiet, on_training=on_training)
+            last = train(config, experiment.engine, folder, state, experiment.task, quiet, on_training=on_training)
             final = selected_state(folder, last, config.federation.selection, config.method)
             return _conclude(config, folder, experiment, final, run_notices, quiet)
 

@@ -158,7 +158,8 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
     validation_site: ValidationSite | None = None
     sites: list[Site] = []
     with ProgressBar(disable=True) as bar:
-        images = SiteImages(dataset, task, bar, _n_cases(patients_of.get(name, splits.get(name)) for name in names))
+        images = SiteImages(dataset, task, bar, _n_cases(patients_of.get(name, splits.get(name)) for name in names),
+                            measures={} if config.federation.surveys else None)
         for name in names:
             if name == config.federation.validation_site:
                 validation_site = build.validation_site(name, splits[name], images)
@@ -323,10 +324,11 @@ class SiteBuilder:
                 method computes: 1 for a site, at most 1 for a client.
         """
         config, federation = self.config, self.config.federation
+        training, validation = images.samples(patients.train), images.samples(patients.validation)
         return Site(
             name=name,
-            training=images.samples(patients.train),
-            validation=images.samples(patients.validation),
+            training=training,
+            validation=validation,
             task=self.task,
             method=config.method,
             network=self.network,
@@ -339,6 +341,7 @@ class SiteBuilder:
             cache=replace(config.cache, max_gb=share * config.cache.max_gb),
             privacy=config.privacy,
             min_patients=config.data.min_patients,
+            survey=images.take_survey([*patients.train, *patients.validation], config.data.min_patients),
         )
 
     def validation_site(self, name: str, patients: Split, images: SiteImages) -> ValidationSite:
@@ -387,7 +390,8 @@ def _read_sites(
     with ProgressBar(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
                      disable=quiet, leave=False) as bar:
         name = build.config.federation.validation_site
-        images = SiteImages(dataset, build.task, bar, _n_cases([*patients_of.values(), splits.get(name)]))
+        images = SiteImages(dataset, build.task, bar, _n_cases([*patients_of.values(), splits.get(name)]),
+                            measures={} if build.config.federation.surveys else None)
         sites = [build.site(name, patients, images, share) for name, patients in patients_of.items()]
         validation_site = build.validation_site(name, splits[name], images) if name else None
         for patients in splits.values():

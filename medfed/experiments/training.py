@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from medfed.cli.progress import OnTraining, RoundProgress
 from medfed.config.schema import Config
 from medfed.core.errors import argument
+from medfed.experiments.survey import survey_before_training
 from medfed.federation.engine import Engine
+from medfed.federation.exchange import Row
 from medfed.federation.message import State
 from medfed.federation.method import Method
 from medfed.federation.rounds import federate
 from medfed.federation.selection import RULES
+from medfed.federation.settings import Federation
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import SENT, read_row
+from medfed.tasks.task import Task
 
 
 def train(
-    config: Config, engine: Engine, folder: RunFolder, state: State, quiet: bool,
+    config: Config, engine: Engine, folder: RunFolder, state: State, task: Task, quiet: bool,
     finish: Callable[[State], None] = lambda last: None, on_training: OnTraining | None = None,
 ) -> State:
     """Run the remaining rounds of a federation, and save each round in the run's folder.
@@ -28,6 +32,7 @@ def train(
         engine: delivers messages to the sites; it is closed at the end.
         folder: the run's folder. Rows of its tables that belong to rounds after `state.round` are removed first.
         state: the coordinator's state from which training continues.
+        task: the task, with the names that the table of the survey shows (`federation.survey`).
         quiet: True draws no progress bar.
         finish: function that is called with the state after the last round, while the engine is still open.
         on_training: function that is called after each training of a site with (number of trainings done, number of
@@ -37,8 +42,10 @@ def train(
         The coordinator's state after the last round.
 
     Raises:
+        UserError: if the survey before round 1 finds a severe mismatch and `federation.survey` is "stop".
         KeyboardInterrupt: if the user interrupts the training; the message says how to continue.
     """
+    surveyed = _survey(config.federation, engine, task, folder, quiet) if state.round == 0 else []
     settings, sends = config.federation, read_row(folder.path, config.method_name).arrangement not in SENT
     if not folder.rounds():
         folder.save_state(state)
@@ -50,6 +57,7 @@ def train(
         try:
             for done in federate(config.method, engine, state, settings, config.seed, config.training):
                 best = RULES[settings.selection]([*folder.history(), done.history])
+                done, surveyed = replace(done, ledger=[*surveyed, *done.ledger]), []
                 done = done if sends else replace(done, ledger=[])  # nothing is exchanged: the messages stay here
                 folder.save_round(done, best, config.evaluation.unseen_every)
                 progress.round_done(done.history)
@@ -65,6 +73,17 @@ def train(
             engine.close()
     engine.restore(state.took_part)  # the evaluation needs the entries that stay at the sites
     return state
+
+
+def _survey(settings: Federation, engine: Engine, task: Task, folder: RunFolder, quiet: bool) -> Sequence[Row]:
+    """Return the rows of the ledger of the survey before round 1; none if `federation.survey` is "none"."""
+    if not settings.surveys:
+        return []
+    try:
+        return survey_before_training(engine, task, folder, settings.survey == "stop", quiet)
+    except BaseException:
+        engine.close()
+        raise
 
 
 def selected_state(folder: RunFolder, last: State, rule: str, method: Method) -> State:

@@ -152,6 +152,12 @@ class Federation:
             worker processes, and "processes" lets N of its processes work. The result depends neither on N nor on
             `engine`.
         reply_timeout_s: seconds that a site in a process of its own may take to reply. 0 waits without a limit.
+        survey: whether the sites that train describe their images before round 1 (`survey.csv`), so that other units,
+            missing classes or flipped images are named before any site trains: "none" asks no site, "warn" names each
+            difference and trains, "stop" trains only if every structure and class is found at every site. "auto" is
+            "warn" in a federation of hospitals (`medfed.coordinator prepare`) and "none" in a simulation, where
+            `medfed.data check` shows the same. A site with fewer patients than `data.min_patients` only says so. The
+            trained weights do not depend on this setting.
     """
 
     unseen_site: str = ""
@@ -175,6 +181,7 @@ class Federation:
     batch_norm: Literal["average", "local"] = "average"
     engine: str = "in_process"
     reply_timeout_s: NonNegativeFloat = 0.0
+    survey: Literal["auto", "none", "warn", "stop"] = "auto"
 
     renamed: ClassVar[Mapping[str, str]] = {"answer_seconds": "reply_timeout_s"}  # keys of older configs
 
@@ -185,6 +192,11 @@ class Federation:
             ValueError: if a value is out of its range, has no effect, or contradicts another one.
         """
         bounds.check(self, self._conflicts)
+
+    @property
+    def surveys(self) -> bool:
+        """Whether the sites are asked to describe their images before round 1."""
+        return self.survey in ("warn", "stop")
 
     def partition_label(self) -> str:
         """Return how the training patients are divided among simulated clients, as a short text.
@@ -203,6 +215,8 @@ class Federation:
             yield "validation_site", (
                 f"'{self.validation_site}' is the unseen site, which must not choose the round; name another site"
             )
+        if self.surveys and self.clients:
+            yield "survey", f"is {self.survey}, but the participants are simulated clients, not sites; remove it"
         if self.clients_per_round and self.quorum > self.clients_per_round:
             yield "quorum", f"must be at most clients_per_round ({self.clients_per_round}), got {self.quorum}"
         yield from self._without_effect()

@@ -27,6 +27,7 @@ from medfed.federation.method import NEVER, Method
 from medfed.federation.privacy import Privacy, protect
 from medfed.federation.settings import Cache, Training
 from medfed.federation.step_losses import StepLosses
+from medfed.federation.survey import SURVEY, SiteSurvey
 from medfed.functional.weights import check_same_entries, running_variances
 
 OPTIMIZER, LOCAL = "optimizer/", "local/"  # prefixes of names in a site's memory
@@ -58,6 +59,7 @@ class Site:
         noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
         progress: function that is called after each training step, see `OnStep`; None calls nothing.
         max_steps: largest number of training steps in a round, for a dry run; None does all of them.
+        survey: how the site describes its images before round 1 (`federation.survey`); None if it is not asked.
         memory: the tensors that the site keeps between rounds, by name: the optimiser's state ("optimizer/..."), its
             local entries ("local/...") and what the method keeps.
 
@@ -85,6 +87,7 @@ class Site:
     noise_key: bytes = b""
     progress: OnStep | None = None
     max_steps: int | None = None
+    survey: SiteSurvey | None = None
     memory: dict[str, Tensor] = field(default_factory=dict)
     n_patients: dict[str, int] = field(default_factory=dict, init=False)
     _expanded: tuple[str, Samples] | None = None
@@ -108,9 +111,10 @@ class Site:
         them.
 
         Args:
-            request: a message of kind "share", "train" or "validate". The request contains the fact `round` (the number
-                of the round, from 1; a fact is a named value without a shape) and the global weights. The weights may
-                be missing in a "share" request if the statistics do not depend on the network.
+            request: a message of kind "share", "train", "validate" or "survey". The request contains the fact `round`
+                (the number of the round, from 1; a fact is a named value without a shape) and the global weights. The
+                weights may be missing in a "share" request if the statistics do not depend on the network, and in a
+                "survey" request.
 
         Returns:
             A message of the same kind as the request:
@@ -122,6 +126,7 @@ class Site:
               training steps) and `loss` (mean over the steps). Further facts are the numbers that the method reports
               (`LocalRound.facts`).
             * "validate": the validation scores as facts; none if the site has no validation patients.
+            * "survey": the description of the site's images (`medfed.federation.survey`).
 
             Exception: if the request has only the checksum of the weights (`Message.weights_digest`), and not the
             weights, the reply is an empty message of kind "weights_needed". An engine that keeps the weights at the
@@ -132,6 +137,8 @@ class Site:
             UserError: if the training loss, or a number that must be clipped, is NaN or infinite.
         """
         handlers = {"share": self._share, "train": self._train, "validate": self._validate}
+        if self.survey:
+            handlers[SURVEY] = self.survey.reply
         if request.kind not in handlers:
             raise ValueError(f"{self.name}: cannot reply to a request of kind '{request.kind}'")
         if request.weights_digest and not request.weights:

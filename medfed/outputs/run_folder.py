@@ -57,7 +57,8 @@ COPY_AGAIN = "copy the folder of the run again"
 NEEDED_COLUMNS = {"history.csv": ("round",), "ledger.csv": ("round", "bytes"), "timings.csv": ("round",)}
 MAX_JSON_BYTES = 1 << 30
 GROWING = ("ledger.csv", "timings.csv")  # the rows are appended; history.csv is replaced, as columns may be added
-BEGINNINGS = ("clients.json", "config.yaml", "data.json", "environment.json", "notices.json", "row.json")
+BEGINNINGS = ("clients.json", "config.yaml", "data.json", "environment.json", "notices.json", "row.json", "survey.csv",
+              "survey.json")  # fmt: skip
 CONCLUSIONS = ("cases.csv", "model.safetensors", "ratios.csv", UNADAPTED, UNSEEN_ROUNDS)  # then summary.json, the last
 
 
@@ -74,7 +75,9 @@ class RunFolder:
     that were sent), `timings.csv` (seconds, steps and images of each round; it differs between two runs of one config
     in its seconds), `cases.csv`
     (scores of every case), `summary.json`, `model.safetensors` and `figures/`. A run with simulated clients
-    also has `clients.json` (the cases of each client). With an adaptation to the unseen site's images, there is also
+    also has `clients.json` (the cases of each client). With a survey of the sites before round 1, there are also
+    `survey.csv` and `survey.json` (what the sites report about their images, and what does not fit together). With an
+    adaptation to the unseen site's images, there is also
     `cases_without_adaptation.csv` (scores of the unseen site without it). With the setting `evaluation.unseen_every`,
     there is also `unseen_rounds.json` (scores of the unseen site by round, which must not choose anything).
 

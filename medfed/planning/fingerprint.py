@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,11 +13,11 @@ from medfed.datasets import image_files, reading
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
 from medfed.datasets.folder import Folder
+from medfed.datasets.measures import sampled_percentiles
 from medfed.datasets.splits import sample_cases, split
 
 MAX_READ = 30  # cases of a site that are read; further ones hardly change a median
 PERCENTILES = (0.5, 99.5)
-MAX_SAMPLED_VOXELS = 100_000  # voxels of an image from which the percentiles are computed
 
 
 @dataclass(frozen=True)
@@ -173,11 +172,9 @@ def _read(dataset: Dataset, case: Case) -> _CaseFacts:
     else:
         volume = dataset.load(case)
         image, masks, spacing_mm = volume.image, volume.mask.as_tensor(), volume.spacing_mm
-    voxels = image.numpy().ravel()
-    intensities = np.percentile(voxels[:: max(1, len(voxels) // MAX_SAMPLED_VOXELS)], PERCENTILES)
     sizes = [_sizes(mask) for mask in masks] if masks is not None else []
     return _CaseFacts(
-        tuple(image.shape[1:]), spacing_mm, tuple(float(value) for value in intensities),
+        tuple(image.shape[1:]), spacing_mm, sampled_percentiles(image, PERCENTILES),
         tuple(foreground for foreground, _ in sizes), tuple(width for _, width in sizes),
     )  # fmt: skip
 

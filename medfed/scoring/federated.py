@@ -166,22 +166,29 @@ def score_at_sites(
         ScoringProcesses([], settings=SETTINGS, scoring_sites=sites, inputs=inputs, min_patients=min_patients)
     )  # fmt: skip
     try:
-        return collect_scores(engine, sites[0])
+        data = "phantom" if sites[0].dataset.is_phantom else "real"
+        about = {"data": data, "dataset": sites[0].dataset.card.title}
+        notices = name_notices(sites[0].model, sites[0].assigned, engine.sites())
+        return collect_scores(engine, sites[0].task, about, notices)
     finally:
         engine.close()
 
 
-def collect_scores(engine: Engine, example: ScoringSite) -> SiteScores:
+def collect_scores(
+    engine: Engine, task: BundleTask, about: Mapping[str, str], notices: Sequence[str] = ()
+) -> SiteScores:
     """Ask all sites of an engine for their scores, check the replies, and record them in the ledger.
 
     Args:
         engine: carries the requests to the sites and the replies back.
-        example: a site with the task and the network of the bundle.
+        task: the task of the bundle, which has the network.
+        about: "data" ("phantom", "real" or "not stated") and "dataset" (the name of the images) for the summary.
+        notices: what a reader of the scores should know.
 
     Raises:
         UserError: if no site has a valid reply.
     """
-    task, state = example.task, State.of(example.network)
+    state = State.of(task.model.network)
     exchange = Exchange(engine, SETTINGS)
     replies = exchange.ask(requests_with_last_round(SCORE, state, engine.sites(), 1), state)
 
@@ -194,13 +201,12 @@ def collect_scores(engine: Engine, example: ScoringSite) -> SiteScores:
     facts = {site: reply.facts for site, reply in accepted.items()}
     silent = [site for site in engine.sites() if site not in accepted]
     summary = {
-        "data": "phantom" if example.dataset.is_phantom else "real",
-        "dataset": example.dataset.card.title,
-        "bundle": dict(example.model.facts),
+        **about,
+        "bundle": dict(task.model.facts),
         "sites": facts,
         "outputs": outputs_of(task),
         "no_valid_reply": silent,
-        "notices": name_notices(example.model, example.assigned, engine.sites()),
+        "notices": list(notices),
         "versions": versions(),
     }
     return SiteScores(task, facts, silent, ledger, summary)

@@ -21,7 +21,7 @@ from medfed.tasks.class_bundle import MAX_BATCH, ClassBundle
 from medfed.tasks.class_scoring import CLASS_METRICS, ClassScoring, case_row
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.results import EvaluationResult, Rows
-from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Observe, Task
 
 N_RESERVED = 64  # images for which memory is reserved at once
 Read = Callable[[Case], MetaTensor]  # reads an image (C, H, W, 1) in [0, 255]
@@ -170,6 +170,16 @@ class Classification(Task):
         """Number of logits K that the network returns per image: one for each class."""
         return len(self.classes)
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self.classes
+
+    @property
+    def has_fixed_range(self) -> bool:
+        """True, because 0 to 255 of an image file are mapped to [0, 1] at every site."""
+        return True
+
     def prepare(self, cases: Sequence[Case], read: Read) -> ImageSamples:
         """Return samples that read the images of the given cases on demand. No file is opened yet.
 
@@ -276,6 +286,7 @@ class Classification(Task):
         notice: Notice,
         advance: Advance,
         max_cache_bytes: int = MAX_CACHE_BYTES,
+        observe: Observe | None = None,
     ) -> ImageSamples:
         """Return the images of a site for training or validation, with as many as possible read into memory.
 
@@ -288,11 +299,13 @@ class Classification(Task):
                 file.
             advance: called with 1 for each case, for a progress bar.
             max_cache_bytes: largest number of bytes of images that stay in memory.
+            observe: called each time an image is read, with its case, the image (C, H, W, 1) and None; None calls
+                nothing.
 
         Raises:
             UserError: if one of the images that are read into memory is damaged or missing.
         """
-        samples = replace(self.prepare(cases, _reader(dataset, notice)), max_cache_bytes=max_cache_bytes)
+        samples = replace(self.prepare(cases, _reader(dataset, notice, observe)), max_cache_bytes=max_cache_bytes)
         for _ in samples.preload():
             advance(1)
         return samples
@@ -393,12 +406,14 @@ class Classification(Task):
         return ClassBundle(self.classes, self.channels, self.image_size, self.standardised, self.fixed_constants)
 
 
-def _reader(dataset: Dataset, notice: Notice) -> Read:
+def _reader(dataset: Dataset, notice: Notice, observe: Observe | None = None) -> Read:
     """Return a function that reads the image of a case and reports its notices."""
     def read(case: Case) -> MetaTensor:
         notices: list[str] = []
         image = dataset.read_image(case, notices)
         notice(case, notices)
+        if observe:
+            observe(case, image, None)
         return image
 
     return read

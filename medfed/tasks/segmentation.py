@@ -37,7 +37,7 @@ from medfed.tasks.mask_bundle import AXES, MAX_SLICES, PERCENTILES, MaskBundle
 from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
 from medfed.tasks.prepared_grid import PREPARED_METRICS, prepared_scores
 from medfed.tasks.results import EvaluationResult, PackedMask
-from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Task
+from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Observe, Task
 from medfed.tasks.trivial_masks import MEAN_MASK, FixedMask, mean_masks
 from medfed.transforms.resize_slices import ResizeSlicesd
 from medfed.transforms.scale_percentiles import ScalePercentilesd
@@ -161,6 +161,16 @@ class Segmentation(Task):
     def out_channels(self) -> int:
         """Number of logits that the network returns per pixel: one for each structure."""
         return len(self.structures)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the structures."""
+        return self.structures
+
+    @property
+    def has_fixed_range(self) -> bool:
+        """Whether `intensity_range` is known, so that it is mapped to [0, 1] at every site."""
+        return self.intensity_range is not None
 
     @property
     def scoring(self) -> MaskScoring:
@@ -416,6 +426,7 @@ class Segmentation(Task):
         notice: Notice,
         advance: Advance,
         max_cache_bytes: int = MAX_CACHE_BYTES,
+        observe: Observe | None = None,
     ) -> Slices:
         """Read all slices of a site's volumes into memory, for training or validation.
 
@@ -426,11 +437,12 @@ class Segmentation(Task):
                 files.
             advance: called with 1 after each case, for a progress bar.
             max_cache_bytes: has no effect, because it limits only images that can be read again on demand.
+            observe: called with each case, its image (C, H, W, D) and its mask (K, H, W, D); None calls nothing.
 
         Raises:
             UserError: if a file cannot be read.
         """
-        slices = self.prepare(_volumes(dataset, cases, notice, advance), len(cases))
+        slices = self.prepare(_volumes(dataset, cases, notice, advance, observe), len(cases))
         return replace(slices, patient_of_volume=numbered_subjects(cases))
 
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
@@ -562,13 +574,19 @@ def _to_file_grid(preprocessing: Compose) -> Invertd:
     return Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True)
 
 
-def _volumes(dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> Iterator[Volume]:
+def _volumes(
+    dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, observe: Observe | None = None
+) -> Iterator[Volume]:
     """Yield the volume of each case and report its notices. The iterator keeps no volume.
 
     A case counts as processed when the next volume is requested.
     """
     for case in cases:
-        yield _load(dataset, case, notice)
+        volume = _load(dataset, case, notice)
+        if observe:
+            observe(case, volume.image, volume.mask)
+        yield volume
+        del volume  # the loop would keep it until the next volume is read
         advance(1)
 
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from monai.data import MetaTensor
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
@@ -21,6 +22,7 @@ from medfed.tasks.scoring import Scoring
 
 MAX_CACHE_BYTES = 4 * 2**30  # for the images that one process keeps in memory; the others are read for each use
 Notice = Callable[[Case, Sequence[str]], None]  # called for each case that was read, with its notices
+Observe = Callable[[Case, MetaTensor, MetaTensor | None], None]  # called with the image and the mask as they were read
 Match = Callable[[Tensor], Tensor]  # changes prepared images, see `Task.evaluate`
 Advance = Callable[[int], object]  # called with the number of cases that were processed, for a progress bar
 
@@ -110,6 +112,16 @@ class Task(ABC):
     @abstractmethod
     def out_channels(self) -> int:
         """Number of logits that the network returns: per image for classification, per pixel for segmentation."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> tuple[str, ...]:
+        """Names of the structures or classes, in the order of the network's outputs."""
+
+    @property
+    @abstractmethod
+    def has_fixed_range(self) -> bool:
+        """Whether the same stored intensities are mapped to 0 and 1 at every site, and not percentiles of a volume."""
 
     def standardise(self, image: Tensor, moments: Tensor | None = None) -> Tensor:
         """Convert images in [0, 1] to the scale that the network expects, as `data.standardise` says.
@@ -232,6 +244,7 @@ class Task(ABC):
         notice: Notice,
         advance: Advance,
         max_cache_bytes: int = MAX_CACHE_BYTES,
+        observe: Observe | None = None,
     ) -> Any:
         """Read the samples that a site uses for training or validation.
 
@@ -243,6 +256,9 @@ class Task(ABC):
             advance: called with the number of cases that were read since the last call, for a progress bar.
             max_cache_bytes: largest number of bytes of images that stay in memory. Other images are read again for each
                 use.
+            observe: called for each case that is read, with its image (C, H, W, D) and its mask (None for
+                classification) before they are prepared. It may be called again when an image is read again. None
+                calls nothing.
 
         Returns:
             Samples with `len()` (the number of images or slices), `n_patients`, and `batch(indices)`, which returns a

@@ -21,9 +21,12 @@ from medfed.federation.rounds import requests_with_last_round
 from medfed.networks.densenet import DenseNetwork
 from medfed.scoring import federated
 from medfed.scoring.arguments import ScoringInputs, minimum_of_sites
+from medfed.scoring.bundle_tasks import task_of_outputs
 from medfed.scoring.score import score_bundle
 from medfed.scoring.site import aggregates
 from medfed.tasks.classification import Classification
+
+AGREED = Agreement(("score",), rounds=1, replies_per_round=1, min_patients=7)
 
 
 @pytest.fixture
@@ -93,22 +96,25 @@ def test_a_reply_with_an_impossible_score_is_left_out(inputs):
     for name, value in (("1.dice.mean", 1.5), ("1.n", 2.5), ("1.dice.sd", -0.1), ("patient_7", 1)):
         sites[1].reply = lambda request, name=name, value=value: Message("score", facts={"patients": 4, name: value})
         with pytest.warns(UserWarning, match="there: its scoring"):
-            scores = federated.collect_scores(InProcess([], settings=federated.SETTINGS, scoring_sites=sites), sites[0])
+            engine = InProcess([], settings=federated.SETTINGS, scoring_sites=sites)
+            scores = federated.collect_scores(engine, task_of_outputs(sites[0].model), {"data": "real"})
         assert list(scores.facts) == ["here"]
 
 
 def test_at_a_hospital_the_agreement_and_the_ledger_are_those_of_training(inputs, tmp_path):
     (site, _) = federated.build_scoring_sites(inputs, (), {"here": 1})
-    guarded = GuardedSite(site, tmp_path / "hospital", Agreement(rounds=1, replies_per_round=1, min_patients=7))
+    guarded = GuardedSite(site, tmp_path / "hospital", AGREED)
     (tmp_path / "hospital").mkdir(exist_ok=True)
     assert guarded.reply(request_of(site)).facts == {"too_few_patients": 1}  # the larger of both minimums counts
     with (tmp_path / "hospital" / "ledger.csv").open() as file:
         assert [row["name"] for row in csv.DictReader(file) if row["direction"] == "up"] == ["too_few_patients"]
     with pytest.raises(Refused, match="more than 1 times"):
         guarded.reply(request_of(site))
-    with pytest.raises(Refused, match="was asked to 'train', but agreed to score only"):
+    with pytest.raises(Refused, match="was asked to 'train', but agreed to score, end only"):
         guarded.reply(Message("train", facts={"round": 1, "last": 0}))
-    other = GuardedSite(site, tmp_path / "other", Agreement(rounds=1))
+    with pytest.raises(Refused, match=r"was asked to 'score', but agreed to nothing \(agrees.requests\)"):
+        GuardedSite(site, tmp_path / "without", Agreement(rounds=1)).reply(request_of(site))
+    other = GuardedSite(site, tmp_path / "other", Agreement(("score",), rounds=1))
     site.reply = lambda request: Message("score", facts={"dice_of_patient_1": 0.5})
     with pytest.raises(Refused, match="'dice_of_patient_1' was about to leave"):
         other.reply(request_of(site))

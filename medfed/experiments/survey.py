@@ -1,0 +1,158 @@
+"""Ask all sites for a description of their images before round 1, show one table, and name what does not fit."""
+
+from __future__ import annotations
+
+import csv
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from medfed.core.errors import UserErrors
+from medfed.federation.engine import Engine
+from medfed.federation.exchange import Row
+from medfed.federation.ledger import format_sums, message_rows, sum_bytes
+from medfed.federation.reply_checks import Expected
+from medfed.federation.survey import (
+    IMAGES,
+    INTENSITIES,
+    ORIENTATION,
+    PATIENTS,
+    SIZES,
+    SPACINGS,
+    SURVEY,
+    TOO_FEW,
+    Facts,
+    check_survey,
+    survey_request,
+)
+from medfed.federation.survey_mismatches import Mismatch, find_mismatches
+from medfed.federation.update_checks import Rejection, validate_replies
+from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.table import align_columns
+from medfed.tasks.task import Task
+
+SURVEY_TABLE, SURVEY_FILE = "survey.csv", "survey.json"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The replies of sites that described their images.
+
+    Attributes:
+        facts: the facts of each site that described its images, by the name of the site.
+        too_few: names of the sites with fewer patients than their minimum.
+        rejected: why the other sites have no valid reply.
+        labels: names of the structures or classes, in the order of their numbers in the facts.
+        mismatches: the differences between the sites, the severe ones first.
+        ledger: the rows of `ledger.csv`.
+    """
+
+    facts: Mapping[str, Facts]
+    too_few: Sequence[str]
+    rejected: Sequence[Rejection]
+    labels: Sequence[str]
+    mismatches: Sequence[Mismatch]
+    ledger: Sequence[Row]
+
+    def to_text(self) -> str:
+        """Return the table with one row for each site, for the terminal."""
+        head = ["site", "patients", "images", "size", "voxel (mm)", "intensities", "orientation", *self.labels]
+        lines = [head]
+        for site, facts in self.facts.items():
+            lines.append([site, *(f"{facts[name]}" for name in (PATIENTS, IMAGES)), _medians(facts, SIZES),
+                          _medians(facts, SPACINGS), _medians(facts, INTENSITIES[::2], " to "), _orientation(facts),
+                          *(str(facts.get(f"{k}.{IMAGES}", "few")) for k in range(len(self.labels)))])  # fmt: skip
+        lines += [[site, "too few", *[""] * (len(head) - 2)] for site in self.too_few]
+        lines += [[rejection.site, "no reply", *[""] * (len(head) - 2)] for rejection in self.rejected]
+        return "\n".join([
+            "What the sites report about the images that train and validate, before round 1:",
+            "",
+            align_columns([[(cell, "") for cell in line] for line in lines], False),
+            "",
+            "Sizes, voxels and intensities (percentiles 0.5 and 99.5 of an image) are medians over the images.",
+            "A column of a structure or class has the number of images that show it; few: of fewer patients than the "
+            "site's minimum.",
+            f"The sites sent {format_sums(sum_bytes(self.ledger)['up'])}.",
+        ])  # fmt: skip
+
+    def to_csv(self) -> str:
+        """Return the content of `survey.csv`: one row for each site, with a column for each fact of any site."""
+        columns = ["site", *sorted({name for facts in self.facts.values() for name in facts}), TOO_FEW]
+        text = io.StringIO()
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({"site": site, **facts} for site, facts in self.facts.items())
+        writer.writerows({"site": site, TOO_FEW: 1} for site in self.too_few)
+        return text.getvalue()
+
+
+def survey_sites(engine: Engine, task: Task) -> Survey:
+    """Ask all sites that train for a description of their images, check the replies, and compare the sites.
+
+    A site that does not agree, fails, or sends an impossible reply is left out of the comparison. It may still train.
+
+    Args:
+        engine: carries the requests to the sites and the replies back.
+        task: the task, with the names of the structures or classes.
+    """
+    requests = dict.fromkeys(engine.sites(), survey_request())
+    replies = engine.exchange(SURVEY, requests)
+    ledger = [*message_rows(1, "down", requests), *message_rows(1, "up", replies)]
+    accepted, rejected = validate_replies(requests, replies, Expected(SURVEY, 1, {}, {}, frozenset()))
+    facts: dict[str, Facts] = {}
+    for site, reply in accepted.items():
+        try:
+            check_survey(reply, len(task.labels))
+            facts[site] = reply.facts
+        except ValueError as error:
+            rejected.append(Rejection(site, 1, SURVEY, str(error)))
+    described = {site: numbers for site, numbers in facts.items() if TOO_FEW not in numbers}
+    mismatches = find_mismatches(described, task.labels, not task.uses_decoder, task.has_fixed_range)
+    too_few = [site for site in facts if site not in described]
+    return Survey(described, too_few, rejected, task.labels, mismatches, ledger)
+
+
+def survey_before_training(
+    engine: Engine, task: Task, folder: RunFolder, stops: bool, quiet: bool
+) -> Sequence[Row]:
+    """Survey the sites, print the table, write `survey.csv` and `survey.json`, and warn of every mismatch.
+
+    Args:
+        engine: carries the requests to the sites and the replies back.
+        task: the task, with the names of the structures or classes.
+        folder: the run's folder.
+        stops: whether a severe mismatch stops the run (`federation.survey: stop`).
+        quiet: True prints no table.
+
+    Returns:
+        The rows of the ledger.
+
+    Raises:
+        UserErrors: if `stops` is True and there is a severe mismatch.
+    """
+    survey = survey_sites(engine, task)
+    folder.write_text(SURVEY_TABLE, survey.to_csv())
+    folder.write_json(SURVEY_FILE, {
+        "sites": survey.facts, "too_few_patients": survey.too_few, "labels": list(survey.labels),
+        "no_valid_reply": {rejection.site: rejection.reason for rejection in survey.rejected},
+        "mismatches": [asdict(mismatch) for mismatch in survey.mismatches],
+    })  # fmt: skip
+    if not quiet:
+        print(survey.to_text())
+    severe = [mismatch for mismatch in survey.mismatches if mismatch.is_severe]
+    for sentence in [*survey.rejected, *survey.mismatches]:
+        if not (stops and sentence in severe):
+            warnings.warn(str(sentence), stacklevel=2)
+    if stops and severe:
+        raise UserErrors([f"{mismatch}; or set federation.survey to warn" for mismatch in severe])
+    return survey.ledger
+
+
+def _medians(facts: Facts, names: Sequence[str], between: str = " x ") -> str:
+    return between.join(f"{facts[name]:.4g}" for part in names if (name := f"{part}.p50") in facts)
+
+
+def _orientation(facts: Facts) -> str:
+    codes = {name.partition(".")[2]: n for name, n in facts.items() if name.startswith(f"{ORIENTATION}.")}
+    return ", ".join(f"{code} {n}" if len(codes) > 1 else code for code, n in sorted(codes.items()))

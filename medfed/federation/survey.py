@@ -1,0 +1,127 @@
+"""The survey before round 1: each site describes its images by numbers over groups of patients, and no site trains yet.
+
+The coordinator sends a request of kind "survey" without weights (`survey_request`), and a site replies with facts only
+(`SiteSurvey.reply`). No fact describes a single patient: a site with fewer patients than its minimum only says so,
+numbers of images are left out if they belong to fewer patients, and sizes, voxel sizes and intensities are quantiles
+over the images. The quantiles are 10, 50 and 90 %, and not the minimum and the maximum, because an extreme value is the
+value of one patient, who can be recognised by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from itertools import permutations, product
+
+from medfed.federation.message import Message
+
+SURVEY = "survey"  # the kind of the request and of its reply
+PATIENTS, IMAGES, MEASURED, TOO_FEW = "patients", "images", "measured_images", "too_few_patients"
+QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+SIZES = ("height", "width", "depth")  # in voxels
+SPACINGS = ("height_mm", "width_mm", "depth_mm")  # size of a voxel
+INTENSITIES = ("low", "middle", "high")  # percentiles 0.5, 50 and 99.5 of an image
+POSITIONS = ("position_1", "position_2", "position_3")  # centre of a structure, as a fraction of the image
+ORIENTATION = "orientation"
+AXES = ("RL", "AP", "SI")
+ORIENTATIONS = frozenset("".join(code) for axes in permutations(AXES) for code in product(*axes))
+Facts = Mapping[str, float]
+
+
+@dataclass
+class SiteSurvey:
+    """What a site replies to a survey.
+
+    Args:
+        n_patients: number of patients that train or validate at the site.
+        min_patients: the minimum group size: with fewer patients than this, the site only says that it has too few.
+        n_labels: number of structures or classes.
+        facts: function that returns the facts for a minimum group size (`medfed.datasets.measures.site_facts`).
+    """
+
+    n_patients: int
+    min_patients: int
+    n_labels: int
+    facts: Callable[[int], Facts]
+
+    def reply(self, request: Message) -> Message:
+        """Return the reply of kind "survey": either the fact `too_few_patients` (1) alone, or all facts.
+
+        Args:
+            request: the request of kind "survey"; nothing of it is used.
+        """
+        is_too_small = self.n_patients < self.min_patients
+        return Message(SURVEY, facts={TOO_FEW: 1} if is_too_small else dict(self.facts(self.min_patients)))
+
+
+def survey_request() -> Message:
+    """Return the request for a survey. It belongs to round 1 and contains no weights."""
+    return Message(SURVEY, facts={"round": 1, "last": 0})
+
+
+def fact_names(n_labels: int) -> frozenset[str]:
+    """Return the names of all facts that a reply may hold.
+
+    Args:
+        n_labels: number of structures or classes.
+    """
+    quantiles = {f"{name}.{word}" for name in (*SIZES, *SPACINGS, *INTENSITIES) for word in QUANTILES}
+    of_labels = {f"{label}.{word}" for label in range(n_labels) for word in (IMAGES, *POSITIONS)}
+    orientations = {f"{ORIENTATION}.{code}" for code in ORIENTATIONS}
+    return frozenset({PATIENTS, IMAGES, MEASURED, TOO_FEW}) | quantiles | of_labels | orientations
+
+
+def check_survey(reply: Message, n_labels: int) -> None:
+    """Check the facts of a reply, which are finite numbers.
+
+    Args:
+        reply: the reply of a site.
+        n_labels: number of structures or classes.
+
+    Raises:
+        ValueError: if a fact is unknown or missing, a number of patients or images is not a whole number from 0 to the
+            number of images, a size is not above 0, a position is not in [0, 1], or quantiles decrease.
+    """
+    facts, known = reply.facts, fact_names(n_labels)
+    if facts.get(TOO_FEW) == 1 and len(facts) == 1:
+        return
+    needed = {PATIENTS, IMAGES, MEASURED}
+    if missing := sorted(needed - facts.keys()):
+        raise ValueError(f"lacks '{missing[0]}'")
+    for name, number in facts.items():
+        _, _, word = name.rpartition(".")
+        is_count = name in needed or word == IMAGES or name.startswith(f"{ORIENTATION}.")
+        if name not in known or name == TOO_FEW or not _is_possible(name, number, is_count, facts[IMAGES]):
+            raise ValueError(f"reports {number!r} for '{name}', which no site can have")
+    for name in {name.rpartition(".")[0] for name in facts if name.rpartition(".")[2] in QUANTILES}:
+        values = [facts[f"{name}.{word}"] for word in QUANTILES if f"{name}.{word}" in facts]
+        if len(values) < len(QUANTILES) or values != sorted(values):
+            raise ValueError(f"reports the quantiles {values} of '{name}', which do not increase")
+
+
+def _is_possible(name: str, number: float, is_count: bool, n_images: float) -> bool:
+    start, _, word = name.partition(".")
+    if is_count:
+        return type(number) is int and (name not in (PATIENTS, IMAGES) or number > 0) and 0 <= number <= n_images
+    if start in (*SIZES, *SPACINGS):
+        return number > 0
+    return 0 <= number <= 1 if word in POSITIONS else True
+
+
+def large_groups(patients: Mapping[str, Collection[str]], min_patients: int) -> list[str]:
+    """Return the groups of images whose numbers may leave a site, if each image belongs to exactly one group.
+
+    A group of no patient may leave, because it says nothing of a patient. If only one group is too small, the smallest
+    of the other groups is left out too, because the number of images of the small group would otherwise be the
+    difference from the number of all images.
+
+    Args:
+        patients: the patients of each group, by the name of the group.
+        min_patients: smallest number of patients of a group that may leave.
+    """
+    sizes = {name: len(set(members)) for name, members in patients.items()}
+    small = [name for name, size in sizes.items() if 0 < size < min_patients]
+    large = [name for name, size in sizes.items() if size >= min_patients]
+    if len(small) == 1 and large:
+        small.append(min(large, key=lambda name: sizes[name]))
+    return [name for name in sizes if name not in small]

@@ -1,0 +1,204 @@
+"""Compare what the sites replied to a survey, and name what does not fit together before any site trains.
+
+Each site is compared with the median over the sites; of two sites, each is compared with the other one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from medfed.federation.survey import IMAGES, INTENSITIES, MEASURED, ORIENTATION, POSITIONS, SIZES, SPACINGS, Facts
+
+MAX_SPACING_RATIO, UNIT_RATIO = 2.0, 5.0  # above the second in all axes, the unit is probably another one
+MAX_SIZE_RATIO = 3.0
+MAX_FIXED_RATIO = 4.0  # of intensities that are mapped to [0, 1] by the same numbers at every site
+MAX_PERCENTILE_RATIO = 10.0  # of intensities that are mapped by the percentiles of each volume
+MAX_OFFSET = 0.5  # of the darkest intensities, as a fraction of the range at the other sites
+MANY_EMPTY, FEW_EMPTY = 0.5, 0.1  # fractions of the images
+MIN_FLIP, MAX_FLIP_ERROR = 0.1, 1 / 3  # of the image; of the distance between a centre and its mirror image
+FIXED_EFFECT = "the same numbers are mapped to 0 and 1 at every site, so the network would see other images"
+PERCENTILE_EFFECT = "each volume is scaled by its own percentiles, which removes the factor"
+AXES_OF_VOLUME = ("left and right", "front and back", "head and feet")
+AXES_OF_IMAGE = ("top and bottom", "left and right")
+PLANES = {"RL": "sagittal", "AP": "coronal", "SI": "axial"}
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A difference between a site and the other sites.
+
+    Attributes:
+        site: the name of the site.
+        what: what differs: "labels", "empty masks", "spacing", "size", "intensities", "stacking" or "orientation".
+        found: what was found at the site, as a clause.
+        others: what the other sites have, as a clause.
+        advice: what to do.
+        is_severe: whether training would teach the global model a mistake, or nothing, at this site: a structure that
+            no mask of the site shows, or a class of which the site has no image.
+    """
+
+    site: str
+    what: str
+    found: str
+    others: str
+    advice: str
+    is_severe: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.site}: {self.what}: {self.found}, but {self.others}; {self.advice}"
+
+
+def find_mismatches(
+    facts: Mapping[str, Facts], labels: Sequence[str], are_classes: bool, has_fixed_range: bool
+) -> list[Mismatch]:
+    """Return the differences between the sites that replied to a survey, the severe ones first.
+
+    Args:
+        facts: the facts of each site that described its images, by the name of the site.
+        labels: names of the structures or classes, in the order of their numbers in the facts.
+        are_classes: whether `labels` are classes, and not structures.
+        has_fixed_range: whether the intensities of all sites are mapped to [0, 1] by the same numbers, and not by the
+            percentiles of each volume.
+    """
+    limit = MAX_FIXED_RATIO if has_fixed_range else MAX_PERCENTILE_RATIO
+    effect = FIXED_EFFECT if has_fixed_range else PERCENTILE_EFFECT
+    found = [mismatch for site in facts for mismatch in (
+        *_labels(site, facts, labels, are_classes),
+        *_spacing(site, facts),
+        *_sizes(site, facts),
+        *_intensities(site, facts, limit, effect),
+        *_stacking(site, facts),
+        *_flips(site, facts, labels),
+    )]  # fmt: skip
+    return sorted(found, key=lambda mismatch: (not mismatch.is_severe, mismatch.site))
+
+
+def _usual(site: str, facts: Mapping[str, Facts], name: str) -> tuple[float, float] | None:
+    """Return the number of a site and the number that it is compared with; None if no two sites have the number."""
+    values = {other: numbers[name] for other, numbers in facts.items() if name in numbers}
+    if site not in values or len(values) < 2:
+        return None
+    compared = values.values() if len(values) > 2 else [value for other, value in values.items() if other != site]
+    return values[site], median(compared)
+
+
+def _ratio(site: str, facts: Mapping[str, Facts], name: str) -> float:
+    """Return how many times as large as usual a positive number of a site is; 1 if it cannot be compared."""
+    pair = _usual(site, facts, name)
+    return pair[0] / pair[1] if pair and pair[0] > 0 and pair[1] > 0 else 1.0
+
+
+def _labels(site: str, facts: Mapping[str, Facts], labels: Sequence[str], are_classes: bool) -> Iterator[Mismatch]:
+    for number, label in enumerate(labels):
+        name = f"{number}.{IMAGES}"
+        others = {other: _fraction(numbers, name, are_classes) for other, numbers in facts.items() if other != site}
+        own = _fraction(facts[site], name, are_classes)
+        known = [fraction for fraction in others.values() if fraction is not None]
+        if own == 0 and any(known):
+            having = ", ".join(other for other, fraction in others.items() if fraction)
+            if are_classes:
+                yield Mismatch(site, "labels", f"no image belongs to the class '{label}'", f"{having} have such images",
+                               "check the names of the folders of this site; a site without a class teaches the model "
+                               "that it does not exist", is_severe=True)  # fmt: skip
+            else:
+                yield Mismatch(site, "labels", f"no mask shows the structure '{label}'", f"masks of {having} show it",
+                               "check the values in the masks of this site; its training would teach the model to "
+                               "predict nothing", is_severe=True)  # fmt: skip
+        elif not are_classes and own and 1 - own > MANY_EMPTY and known and 1 - median(known) < FEW_EMPTY:
+            yield Mismatch(site, "empty masks", f"{1 - own:.0%} of the masks do not show '{label}'",
+                           f"{1 - median(known):.0%} at the other sites", "check the masks of this site")  # fmt: skip
+
+
+def _fraction(facts: Facts, name: str, are_classes: bool) -> float | None:
+    """Return the fraction of the images that have a label; None if it was left out because of too few patients."""
+    total = facts[IMAGES if are_classes else MEASURED]
+    return facts[name] / total if name in facts and total else None
+
+
+def _spacing(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
+    names = [f"{name}.p50" for name in SPACINGS]
+    ratios = [_ratio(site, facts, name) for name in names]
+    if max(map(_above_one, ratios)) <= MAX_SPACING_RATIO:
+        return
+    own, others = ([pair[place] for name in names if (pair := _usual(site, facts, name))] for place in (0, 1))
+    advice = "check whether this is right; slices are resized to the same number of pixels, whatever their size in mm"
+    if min(ratios) > UNIT_RATIO or max(ratios) < 1 / UNIT_RATIO:
+        power = round(math.log10(math.prod(ratios) ** (1 / 3)))
+        unit = {-3: "m", -1: "cm", 3: "micrometres"}.get(power, "another unit")
+        advice = f"the file headers are probably in {unit}; write mm, because distances such as HD95 would be wrong"
+    yield Mismatch(site, "spacing", f"the median voxel has {_product(own)} mm", f"{_product(others)} mm is usual",
+                   advice)  # fmt: skip
+
+
+def _sizes(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
+    names = [f"{name}.p50" for name in SIZES[:2]]
+    if max(_above_one(_ratio(site, facts, name)) for name in names) > MAX_SIZE_RATIO:
+        own, others = ([pair[place] for name in names if (pair := _usual(site, facts, name))] for place in (0, 1))
+        yield Mismatch(site, "size", f"the median image has {_product(own)} pixels", f"{_product(others)} is usual",
+                       "check whether the images were cropped; all are resized to data.image_size")  # fmt: skip
+
+
+def _intensities(site: str, facts: Mapping[str, Facts], limit: float, effect: str) -> Iterator[Mismatch]:
+    low_name, _, high_name = (f"{name}.p50" for name in INTENSITIES)
+    low, high = _usual(site, facts, low_name), _usual(site, facts, high_name)
+    if low is None or high is None:
+        return
+    ratio = _ratio(site, facts, high_name)
+    texts = [f"{low[place]:g} to {high[place]:g}" for place in (0, 1)]
+    if _above_one(ratio) > limit:
+        yield Mismatch(
+            site, "intensities", f"typical images have {texts[0]}", f"{texts[1]} is usual",
+            f"{_times(ratio)} points to another unit, bit depth or export; {effect}",
+        )  # fmt: skip
+    elif abs(low[0] - low[1]) > MAX_OFFSET * (high[1] - low[1]) > 0:
+        yield Mismatch(site, "intensities", f"typical images have {texts[0]}", f"{texts[1]} is usual",
+                       f"an offset of {low[0] - low[1]:g} points to a missing rescale intercept; export the images "
+                       "again")  # fmt: skip
+
+
+def _stacking(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
+    """Compare the axis along which slices are stacked; mirrored axes are no mismatch, because medfed turns them."""
+    planes = {other: plane for other, numbers in facts.items() if (plane := _plane(numbers))}
+    others = [plane for other, plane in planes.items() if other != site]
+    usual = max(sorted(set(others)), key=others.count, default="")
+    if site in planes and usual and planes[site] != usual:
+        yield Mismatch(site, "stacking", f"most volumes have {planes[site]} slices", f"{usual} slices are usual",
+                       "medfed cuts every volume into axial slices, which are coarse here; convert the volumes, or "
+                       "leave the site out")  # fmt: skip
+
+
+def _plane(facts: Facts) -> str:
+    counts = {name.partition(".")[2]: number for name, number in facts.items() if name.startswith(f"{ORIENTATION}.")}
+    if not counts:
+        return ""
+    stacked = max(sorted(counts), key=lambda code: counts[code])[2]
+    return next(plane for directions, plane in PLANES.items() if stacked in directions)
+
+
+def _flips(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iterator[Mismatch]:
+    """Find images whose structures lie where those of the other sites would lie in a mirror."""
+    axes = AXES_OF_VOLUME if f"{SPACINGS[0]}.p50" in facts[site] else AXES_OF_IMAGE
+    for number, label in enumerate(labels):
+        for axis, name in zip(axes, POSITIONS, strict=False):
+            pair = _usual(site, facts, f"{number}.{name}")
+            if pair and abs(pair[0] - pair[1]) >= MIN_FLIP and (
+                abs(1 - pair[0] - pair[1]) <= MAX_FLIP_ERROR * abs(pair[0] - pair[1])
+            ):
+                yield Mismatch(site, "orientation", f"the centre of '{label}' is at {pair[0]:.2f} of the image",
+                               f"{pair[1]:.2f} is usual", f"{axis} are probably exchanged; look at the images of this "
+                               "site, and correct their headers or flip them")  # fmt: skip
+
+
+def _above_one(ratio: float) -> float:
+    return max(ratio, 1 / ratio)
+
+
+def _product(numbers: Sequence[float]) -> str:
+    return " x ".join(f"{number:.3g}" for number in numbers)
+
+
+def _times(ratio: float) -> str:
+    return f"{_above_one(ratio):.3g} times {'larger' if ratio > 1 else 'smaller'}"

@@ -1,0 +1,164 @@
+"""A site describes its images by numbers over groups of patients, and the coordinator names what does not fit."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from monai.data import MetaTensor
+
+from medfed.datasets.case import Case
+from medfed.datasets.measures import measure_case, site_facts
+from medfed.federation.message import Message
+from medfed.federation.survey import SiteSurvey, check_survey, large_groups, survey_request
+from medfed.federation.survey_mismatches import find_mismatches
+
+
+def case(number: int, subject: str = "", label: int | None = None, suffix: str = "nii.gz") -> Case:
+    return Case("HK", f"c{number}", Path(f"{number}.{suffix}"), subject=subject, label=label)
+
+
+def volume(value: float = 1.0, spacing=(0.5, 0.5, 3.0), orientation=(-1, -1, 1), mask_at=(0, 0, 0)):
+    affine = torch.diag(torch.tensor([*np.multiply(spacing, orientation), 1.0], dtype=torch.float64))
+    mask = torch.zeros(1, 4, 6, 2, dtype=torch.uint8)
+    if mask_at:
+        mask[(0, *mask_at)] = 1
+    return MetaTensor(torch.full((1, 4, 6, 2), value), affine=affine), MetaTensor(mask, affine=affine)
+
+
+def test_a_volume_is_measured_in_the_directions_of_the_patient():
+    """Voxel (0, 0, 0) of axes to the left, to the back and upwards lies far right, in front, and at the feet."""
+    measures = measure_case(case(0), *volume(7.0))
+    assert measures.orientation == "LPS"
+    assert measures.values == {"height": 4, "width": 6, "depth": 2, "height_mm": 0.5, "width_mm": 0.5, "depth_mm": 3.0,
+                               "low": 7, "middle": 7, "high": 7}  # fmt: skip
+    assert measures.centres == (pytest.approx((1 - 0.5 / 4, 1 - 0.5 / 6, 0.5 / 2)),)
+    assert measure_case(case(0), *volume(mask_at=None)).centres == ((),)
+
+
+def test_a_photograph_has_no_voxel_size_and_its_centre_is_in_rows_and_columns():
+    image, mask = (MetaTensor(part.as_tensor()[..., :1]) for part in volume())
+    measures = measure_case(case(0, suffix="png"), image, mask)
+    assert "height_mm" not in measures.values and measures.orientation == ""
+    assert measures.centres == (pytest.approx((0.5 / 4, 0.5 / 6)),)
+
+
+def test_the_facts_are_counts_and_quantiles_over_the_images():
+    cases = [case(number) for number in range(6)]
+    masks = {number: volume(float(number), mask_at=(0, 0, 0) if number < 3 else None) for number in range(6)}
+    facts = site_facts(cases, {one: measure_case(one, *masks[n]) for n, one in enumerate(cases)}, 0, min_patients=3)
+    assert (facts["patients"], facts["images"], facts["measured_images"], facts["0.images"]) == (6, 6, 6, 3)
+    assert (facts["high.p10"], facts["high.p50"], facts["high.p90"]) == (0.5, 2.5, 4.5)  # of 0, 1, 2, 3, 4, 5
+    assert (facts["depth_mm.p50"], facts["orientation.LPS"], facts["0.position_1"]) == (3.0, 6, 0.875)
+    check_survey(Message("survey", facts=facts), 1)
+
+
+def test_numbers_of_too_few_patients_stay_at_the_site():
+    """Three images are of one patient; two images have an empty mask; one volume lies in another direction."""
+    cases = [case(0, "a"), case(1, "a"), case(2, "a"), *(case(number) for number in range(3, 8))]
+    volumes = [volume(mask_at=None if number > 5 else (0, 0, 0), orientation=(1, 1, 1) if number == 3 else (-1, -1, 1))
+               for number in range(8)]  # fmt: skip
+    facts = site_facts(cases, {one: measure_case(one, *volumes[n]) for n, one in enumerate(cases)}, 0, min_patients=4)
+    assert (facts["patients"], facts["images"]) == (6, 8)
+    assert "0.images" not in facts  # two empty masks of two patients would be the difference from all images
+    assert not [name for name in facts if name.startswith("orientation")]
+    classes = [case(number, label=int(number > 5)) for number in range(8)]
+    facts = site_facts(classes, {}, 3, min_patients=4)
+    assert "1.images" not in facts and "0.images" not in facts and facts["2.images"] == 0
+
+
+def test_a_single_small_group_hides_the_smallest_large_group():
+    patients = {"many": "abcdefgh", "some": "abcd", "few": "ab", "none": ""}
+    assert large_groups(patients, 3) == ["many", "none"]
+    assert large_groups({**patients, "fewer": "a"}, 3) == ["many", "some", "none"]
+    assert large_groups(patients, 2) == ["many", "some", "few", "none"]
+
+
+def test_a_site_with_fewer_patients_than_its_minimum_says_only_that():
+    survey = SiteSurvey(4, 5, 1, lambda least: {"patients": 4})
+    assert survey.reply(survey_request()).facts == {"too_few_patients": 1}
+    survey.min_patients = 4
+    assert survey.reply(survey_request()).facts == {"patients": 4}
+    check_survey(Message("survey", facts={"too_few_patients": 1}), 1)
+
+
+COUNTS = {"patients": 5, "images": 9, "measured_images": 9}
+
+
+@pytest.mark.parametrize("wrong", [
+    {"patients": 10}, {"patients": 0}, {"images": 2.5}, {"measured_images": 10}, {"1.images": 3}, {"0.images": 10},
+    {"patient_7": 1}, {"too_few_patients": 1}, {"orientation.RRS": 9}, {"0.position_1": 1.5}, {"name": 1},
+    {"high.p10": 1.0}, {"high.p10": 2.0, "high.p50": 1.0, "high.p90": 3.0},
+    {"height_mm.p10": 0.0, "height_mm.p50": 0.5, "height_mm.p90": 0.6},
+])  # fmt: skip
+def test_an_impossible_reply_is_refused(wrong):
+    check_survey(Message("survey", facts=COUNTS), 1)
+    with pytest.raises(ValueError, match="which no site can have|do not increase"):
+        check_survey(Message("survey", facts={**COUNTS, **wrong}), 1)
+
+
+def described(n=20, shown=20, size=(384, 384), spacing=(0.6, 0.6, 3.6), low=0.0, high=900.0, position=0.35,
+              code="LPS", classes=(12, 8)):
+    """Facts of a site with volumes."""
+    facts = {"patients": n, "images": n, "measured_images": n, f"orientation.{code}": n, "0.position_2": position}
+    facts |= {f"{k}.images": shown if k == 0 else count for k, count in enumerate(classes)}
+    names = ("height", "width", "height_mm", "width_mm", "depth_mm", "low", "high")
+    return facts | {f"{name}.p50": number for name, number in zip(names, (*size, *spacing, low, high), strict=True)}
+
+
+def found(other, labels=("gland",), are_classes=False, has_fixed_range=False, **sites):
+    facts = {"A": described(), "B": described(high=1100.0, spacing=(0.5, 0.5, 3.0), position=0.4), "C": other, **sites}
+    return find_mismatches(facts, labels, are_classes, has_fixed_range)
+
+
+@pytest.mark.parametrize(("other", "sentence"), [
+    (described(spacing=(6e-4, 6e-4, 3.6e-3)),
+     "C: spacing: the median voxel has 0.0006 x 0.0006 x 0.0036 mm, but 0.5 x 0.5 x 3 mm is usual; the file "
+     "headers are probably in m; "),
+    (described(spacing=(0.06, 0.06, 0.36)), "the file headers are probably in cm; "),
+    (described(spacing=(0.6, 0.6, 1.25)), "C: spacing: the median voxel has 0.6 x 0.6 x 1.25 mm, but .* check whether"),
+    (described(high=1e6), "C: intensities: typical images have 0 to 1e.06, but 0 to 1100 is usual; 909 times larger"),
+    (described(low=-1024.0, high=100.0), "C: intensities: typical images have -1024 to 100, .* an offset of -1024"),
+    (described(position=0.62), "C: orientation: the centre of 'gland' is at 0.62 of the image, but 0.40 is usual; "
+     "front and back are probably exchanged"),
+    (described(code="PSR"), "C: stacking: most volumes have sagittal slices, but axial slices are usual"),
+    (described(size=(96, 96)), "C: size: the median image has 96 x 96 pixels, but 384 x 384 is usual"),
+    (described(shown=0), "C: labels: no mask shows the structure 'gland', but masks of A, B show it"),
+    (described(shown=8), "C: empty masks: 60% of the masks do not show 'gland', but 0% at the other sites"),
+], ids=["metres", "centimetres", "spacing", "units", "offset", "flip", "stacking", "size", "no mask",
+        "empty"])  # fmt: skip
+def test_a_site_that_does_not_fit_is_named_and_no_other_site_is(other, sentence):
+    mismatches = found(other)
+    assert [mismatch.site for mismatch in mismatches] == ["C"]
+    assert re.search(sentence, str(mismatches[0])), str(mismatches[0])
+    assert mismatches[0].is_severe == (mismatches[0].what == "labels")
+
+
+def test_usual_differences_between_hospitals_are_not_named():
+    assert not found(described(spacing=(0.4, 0.4, 3.0), high=3000.0, code="RAS", position=0.45, shown=15))
+
+
+def test_a_missing_class_is_named_and_one_of_too_few_patients_is_not():
+    (mismatch,) = found(described(classes=(20, 0)), ("benign", "malignant"), are_classes=True)
+    assert str(mismatch).startswith("C: labels: no image belongs to the class 'malignant', but A, B have such images")
+    few = described(classes=(20, 0))
+    del few["1.images"]
+    assert not found(few, ("benign", "malignant"), are_classes=True)
+
+
+def test_intensities_of_photographs_must_be_similar_because_no_percentiles_are_scaled():
+    (mismatch,) = found(described(high=200.0), has_fixed_range=True)
+    assert "4.5 times smaller" in str(mismatch)  # than the median of 200, 900 and 1100
+    assert not found(described(high=200.0))
+
+
+def test_of_two_sites_both_are_named_because_either_may_be_right():
+    facts = {"A": described(), "B": described(high=9e5)}
+    assert [(one.site, one.what) for one in find_mismatches(facts, ("gland",), False, False)] == [
+        ("A", "intensities"), ("B", "intensities")
+    ]  # fmt: skip
+
+
+def test_a_single_site_has_no_mismatch():
+    assert not find_mismatches({"A": described(shown=0)}, ("gland",), False, False)
