@@ -152,6 +152,11 @@ class Federation:
             worker processes, and "processes" lets N of its processes work. The result depends neither on N nor on
             `engine`.
         reply_timeout_s: seconds that a site in a process of its own may take to reply. 0 waits without a limit.
+        predict_quality: whether the coordinator keeps each site's local model of the resulting round, and asks the
+            sites after training for the sums from which `python -m medfed.score --no-labels` predicts the Dice at a
+            hospital without labels. The sites receive each other's local models for it, and the exported bundle
+            contains them. For segmentation; not with the `privacy` section, with `clients`, with `batch_norm: local`,
+            or with a method that keeps entries of the network at the sites. The training stays the same.
     """
 
     unseen_site: str = ""
@@ -175,6 +180,7 @@ class Federation:
     batch_norm: Literal["average", "local"] = "average"
     engine: str = "in_process"
     reply_timeout_s: NonNegativeFloat = 0.0
+    predict_quality: bool = False
 
     renamed: ClassVar[Mapping[str, str]] = {"answer_seconds": "reply_timeout_s"}  # keys of older configs
 
@@ -205,6 +211,10 @@ class Federation:
             )
         if self.clients_per_round and self.quorum > self.clients_per_round:
             yield "quorum", f"must be at most clients_per_round ({self.clients_per_round}), got {self.quorum}"
+        if self.predict_quality and (self.clients or self.batch_norm == "local"):
+            other = "clients above 0" if self.clients else "batch_norm 'local'"
+            yield "predict_quality", f"is true together with {other}, so that no site has a local model of its own; " \
+                                     "set predict_quality to false"  # fmt: skip
         yield from self._without_effect()
 
     def _without_effect(self) -> Iterator[tuple[str, str]]:

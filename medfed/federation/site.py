@@ -25,6 +25,7 @@ from medfed.federation.local_round import Architecture, LocalRound, Samples, Sit
 from medfed.federation.message import WEIGHTS_NEEDED, Message, digest
 from medfed.federation.method import NEVER, Method
 from medfed.federation.privacy import Privacy, protect
+from medfed.federation.quality_facts import QUALITY, quality_facts
 from medfed.federation.settings import Cache, Training
 from medfed.federation.step_losses import StepLosses
 from medfed.functional.weights import check_same_entries, running_variances
@@ -108,9 +109,9 @@ class Site:
         them.
 
         Args:
-            request: a message of kind "share", "train" or "validate". The request contains the fact `round` (the number
-                of the round, from 1; a fact is a named value without a shape) and the global weights. The weights may
-                be missing in a "share" request if the statistics do not depend on the network.
+            request: a message of kind "share", "train", "validate" or "quality". The request contains the fact `round`
+                (the number of the round, from 1; a fact is a named value without a shape) and the global weights. The
+                weights may be missing in a "share" request if the statistics do not depend on the network.
 
         Returns:
             A message of the same kind as the request:
@@ -122,6 +123,7 @@ class Site:
               training steps) and `loss` (mean over the steps). Further facts are the numbers that the method reports
               (`LocalRound.facts`).
             * "validate": the validation scores as facts; none if the site has no validation patients.
+            * "quality": sums over the validation patients and facts about the training images (`quality_facts`).
 
             Exception: if the request has only the checksum of the weights (`Message.weights_digest`), and not the
             weights, the reply is an empty message of kind "weights_needed". An engine that keeps the weights at the
@@ -131,7 +133,7 @@ class Site:
             ValueError: if the kind is unknown, or the weights do not fit the network.
             UserError: if the training loss, or a number that must be clipped, is NaN or infinite.
         """
-        handlers = {"share": self._share, "train": self._train, "validate": self._validate}
+        handlers = {"share": self._share, "train": self._train, "validate": self._validate, QUALITY: self._quality}
         if request.kind not in handlers:
             raise ValueError(f"{self.name}: cannot reply to a request of kind '{request.kind}'")
         if request.weights_digest and not request.weights:
@@ -198,6 +200,11 @@ class Site:
         self.load(request.weights)
         facts = self.task.validate(self.network, self.validation, self.architecture.decoder_levels)
         return Message("validate", facts=facts)
+
+    def _quality(self, request: Message) -> Message:
+        facts = quality_facts(self.task, self.network, self.load, request, self.training, self.validation,
+                              self.min_patients)  # fmt: skip
+        return Message(QUALITY, facts=facts)
 
     def _train(self, request: Message) -> Message:
         self.load(request.weights)
