@@ -10,7 +10,7 @@ from medfed.experiments.training import selected_state
 from medfed.federation.message import State
 from medfed.federation.privacy import Privacy
 from medfed.federation.quality import ask_quality, to_json
-from medfed.outputs.run_folder import QUALITY, RunFolder
+from medfed.outputs.run_folder import QUALITY_JSON, RunFolder
 
 
 def check_quality(config: Config, experiment: Experiment) -> None:
@@ -33,6 +33,8 @@ def check_quality(config: Config, experiment: Experiment) -> None:
     elif local_entries(config, experiment.network):
         name = registry.name_of("methods", type(config.method))
         why = f"{name} keeps entries of the network at the sites, so that no update is a complete model"
+    elif config.federation.engine == "nvflare":
+        why = "the engine nvflare does not carry this request; choose in_process or processes"
     elif len(experiment.sites) < 2:
         why = "only one site trains, and each site is predicted with the local models of the others"
     elif not any(site.validation for site in experiment.sites):
@@ -62,4 +64,4 @@ def collect_quality(config: Config, experiment: Experiment, folder: RunFolder, l
     folder.save_result_models(local_models)
     structures = experiment.dataset.structures
     more = {"round": final.round, "min_patients": config.data.min_patients}
-    folder.write_json(QUALITY, to_json(by_site, structures, **more))
+    folder.write_json(QUALITY_JSON, to_json(by_site, structures, **more))

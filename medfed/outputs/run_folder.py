@@ -60,8 +60,8 @@ NEEDED_COLUMNS = {"history.csv": ("round",), "ledger.csv": ("round", "bytes"), "
 MAX_JSON_BYTES = 1 << 30
 GROWING = ("ledger.csv", "timings.csv")  # the rows are appended; history.csv is replaced, as columns may be added
 BEGINNINGS = ("clients.json", "config.yaml", "data.json", "environment.json", "notices.json", "row.json")
-LOCAL_MODELS, QUALITY = "local_models.safetensors", "quality.json"  # with `federation.predict_quality`
-CONCLUSIONS = ("cases.csv", LOCAL_MODELS, "model.safetensors", QUALITY, "ratios.csv", UNADAPTED,
+LOCAL_MODELS, QUALITY_JSON = "local_models.safetensors", "quality.json"  # with `federation.predict_quality`
+CONCLUSIONS = ("cases.csv", LOCAL_MODELS, "model.safetensors", QUALITY_JSON, "ratios.csv", UNADAPTED,
                UNSEEN_ROUNDS)  # then summary.json, the last  # fmt: skip
 
 

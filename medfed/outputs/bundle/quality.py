@@ -21,9 +21,9 @@ from medfed.core.errors import UserError
 from medfed.federation.quality import check_json
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.files import BundleFiles
-from medfed.outputs.run_folder import QUALITY, RunFolder, damaged_file
+from medfed.outputs.run_folder import QUALITY_JSON, RunFolder, damaged_file
 
-QUALITY_FILE = f"docs/{QUALITY}"
+QUALITY_FILE = f"docs/{QUALITY_JSON}"
 FOLDER, SUFFIX = "models/local_models/", ".safetensors"
 
 
@@ -52,9 +52,9 @@ def quality_of_run(folder: RunFolder, weights: Mapping[str, Tensor]) -> BundleQu
     """
     if not (local_models := folder.load_result_models()):
         return None
-    content = folder.read_json(QUALITY)
-    with damaged_file(folder.path / QUALITY):
-        check_json(content, str(folder.path / QUALITY))
+    content = folder.read_json(QUALITY_JSON)
+    with damaged_file(folder.path / QUALITY_JSON):
+        check_json(content, str(folder.path / QUALITY_JSON))
     kept = {site: {name: entry for name, entry in of_site.items() if name in weights}
             for site, of_site in local_models.items()}  # fmt: skip
     return BundleQuality(kept, content)

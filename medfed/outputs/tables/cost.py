@@ -15,6 +15,7 @@ from statistics import fmean, median
 from typing import Any
 
 from medfed.federation.ledger import CONTENTS
+from medfed.federation.quality_facts import QUALITY
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import SENT, ComparisonRow, is_federated
 
@@ -163,7 +164,7 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any],
     client_rounds: set[tuple[str, str]] = set()
     once_sites: set[str] = set()
     for row in folder.ledger():
-        if row["kind"] == "validate":
+        if row["kind"] in ("validate", QUALITY):  # no part of the training
             continue
         once = row["kind"] == "share" and not shares_every_round
         total[row["direction"] + "_once" * once] += int(row["bytes"])
