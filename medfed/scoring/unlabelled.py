@@ -78,7 +78,7 @@ def _cases(root: Path) -> Iterator[Case]:
         folder = waiting.pop(0)
         listing = list_folder(folder)
         waiting += [path for name, path in listing.folders.items() if name.lower() not in MASK_WORDS]
-        stems = {path.name.removesuffix(path.name[-len(reading.suffix(path) or ""):]): path for path in listing.images}
+        stems = {path.name.removesuffix(path.name[-len(reading.suffix(path) or ""):]): path for path in listing.files}
         images, _ = split_names(list(stems))
         parts = [part for part in folder.relative_to(root).parts if part.lower() not in IMAGE_FOLDERS]
         for stem in images:
