@@ -54,8 +54,8 @@ class Site:
         rounds: number of rounds of the whole training, for learning rate schedules.
         cache: where images that the method computes are stored, and how many bytes they may take.
         privacy: clipping and noise of every reply, which are the `privacy` section of the config.
-        min_patients: with fewer training patients than this, the site does not share the moments of its images, which
-            is the setting `data.min_patients`.
+        min_patients: with fewer training patients than this, the site does not share the moments of its images, nor
+            sums and facts of a "quality" reply; this is the setting `data.min_patients`.
         noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
         progress: function that is called after each training step, see `OnStep`; None calls nothing.
         max_steps: largest number of training steps in a round, for a dry run; None does all of them.

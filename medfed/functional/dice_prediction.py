@@ -104,13 +104,13 @@ class Prediction:
 
     Args:
         dice: the predicted Dice.
-        low, high: ends of the interval.
+        low, high: ends of the interval; None if the error was not measured between sites.
         is_extrapolated: whether the agreement is far from those of the calibration.
     """
 
     dice: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
     is_extrapolated: bool
 
 
@@ -164,7 +164,8 @@ class Calibration:
 
         The interval is that of a new observation on a regression line, with `error` as the standard deviation:
         dice +- t * error * sqrt(1 + 1 / n + (x - mean of x) ** 2 / spread_x), with the quantile t of Student's
-        distribution with n - 2 degrees of freedom. It is cut to [0, 1].
+        distribution with n - 2 degrees of freedom. It is cut to [0, 1]. If no site could be left out, there is no
+        interval, because the residuals of the same sites say nothing about another hospital.
 
         Args:
             x: the agreement of the mask, in [0, 1].
@@ -176,6 +177,8 @@ class Calibration:
         half = t * self.error * math.sqrt(1 + 1 / sums.n + leverage)
         value = intercept + slope * x
         is_far = abs(off) > FAR_SD * math.sqrt(spread / sums.n) + 1e-9
+        if not self.is_between_sites:
+            return Prediction(_clip(value), None, None, is_far)
         return Prediction(_clip(value), _clip(value - half), _clip(value + half), is_far)
 
 

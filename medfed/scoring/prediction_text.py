@@ -24,7 +24,7 @@ def prediction_text(summary: Mapping[str, Any]) -> str:
     """
     bundle = summary["bundle"]
     lines = [data_label(summary["data"]), f"{bundle['name']} {bundle['version']}".strip(),
-             f"{summary['n_cases']} cases without labels, {summary['n_local_models']} local models", ""]  # fmt: skip
+             f"{summary['n_cases']} cases, {summary['n_local_models']} local models", ""]  # fmt: skip
     for name, entry in summary["structures"].items():
         lines += _structure(name, entry, summary["failure_dice"])
     return "\n".join([*lines, *_images(summary["images"])])
@@ -40,7 +40,8 @@ def _structure(name: str, entry: Mapping[str, Any], failure_dice: float) -> list
             f"{entry['n_predicted_failures']} cases below {failure_dice:g}",
             f"  measured at the sites: mean Dice {calibration['mean_dice']:.3f} of {calibration['n']} patients; error "
             f"{calibration['error']:.3f}, and {calibration['constant_error']:.3f} if the mean is always predicted"
-            + (" (each site left out)" if calibration["is_between_sites"] else " (on the same patients)"),
+            + (" (each site left out)" if calibration["is_between_sites"] else " (on the same patients; too few sites "
+               "for an interval)"),
         ]
         if calibration["error"] >= calibration["constant_error"]:
             lines.append("  At the sites, the prediction is not better than their mean Dice: use the order of the "
@@ -62,16 +63,18 @@ def _structure(name: str, entry: Mapping[str, Any], failure_dice: float) -> list
 
 def _check(check: Mapping[str, Any]) -> list[str]:
     """Return the comparison with the labels."""
-    return [
-        f"  with labels: true Dice {_number(check['mean_true'])} (mean over {check['n']} cases), correlation "
-        f"{_number(check['pearson'])} (rank {_number(check['spearman'])}), mean absolute error "
-        f"{_number(check['mae'])}, and {_number(check['mae_constant'])} if the sites' mean is always predicted",
-        f"  failures {check['n_failures']}: {check['n_misses']} were not predicted, {check['n_empty_missed']} are "
-        f"empty masks; {check['n_false_warnings']} false warnings; {_number(check['in_interval'])} of the true Dice "
-        "are in their interval",
-        f"  area under the risk-coverage curve {_number(check['aurc'])}; {_number(check['aurc_random'])} in random "
-        f"order, {_number(check['aurc_best'])} in the best order",
-    ]
+    lines = [f"  with labels: true Dice {_number(check['mean_true'])} (mean over {check['n']} cases), its correlation "
+             f"with the agreement {_number(check['pearson'])} (of the ranks: {_number(check['spearman'])})"]
+    if check["mae"] is not None:
+        lines += [
+            f"  mean absolute error of the prediction {check['mae']:.3f}, and {check['mae_constant']:.3f} if the "
+            f"sites' mean is always predicted; {_number(check['in_interval'])} of the true Dice are in their interval",
+            f"  {check['n_failures']} failures, of which {check['n_misses']} were not predicted and {check['n_empty']} "
+            f"are empty masks; {check['n_false_warnings']} false warnings",
+        ]
+    area, random_area, best_area = (_number(check[key]) for key in ("aurc", "aurc_random", "aurc_best"))
+    return [*lines, f"  area under the risk-coverage curve {area}; {random_area} in random order, {best_area} in the "
+                    "best order"]  # fmt: skip
 
 
 def _images(distances: Sequence[Mapping[str, Any]]) -> list[str]:

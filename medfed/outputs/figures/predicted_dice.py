@@ -32,7 +32,9 @@ def save_predicted_dice(
     cases, curve, facts = figure.subplots(1, 3)
     known = sorted((row for row in rows if row["predicted_dice"] is not None), key=lambda row: row["predicted_dice"])
     positions = range(len(known))
-    cases.vlines(positions, [row["low"] for row in known], [row["high"] for row in known], color=PALE, linewidth=2)
+    intervals = [(index, row["low"], row["high"]) for index, row in enumerate(known) if row["low"] is not None]
+    if intervals:
+        cases.vlines(*zip(*intervals), color=PALE, linewidth=2)
     cases.plot(positions, [row["predicted_dice"] for row in known], ".", color=BLUE, label="predicted")
     if true := [(index, row["true_dice"]) for index, row in enumerate(known) if row.get("true_dice") is not None]:
         cases.plot(*zip(*true), "x", color=VERMILION, markersize=5, label="true")
