@@ -60,6 +60,9 @@ def prepare_federation(args: argparse.Namespace) -> int:
         raise UserError(f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that there "
                         "is no whole model to send to the hospitals at the end; choose a method without such entries "
                         "and federation.batch_norm: average")
+    if plan.federation.predict_quality:
+        raise UserError(f"{config.source}: federation.predict_quality: is true, but hospitals do not reply to this "
+                        "request over the network yet; set it to false")
     start = State.of(network).to_bytes()
     folders = {site: out / "hospitals" / site for site in sites}
     for folder in folders.values():  # each is sent to its hospital

@@ -16,6 +16,7 @@ from medfed.experiments.figures import draw_all
 from medfed.experiments.learning import assess_learning
 from medfed.experiments.matching import match_of
 from medfed.experiments.notices import name_folder_of_full_disk, record_notices
+from medfed.experiments.quality import check_quality, collect_quality
 from medfed.experiments.resume import (
     BEGINNINGS,
     REMAINDERS,
@@ -136,7 +137,9 @@ def run(
             _check_selection(config.federation.selection, config.source, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, run_notices)
-            last = train(config, experiment.engine, folder, state, experiment.task, quiet, on_training=on_training)
+            check_quality(config, experiment)
+            last = train(config, experiment.engine, folder, state, experiment.task, quiet, on_training=on_training,
+                         finish=lambda end: collect_quality(config, experiment, folder, end))
             final = selected_state(folder, last, config.federation.selection, config.method)
             return _conclude(config, folder, experiment, final, run_notices, quiet)
 

@@ -31,7 +31,7 @@ MAX_FACT_BYTES = 32  # of the JSON text of one number
 # those of `medfed.federation.survey`, and a reply to "share" has `pixels` only with the moments of the images.
 REPLY_FACTS = {"share": frozenset({"pixels"}), "train": frozenset({"examples", "steps", "loss"}),
                "validate": frozenset({"score", "boundary_distance"}), "end": frozenset(),
-               "score": frozenset(), "survey": frozenset()}  # fmt: skip
+               "score": frozenset(), "survey": frozenset(), "quality": frozenset()}  # fmt: skip
 DIVERGED = ("training diverged at this site, so try a smaller training.learning_rate, or check its images with "
             "python -m medfed.data check")  # fmt: skip
 
@@ -141,7 +141,7 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
     _check_size(reply, expected.weights)
     if expected.kind != "train" and reply.weights:
         raise InvalidReply(f"holds {len(reply.weights)} entries of a network, but no weights were requested")
-    if expected.kind in ("validate", "score", "survey") and reply.tensors:
+    if expected.kind in ("validate", "score", "survey", "quality") and reply.tensors:
         raise InvalidReply(f"holds {len(reply.tensors)} tensors, but only numbers were requested")
     for name, entry in reply.weights.items():
         low, high = _check_numbers(name, entry)
@@ -238,7 +238,7 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
             f"has values that are not tensors (facts) of {size:,} characters in total, but at most "
             f"{MAX_FACTS_CHARACTERS:,} are allowed"
         )
-    if expected.kind in ("train", "score", "survey"):
+    if expected.kind in ("train", "score", "survey", "quality"):
         _check_all_numbers(facts)
 
 

@@ -32,7 +32,8 @@ from medfed.functional.weights import check_same_entries
 RepliesBySite = dict[str, Message]
 
 # What a reply of each kind is called.
-CONTENTS = {"share": "share", "train": "update", "validate": "score", "score": "scoring", "survey": "survey"}
+CONTENTS = {"share": "share", "train": "update", "validate": "score", "score": "scoring", "survey": "survey",
+            "quality": "sums"}  # fmt: skip
 MAX_REASON_CHARACTERS = 300
 ADVICE = ("check the data and the log of that site, or set federation.on_bad_update to drop to continue without its "
           "reply")  # fmt: skip

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import safetensors
@@ -30,6 +31,7 @@ from medfed.core.files import (
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.ledger import content_of
 from medfed.federation.message import State
+from medfed.federation.quality_facts import local_models_of, with_site_names
 from medfed.federation.rounds import Round
 from medfed.outputs.manifest import (
     ADVICE,
@@ -59,7 +61,9 @@ MAX_JSON_BYTES = 1 << 30
 GROWING = ("ledger.csv", "timings.csv")  # the rows are appended; history.csv is replaced, as columns may be added
 BEGINNINGS = ("clients.json", "config.yaml", "data.json", "environment.json", "notices.json", "row.json", "survey.csv",
               "survey.json")  # fmt: skip
-CONCLUSIONS = ("cases.csv", "model.safetensors", "ratios.csv", UNADAPTED, UNSEEN_ROUNDS)  # then summary.json, the last
+LOCAL_MODELS, QUALITY_JSON = "local_models.safetensors", "quality.json"  # with `federation.predict_quality`
+CONCLUSIONS = ("cases.csv", LOCAL_MODELS, "model.safetensors", QUALITY_JSON, "ratios.csv", UNADAPTED,
+               UNSEEN_ROUNDS)  # then summary.json, the last  # fmt: skip
 
 
 class RunFolderLockedError(UserError):
@@ -79,7 +83,9 @@ class RunFolder:
     `survey.csv` and `survey.json` (what the sites report about their images, and what does not fit together). With an
     adaptation to the unseen site's images, there is also
     `cases_without_adaptation.csv` (scores of the unseen site without it). With the setting `evaluation.unseen_every`,
-    there is also `unseen_rounds.json` (scores of the unseen site by round, which must not choose anything).
+    there is also `unseen_rounds.json` (scores of the unseen site by round, which must not choose anything). With the
+    setting `federation.predict_quality`, there are also `local_models.safetensors` (each site's local model of the
+    resulting round) and `quality.json` (sums from which the Dice at a hospital without labels is predicted).
 
     `manifest.json` lists size and SHA-256 of all these files, and `manifest_timings.json` those of `timings.csv`
     (`check`). The files in `states/` and `sites/` begin with their own SHA-256, which `manifest.json` lists too.
@@ -189,11 +195,15 @@ class RunFolder:
         write_atomically(self.path / "history.csv", history)
         older = sorted({*self.rounds(), done.state.round})[:-N_KEPT_CHECKPOINTS]
         unneeded = [old for old in older if old != best_round and not (keep_every and old and old % keep_every == 0)]
-        self.save_state(done.state, unneeded)
+        self.save_state(done.state, unneeded, done.local_models)
         for old in unneeded:
             self._state_path(old).unlink()
+            self._local_models_path(old).unlink(missing_ok=True)
 
-    def save_state(self, state: State, unneeded: Collection[int] = ()) -> None:
+    def save_state(
+        self, state: State, unneeded: Collection[int] = (),
+        local_models: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
+    ) -> None:
         """Write the checkpoint of a round to `states/round_NUMBER.state`, with a checksum.
 
         If the folder has a manifest, the checkpoint and the sites' files of the round are listed there first.
@@ -201,24 +211,31 @@ class RunFolder:
         Args:
             state: the coordinator's state after the round; it contains the number of the round.
             unneeded: the rounds whose checkpoints will be deleted; they are no longer listed.
+            local_models: by name of the site, its weights after local training. They are written to
+                `states/round_NUMBER.models`; without any, there is no such file.
         """
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
-        data = state.to_bytes()
-        checksum = sha256_digest(data)
+        new = {path: state.to_bytes()}
+        if local_models:  # before the checkpoint, so that a checkpoint is never without them
+            new = {self._local_models_path(state.round): safetensors.torch.save(with_site_names(local_models)), **new}
+        checksums = {file: sha256_digest(data) for file, data in new.items()}
         if manifest := read_manifest(self.path / MANIFESTS[0]):
-            listed = self._checkpoints_with(state, checksum.hex(), manifest.checkpoints, unneeded)
+            named = {self._name(file): checksum.hex() for file, checksum in checksums.items()}
+            listed = self._checkpoints_with(state, named, manifest.checkpoints, unneeded)
             replace(manifest, checkpoints=listed).write()
-        write_atomically(path, checksum, data)
+        for file, data in new.items():
+            write_atomically(file, checksums[file], data)
 
     def _checkpoints_with(
-        self, state: State, checksum: str, listed: Mapping[str, str], unneeded: Collection[int]
+        self, state: State, checksums: Mapping[str, str], listed: Mapping[str, str], unneeded: Collection[int]
     ) -> dict[str, str]:
         """Return the listed checksums after a round: those of the needed checkpoints, and two files of each site."""
         new = {} if listed else {self._name(path := self._state_path(number)): first_sha256(path)
                                  for number in self.rounds()}  # of an older version, listed as they are  # fmt: skip
-        new[self._name(self._state_path(state.round))] = checksum
-        dropped = {self._name(self._state_path(number)) for number in unneeded}
+        new |= checksums
+        paths_of = (self._state_path, self._local_models_path)
+        dropped = {self._name(path_of(number)) for number in unneeded for path_of in paths_of}
         trained = (site for site, number in state.took_part.items() if state.round and number == state.round)
         paths = (self.path / "sites" / site / f"round_{state.round:05d}.site" for site in trained)
         new |= {self._name(path): first_sha256(path) for path in paths if path.is_file()}
@@ -260,6 +277,55 @@ class RunFolder:
     def _state_path(self, round_number: int) -> Path:
         """Return the path of a round's checkpoint."""
         return self.path / "states" / f"round_{round_number:05d}.state"
+
+    def _local_models_path(self, round_number: int) -> Path:
+        """Return the path of the file with the sites' local models of a round."""
+        return self._state_path(round_number).with_suffix(".models")
+
+    def load_local_models(self, round_number: int) -> dict[str, dict[str, Tensor]]:
+        """Read the local models of a round that is still saved.
+
+        Args:
+            round_number: number of the round, one of those that `rounds` returns.
+
+        Returns:
+            By name of the site, its weights after local training.
+
+        Raises:
+            UserError: if the file is missing or damaged.
+        """
+        with damaged_file(self._local_models_path(round_number)) as path:
+            return local_models_of(safetensors.torch.load(read_with_checksum(path, COPY_AGAIN)))
+
+    def save_result_models(self, local_models: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Write each site's local model of the resulting round to `local_models.safetensors`.
+
+        Args:
+            local_models: by name of the site, its weights after local training.
+        """
+        write_atomically(self.path / LOCAL_MODELS, safetensors.torch.save(with_site_names(local_models)))
+
+    def load_result_models(self) -> dict[str, dict[str, Tensor]]:
+        """Read `local_models.safetensors`: by name of the site, its weights; empty if the run did not keep them.
+
+        Raises:
+            UserError: if the file is damaged.
+        """
+        if not (self.path / LOCAL_MODELS).is_file():
+            return {}
+        with damaged_file(self.path / LOCAL_MODELS) as path:
+            return local_models_of(safetensors.torch.load_file(path))
+
+    def append_ledger(self, rows: Sequence[Mapping[str, Any]], number: int) -> None:
+        """Append rows to `ledger.csv` after the last round.
+
+        Args:
+            rows: the rows; their round is later than the last finished round, so that a resumed run removes them.
+            number: the last finished round.
+        """
+        text = _as_csv(LEDGER_COLUMNS, rows, not (self.path / "ledger.csv").is_file())
+        self._announce({"ledger.csv": entry_of_appended(self.path / "ledger.csv", text.encode())}, number)
+        _append(self.path / "ledger.csv", text)
 
     def history(self) -> list[dict[str, Any]]:
         """Read `history.csv`: one row per round, with training losses and validation scores.

@@ -49,6 +49,7 @@ class BundleModel:
         is_label_map: whether the postprocessing returns the number of a structure in each voxel, instead of masks.
         first: number of the output that the first channel of the masks shows.
         facts: what `summary.json` says about the bundle: its name, version, SHA-256 of the weights, and others.
+        translate_weight_name: returns the name in the network of an entry in the bundle's files of weights.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class BundleModel:
     is_label_map: bool
     first: int
     facts: Mapping[str, Any]
+    translate_weight_name: Callable[[str], str]
 
     @torch.no_grad()
     def masks(self, image: MetaTensor, is_2d: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -124,6 +126,15 @@ class BundleModel:
         else:
             outputs = self._infer(torch.stack(prepared))
         return outputs.double().softmax(dim=1).cpu()
+
+    def prepare(self, image: MetaTensor, is_2d: bool) -> Tensor:
+        """Return one image as the network receives it, (C, H, W) or (C, H, W, D).
+
+        Args:
+            image: (C, H, W, D), as medfed reads it.
+            is_2d: whether the image is a 2-D image file, whose axes MONAI exchanges.
+        """
+        return self._prepare(image, is_2d)["image"].as_tensor()
 
     def _prepare(self, image: MetaTensor, is_2d: bool) -> dict[str, MetaTensor]:
         """Return the image as the network receives it, as the entry "image"."""
@@ -208,7 +219,7 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         path, network.to(device).eval(), n_channels, is_segmentation,
         _structures(definition, n_outputs, is_label_map) if is_segmentation else definition,
         preprocessing, steps.inferer(), steps.postprocessing(preprocessing) if is_segmentation else None,
-        is_label_map, first, facts,
+        is_label_map, first, facts, settings.translate_weight_name,
     )  # fmt: skip
 
 

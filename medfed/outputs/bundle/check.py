@@ -18,6 +18,7 @@ import jsonschema
 
 from medfed.core.errors import UserError
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
+from medfed.outputs.bundle.quality import QUALITY_FILE, check_quality_files, site_of
 from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
 from medfed.tasks.bundle_template import CONVERTERS, PREDICTIONS
 from medfed.tasks.bundle_training import LOGGING_CONF, LOSS, TRAINED
@@ -32,6 +33,7 @@ FILES = (
     "docs/README.md",
     "docs/data_license.txt",
     "docs/ledger.csv",
+    QUALITY_FILE,
     "models/model.pt",
     "models/model.ts",
 )
@@ -114,7 +116,7 @@ def check_bundle(path: Path) -> None:
     """
     with open_bundle(path) as files:
         for name in files.names:
-            if name not in FILES:
+            if name not in FILES and not site_of(name):
                 raise UserError(
                     f"{path}: contains '{name}', which is not part of a medfed bundle; expected {', '.join(FILES)}"
                 )
@@ -134,6 +136,7 @@ def check_bundle(path: Path) -> None:
         for name in WEIGHTS:
             if name in files.names:
                 files.check_weights(name)
+        check_quality_files(files)
         if "models/model.ts" in files.names:
             _check_script(path, files, content)
 

@@ -18,6 +18,7 @@ from medfed.federation.image_moments import constants_of
 from medfed.federation.method import Method
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
+from medfed.outputs.bundle.quality import quality_of_run, warn_of_added_layers
 from medfed.outputs.bundle.write import NetworkWrapper, write_bundle
 from medfed.outputs.run_folder import RunFolder, damaged_file
 from medfed.outputs.tables.learning import did_not_learn
@@ -72,7 +73,9 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
         task = replace(task, constants=(mean, std))  # type: ignore[type-var]
         weights = {name: entry for name, entry in weights.items() if name not in constants}
     weights, wrap = select_inference_weights(config.method, config.network, task, weights)
-    facts = provenance(config, summary)
+    quality, facts = quality_of_run(folder, weights), provenance(config, summary)
+    if wrap is not None:
+        warn_of_added_layers(quality, config.method_name)
     if wrap is None:  # medfed builds the network from these settings, without the bundle's TorchScript
         facts["network"] = to_block(config.network.without_weights())
     return write_bundle(
@@ -84,6 +87,7 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
         provenance=facts,
         summary=summary,
         input_is_2d=input_is_2d,
+        quality=None if wrap else quality,
     )
 
 

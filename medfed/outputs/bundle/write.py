@@ -24,6 +24,7 @@ from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata, training_configs
 from medfed.outputs.bundle.model_card import model_card, scores
+from medfed.outputs.bundle.quality import BundleQuality, write_quality
 from medfed.outputs.environment import installed_version
 from medfed.tasks.bundle_training import LOGGING_CONF
 from medfed.tasks.task import Task
@@ -44,6 +45,7 @@ def write_bundle(
     summary: dict[str, Any],
     input_is_2d: bool,
     wrap: NetworkWrapper | None = None,
+    quality: BundleQuality | None = None,
 ) -> Path:
     """Write a MONAI bundle with trained weights. If an error occurs, no folder is left.
 
@@ -64,6 +66,7 @@ def write_bundle(
             are NIfTI volumes.
         wrap: function that adds the layers of the federated method to the network (`Method.wrap_network`). None is for
             the plain network. MONAI cannot build added layers, so a bundle with added layers needs TorchScript.
+        quality: the sites' local models and sums, for `medfed.score --no-labels`; None writes none. Not with `wrap`.
 
     Returns:
         `out`.
@@ -99,6 +102,8 @@ def write_bundle(
             template, bundle, module, facts, summary, versions, task.image_size, has_script, bool(training)
         )
         _write(folder / "docs" / "README.md", card)
+        if quality:
+            write_quality(folder, quality, network, module, task.channels, task.out_channels)
         shutil.copyfile(template / "LICENSE", folder / "LICENSE")
         check_bundle(folder)
     return out

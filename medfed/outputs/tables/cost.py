@@ -15,6 +15,8 @@ from statistics import fmean, median
 from typing import Any
 
 from medfed.federation.ledger import CONTENTS
+from medfed.federation.quality_facts import QUALITY
+from medfed.federation.survey import SURVEY
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import POOLED, SENT, ComparisonRow, is_federated
 
@@ -180,6 +182,8 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any],
     client_rounds: set[tuple[str, str]] = set()
     once_sites: set[str] = set()
     for row in folder.ledger():
+        if row["kind"] in (SURVEY, QUALITY):  # no part of the training
+            continue
         if row["kind"] == "validate":
             if (row["direction"], row["content"]) == ("down", "weight"):
                 total["down"] += int(row["bytes"])

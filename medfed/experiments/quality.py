@@ -1,0 +1,67 @@
+"""After training with `federation.predict_quality`: keep the local models, and collect the sums for `medfed.score`."""
+
+from __future__ import annotations
+
+from medfed.config.schema import Config
+from medfed.core import registry
+from medfed.core.errors import UserError
+from medfed.experiments.setup import Experiment, local_entries
+from medfed.experiments.training import selected_state
+from medfed.federation.message import State
+from medfed.federation.privacy import Privacy
+from medfed.federation.quality import ask_quality, to_json
+from medfed.outputs.run_folder import QUALITY_JSON, RunFolder
+
+
+def check_quality(config: Config, experiment: Experiment) -> None:
+    """Check before training that the setting `federation.predict_quality` fits the other settings and the data.
+
+    Args:
+        config: the config of the run.
+        experiment: the sites, the network and the task.
+
+    Raises:
+        UserError: if the setting is true and the local models cannot be used. The message says why.
+    """
+    if not config.federation.predict_quality:
+        return
+    why = ""
+    if config.privacy != Privacy():
+        why = "the section privacy adds noise to the updates, and the sums would be sent without noise"
+    elif not experiment.task.uses_decoder:
+        why = f"the data are for {experiment.task.name}, and the Dice is predicted for segmentation only"
+    elif local_entries(config, experiment.network):
+        name = registry.name_of("methods", type(config.method))
+        why = f"{name} keeps entries of the network at the sites, so that no update is a complete model"
+    elif config.federation.engine == "nvflare":
+        why = "the engine nvflare does not carry this request; choose in_process or processes"
+    elif len(experiment.sites) < 2:
+        why = "only one site trains, and each site is predicted with the local models of the others"
+    elif not any(site.validation for site in experiment.sites):
+        why = "no site has validation patients; set data.validation_ratio above 0"
+    if why:
+        raise UserError(f"{config.source}: federation.predict_quality: is true, but {why}; set it to false")
+
+
+def collect_quality(config: Config, experiment: Experiment, folder: RunFolder, last: State) -> None:
+    """Write `local_models.safetensors` and `quality.json` while the engine is still open.
+
+    The models are those of the round that is the result of the run. Its number is not asked of the sites again: the
+    request has the number of the round after the last one, so that a resumed run replaces its rows of the ledger.
+
+    Args:
+        config: the config of the run.
+        experiment: the sites, the network and the task.
+        folder: the run's folder.
+        last: the state after the last round.
+    """
+    if not config.federation.predict_quality:
+        return
+    final = selected_state(folder, last, config.federation.selection, config.method)
+    local_models = folder.load_local_models(final.round)
+    by_site, ledger = ask_quality(experiment.engine, config.federation, final, local_models, last.round + 1)
+    folder.append_ledger(ledger, last.round)
+    folder.save_result_models(local_models)
+    structures = experiment.dataset.structures
+    more = {"round": final.round, "min_patients": config.data.min_patients}
+    folder.write_json(QUALITY_JSON, to_json(by_site, structures, **more))

@@ -1,0 +1,61 @@
+"""Numbers that describe an image, by which a hospital compares its images with those of a federation's sites."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from medfed.functional.quantiles import quantiles
+
+AS_READ = ("height", "width", "slices", "spacing_height_mm", "spacing_width_mm", "spacing_slices_mm",
+           "intensity_p5", "intensity_p50", "intensity_p95")  # fmt: skip
+PREPARED = ("brightness", "contrast", "sharpness", "low_frequency_amplitude")
+NAMES = (*AS_READ, *PREPARED)
+MAX_SAMPLED_VOXELS = 100_000  # of which the percentiles are computed
+LOW_FREQUENCY = 0.1  # half the side of the low-frequency window, as a fraction of the image's side
+
+
+def facts_as_read(image: Tensor, spacing_mm: Sequence[float] | None) -> Tensor:
+    """Compute the size, the voxel size and percentiles of the intensities of an image as it is in its file.
+
+    Args:
+        image: (C, H, W, D), in the unit of the file.
+        spacing_mm: voxel size along H, W, D in mm; None if the file does not store it.
+
+    Returns:
+        (9,) float64, in the order of `AS_READ`; the voxel sizes are NaN without `spacing_mm`. The percentiles are those
+        of all channels together, of at most `MAX_SAMPLED_VOXELS` values at equal distances.
+    """
+    values = image.flatten().double()
+    values = values[:: max(1, len(values) // MAX_SAMPLED_VOXELS)].contiguous()
+    sizes = [float(side) for side in image.shape[1:]]
+    spacing = list(spacing_mm) if spacing_mm else [math.nan] * 3
+    return torch.tensor([*sizes, *spacing, *quantiles(values, (0.05, 0.5, 0.95)).tolist()], dtype=torch.float64)
+
+
+def facts_of_prepared(slices: Tensor) -> Tensor:
+    """Compute brightness, contrast, sharpness and low-frequency amplitude of an image that is prepared for a network.
+
+    The low-frequency amplitude is the mean of log(1 + amplitude) of the 2-D Fourier transform in the window that ELCFS
+    exchanges (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning
+    in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030), with half a side of 0.1 times the
+    image's side. Channels are averaged first.
+
+    Args:
+        slices: (D, C, H, W) in [0, 1], before the network standardises them.
+
+    Returns:
+        (4,) float64, in the order of `PREPARED`: mean, standard deviation, mean absolute difference of neighbouring
+        pixels, and low-frequency amplitude.
+    """
+    grey = slices.double().mean(1)
+    differences = torch.cat([grey.diff(dim=1).abs().flatten(), grey.diff(dim=2).abs().flatten()])
+    amplitude = torch.fft.fftshift(torch.fft.fft2(grey).abs(), dim=(1, 2))
+    half = max(1, int(LOW_FREQUENCY * min(grey.shape[1:])))
+    middle = [side // 2 for side in grey.shape[1:]]
+    window = amplitude[:, middle[0] - half : middle[0] + half + 1, middle[1] - half : middle[1] + half + 1]
+    numbers = (grey.mean(), grey.std(correction=0), differences.mean(), window.log1p().mean())
+    return torch.stack(numbers)

@@ -1,0 +1,139 @@
+"""The files of a bundle from which `medfed.score --no-labels` predicts the Dice: local models, and the sites' sums.
+
+`models/local_models/SITE.safetensors` has the weights of a site's local model, under the names of `models/model.pt`.
+`docs/quality.json` has the sums and the facts about images of each site (`medfed.federation.quality`).
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor, nn
+
+from medfed.core import site_names
+from medfed.core.errors import UserError
+from medfed.federation.quality import check_json
+from medfed.networks.base import NetworkSettings
+from medfed.outputs.bundle.files import BundleFiles
+from medfed.outputs.run_folder import QUALITY_JSON, RunFolder, damaged_file
+
+QUALITY_FILE = f"docs/{QUALITY_JSON}"
+FOLDER, SUFFIX = "models/local_models/", ".safetensors"
+
+
+@dataclass(frozen=True)
+class BundleQuality:
+    """What a run with `federation.predict_quality` adds to its bundle.
+
+    Args:
+        local_models: by name of the site, the weights of the network that is exported.
+        content: content of `docs/quality.json`.
+    """
+
+    local_models: Mapping[str, Mapping[str, Tensor]]
+    content: Mapping[str, Any]
+
+
+def quality_of_run(folder: RunFolder, weights: Mapping[str, Tensor]) -> BundleQuality | None:
+    """Return what a run adds to its bundle; None if it ran without `federation.predict_quality`.
+
+    Args:
+        folder: the folder of the finished run.
+        weights: the exported weights; entries of the local models that are not among them are left out.
+
+    Raises:
+        UserError: if a file of the run is damaged.
+    """
+    if not (local_models := folder.load_result_models()):
+        return None
+    content = folder.read_json(QUALITY_JSON)
+    with damaged_file(folder.path / QUALITY_JSON):
+        check_json(content, str(folder.path / QUALITY_JSON))
+    kept = {site: {name: entry for name, entry in of_site.items() if name in weights}
+            for site, of_site in local_models.items()}  # fmt: skip
+    return BundleQuality(kept, content)
+
+
+def write_quality(
+    folder: Path, quality: BundleQuality, network: NetworkSettings, module: nn.Module, channels: int, n_outputs: int
+) -> None:
+    """Write the local models and `docs/quality.json` into a bundle.
+
+    Args:
+        folder: the folder of the bundle, with `models/` and `docs/`.
+        quality: what the run adds.
+        network: settings of the network.
+        module: the network; its weights are the same afterwards.
+        channels: number of image channels.
+        n_outputs: number of structures.
+    """
+    own = {name: entry.clone() for name, entry in module.state_dict().items()}
+    (folder / FOLDER).mkdir()
+    for site, weights in quality.local_models.items():
+        module.load_state_dict(dict(weights))
+        stored = network.monai_weights(module, channels, n_outputs)
+        safetensors.torch.save_file(
+            {name: entry.clone().contiguous() for name, entry in stored.items()}, folder / f"{FOLDER}{site}{SUFFIX}"
+        )
+    module.load_state_dict(own)
+    text = json.dumps(quality.content, indent=2, sort_keys=True, allow_nan=False)
+    (folder / QUALITY_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def site_of(name: str) -> str | None:
+    """Return the site whose local model a file of a bundle holds; None for other files.
+
+    Args:
+        name: path of the file within the bundle.
+    """
+    site = name.removeprefix(FOLDER).removesuffix(SUFFIX)
+    if name != f"{FOLDER}{site}{SUFFIX}":
+        return None
+    try:
+        site_names.check([site])
+    except ValueError:
+        return None
+    return site
+
+
+def check_quality_files(files: BundleFiles) -> None:
+    """Check the local models and `docs/quality.json` of a bundle, if it has them.
+
+    Args:
+        files: the files of the bundle.
+
+    Raises:
+        UserError: if only one of the two is there, or a file is damaged.
+    """
+    sites = {name: site for name in files.names if (site := site_of(name))}
+    if bool(sites) != (QUALITY_FILE in files.names):
+        raise UserError(f"{files.path}: has only one of {QUALITY_FILE} and {FOLDER}; copy the bundle again")
+    for name in sites:
+        with files.names[name]() as file:
+            try:
+                safetensors.torch.load(file.read())
+            except Exception as error:  # safetensors raises its own error, and ValueError for a cut header
+                raise UserError(f"{files.path}: {name} is damaged ({error}); copy the bundle again") from error
+    if sites:
+        try:
+            check_json(files.json(QUALITY_FILE), QUALITY_FILE)
+        except ValueError as error:
+            raise UserError(f"{files.path}: {error}") from error
+
+
+def warn_of_added_layers(quality: BundleQuality | None, method: str) -> None:
+    """Warn that a bundle gets no local models, because its network has layers that the method added.
+
+    Args:
+        quality: what the run would add; None warns of nothing.
+        method: the name of the method.
+    """
+    if quality:
+        warnings.warn(f"the bundle has no local models, because {method} adds layers to the network, so that medfed "
+                      "cannot score the bundle", stacklevel=3)
