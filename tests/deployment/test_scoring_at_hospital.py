@@ -3,6 +3,7 @@
 import pytest
 from scored_bundles import foreign_bundle, write_photographs
 
+from medfed import coordinator
 from medfed.core.errors import UserError
 from medfed.deployment import worker
 from medfed.deployment.join_scoring import format_scoring, own_scores, read_scoring_file, scores_bundle
@@ -49,6 +50,13 @@ def test_a_hospital_that_did_not_agree_to_score_is_told_before_it_joins(file, ca
         read_scoring_file(file)
     file.write_text(FILE.replace("tools", "missing"))
     assert main([str(file)]) == 2 and "bundle: " in capsys.readouterr().err
+
+
+def test_the_coordinator_cannot_set_what_each_hospital_decides(file, tmp_path, capsys):
+    command = ["score", str(tmp_path / "tools"), str(tmp_path), "--engine", "nvflare", "--out", str(tmp_path / "out")]
+    assert coordinator.main([*command, "--min-patients", "1"]) == 2
+    assert "--min-patients: has no effect with --engine nvflare, because each hospital" in capsys.readouterr().err
+    assert coordinator.main(command) == 2 and "has no folder SITE with SITE.yaml" in capsys.readouterr().err
 
 
 def test_behind_the_guard_the_site_replies_with_the_numbers_that_it_showed_and_gets_the_model(file, tmp_path):
