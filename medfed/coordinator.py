@@ -75,7 +75,7 @@ def _score_at_sites(args: argparse.Namespace) -> int:
     out = args.out or inputs.default_out()
     if args.engine == NETWORK:
         check_no_other_files(out)
-        scores = score_at_hospitals(args.bundle, args.folder, args.kits, args.join_seconds)
+        scores = score_at_hospitals(args)
     else:
         check_output(out, dataset := inputs.load_dataset())
         scores = score_at_sites(inputs, minimum_of_sites(args.min_patients, dataset.site_names()), args.engine)

@@ -62,9 +62,9 @@ def read_scoring_file(path: Path) -> tuple[SiteFile, ScoringInputs]:
     if SCORE not in site_file.agrees.requests:
         raise UserError(f"{path}: agrees.requests: lacks 'score', so that every request would be refused; add it if "
                         "you agree that the scores leave the hospital")
-    settings = tuple(f"data.{key}={json.dumps(value)}" for key, value in data.items() if key not in ("root", "name"))
-    root = str(path.parent / data["root"])
-    return site_file, ScoringInputs(site_file.bundle, root, dict(site_file.names), data.get("name"), settings, device)
+    root, dataset = str(path.parent / data.pop("root")), data.pop("name", None)
+    settings = tuple(f"data.{key}={json.dumps(value, default=str)}" for key, value in data.items())
+    return site_file, ScoringInputs(site_file.bundle, root, dict(site_file.names), dataset, settings, device)
 
 
 def take_part_in_scoring(path: Path, is_dry_run: bool, agrees: Callable[[str], bool], quiet: bool) -> int:

@@ -3,12 +3,13 @@
 import pytest
 from scored_bundles import foreign_bundle, write_photographs
 
+from medfed import coordinator
 from medfed.core.errors import UserError
 from medfed.deployment import worker
 from medfed.deployment.join_scoring import format_scoring, own_scores, read_scoring_file, scores_bundle
 from medfed.federation.message import Message, State
 from medfed.federation.rounds import requests_with_last_round
-from medfed.scoring.federated import build_scoring_sites, score_at_sites
+from medfed.scoring.federated import build_scoring_sites
 from medfed.site import main
 
 FILE = """
@@ -31,16 +32,14 @@ def file(tmp_path):
 def test_the_dry_run_shows_the_numbers_that_would_leave_and_sends_nothing(file, tmp_path, capsys):
     assert scores_bundle(file) and main([str(file), "--dry-run"]) == 0
     printed = capsys.readouterr().out
-    _, inputs = read_scoring_file(file)
-    facts = score_at_sites(inputs, {"here": 1}).facts["here"]
-    lines = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2)
-    assert {name: float(number) for name, number in lines.items()} == pytest.approx(facts, rel=1e-5)
     assert "Outputs of the bundle: 1 is Tool." in printed and not (tmp_path / "medfed_site").exists()
-    for text, names in (("min_patients: 7", ["too_few_patients"]), ("rounds: 1", list(facts))):
-        file.write_text(FILE.replace("min_patients: 6", text))  # without a minimum in the file it is 5
-        site_file, inputs = read_scoring_file(file)
-        (site,) = build_scoring_sites(inputs, ["here"], {"here": site_file.agrees.min_patients})
-        assert set(own_scores(site).facts) == set(names)
+    file.write_text(FILE.replace("min_patients: 6", "rounds: 1"))  # without a minimum in the file it is 5
+    site_file, inputs = read_scoring_file(file)
+    (site,) = build_scoring_sites(inputs, ["here"], {"here": site_file.agrees.min_patients})
+    lines = dict(line.split() for line in printed.splitlines() if len(line.split()) == 2)
+    assert {name: float(number) for name, number in lines.items()} == pytest.approx(own_scores(site).facts, rel=1e-5)
+    site.min_patients = 7
+    assert own_scores(site).facts == {"too_few_patients": 1}
 
 
 def test_a_hospital_that_did_not_agree_to_score_is_told_before_it_joins(file, capsys):
@@ -49,6 +48,13 @@ def test_a_hospital_that_did_not_agree_to_score_is_told_before_it_joins(file, ca
         read_scoring_file(file)
     file.write_text(FILE.replace("tools", "missing"))
     assert main([str(file)]) == 2 and "bundle: " in capsys.readouterr().err
+
+
+def test_the_coordinator_cannot_set_what_each_hospital_decides(file, tmp_path, capsys):
+    command = ["score", str(tmp_path / "tools"), str(tmp_path), "--engine", "nvflare", "--out", str(tmp_path / "out")]
+    assert coordinator.main([*command, "--min-patients", "1"]) == 2
+    assert "--min-patients: has no effect with --engine nvflare, because each hospital" in capsys.readouterr().err
+    assert coordinator.main(command) == 2 and "has no folder SITE with SITE.yaml" in capsys.readouterr().err
 
 
 def test_behind_the_guard_the_site_replies_with_the_numbers_that_it_showed_and_gets_the_model(file, tmp_path):

@@ -11,6 +11,7 @@ from forked_workers import fork_workers
 
 from medfed.config.schema import load
 from medfed.core.errors import UserError
+from medfed.experiments.references import without_federation
 from medfed.experiments.setup import build_experiment
 from medfed.experiments.survey import survey_sites
 from medfed.experiments.training import train
@@ -126,6 +127,11 @@ def test_an_impossible_reply_is_named_and_not_compared(small_config):
         f"{site.name}: its survey of round 1 reports 5 for '0.images', which no site can have"
     ]
     assert site.name not in survey.facts and "no reply" in survey.to_text()
+
+
+def test_training_in_one_place_asks_no_site(small_config):
+    for arrangement in ("pooled", "local"):
+        assert not without_federation(configured(small_config, "stop"), arrangement, "HK").federation.surveys
 
 
 def test_a_survey_needs_sites_and_not_simulated_clients(small_config):

@@ -20,7 +20,7 @@ SENT = {POOLED: "images moved", LOCAL: "nothing sent"}  # what these rows move, 
 # Settings that such rows do not have, so that they have one row for all values; a dot ends the name of a block.
 _ONLY_FEDERATED = ("method.", "privacy.", "federation.clients", "federation.partition", "federation.mixing",
                    "federation.concentration", "federation.min_images", "federation.quorum", "federation.engine",
-                   "federation.largest_change")  # fmt: skip
+                   "federation.largest_change", "federation.survey")  # fmt: skip
 MAX_NAME_LENGTH = 100  # of a folder name in characters; file systems accept 255 bytes
 _SAFE = re.compile(r"\w[\w.,=+-]*", re.ASCII)
 _UNSAFE = re.compile(r"[^\w.,=+-]", re.ASCII)
