@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,20 +15,17 @@ from medfed.outputs.comparison_folder import ComparisonFolder
 from medfed.outputs.published.section import CompletedRun, to_published_markdown
 from medfed.outputs.tables.adaptation import read_unadapted
 from medfed.outputs.tables.comparison import build_table
-from medfed.outputs.tables.comparison_data import Table
+from medfed.outputs.tables.comparison_data import CONCLUSIONS, Table
 from medfed.outputs.tables.comparison_row import SENT
+from medfed.outputs.tables.conclusions import with_all_conclusions
 from medfed.outputs.tables.cost import NOTE, PARTS, Cost, cost_csv, cost_json, cost_rows, costs_by_row, effort_notes
 from medfed.outputs.tables.joining import Joining, ScoredRun, build_joining
-from medfed.outputs.tables.joining_text import (
-    joining_conclusions,
-    joining_csv,
-    joining_json,
-    joining_markdown,
-    joining_text,
-)
+from medfed.outputs.tables.joining_text import joining_csv, joining_json, joining_markdown, joining_text
 from medfed.outputs.tables.latex import to_latex
 from medfed.outputs.tables.table import align_columns, to_csv, to_json, to_markdown, to_text
 from medfed.tasks.factory import scoring_of
+
+TEXT_WIDTH = 110  # of the conclusions in a terminal
 
 
 @dataclass(frozen=True)
@@ -39,18 +37,14 @@ class ComparisonTables:
         validation: scores at the validation sites; None where one site is left out.
         costs: the mean cost (time and bytes) of each row's runs, by the row's label.
         published: Markdown with the numbers that papers published on the same data; "" without any.
-        effort: a note for each row that took more optimiser steps or images than its baseline.
         joining: the differences between the federated rows and `local` and `pooled`; None without such rows.
-        baselines: labels of the baselines; several if settings are varied.
     """
 
     unseen: Table
     validation: Table | None
     costs: Mapping[str, Cost]
     published: str
-    effort: Sequence[str] = ()
     joining: Joining | None = None
-    baselines: Collection[str] = ()
 
     def to_text(self, bold: bool = False) -> str:
         """Return the tables as text with aligned columns: the scores at the unseen sites, and the cost of each method.
@@ -71,9 +65,10 @@ class ComparisonTables:
             for lines in (cost_rows(self.costs), cost_rows(self.costs, PARTS))
         )
         costs = f"cost\n{costs}\n\nwhat the bytes of a round are\n{parts}\nnote: {NOTE}"
-        joined = joining_conclusions(self.joining, self.baselines) if self.joining else []
-        conclusions = [*(f"{note}." for note in self.effort), *joined, *self.unseen.conclusions]
-        return "\n\n".join([text, *joining, costs, "\n".join(conclusions)]).rstrip()
+        bullets = [textwrap.fill(sentence, TEXT_WIDTH, initial_indent="- ", subsequent_indent="  ")
+                   for sentence in self.unseen.conclusions]  # fmt: skip
+        conclusions = ["\n".join([CONCLUSIONS, *bullets])] if bullets else []
+        return "\n\n".join([text, *joining, costs, *conclusions])
 
     def write(self, out: Path) -> None:
         """Write the tables to files: `table.md`, `table.csv`, `table.json`, `table.tex`, `cost.csv` and `cost.json`.
@@ -100,8 +95,7 @@ class ComparisonTables:
         write_atomically(out / "cost.csv", cost_csv(self.costs))
         write_atomically(out / "cost.json", cost_json(self.costs))
         costs, parts = map(_as_markdown, (cost_rows(self.costs), cost_rows(self.costs, PARTS)))
-        notes = "\n".join(f"- {note}" for note in (*self.effort, NOTE))
-        write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{costs}\n\n{parts}\n\n{notes}\n{self.published}")
+        write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{costs}\n\n{parts}\n\n- {NOTE}\n{self.published}")
 
 
 def _as_markdown(rows: list[list[str]]) -> str:
@@ -128,7 +122,8 @@ def build_tables(plan: ComparisonPlan) -> ComparisonTables:
     costs = costs_by_row([(fold.row, fold.site, fold.config.seed, fold.folder) for fold in finished])
     baselines = {fold.row.label: fold.row.baseline_label(plan.baseline) for fold in finished}
     effort, joining = effort_notes(costs, baselines), _joining(finished, unseen)
-    return ComparisonTables(unseen, validation, costs, published, effort, joining, tuple(baselines.values()))
+    unseen = with_all_conclusions(unseen, effort, joining, tuple(baselines.values()))
+    return ComparisonTables(unseen, validation, costs, published, joining)
 
 
 def _complete_folds(folds: Sequence[Fold]) -> list[Fold]:

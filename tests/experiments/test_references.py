@@ -207,7 +207,7 @@ def test_resuming_repeats_only_what_is_missing_and_a_half_finished_local_row_is_
 def test_the_report_has_the_differences_and_no_ledger_of_rows_without_a_federation(comparison, unpainted_figures):
     assert report.main([str(comparison / "out"), "--quiet"]) == 0
     page = (comparison / "out" / "report.html").read_text(encoding="utf-8")
-    for words in ("Joining and pooling", "fedavg - local", "pooled - fedavg", "images moved (not federated)",
+    for words in ("Joining and pooling", "method - local", "pooled - method", "images moved (not federated)",
                   "nothing sent (not federated)", "--methods fedavg local pooled"):  # fmt: skip
         assert words in page, words
 

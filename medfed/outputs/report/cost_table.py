@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from medfed.outputs.report.elements import Cell, Table, rows_of_cells
 from medfed.outputs.report.run_data import Comparison
-from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.cost import HEAD, NOTE, PARTS, cost_rows, costs_by_row, effort_notes
+from medfed.outputs.tables.cost import HEAD, NOTE, PARTS, cost_rows
 
 
 def cost_table(comparison: Comparison) -> Table | None:
@@ -16,19 +15,15 @@ def cost_table(comparison: Comparison) -> Table | None:
 
     Returns:
         A table with one row per method. None if the user named the runs of the comparison one by one, and not a folder
-        that `medfed.evaluate` wrote. The times of such runs are not compared, because they may be from several
-        machines.
+        that `medfed.evaluate` wrote.
     """
-    if not comparison.is_a_folder:
+    if not (costs := comparison.costs()):
         return None
-    runs = comparison.runs
-    costs = costs_by_row([(run.row, run.unseen, run.summary["seed"], RunFolder(run.path)) for run in runs])
-    effort = effort_notes(costs, {run.row.label: run.row.baseline_label(comparison.baseline) for run in runs})
     head = HEAD | PARTS
     _, *rows = cost_rows(costs, head)
     body = [[method, *(text if name == "sent" else Cell(text, None if text == "-" else float(text))
                        for name, text in zip(head, texts, strict=True))] for method, *texts in rows]  # fmt: skip
     caption = "Seconds and bytes of a client in a round, and of what it does once"
-    label, columns = runs[0].data_label, ["method", *head.values()]
+    label, columns = comparison.runs[0].data_label, ["method", *head.values()]
     return Table(caption, label, columns, rows_of_cells(body), text_columns=(0, columns.index(HEAD["sent"])),
-                 notes=[f"{note}." for note in (*effort, NOTE)])  # fmt: skip
+                 notes=[f"{NOTE}."])  # fmt: skip

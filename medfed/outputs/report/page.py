@@ -97,9 +97,9 @@ def build_page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
     ledgers = Ledgers([run_ledger(run) for run in runs],
                       [comparison_ledger(comparison) for comparison in comparisons if comparison.is_a_folder])
     sections = [
+        *results,
         Section("configuration", "What was run", "configuration.html.jinja",
                 describe_configuration(all_runs, budget.left_out)),
-        *results,
         Section("ledger", "What left the sites", "ledger.html.jinja", ledgers),
         Section("reproduce", "How to repeat it", "reproduce.html.jinja", recipes_for(runs, comparisons)),
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def _comparison_section(comparison: Comparison, place: int, budget: FigureBudget
         content = ComparisonResults(
             [f"Not finished and not shown: {n} of its runs."] * bool(n)
             + [f"{comparison.left_out}."] * bool(comparison.left_out),
-            list(comparison.tables[0][1].conclusions),
+            list(comparison.conclusions()),
             comparison_tables_of(comparison),
             charts.heat_maps(comparison, anchor),
             charts.comparison_boxes(comparison, anchor),

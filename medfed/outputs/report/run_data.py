@@ -24,6 +24,8 @@ from medfed.outputs.tables.comparison_row import (
     read_row,
     row_from_folder_name,
 )
+from medfed.outputs.tables.conclusions import with_all_conclusions
+from medfed.outputs.tables.cost import Cost, costs_by_row, effort_notes
 from medfed.outputs.tables.joining import Joining, ScoredRun, build_joining
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.run_table import failure_rows, score_rows, weights_notes
@@ -133,6 +135,22 @@ class Comparison:
         scored = [ScoredRun(run.row, run.unseen, run.summary["seed"], run.rows) for run in self.runs]
         first = self.runs[0]
         return build_joining(scored, first.scoring, structures_of(self.runs, "unseen"), first.summary["data"])
+
+    def costs(self) -> dict[str, Cost]:
+        """Return the mean cost of each row; empty unless the user named a folder that `medfed.evaluate` wrote.
+
+        The times of runs that the user named one by one are not compared, because they may be from several machines.
+        """
+        if not self.is_a_folder:
+            return {}
+        return costs_by_row([(run.row, run.unseen, run.summary["seed"], RunFolder(run.path)) for run in self.runs])
+
+    def conclusions(self) -> Sequence[str]:
+        """Return what can and what cannot be concluded about the unseen sites, in sentences."""
+        baselines = {run.row.label: run.row.baseline_label(self.baseline) for run in self.runs}
+        effort = effort_notes(self.costs(), baselines)
+        labels = [label for label in baselines.values() if label]
+        return with_all_conclusions(self.tables[0][1], effort, self.joining(), labels).conclusions
 
 
 def read_run(path: Path, row: ComparisonRow | None = None) -> Run:

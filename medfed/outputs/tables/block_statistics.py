@@ -51,7 +51,7 @@ class BlockStatistics:
         scores = {method: self._method_scores(method, runs, groups) for method in self.baselines}
         lines = [self._line(method, scores) for method in self.baselines]
         federated = [line.method for line in lines if self.baselines[line.method] is not None]
-        ranks = self._ranks([line.method for line in lines if line.average and line.method in federated], scores)
+        ranks = self._ranks(sorted(line.method for line in lines if line.average and line.method in federated), scores)
         lines = [replace(line, rank=ranks.get(line.method)) for line in lines]
         return with_verdicts(lines, self.column.metric.higher_is_better)
 

@@ -6,14 +6,15 @@ the round, which seeds were used, and what its metrics mean (`medfed.tasks.scori
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from medfed.core.errors import UserError
 from medfed.outputs.tables.block_statistics import BlockStatistics, Key, Runs
 from medfed.outputs.tables.comparison_data import Block, Table
-from medfed.outputs.tables.comparison_notes import conclusions_of, head_of, notes_of
+from medfed.outputs.tables.comparison_notes import head_of, notes_of
 from medfed.outputs.tables.comparison_row import BASELINE, is_federated
+from medfed.outputs.tables.conclusions import conclusions_of
 from medfed.outputs.tables.differences import without_verdicts
 from medfed.outputs.tables.failures import failure_blocks
 from medfed.outputs.tables.learning import did_not_learn
@@ -69,6 +70,8 @@ def build_table(
         for result in results
         for method in [result["method"]]
     }
+    copies = _copies(results, against, role)
+    against |= dict.fromkeys(copies, None)
     baselines = dict(sorted(against.items(), key=lambda entry: (entry[1] is None, entry[0] != entry[1])))
     sites = sorted({site for _, site, _ in runs})
     seeds = tuple(sorted({seed for _, _, seed in runs}))
@@ -84,12 +87,32 @@ def build_table(
                 lines = without_verdicts(statistics.lines(of_structure, groups), baselines, not_learned)
                 blocks.append(Block(structure, column.key, metric.label, column.unit, metric.higher_is_better,
                                     lines, metric.decimals, statistics.n_tests))
-    notes = notes_of(runs, baselines, sites, seeds, baseline, blocks, scoring, role)
+    notes = (
+        *notes_of(runs, baselines, sites, seeds, baseline, blocks, scoring, role),
+        *(f"{method}: the same training as {other}, config by config, so it is neither ranked nor tested"
+          for method, other in copies.items()),
+    )  # fmt: skip
     return Table(
         data, selection, seeds, tuple(sites), baseline, head_of(data, selection, seeds, blocks, scoring, role),
         tuple(blocks), (*notes, *run_notes(each)), scoring.failure_heading, tuple(failures),
-        conclusions_of(blocks, baseline, len(sites), len(seeds), data, not_learned),
+        conclusions_of(blocks, baseline, sites, len(seeds), data, not_learned),
     )
+
+
+def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: str) -> dict[str, str]:
+    """Return the methods whose runs all have the config of their baseline, with this baseline.
+
+    A row such as `fedavg@steps=ccst` is a copy of `fedavg` if CCST takes no more steps.
+    """
+    configs: dict[str, dict[tuple[str, int], str | None]] = {}
+    for result in results:
+        key = (result[f"{role}_site"], result["seed"])
+        configs.setdefault(result["method"], {})[key] = result.get("summary", {}).get("config_sha256")
+    return {
+        method: baseline for method, baseline in baselines.items()
+        if baseline and method != baseline and None not in configs[method].values()
+        and configs[method] == configs.get(baseline)
+    }  # fmt: skip
 
 
 def _joined(results: Sequence[dict], scorings: Sequence[Scoring]) -> Scoring:

@@ -14,6 +14,8 @@ from medfed.metrics.ranking import Rank
 BETTER, WORSE, UNDECIDED, UNTESTED = "better", "worse", "not decided", "not tested"
 WITHDRAWN = "no verdict"
 
+CONCLUSIONS = "What can and what cannot be concluded"  # the heading of the conclusions
+
 
 @dataclass(frozen=True)
 class Cell:

@@ -1,4 +1,4 @@
-"""The texts of a comparison table: what is above it, the notes below it, and what can be concluded from it."""
+"""The texts of a comparison table: what is above it, and the notes below it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from medfed.metrics.failures import SHARE_METHOD
 from medfed.metrics.intervals import METHOD, MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS
-from medfed.metrics.significance import ALPHA, smallest_p
 from medfed.outputs.tables.block_statistics import Runs
-from medfed.outputs.tables.comparison_data import (
-    BETTER,
-    UNDECIDED,
-    UNTESTED,
-    WITHDRAWN,
-    WORSE,
-    Block,
-    Difference,
-    Line,
-)
+from medfed.outputs.tables.comparison_data import Block, Difference, Line
 from medfed.outputs.tables.run_notes import data_label
-from medfed.tasks.scoring import ALL, COMPARISON, Scoring
+from medfed.tasks.scoring import COMPARISON, Scoring
 
 COLUMN = {  # meaning of a column, by the role of its site
     "unseen": "the unseen site",
@@ -103,6 +93,7 @@ def notes_of(
             VERDICT,
             *_test_notes(lines, sites),
         ]
+    notes.append(f"{scoring.failure_heading}: out of the scores of all patients, seeds and models of a row")
     notes += [FAILURES] * bool(scoring.failure_titles)
     if any(None in line.cells for line in lines):
         notes.append(f"-: not run, or {scoring.missing_score_reason}; there is no average in this case")
@@ -126,66 +117,18 @@ def _interval_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str
 def _test_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str]:
     """Yield why there is no p value, or why it cannot be significant."""
     tests = [(line.method, line.difference) for line in lines if line.difference and line.difference.n is not None]
-    for method, p, reason in sorted({(method, d.p is None, d.reason) for method, d in tests if d.reason}):
-        yield f"{method}: {'no p' if p else 'no decision'} for some metric: {reason}"
+    methods_by_reason: dict[tuple[str, str], list[str]] = {}
+    for method, difference in tests:
+        if difference.reason:
+            what = "no p" if difference.p is None else "no decision"
+            methods_by_reason.setdefault((what, difference.reason), []).append(method)
+    for (what, reason), methods in methods_by_reason.items():
+        yield f"{what} for some metric, because {reason}: {', '.join(dict.fromkeys(methods))}"
     for place, site in enumerate(sites):
         at_site = [line.differences[place] for line in lines if line.differences]
         tested = [difference for difference in at_site if difference and difference.n is not None]
         if len(sites) > 1 and tested and all(difference.reason for difference in tested):
             yield f"{site}: no decision at this site alone: {tested[0].reason}"
-
-
-def conclusions_of(
-    blocks: Sequence[Block], baseline: str, n_sites: int, n_seeds: int, data: str, not_learned: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Return what can and what cannot be concluded from the main metric, in sentences; empty for a single method.
-
-    Args:
-        blocks: the statistics. The first block of each structure is that of the task's main metric.
-        baseline: label of the method with which the others are compared.
-        n_sites: number of sites.
-        n_seeds: number of seeds.
-        data: "phantom" (synthetic images) or "real".
-        not_learned: labels of the methods with a model that did not learn.
-    """
-    main = {block.structure: block for block in reversed(blocks)}
-    sentences = [_decision(block, baseline) for block in reversed(main.values())]
-    if not any(sentences):
-        return ()
-    sites, models = (f"{n} {what}{'s' * (n > 1)}" for n, what in ((n_sites, "site"), (n_seeds, "seed")))
-    end = "; the images are synthetic, so nothing follows for patients." if data == "phantom" else "."
-    scope = f"This is about new patients of the {sites} and about the models of {models}"
-    sentences.append(f"{scope}, not about other sites or about training again{end}")
-    if not_learned:
-        methods = ", ".join(not_learned)
-        sentences.insert(0, f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method, and a "
-                            "comparison with them has no verdict.")  # fmt: skip
-    return tuple(filter(None, sentences))
-
-
-def _decision(block: Block, baseline: str) -> str:
-    """Return what is decided for one block; "" if no method is compared."""
-    compared = [(line.method, line.difference) for line in block.lines if line.difference is not None]
-    if not compared:
-        return ""
-    name = block.name if block.structure == ALL else f"{block.structure}, {block.name}"
-    unit = {"%": " points", "": ""}.get(block.unit, f" {block.unit}")
-    parts = []
-    for verdict in (BETTER, WORSE, UNDECIDED, UNTESTED, WITHDRAWN):
-        of_verdict = [(method, difference) for method, difference in compared if difference.verdict == verdict]
-        if methods := [f"{method} ({difference_text(d, block.decimals)}{unit})" for method, d in of_verdict]:
-            than = f" than {baseline}" if verdict in (BETTER, WORSE) else ""
-            parts.append(f"{verdict}{than}: {', '.join(methods)}")
-    text = f"{name}: {'; '.join(parts)}."
-    tested = [difference.n for _, difference in compared if difference.n is not None]
-    if tested and (smallest := smallest_p(max(tested), len(tested))) >= ALPHA:
-        return (f"{text} With {max(tested)} patients and {len(tested)} compared methods no corrected p can be below "
-                f"{smallest:.2g}, so no method can be called better or worse; compare fewer methods.")  # fmt: skip
-    undecided = [difference for _, difference in compared if difference.verdict == UNDECIDED]
-    if visible := [difference.detectable for difference in undecided if difference.detectable is not None]:
-        return (f"{text} Not decided does not mean equal: only a difference of about {max(visible):.{block.decimals}f}"
-                f"{unit} or more would probably be found.")  # fmt: skip
-    return f"{text} Without an interval of the difference, nothing can be decided." if undecided else text
 
 
 def difference_text(difference: Difference, decimals: int) -> str:

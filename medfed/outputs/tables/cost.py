@@ -17,7 +17,7 @@ from typing import Any
 from medfed.federation.ledger import CONTENTS
 from medfed.federation.quality_facts import QUALITY
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import SENT, ComparisonRow, is_federated
+from medfed.outputs.tables.comparison_row import POOLED, SENT, ComparisonRow, is_federated
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,12 @@ HEAD = {"train_s": "train s", "share_s": "share s", "once_s": "once s", "aggrega
 PARTS = {f"{way}_{content}s": f"{way} {content}s kB" for way in ("up", "down") for content in CONTENTS}
 SCALE = {"up": 1e-6, "down": 1e-6, "up_once": 1e-3, "down_once": 1e-3, **dict.fromkeys(PARTS, 1e-3)}
 BYTES = tuple(SCALE)
-NOTE = ("seconds and bytes of one client in one round, without validation; once: needed only once, before or in the "
-        "first round; steps of one client, and images and total s of all clients, in the whole run; measured during "
-        "this comparison, on a machine that may have had other load")  # fmt: skip
+NOTE = (
+    "seconds and bytes of one client in one round, without those of validation except for the weights that it receives "
+    "for it, from which the next round starts; once: needed only once, before or in the first round; steps of one "
+    "client, and images and total s of all clients, in the whole run; measured during this comparison, on a machine "
+    "that may have had other load"
+)
 MAX_EXTRA_EFFORT = 1.02  # times the steps or images of the baseline, above which a note says so
 
 def read_cost(folder: RunFolder) -> Cost:
@@ -131,8 +134,7 @@ def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> d
 
 
 def effort_notes(costs: Mapping[str, Cost], baselines: Mapping[str, str]) -> list[str]:
-    """Return a note for each row that took more optimiser steps or images than its baseline, and for each baseline
-    that took more than its federated rows.
+    """Return notes that compare the optimiser steps and images of each row with those of its baseline.
 
     Rows such as `fedavg@steps=ccst` have no note, because their label says so.
 
@@ -142,29 +144,49 @@ def effort_notes(costs: Mapping[str, Cost], baselines: Mapping[str, str]) -> lis
     """
     notes = []
     less: dict[str, list[str]] = {}  # the rows that took less than their baseline, by the baseline
+    equal: dict[str, list[str]] = {}  # the federated rows that took as much, by the baseline
     for label, cost in costs.items():
         base = costs.get(baselines[label])
         if base is None or "@" in label or None in (cost.steps, cost.images, base.steps, base.images):
             continue
         steps, images = cost.steps / base.steps, cost.images / base.images  # type: ignore[operator]
-        if max(steps, images) > MAX_EXTRA_EFFORT:
+        if not is_federated(label):
+            if cost.sent == SENT[POOLED] and max(steps, images) > MAX_EXTRA_EFFORT:
+                notes.append(f"{label} made {steps:.2f} times the steps of a client of {baselines[label]}, with "
+                             f"{images:.2f} times the images of all clients together")  # fmt: skip
+        elif max(steps, images) > MAX_EXTRA_EFFORT:
             row = f"fedavg@steps={label.partition(', ')[0]}"
-            equal = f"; {row} is FedAvg with as many, and can be the baseline" * is_federated(label)
             notes.append(f"{label}: MORE EFFORT than {baselines[label]}: {steps:.2f} times the steps and {images:.2f} "
-                         f"times the images{equal}")  # fmt: skip
-        elif min(steps, images) * MAX_EXTRA_EFFORT < 1 and is_federated(label):
+                         f"times the images, from which a gain may come; {row} is FedAvg with as many steps and "
+                         "images, and can be the baseline")  # fmt: skip
+        elif min(steps, images) * MAX_EXTRA_EFFORT < 1:
             less.setdefault(baselines[label], []).append(f"{label} ({steps:.2f} times the steps and {images:.2f} times "
                                                          "the images of the baseline)")  # fmt: skip
-    return notes + [f"the baseline {label} took MORE EFFORT than {', '.join(rows)}" for label, rows in less.items()]
+        elif label != baselines[label]:
+            equal.setdefault(baselines[label], []).append(label)
+    return [
+        *(f"as many steps and images as {label}: {', '.join(rows)}" for label, rows in equal.items()),
+        *notes,
+        *(f"the baseline {label} took MORE EFFORT than {', '.join(rows)}" for label, rows in less.items()),
+    ]
 
 
 def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any], int]:
-    """Return the mean bytes of a client by direction, and the number of clients that share before the first round."""
+    """Return the mean bytes of a client by direction, and the number of clients that share before the first round.
+
+    Weights that come down for validation count: a client that validates the weights of a round starts the next round
+    from them, and does not receive them again. The other bytes of validation do not count.
+    """
     total = dict.fromkeys(("up", "down", "up_once", "down_once", *PARTS), 0)
     client_rounds: set[tuple[str, str]] = set()
     once_sites: set[str] = set()
     for row in folder.ledger():
-        if row["kind"] in ("validate", QUALITY):  # no part of the training
+        if row["kind"] == QUALITY:  # after the training
+            continue
+        if row["kind"] == "validate":
+            if (row["direction"], row["content"]) == ("down", "weight"):
+                total["down"] += int(row["bytes"])
+                total["down_weights"] += int(row["bytes"])
             continue
         once = row["kind"] == "share" and not shares_every_round
         total[row["direction"] + "_once" * once] += int(row["bytes"])

@@ -23,6 +23,7 @@ from medfed.tasks.scoring import ALL, COMPARISON, Scoring
 OWN_TEST, UNSEEN = "own test", "unseen"  # which images of a hospital
 ROLE_OF = {OWN_TEST: "seen", UNSEEN: "unseen"}
 ALL_SITES = "all"
+GAIN, COST = "gain from joining", "cost of not pooling"
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,9 @@ def build_joining(runs: Sequence[ScoredRun], scoring: Scoring, structures: Seque
     differences = []
     for structure in structures:
         for row, other in pairs:
-            meaning, labels = "cost of not pooling", (other.label, row.label)
+            meaning, labels = COST, (other.label, row.label)
             if other.arrangement == LOCAL:
-                meaning, labels = "gain from joining", (row.label, other.label)
+                meaning, labels = GAIN, (row.label, other.label)
             for column in columns:
                 for images in (OWN_TEST, UNSEEN):
                     by_site = _paired(runs, labels, scoring, structure, column, images)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Collection
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from medfed.metrics.intervals import METHOD_OF_DIFFERENCES, MIN_PATIENTS
 from medfed.outputs.tables.comparison_row import LOCAL
-from medfed.outputs.tables.joining import ALL_SITES, Joining, PairedMean
+from medfed.outputs.tables.joining import ALL_SITES, GAIN, OWN_TEST, UNSEEN, Joining, PairedMean, RowDifference
 from medfed.outputs.tables.run_notes import data_label
 from medfed.outputs.tables.table import align_columns, with_second_lines
 from medfed.outputs.tables.table_rows import MarkedText
@@ -18,10 +18,10 @@ from medfed.outputs.tables.table_rows import MarkedText
 NOTES = (
     "own test: each hospital's own test patients, in the runs in which it trained; unseen: its patients when it was "
     "the unseen site, for local as the mean over the other hospitals' models",
-    "(n): number of patients; each patient is paired with itself and averaged over runs and seeds first; 'all' is the "
-    "mean over all patients",
-    f"[] is the 95 % interval of the mean difference ({METHOD_OF_DIFFERENCES}; in 'all', the patients are one sample), "
-    f"not corrected for the number of differences; fewer than {MIN_PATIENTS} patients have none",
+    "(n): number of patients; each patient is paired with itself and averaged over runs and seeds first",
+    f"[] is the 95 % interval of the mean difference ({METHOD_OF_DIFFERENCES}; the patients of several hospitals are "
+    f"one sample), not corrected for the number of differences; fewer than {MIN_PATIENTS} patients have none",
+    "the cost of not pooling at each hospital is in joining.csv",
 )
 
 
@@ -83,26 +83,6 @@ def joining_json(joining: Joining) -> str:
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
-def joining_conclusions(joining: Joining, baselines: Collection[str]) -> list[str]:
-    """Return one sentence for each structure and pair of rows: the difference over all patients, with its interval.
-
-    Args:
-        joining: the differences.
-        baselines: labels of the only federated rows that the sentences are about.
-    """
-    sentences = []
-    for structure, metric, name in joining.titles:
-        pairs: dict[str, list[str]] = {}
-        for one in joining.differences:
-            if (one.structure, one.metric) == (structure, metric) and {one.first, one.second} & set(baselines):
-                text, _, interval = _format(one.by_site[ALL_SITES])
-                parts = pairs.setdefault(f"{one.meaning} ({one.first} - {one.second})", [])
-                parts.append(f"{one.images} {text} {interval or 'without an interval, so not decided'}")
-        title = f"{name} ({_unit(joining, metric)})"
-        sentences += [f"{title}, {pair}: {'; '.join(parts)}." for pair, parts in pairs.items()]
-    return sentences
-
-
 def title_of(joining: Joining) -> str:
     """Return the heading of the whole part, which says whether the data are synthetic.
 
@@ -113,7 +93,10 @@ def title_of(joining: Joining) -> str:
 
 
 def parts_of(joining: Joining) -> list[tuple[str, list[list[MarkedText]], int]]:
-    """Return the tables of the main metric: the differences, and the scores of the models of `local`.
+    """Return the tables of the main metric.
+
+    There is a table of the differences over all patients for each row that is no federated method; then the gain from
+    joining at each hospital, and the scores of the models of `local`.
 
     Args:
         joining: the differences.
@@ -124,29 +107,63 @@ def parts_of(joining: Joining) -> list[tuple[str, list[list[MarkedText]], int]]:
     """
     parts = []
     for structure, metric, name in joining.titles:
-        title = f"gain from joining and cost of not pooling, {name} ({_unit(joining, metric)})"
-        parts.append((title, _difference_rows(joining, structure, metric), 3))
+        title = f"{name} ({unit_of(joining, metric)})"
+        own = [one for one in joining.differences if (one.structure, one.metric) == (structure, metric)]
+        parts += [(f"{of_row[0].meaning}: {_rule(of_row[0])}, {title}", _summary_rows(of_row), 1)
+                  for of_row in _by_reference(own)]  # fmt: skip
+        gains = [one for one in own if one.meaning == GAIN]
+        for images in (OWN_TEST, UNSEEN):
+            if rows := _site_rows([one for one in gains if one.images == images], joining.sites):
+                parts.append((f"{GAIN} at each hospital, {images}, {title}", rows, 1))
         if models := _model_rows(joining, structure):
-            unit = _unit(joining, metric).replace("points", "%")
+            unit = unit_of(joining, metric).replace("points", "%")
             parts.append((f"models of one hospital each, {name} ({unit}); * its own test images", models, 1))
     return parts
 
 
-def _unit(joining: Joining, metric: str) -> str:
+def unit_of(joining: Joining, metric: str) -> str:
     """Return the unit of the differences of a metric; "points" for the difference of two percentages."""
     unit = next((one.unit for one in joining.differences if one.metric == metric), "")
     return "points" if unit == "%" else unit
 
 
-def _difference_rows(joining: Joining, structure: str, metric: str) -> list[list[MarkedText]]:
-    """Return the differences of one structure and metric: a header row, then one row for each of them."""
-    rows = [list(map(MarkedText, ("", "difference", "images", *joining.sites, ALL_SITES)))]
-    for one in joining.differences:
-        if (one.structure, one.metric) == (structure, metric):
-            cells = [_format(one.by_site.get(site)) for site in (*joining.sites, ALL_SITES)]
-            words = (one.meaning, f"{one.first} - {one.second}", one.images)
-            rows.append([*map(MarkedText, words), *cells])
+def _by_reference(differences: Sequence[RowDifference]) -> list[list[RowDifference]]:
+    """Return the differences grouped by the row that is no federated method, in the order of their first one."""
+    groups: dict[str, list[RowDifference]] = {}
+    for one in differences:
+        groups.setdefault(one.second if one.meaning == GAIN else one.first, []).append(one)
+    return list(groups.values())
+
+
+def _rule(one: RowDifference) -> str:
+    """Return what is subtracted from what, for example "method - local"."""
+    return f"method - {one.second}" if one.meaning == GAIN else f"{one.first} - method"
+
+
+def _method(one: RowDifference) -> str:
+    """Return the label of the federated row."""
+    return one.first if one.meaning == GAIN else one.second
+
+
+def _summary_rows(differences: Sequence[RowDifference]) -> list[list[MarkedText]]:
+    """Return the differences over all patients: a header row, then one row for each federated row."""
+    kinds = [images for images in (OWN_TEST, UNSEEN) if any(one.images == images for one in differences)]
+    rows = [list(map(MarkedText, ("method", *kinds)))]
+    for method in dict.fromkeys(map(_method, differences)):
+        means = {one.images: one.by_site[ALL_SITES] for one in differences if _method(one) == method}
+        rows.append([MarkedText(method), *(difference_cell(means.get(images)) for images in kinds)])
     return rows
+
+
+def _site_rows(differences: Sequence[RowDifference], sites: Sequence[str]) -> list[list[MarkedText]]:
+    """Return the differences at each hospital: a header row, then one for each method; empty for one hospital."""
+    names = [site for site in sites if any(site in one.by_site for one in differences)]
+    if len(names) < 2:
+        return []
+    rows = [list(map(MarkedText, ("method", *names)))]
+    return rows + [
+        [MarkedText(_method(one)), *(difference_cell(one.by_site.get(site)) for site in names)] for one in differences
+    ]
 
 
 def _model_rows(joining: Joining, structure: str) -> list[list[MarkedText]]:
@@ -159,8 +176,12 @@ def _model_rows(joining: Joining, structure: str) -> list[list[MarkedText]]:
     return [list(map(MarkedText, row)) for row in rows] if len(rows) > 1 else []
 
 
-def _format(mean: PairedMean | None) -> MarkedText:
-    """Return a difference with its sign, the number of patients, and its interval; "-" without patients."""
+def difference_cell(mean: PairedMean | None) -> MarkedText:
+    """Return a difference with its sign, the number of patients, and its interval; "-" without patients.
+
+    Args:
+        mean: the mean difference over patients.
+    """
     if mean is None:
         return MarkedText("-")
     more = "" if mean.low is None else f"[{mean.low:.2f}, {mean.high:.2f}]"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from medfed.metrics.failures import Share
-from medfed.outputs.tables.comparison_data import Cell, Difference, Line, Table
+from medfed.outputs.tables.comparison_data import CONCLUSIONS, Cell, Difference, Line, Table
 from medfed.outputs.tables.run_notes import PHANTOM
 from medfed.outputs.tables.table_rows import MarkedText, titled_tables
 
@@ -23,7 +23,9 @@ def to_markdown(table: Table) -> str:
         table: the table, from `build_table`.
     """
     styles = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
-    parts = ["  \n".join(f"**{line}**" if line == PHANTOM else line for line in table.head), *table.conclusions]
+    parts = ["  \n".join(f"**{line}**" if line == PHANTOM else line for line in table.head)]
+    if table.conclusions:
+        parts.append(f"### {CONCLUSIONS}\n\n" + "\n".join(f"- {sentence}" for sentence in table.conclusions))
     for title, (head, *lines) in titled_tables(table):
         written = [
             [styles[cell.mark].format(cell.text.replace("|", "\\|")) + f" {cell.more}".rstrip() for cell in line]

@@ -71,8 +71,8 @@ def titled_rows(table: Table, block: Block) -> list[tuple[str, list[list[MarkedT
 def failure_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
     """Format the failures of a comparison as one table of text for each structure.
 
-    The columns are the method, the patients with a low Dice at each site and at all sites together, and the patients of
-    all sites together with the other kinds of failure that any of them can have.
+    The columns are the method, the patients with a low Dice at each site and at all sites together (if there are
+    several), and the patients of all sites together with the other kinds of failure that any of them can have.
 
     Args:
         table: the comparison table.
@@ -86,10 +86,11 @@ def failure_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
         low = next(block for block in of_structure if block.kind == LOW_DICE)
         others = [block for block in of_structure
                   if block is not low and any(line.total for line in block.lines)]  # fmt: skip
-        head = ["method", *table.sites, "all sites", *(block.title for block in others)]
+        several = len(table.sites) > 1
+        head = ["method", *table.sites, *["all sites"] * several, *(block.title for block in others)]
         rows = [list(map(MarkedText, head))]
         for place, line in enumerate(low.lines):
-            shares = (*line.sites, line.total, *(block.lines[place].total for block in others))
+            shares = (*line.sites, *[line.total] * several, *(block.lines[place].total for block in others))
             rows.append([MarkedText(_displayed_name(line.method)), *map(_share_text, shares)])
         tables.append((f"{structure}: patients with {low.title}", rows))
     return tables
@@ -98,10 +99,10 @@ def failure_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
 def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
     """Format the scores of one block of a comparison table as rows of text: a header row, then one row for each method.
 
-    The columns are the method, one column per site, the average over sites, the worst site (if there are several), the
-    rank (if it is known), and the number of failures out of all cases, such as "3/40". For masks, a failure is a missed
-    structure: the predicted mask is empty although the true mask is not. For classification, it is a misclassified
-    image.
+    The columns are the method, one column per site, the average over sites and the worst site (if there are several),
+    the rank (if it is known), and the number of failures out of all cases, such as "3/40". For masks, a failure is a
+    missed structure: the predicted mask is empty although the true mask is not. For classification, it is a
+    misclassified image.
 
     Args:
         table: the comparison table that contains the block.
@@ -111,14 +112,14 @@ def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
         Rows of one `MarkedText` per column. The best score of a column has the mark "best", the second best "second".
         Rows without a federation come last, have no marks, and say so behind their name.
     """
-    has_worst, has_rank = len(table.sites) > 1, any(line.rank for line in block.lines)
-    head = ["method", *table.sites, "average", *["worst site"] * has_worst, *["rank"] * has_rank, table.failed]
-    columns = list(zip(*[(*line.cells, line.average) for line in block.lines]))
+    several, has_rank = len(table.sites) > 1, any(line.rank for line in block.lines)
+    head = ["method", *table.sites, *["average", "worst site"] * several, *["rank"] * has_rank, table.failed]
+    columns = list(zip(*[(*line.cells, *[line.average] * several) for line in block.lines]))
     competes = [is_federated(line.method) for line in block.lines]
     marks = zip(*[_marked(column, block, competes) for column in columns])
     lines = []
     for line, marked in zip(block.lines, marks):
-        more = [_worst_text(table, block, line)] * has_worst + [_rank_text(line)] * has_rank
+        more = [_worst_text(table, block, line)] * several + [_rank_text(line)] * has_rank
         failed = MarkedText(f"{line.n_missed}/{line.n_cases}")
         lines.append([MarkedText(_displayed_name(line.method)), *marked, *more, failed])
     return [list(map(MarkedText, head)), *lines]
@@ -127,20 +128,22 @@ def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
 def difference_rows(table: Table, block: Block) -> list[list[MarkedText]]:
     """Format the differences of one block from the baseline as rows: a header row, then one row for each method.
 
-    The columns are the method, the difference at each site and of the average over sites, the corrected p value with
-    the number of patients, the verdict, and the smallest difference that the comparison could detect.
+    The columns are the method, the difference at each site and of the average over sites (if there are several), the
+    corrected p value with the number of patients, the verdict, and the smallest difference that the comparison could
+    detect.
 
     Args:
         table: the comparison table that contains the block.
         block: the part of the table for one structure and one metric in one unit.
     """
-    head = ["method", *table.sites, "average", "p (n)", "verdict", "detectable"]
+    several = len(table.sites) > 1
+    head = ["method", *table.sites, *["average"] * several, "p (n)", "verdict", "detectable"]
     rows = [list(map(MarkedText, head))]
     for line in block.lines:
         if not line.differences:
             continue
         d = line.difference
-        differences = [_difference_text(difference, block) for difference in (*line.differences, d)]
+        differences = [_difference_text(difference, block) for difference in (*line.differences, *[d] * several)]
         p = "-" if d is None or d.n is None else f"{_p(d.p_holm)} ({d.n})"
         detectable = "-" if d is None or d.detectable is None else f"{d.detectable:.{block.decimals}f}"
         texts = (p, d.verdict if d else "-", detectable)

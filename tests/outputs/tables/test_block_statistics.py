@@ -82,17 +82,45 @@ def test_verdicts_have_a_direction_and_p_is_corrected_for_the_number_of_methods(
     conclusion, scope = table.conclusions
     assert "better than fedavg: up (+4.50 [" in conclusion and "worse than fedavg: down (-4.50 [" in conclusion
     assert "not decided: same" in conclusion and f"{same.detectable:.2f} points or more" in conclusion
-    assert "new patients of the 2 sites" in scope and "not about other sites" in scope
+    assert "new patients of A, B" in scope and "does not hold for other hospitals" in scope
 
 
 def test_the_conclusion_says_that_too_many_methods_are_compared_for_the_patients():
     """The smallest p of 8 patients is 2 / 2**8 = 0.0078; seven tests make 0.055 of it, six 0.047."""
     gains = {"fedavg": ZERO} | {f"m{n}": BETTER for n in range(7)}
     conclusion = build_table(compared(gains, sites=("A",)), ["disc"]).conclusions[0]
-    assert "With 8 patients and 7 compared methods no corrected p can be below 0.055" in conclusion
-    assert "better" not in conclusion.partition(".")[0]
+    assert conclusion.startswith("disc, Dice: no method can be called better or worse than fedavg, because with 8 "
+                                 "patients and 7 compared methods no corrected p can be below 0.055; ")
+    assert "better than" not in conclusion
     del gains["m6"]
     assert "better than fedavg: m0" in build_table(compared(gains, sites=("A",)), ["disc"]).conclusions[0]
+
+
+def test_a_row_with_the_config_of_the_baseline_is_neither_ranked_nor_counted_as_a_test():
+    """The smallest p of 8 patients is 2 / 2**8 = 0.0078; six tests make 0.047 of it, and a seventh would make 0.055."""
+    gains = {"fedavg": ZERO, "fedavg@steps=m0": ZERO} | {f"m{n}": BETTER for n in range(6)}
+    results = compared(gains, sites=("A",))
+    for place, one in enumerate(results):
+        copied = one["method"].startswith("fedavg")
+        one["summary"] = {"config_sha256": "0" if copied else f"config {place}", "unseen_site": "A"}
+    table = build_table(results, ["disc"])
+    copy = line(table, "fedavg@steps=m0")
+    assert (copy.difference, copy.rank, table.blocks[0].n_tests) == (None, None, 6)
+    assert "better than fedavg: m0" in table.conclusions[0] and "fedavg@steps=m0" not in table.conclusions[0]
+    (note,) = (note for note in table.notes if note.startswith("fedavg@steps=m0: the same training as fedavg"))
+    assert note.endswith("so it is neither ranked nor tested")
+    results[-1]["summary"]["config_sha256"] = "0"
+    assert line(build_table(results, ["disc"]), "m5").difference is None
+    results[1]["summary"]["config_sha256"] = "1"
+    assert build_table(results, ["disc"]).blocks[0].n_tests == 6, "now m5 is the copy, and the other row is tested"
+
+
+def test_the_order_of_the_methods_does_not_change_the_ranks():
+    """Two methods that are nearly equal, so that the samples decide between them."""
+    results = compared({"fedavg": ZERO, "a": MIXED, "b": [-gain for gain in MIXED]})
+    tables = [build_table(order, ["disc"]) for order in (results, results[::-1])]
+    assert [line(tables[0], name).rank for name in "ab"] == [line(tables[1], name).rank for name in "ab"]
+    assert 0 < line(tables[0], "a").rank.first_share < 1
 
 
 def test_a_method_with_the_scores_of_the_baseline_does_not_hide_what_the_others_could_show():
@@ -151,7 +179,8 @@ def test_few_patients_and_many_methods_cannot_be_significant_and_a_note_says_why
     gains = {"fedavg": ZERO} | {f"m{k}": BETTER for k in range(10)}
     table = build_table(compared(gains, sites=("A",)), ["disc"])
     assert {line(table, f"m{k}").difference.verdict for k in range(10)} == {"not decided"}
-    assert any("m0: no decision for some metric" in note and "below 0.078" in note for note in table.notes)
+    (note,) = (note for note in table.notes if note.startswith("no decision for some metric, because only 8"))
+    assert "below 0.078" in note and note.endswith(": " + ", ".join(f"m{k}" for k in range(10)))
 
 
 def test_a_site_with_four_patients_has_no_interval_and_neither_has_the_average():
@@ -226,7 +255,7 @@ def test_all_six_outputs_show_the_same_mean_interval_difference_p_and_conclusion
     assert line_of_json["average"]["low"] == average.low and line_of_json["difference"]["p_holm"] == difference.p_holm
     assert stored["conclusions"] == list(table.conclusions) and len(table.conclusions) == 2
     for name, text in texts.items():
-        plain = text.replace("$\\pm$", "±").replace("$<$", "<")
+        plain = re.sub(r"\s+", " ", text.replace("$\\pm$", "±").replace("$<$", "<"))  # a terminal wraps sentences
         for words in (f"{average.mean:.2f} ±", f"[{average.low:.1f}, {average.high:.1f}]", f"{difference.mean:+.2f}",
                       f"[{difference.low:.2f}, {difference.high:.2f}]", f"<0.001 ({difference.n})",
                       difference.verdict, f"({elcfs.worst_site})", *table.conclusions):  # fmt: skip

@@ -1,5 +1,5 @@
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -42,20 +42,20 @@ def test_one_time_costs_are_separate_from_costs_of_every_round(tmp_path):
     """Two clients: each shares for 0.5 s, then trains for 4 s in the first round and for 1 s in each other round."""
     rounds = [{"share": 1.0, "train": 8.0, "aggregate": 0.3}, *[{"train": 2.0, "aggregate": 0.1}] * 2]
     actual = read_cost(saved(tmp_path, rounds, [1]))
-    assert actual == Cost(1.0, 0.0, 3.5, 0.1, 1e6, 2e6, 4096, 3e6, total_s=1 + 8 + 2 + 2, up_weights=1e6,
-                          down_weights=2e6)  # fmt: skip
+    assert actual == Cost(1.0, 0.0, 3.5, 0.1, 1e6, 9e6, 4096, 3e6, total_s=1 + 8 + 2 + 2, up_weights=1e6,
+                          down_weights=9e6), "2 MB to train and 7 MB to validate"  # fmt: skip
 
 
 def test_statistics_shared_in_every_round_count_as_costs_of_a_round(tmp_path):
     rounds = [{"share": 1.0, "train": 2.0, "aggregate": 0.1}] * 3
     actual = read_cost(saved(tmp_path, rounds, [1, 2, 3]))
-    assert actual == Cost(1.0, 0.5, 0.0, 0.1, 1e6 + 4096, 5e6, 0, 0, total_s=3 * (1 + 2), up_weights=1e6,
-                          up_statistics=4096, down_weights=2e6, down_statistics=3e6)  # fmt: skip
-    assert actual.up == actual.up_weights + actual.up_statistics and actual.down == 2e6 + actual.down_statistics
+    assert actual == Cost(1.0, 0.5, 0.0, 0.1, 1e6 + 4096, 12e6, 0, 0, total_s=3 * (1 + 2), up_weights=1e6,
+                          up_statistics=4096, down_weights=9e6, down_statistics=3e6)  # fmt: skip
+    assert actual.up == actual.up_weights + actual.up_statistics and actual.down == 9e6 + actual.down_statistics
     assert cost_rows({"m": actual}, PARTS) == [
         ["method", "up weights kB", "up statistics kB", "up facts kB", "down weights kB", "down statistics kB",
          "down facts kB"],
-        ["m", "1000.000", "4.096", "0.000", "2000.000", "3000.000", "0.000"],
+        ["m", "1000.000", "4.096", "0.000", "9000.000", "3000.000", "0.000"],
     ]  # fmt: skip
 
 
@@ -103,9 +103,10 @@ def test_steps_are_of_one_client_and_images_of_all_and_rows_without_a_federation
                       "pooled": (12, 48, 3, "images moved"), "local": (6, 48, 6, "nothing sent")}  # fmt: skip
     assert costs["fedavg"].up == 10 and costs["pooled"].up is None and costs["local"].down is None
     ccst, pooled = effort_notes(costs, dict.fromkeys(costs, "fedavg"))
-    assert ccst == ("ccst: MORE EFFORT than fedavg: 2.00 times the steps and 2.00 times the images; fedavg@steps=ccst "
-                    "is FedAvg with as many, and can be the baseline")
-    assert pooled == "pooled: MORE EFFORT than fedavg: 2.00 times the steps and 1.00 times the images"
+    assert ccst == ("ccst: MORE EFFORT than fedavg: 2.00 times the steps and 2.00 times the images, from which a gain "
+                    "may come; fedavg@steps=ccst is FedAvg with as many steps and images, and can be the baseline")
+    assert pooled == ("pooled made 2.00 times the steps of a client of fedavg, with 1.00 times the images of all "
+                      "clients together")
     assert effort_notes(costs, dict.fromkeys(costs, "ccst")) == [
         "the baseline ccst took MORE EFFORT than fedavg (0.50 times the steps and 0.50 times the images of the "
         "baseline)"
@@ -116,3 +117,11 @@ def test_timings_of_uncommitted_rounds_are_removed(tmp_path):
     folder = saved(tmp_path, [{"train": 2.0, "aggregate": 0.1}] * 3, [])
     folder.truncate(2)
     assert [row["round"] for row in folder.timings()] == [1, 2]
+
+
+def test_a_row_with_as_many_steps_and_images_as_its_baseline_is_named_first():
+    cost = Cost(1.0, 0.0, 0.0, 0.1, 1.0, 1.0, 0.0, 0.0, steps=10, images=40)
+    costs = {"fedavg": cost, "swa": cost, "elcfs": replace(cost, images=80)}
+    equal, more = effort_notes(costs, dict.fromkeys(costs, "fedavg"))
+    assert equal == "as many steps and images as fedavg: swa"
+    assert more.startswith("elcfs: MORE EFFORT than fedavg: 1.00 times the steps and 2.00 times the images")

@@ -7,12 +7,11 @@ import json
 import pytest
 from scipy import stats
 
-from medfed.experiments.comparison_tables import ComparisonTables
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.outputs.tables.conclusions import joining_conclusions, with_all_conclusions
 from medfed.outputs.tables.joining import ScoredRun, build_joining
 from medfed.outputs.tables.joining_text import (
-    joining_conclusions,
     joining_csv,
     joining_json,
     joining_markdown,
@@ -85,8 +84,9 @@ def test_rows_are_compared_with_the_same_varied_settings():
     assert means(joining, "fedavg, federation.rounds=2", "unseen")["all"] == (30, 1)
     assert len([one for one in joining.differences if one.metric == "dice"]) == 2
     baselines = [f"fedavg, federation.rounds={n}" for n in (1, 2)]
-    tables = ComparisonTables(build_table(results, ["disc"]), None, {}, "", joining=joining, baselines=baselines)
-    assert [text for text in tables.to_text().splitlines() if text.startswith("disc: Dice (points), gain")] == [
+    table = with_all_conclusions(build_table(results, ["disc"]), ["more steps"], joining, baselines)
+    assert table.conclusions[-1] == "more steps.", "no method is compared, so there is nothing else to conclude"
+    assert [text for text in table.conclusions if text.startswith("disc: Dice (points), gain")] == [
         f"disc: Dice (points), gain from joining (fedavg, federation.rounds={n} - local, federation.rounds={n}): "
         f"unseen {gain} (1) without an interval, so not decided." for n, gain in ((1, "+10.00"), (2, "+30.00"))
     ]
@@ -101,7 +101,10 @@ def test_every_format_has_the_differences_with_their_numbers_of_patients():
     joining = build_joining(RUNS, SCORING, ["disc"], "phantom")
     for text in (joining_text(joining), joining_markdown(joining)):
         assert "SYNTHETIC PHANTOM DATA" in text and "disc: Dice (points)" in text
-        assert "fedavg - local" in text and "pooled - fedavg" in text and "+15.00 (2)" in text and "-2.00 (1)" in text
+        assert "gain from joining: method - local, disc: Dice (points)" in text and "+15.00 (2)" in text
+        assert "cost of not pooling: pooled - method, disc: Dice (points)" in text and "+7.50 (2)" in text
+        assert "gain from joining at each hospital, own test" in text and "-2.00 (1)" in text
+        assert "at each hospital, unseen" not in text, "C is the only unseen hospital, whose gain is in the first table"
         assert "75.00*" in text and "72.00*" in text, "own test scores of the models of A and B"
     rows = list(csv.DictReader(io.StringIO(joining_csv(joining))))
     (row,) = (row for row in rows if (row["first"], row["images"], row["site"]) == ("fedavg", "unseen", "all"))
@@ -172,7 +175,8 @@ def test_a_difference_of_five_patients_has_the_interval_of_the_t_test_and_one_of
     assert (one.by_site["A"].low, one.by_site["A"].high) == pytest.approx(tuple(expected))
     assert (one.by_site["B"].low, one.by_site["all"].n) == (None, 9)
     text = joining_text(joining)
-    assert f"[{expected.low:.2f}, {expected.high:.2f}]" in text and "Student t over patients" in text
+    of_all = stats.ttest_1samp([-100 * gain for gain in [*gains, *gains[:4]]], 0).confidence_interval(0.95)
+    assert f"[{of_all.low:.2f}, {of_all.high:.2f}]" in text and "Student t over patients" in text
     rows = {row["site"]: row for row in csv.DictReader(io.StringIO(joining_csv(joining)))}
     (sentence,) = joining_conclusions(joining, ["fedavg"])
     assert sentence.startswith("disc: Dice (points), cost of not pooling (pooled - fedavg): own test -3.56 (9) [")
@@ -218,3 +222,14 @@ def test_a_score_of_a_site_is_the_mean_of_the_scores_of_the_models_and_not_the_s
     table = build_table(given, ["all"])
     (auroc,) = (block for block in table.blocks if block.metric == "auroc")
     assert auroc.lines[0].cells[0].mean == pytest.approx(75.0)
+
+
+def test_a_conclusion_says_whether_the_interval_excludes_0_and_what_the_mean_hides():
+    """Each of five patients of A gains 10 points, those of B none; the single models score 40 and 50 at C."""
+    scores = {"A": [0.61, 0.62, 0.63, 0.64, 0.65], "B": [0.7] * 5, "C": [0.61, 0.62, 0.63, 0.64, 0.65]}
+    alone = [run("local", "C", {"A": [0.51, 0.52, 0.53, 0.54, 0.55], "C": [0.4] * 5}, "A"),
+             run("local", "C", {"B": [0.71, 0.69, 0.7, 0.7, 0.7], "C": [0.5] * 5}, "B")]  # fmt: skip
+    joining = build_joining([run("fedavg", "C", scores), *alone], SCORING, ["disc"], "real")
+    (sentence,) = joining_conclusions(joining, ["fedavg"])
+    assert "own test +5.00 (10) [" in sentence and "]: above 0 (by hospital +0.00 at B to +10.00 at A); " in sentence
+    assert "]: above 0 (the models of single hospitals score 40.00 to 50.00 there)." in sentence

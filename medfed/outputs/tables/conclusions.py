@@ -1,0 +1,136 @@
+"""What can and what cannot be concluded from a comparison, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from medfed.metrics.significance import ALPHA, smallest_p
+from medfed.outputs.tables.comparison_data import (
+    BETTER,
+    UNDECIDED,
+    UNTESTED,
+    WITHDRAWN,
+    WORSE,
+    Block,
+    Table,
+)
+from medfed.outputs.tables.comparison_notes import difference_text
+from medfed.outputs.tables.joining import ALL_SITES, GAIN, OWN_TEST, UNSEEN, Joining, RowDifference
+from medfed.outputs.tables.joining_text import difference_cell, unit_of
+from medfed.tasks.scoring import ALL
+
+MAX_NAMED_SITES = 6  # sites whose names are in the conclusions
+
+
+def with_all_conclusions(
+    table: Table, effort: Sequence[str], joining: Joining | None, baselines: Collection[str]
+) -> Table:
+    """Return a comparison table with the conclusions about joining, pooling and effort before the last one.
+
+    The last conclusion says to what all of them apply.
+
+    Args:
+        table: the comparison table.
+        effort: a note for each row that took more optimiser steps or images than its baseline.
+        joining: the differences between the federated rows and `local` and `pooled`; None without such rows.
+        baselines: labels of the baselines; several if settings are varied.
+    """
+    joined = joining_conclusions(joining, baselines) if joining else []
+    more = [*joined, *(f"{note}." for note in effort)]
+    return replace(table, conclusions=(*table.conclusions[:-1], *more, *table.conclusions[-1:]))
+
+
+def joining_conclusions(joining: Joining, baselines: Collection[str]) -> list[str]:
+    """Return one sentence for each structure and pair of rows: the differences over all patients, and what they show.
+
+    Args:
+        joining: the differences.
+        baselines: labels of the only federated rows that the sentences are about.
+    """
+    sentences = []
+    for structure, metric, name in joining.titles:
+        pairs: dict[str, list[str]] = {}
+        for one in joining.differences:
+            if (one.structure, one.metric) == (structure, metric) and {one.first, one.second} & set(baselines):
+                pairs.setdefault(f"{one.meaning} ({one.first} - {one.second})", []).append(_shown(one, joining))
+        title = f"{name} ({unit_of(joining, metric)})"
+        sentences += [f"{title}, {pair}: {'; '.join(parts)}." for pair, parts in pairs.items()]
+    return sentences
+
+
+def _shown(one: RowDifference, joining: Joining) -> str:
+    """Return a difference over all patients, whether its interval excludes 0, and the range of what it averages."""
+    mean = one.by_site[ALL_SITES]
+    text, _, interval = difference_cell(mean)
+    if mean.low is None or mean.high is None:
+        return f"{one.images} {text} without an interval, so not decided"
+    shown = "not decided" if mean.low <= 0 <= mean.high else "above 0" if mean.low > 0 else "below 0"
+    parts = f"{one.images} {text} {interval}: {shown}"
+    if one.images == OWN_TEST and len(one.by_site) > 2:
+        by_site = sorted((of_site.mean, site) for site, of_site in one.by_site.items() if site != ALL_SITES)
+        (low, worst), (high, best) = by_site[0], by_site[-1]
+        return f"{parts} (by hospital {low:+.2f} at {worst} to {high:+.2f} at {best})"
+    if one.images == UNSEEN and one.meaning == GAIN:
+        scores = [score for structure, label, at, of_model in joining.models if structure == one.structure
+                  for site, score in of_model.items() if site != at and label.startswith(one.second)]  # fmt: skip
+        return f"{parts} (the models of single hospitals score {min(scores):.2f} to {max(scores):.2f} there)"
+    return parts
+
+
+def conclusions_of(
+    blocks: Sequence[Block], baseline: str, sites: Sequence[str], n_seeds: int, data: str,
+    not_learned: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Return what can and what cannot be concluded from the main metric, in sentences; empty for a single method.
+
+    Args:
+        blocks: the statistics. The first block of each structure is that of the task's main metric.
+        baseline: label of the method with which the others are compared.
+        sites: names of the sites.
+        n_seeds: number of seeds.
+        data: "phantom" (synthetic images) or "real".
+        not_learned: labels of the methods with a model that did not learn.
+    """
+    main = {block.structure: block for block in reversed(blocks)}
+    sentences = [_decision(block, baseline) for block in reversed(main.values())]
+    if not any(sentences):
+        return ()
+    where = ", ".join(sites) if len(sites) <= MAX_NAMED_SITES else f"the {len(sites)} sites"
+    end = "; the images are SYNTHETIC, so nothing follows for patients." if data == "phantom" else "."
+    seeds = f"{n_seeds} seed{'s' * (n_seeds > 1)}"
+    sentences.append(f"This holds for new patients of {where} and for these models ({seeds}); it does not hold for "
+                     f"other hospitals or for another training{end}")  # fmt: skip
+    if not_learned:
+        methods = ", ".join(not_learned)
+        sentences.insert(0, f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method, and a "
+                            "comparison with them has no verdict.")  # fmt: skip
+    return tuple(filter(None, sentences))
+
+
+def _decision(block: Block, baseline: str) -> str:
+    """Return what is decided for one block; "" if no method is compared."""
+    compared = [(line.method, line.difference) for line in block.lines if line.difference is not None]
+    if not compared:
+        return ""
+    name = block.name if block.structure == ALL else f"{block.structure}, {block.name}"
+    unit = {"%": " points", "": ""}.get(block.unit, f" {block.unit}")
+    parts = []
+    for verdict in (BETTER, WORSE, UNDECIDED, UNTESTED, WITHDRAWN):
+        texts = [f"{method} ({difference_text(difference, block.decimals)}{unit})" for method, difference in compared
+                 if difference.verdict == verdict]  # fmt: skip
+        if texts:
+            than = f" than {baseline}" if verdict in (BETTER, WORSE) else ""
+            parts.append(f"{verdict}{than}: {', '.join(texts)}")
+    text = f"{name}: {'; '.join(parts)}."
+    tested = [difference.n for _, difference in compared if difference.n is not None]
+    if tested and (smallest := smallest_p(max(tested), len(tested))) >= ALPHA:
+        return (f"{name}: no method can be called better or worse than {baseline}, because with {max(tested)} patients "
+                f"and {len(tested)} compared methods no corrected p can be below {smallest:.2g}; more patients are "
+                "needed, or fewer methods that are chosen before their scores are seen. Differences, with intervals "
+                f"that are not corrected for the number of methods: {'; '.join(parts)}.")  # fmt: skip
+    undecided = [difference for _, difference in compared if difference.verdict == UNDECIDED]
+    if visible := [difference.detectable for difference in undecided if difference.detectable is not None]:
+        return (f"{text} Not decided does not mean equal: only a difference of about {max(visible):.{block.decimals}f}"
+                f"{unit} or more would probably be found.")  # fmt: skip
+    return f"{text} Without an interval of the difference, nothing can be decided." if undecided else text
