@@ -103,6 +103,10 @@ def load_ensemble(path: Path, device: torch.device) -> Ensemble:
         if not names:
             raise UserError(f"{path}: has no local models of the sites, so that no Dice can be predicted; {HOW_TO_GET}")
         content = files.json(QUALITY_FILE)
+    if content.get("model_sha256") != model.facts["weights_sha256"]:
+        raise UserError(f"{path}: {QUALITY_FILE}: its sums were measured with other weights than those in models/, so "
+                        "that no Dice can be predicted; score the bundle with labels, or copy the exported bundle "
+                        "again")  # fmt: skip
     return Ensemble(model, {site: _member(model, path / name) for site, name in names.items()}, content)
 
 

@@ -151,7 +151,8 @@ def _of_structure(rows: Sequence[Row], calibration: Calibration | None, failure_
     }  # fmt: skip
     if any("true_dice" in row for row in rows):
         checked = [row for row in rows if "true_dice" in row]
-        entry["check"] = check_predictions(checked, calibration and calibration.mean_dice, failure_dice)
+        constant = calibration.mean_dice if calibration else None
+        entry["check"] = check_predictions(checked, constant, failure_dice)
     return entry
 
 

@@ -11,6 +11,7 @@ from conftest import SMALL_UNET, tiny_yaml
 import medfed
 from medfed.core.errors import UserError
 from medfed.datasets import reading
+from medfed.deployment.bundle_aggregation import aggregate_bundles
 from medfed.functional.image_facts import NAMES
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.run_folder import RunFolder
@@ -94,6 +95,20 @@ def test_the_bundle_is_checked_with_its_local_models(runs, tmp_path):
         check_bundle(tmp_path / "bundle")
 
 
+def test_a_combined_bundle_loses_the_sums_and_other_weights_are_not_predicted_with_them(runs, tmp_path):
+    start = runs / "bundle"
+    assert "## Prediction without labels" in (start / "docs" / "README.md").read_text()
+    for name in ("A", "B"):
+        shutil.copytree(start, tmp_path / name)
+    combined = aggregate_bundles([tmp_path / "A", tmp_path / "B"], start, tmp_path / "new").path
+    assert not list(combined.rglob("quality.json")) and not (combined / "models" / "local_models").exists()
+    assert "Prediction without labels" not in (combined / "docs" / "README.md").read_text()
+    weights = torch.load(start / "models" / "model.pt", weights_only=True)
+    torch.save({name: entry + 1 for name, entry in weights.items()}, tmp_path / "A" / "models" / "model.pt")
+    with pytest.raises(UserError, match="its sums were measured with other weights"):
+        load_ensemble(tmp_path / "A", CPU)
+
+
 def test_the_bundle_computes_the_facts_and_agreements_that_the_sites_computed(runs, small_phantom):
     ensemble = load_ensemble(runs / "bundle", CPU)
     assert set(ensemble.members) == {"BMC", "HK"}
@@ -108,7 +123,9 @@ def test_the_bundle_computes_the_facts_and_agreements_that_the_sites_computed(ru
         assert facts[:, index].min() - 1e-5 <= content[name]["mean"] <= facts[:, index].max() + 1e-5, name
 
 
-def test_no_label_is_read_and_the_predictions_are_the_same_with_labels(runs, small_phantom, tmp_path, capsys):
+def test_no_label_is_read_and_the_predictions_are_the_same_with_labels(
+    runs, small_phantom, tmp_path, capsys, unpainted_figures
+):
     unlabelled = tmp_path / "UCL"
     unlabelled.mkdir()
     for path in (small_phantom / "UCL").iterdir():

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Mapping
@@ -24,7 +25,13 @@ from medfed.outputs.bundle.files import BundleFiles
 from medfed.outputs.run_folder import QUALITY_JSON, RunFolder, damaged_file
 
 QUALITY_FILE = f"docs/{QUALITY_JSON}"
-FOLDER, SUFFIX = "models/local_models/", ".safetensors"
+FOLDER, SUFFIX, MODEL = "models/local_models/", ".safetensors", "models/model.pt"
+CARD_TITLE = "\n## Prediction without labels\n"  # the last section of the bundle's README
+CARD = CARD_TITLE + """
+`python -m medfed.score BUNDLE IMAGES --no-labels` predicts the Dice on images without masks. For this, the bundle has
+the local models of {sites} in `models/local_models/`, and sums of these sites in `docs/quality.json`. A local model
+says more about the images of its site than the model of the bundle. MONAI does not use these files.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +73,7 @@ def write_quality(
     """Write the local models and `docs/quality.json` into a bundle.
 
     Args:
-        folder: the folder of the bundle, with `models/` and `docs/`.
+        folder: the folder of the bundle, with `models/model.pt` and `docs/README.md`, to which a section is added.
         quality: what the run adds.
         network: settings of the network.
         module: the network; its weights are the same afterwards.
@@ -78,12 +85,14 @@ def write_quality(
     for site, weights in quality.local_models.items():
         module.load_state_dict(dict(weights))
         stored = network.monai_weights(module, channels, n_outputs)
-        safetensors.torch.save_file(
-            {name: entry.clone().contiguous() for name, entry in stored.items()}, folder / f"{FOLDER}{site}{SUFFIX}"
-        )
+        data = safetensors.torch.save({name: entry.contiguous() for name, entry in stored.items()})
+        (folder / f"{FOLDER}{site}{SUFFIX}").write_bytes(data)  # with the usual access rights, unlike `save_file`
     module.load_state_dict(own)
-    text = json.dumps(quality.content, indent=2, sort_keys=True, allow_nan=False)
+    sha256 = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
+    text = json.dumps({**quality.content, "model_sha256": sha256}, indent=2, sort_keys=True, allow_nan=False)
     (folder / QUALITY_FILE).write_text(text + "\n", encoding="utf-8")
+    with (folder / "docs" / "README.md").open("a", encoding="utf-8") as card:
+        card.write(CARD.format(sites=", ".join(sorted(quality.local_models))))
 
 
 def site_of(name: str) -> str | None:
