@@ -18,7 +18,8 @@ from medfed.federation.image_moments import constants_of
 from medfed.federation.method import Method
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
-from medfed.outputs.bundle.write import NetworkWrapper, write_bundle
+from medfed.outputs.bundle.trained_network import NetworkWrapper
+from medfed.outputs.bundle.write import write_bundle
 from medfed.outputs.run_folder import RunFolder, damaged_file
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.tasks.factory import task_of_images
@@ -73,7 +74,7 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
         weights = {name: entry for name, entry in weights.items() if name not in constants}
     weights, wrap = select_inference_weights(config.method, config.network, task, weights)
     facts = provenance(config, summary)
-    if wrap is None:  # medfed builds the network from these settings, without the bundle's TorchScript
+    if wrap is None:  # medfed builds the network from these settings, and never loads the bundle's exported program
         facts["network"] = to_block(config.network.without_weights())
     return write_bundle(
         out or run / "bundle" / task.bundle(input_is_2d).name,
