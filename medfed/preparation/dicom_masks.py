@@ -104,6 +104,13 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
         raise UserError("DICOM SEG needs the package highdicom, which is not installed; run pip install "
                         "'medfed[dicom]'") from None  # fmt: skip
     stack = find_stack(series)
+    for name, values in (
+        ("StudyInstanceUID", {entry.study for entry in stack.slices}),
+        ("FrameOfReferenceUID", {entry.frame_of_reference for entry in stack.slices}),
+    ):
+        if len(values) > 1 or "" in values:
+            raise UserError(f"{series}: the slices have {len(values)} values of {name}, or an empty one; expected one "
+                            "for all, to which the DICOM SEG refers; export the series again")  # fmt: skip
     frames = [_frames(file, stack.shape, stack.affine, series) for file in files.values()]
     sources = [pydicom.dcmread(entry.path, stop_before_pixels=True) for entry in stack.slices]
     try:

@@ -72,6 +72,12 @@ def moved_series(folder):
     (folder / "data" / "n" / "case_1").rename(folder / "data" / "n" / "case_2")
 
 
+def several_frames_of_reference(folder):
+    for index in range(SHAPE[2]):
+        write_series(folder / "data" / "n" / "case_1", volume(SHAPE), slices=[index], PatientID="4711",
+                     SeriesInstanceUID="1.2.3", StudyInstanceUID="1.2.4")  # fmt: skip
+
+
 def no_masks(folder):
     for file in (folder / "masks").iterdir():
         file.unlink()
@@ -83,6 +89,7 @@ def no_masks(folder):
     (label_map, "has other values than 0 and 1"),
     (moved_series, "belongs to no folder of .*copy it there again"),
     (no_masks, "holds no mask"),
+    (several_frames_of_reference, "5 values of FrameOfReferenceUID"),
 ])  # fmt: skip
 def test_masks_of_another_series_are_refused_and_nothing_is_written(data, change, sentence):
     folder, _ = data

@@ -19,6 +19,8 @@ from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.datasets.base import Volume
+from medfed.datasets.dicom import find_stack
+from medfed.datasets.dicom_seg import Grid, read_segmentation
 from medfed.datasets.reading import read_image
 from medfed.federation.message import digest
 from medfed.networks.base import NetworkSettings
@@ -30,6 +32,7 @@ from medfed.outputs.bundle.program import PROGRAM
 from medfed.outputs.bundle.trained_network import load_trained_network
 from medfed.outputs.bundle.write import PACKAGE, template_folder, write_bundle
 from medfed.outputs.run_folder import RunFolder
+from medfed.preparation.dicom_masks import write_segmentations
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
 from medfed.tasks.segmentation import Segmentation
@@ -169,7 +172,7 @@ def test_a_dicom_series_gives_the_mask_of_the_same_volume_as_nifti(tmp_path):
     for number in range(voxels.shape[2]):  # MONAI orders the slices by this number
         name = f"slice_{9 - number}.dcm"
         write_series(tmp_path / "dicom" / "case 1", voxels, names=name, slices=[number], InstanceNumber=number + 1,
-                     SeriesInstanceUID="1.2.3")  # fmt: skip
+                     SeriesInstanceUID="1.2.3", StudyInstanceUID="1.2.4", FrameOfReferenceUID="1.2.5")  # fmt: skip
     write_nifti(tmp_path / "nifti" / "case 1.nii.gz", voxels)
     task = Segmentation(("organ",), 1, SIDE)
     module = telling_weights(UNET, task, tmp_path / "nifti" / "case 1.nii.gz")
@@ -181,6 +184,12 @@ def test_a_dicom_series_gives_the_mask_of_the_same_volume_as_nifti(tmp_path):
     assert of_dicom.shape == voxels.shape and 0.05 < masks[0].get_fdata().mean() < 0.95
     assert np.array_equal(*(mask.get_fdata() for mask in masks))
     np.testing.assert_allclose(masks[0].affine, masks[1].affine, atol=1e-5)
+    pytest.importorskip("highdicom")
+    write_segmentations(tmp_path / "out" / "dicom", tmp_path / "dicom", tmp_path / "seg")
+    stack = find_stack(tmp_path / "dicom" / "case 1")
+    grid = Grid(tmp_path / "dicom" / "case 1", stack.shape, stack.affine)
+    read = read_segmentation(tmp_path / "seg" / "case 1.dcm", grid, ("organ",), {}, [])[0].numpy()
+    assert np.array_equal(nib.as_closest_canonical(nib.Nifti1Image(read, stack.affine)).dataobj, masks[1].dataobj)
 
 
 def test_an_evaluator_parsed_alone_has_the_trained_weights(exported, tmp_path):
