@@ -18,6 +18,7 @@ from medfed.datasets.check_report import to_json, to_text
 from medfed.datasets.checking import check_dataset
 from medfed.outputs.dataset_cards import all_cards, format_card, format_data_block
 from medfed.preparation.commands import add_fetch_command, add_prepare_command, run_fetch, run_prepare
+from medfed.preparation.dicom_masks import add_dicom_seg_command, run_dicom_seg
 
 OTHER_TABLES = (".xlsx", ".xls", ".ods", ".txt")
 
@@ -43,14 +44,16 @@ def main(argv: list[str] | None = None) -> int:
     checks.add_argument("--quiet", action="store_true", help="print only the report, no progress")
     add_fetch_command(commands)
     add_prepare_command(commands)
+    add_dicom_seg_command(commands)
     parser.set_defaults(allow_code=False)
     args = parser.parse_args(argv)
     return run_program("medfed.data", lambda: _run(args), args.allow_code)
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.command in ("check", "fetch", "prepare"):
-        return {"check": _check, "fetch": run_fetch, "prepare": run_prepare}[args.command](args)
+    runs = {"check": _check, "fetch": run_fetch, "prepare": run_prepare, "dicom-seg": run_dicom_seg}
+    if args.command in runs:
+        return runs[args.command](args)
     print(format_card(args.name) if args.command else all_cards())
     return 0
 

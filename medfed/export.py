@@ -49,12 +49,9 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    with warnings.catch_warnings(record=True) as notices:
-        warnings.simplefilter("always", UserWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of methods that build their network once more
         out = export(args.run, args.out, force=args.force)
-    for notice in notices:
-        if "model.ts" in str(notice.message):
-            print(f"note: {notice.message}", file=sys.stderr)
     if not args.quiet:
         if not out.name.endswith(ENDINGS):
             print(f"note: MONAI Label reads the task from the folder's name; let it end in {' or '.join(ENDINGS)}",

@@ -37,6 +37,7 @@ from medfed.methods.norm_clipping import NormClipping
 from medfed.methods.trimmed_mean import TrimmedMean
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
+from medfed.outputs.bundle.program import PROGRAMS
 from medfed.outputs.bundle.quality import CARD_TITLE, QUALITY_FILE
 from medfed.outputs.bundle.write import atomic_folder
 from medfed.tasks.bundle_training import TRAINED
@@ -208,13 +209,13 @@ def _state_of(weights: Weights) -> State:
 def _start_config(start: Path, allow_unchecked: bool) -> tuple[dict[str, Any], str]:
     """Return `configs/inference.json` of the start, and a notice if its configs do not pass `check_bundle`.
 
-    A bundle is refused if its network is only in `models/model.ts`, in which averaged weights cannot be stored.
+    A bundle is refused if its network is only in a program (`PROGRAMS`), in which averaged weights cannot be stored.
     """
     with open_bundle(start) as files:
         config = files.json("configs/inference.json") if "configs/inference.json" in files.names else None
     definition = config.get("network_def") if isinstance(config, dict) else None
     target = definition.get("_target_") if isinstance(definition, dict) else None
-    if not isinstance(config, dict) or not isinstance(target, str) or target == "torch.jit.load":
+    if not isinstance(config, dict) or not isinstance(target, str) or target in PROGRAMS:
         raise UserError(f"{start}: configs/inference.json has no network_def that builds a network; the combined "
                         "weights could not be loaded into it")  # fmt: skip
     try:

@@ -29,7 +29,9 @@ Conventions:
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -112,7 +114,7 @@ def low_frequency_spectrum(images: Tensor, alpha: float) -> LowFrequencySpectrum
     _check_images(images)
     shape = tuple(images.shape[2:])
     half = window_half_width(shape, alpha)
-    with torch.autocast(images.device.type, enabled=False):
+    with _without_autocast(images):
         values = images.to(_working_type(images))
         waves = torch.view_as_real(_fourier_matrix(shape[-1], 0, half, values)).flatten(1)
         spectrum = torch.view_as_complex((values @ waves).unflatten(-1, (half + 1, 2)))
@@ -145,18 +147,51 @@ def mix_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, window:
     Raises:
         ValueError: if the spectrum, window or ratio does not fit the images, or a ratio is outside [0, 1].
     """
+    _check_window(images, low_frequencies, window)
+    if tuple(ratio.shape) != (len(images),):
+        raise ValueError(f"ratio must be ({len(images)},), one for each image, got {tuple(ratio.shape)}")
+    if not bool(((ratio >= 0) & (ratio <= 1)).all()):
+        raise ValueError(f"every ratio must be in [0, 1], got {ratio.tolist()}")
+    ratio = ratio.to(low_frequencies.spectrum.real).view(-1, *[1] * (window.ndim - 1))
+    return _add_change(images, low_frequencies, window.to(images.device), ratio)
+
+
+def replace_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, window: Tensor) -> Tensor:
+    """Replace the low-frequency amplitudes of images by given amplitudes; keep the phase.
+
+    The result equals `mix_amplitude` with ratio 1. No value of a tensor decides which operations run, so that
+    `torch.export` can record them.
+
+    Args:
+        images: (B, C, H, W[, D]), non-negative, the images whose spectrum was computed; not changed.
+        low_frequencies: the spectrum of these images, from `low_frequency_spectrum`.
+        window: (B, C, S, S[, S]), the new amplitudes, as in `mix_amplitude`.
+
+    Returns:
+        (B, C, H, W[, D]), real, in the dtype and unit of `images`, not clipped to any range.
+
+    Raises:
+        ValueError: if the spectrum or window does not fit the images.
+    """
+    _check_window(images, low_frequencies, window)
+    return _add_change(images, low_frequencies, window, 1.0)
+
+
+def _add_change(
+    images: Tensor, low_frequencies: LowFrequencySpectrum, window: Tensor, ratio: Tensor | float
+) -> Tensor:
+    """Return images plus the inverse transform of the change of their low-frequency amplitudes (eq. 2-3)."""
     half, shape = low_frequencies.half_width, low_frequencies.shape
-    _check_window(images, low_frequencies, window, ratio)
-    with torch.autocast(images.device.type, enabled=False):
+    with _without_autocast(images):
         values = images.to(_working_type(images))
         amplitude = low_frequencies.spectrum.abs()
         phase = _phase_factors(low_frequencies.spectrum, amplitude)
-        ratio = ratio.to(amplitude).view(-1, *[1] * (window.ndim - 1))
-        change = ratio * (window[..., half:].to(amplitude) - amplitude) * phase          # eq. 2: (A' - A) e^{iP}
+        given = window[..., half:].to(amplitude.dtype)
+        change = ratio * (given - amplitude) * phase                                     # eq. 2: (A' - A) e^{iP}
         for axis, size in enumerate(shape[:-1], start=2):
             change = _multiply_axis(change, _fourier_matrix(size, -half, half, values).conj().T, axis)
         waves = torch.view_as_real(_fourier_matrix(shape[-1], 0, half, values)).flatten(1)
-        waves[:, 2:] *= 2                                                                # and its conjugate
+        waves = torch.cat([waves[:, :2], 2 * waves[:, 2:]], dim=1)                       # and its conjugate
         rows = torch.view_as_real(change).flatten(-2).reshape(-1, waves.shape[1])
         styled = torch.addmm(values.reshape(-1, shape[-1]), rows, waves.T)  # eq. 3: x + Re sum_u ...
     return styled.view(values.shape).to(images.dtype)
@@ -262,18 +297,33 @@ def unpack_window(packed: Tensor, spatial_dims: int = 2) -> Tensor:
 def _phase_factors(spectrum: Tensor, amplitude: Tensor) -> Tensor:
     """Return e^{iP} for the phases P of a spectrum (B, C, S, ...); 1 where the amplitude is 0 up to rounding."""
     largest = amplitude.amax(dim=tuple(range(2, amplitude.ndim)), keepdim=True)
-    factors = torch.exp(1j * spectrum.angle())
+    angle = spectrum.angle()
+    factors = torch.exp(torch.complex(torch.zeros_like(angle), angle))
     return torch.where(amplitude > ZERO_AMPLITUDE * largest, factors, torch.ones_like(factors))
 
 
 def _fourier_matrix(size: int, lowest: int, highest: int, like: Tensor) -> Tensor:
     """Return (size, highest - lowest + 1): exp(-2 pi i u x / size) for pixel x (rows) and frequency u (columns).
 
-    The angles are computed in float64. Device and precision are those of `like`.
+    The angles are computed in float64. Device and precision are those of `like`. The matrix is shared: do not change it
+    in place.
     """
+    return _cached_fourier_matrix(int(size), lowest, highest, like.device, like.dtype.to_complex())
+
+
+@lru_cache(maxsize=32)
+def _cached_fourier_matrix(size: int, lowest: int, highest: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Compute the matrix of `_fourier_matrix`; `torch.export` takes one from the cache as a constant."""
+    if torch.compiler.is_exporting():  # the cache would store a tensor without values
+        raise RuntimeError("call the network once before torch.export, with images of the same size")
     phases = torch.outer(torch.arange(size), torch.arange(lowest, highest + 1)) % size
     waves = torch.exp(-2j * math.pi / size * phases.double())
-    return waves.to(device=like.device, dtype=like.dtype.to_complex())
+    return waves.to(device=device, dtype=dtype)
+
+
+def _without_autocast(images: Tensor) -> AbstractContextManager[None]:
+    device = images.device.type
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _multiply_axis(values: Tensor, matrix: Tensor, axis: int) -> Tensor:
@@ -292,7 +342,7 @@ def _check_images(images: Tensor) -> None:
         )
 
 
-def _check_window(images: Tensor, low_frequencies: LowFrequencySpectrum, window: Tensor, ratio: Tensor) -> None:
+def _check_window(images: Tensor, low_frequencies: LowFrequencySpectrum, window: Tensor) -> None:
     side = 2 * low_frequencies.half_width + 1
     analysed = (*low_frequencies.spectrum.shape[:2], *low_frequencies.shape)
     if tuple(images.shape) != analysed:
@@ -300,7 +350,3 @@ def _check_window(images: Tensor, low_frequencies: LowFrequencySpectrum, window:
     expected = (*images.shape[:2], *[side] * len(low_frequencies.shape))
     if tuple(window.shape) != expected:
         raise ValueError(f"window must be {expected} for images {analysed}, got {tuple(window.shape)}")
-    if tuple(ratio.shape) != (len(images),):
-        raise ValueError(f"ratio must be ({len(images)},), one for each image, got {tuple(ratio.shape)}")
-    if not bool(((ratio >= 0) & (ratio <= 1)).all()):
-        raise ValueError(f"every ratio must be in [0, 1], got {ratio.tolist()}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from medfed.functional.fourier import low_frequency_spectrum, mix_amplitude
+from medfed.functional.fourier import low_frequency_spectrum, replace_amplitude
 from medfed.functional.hooks import prepend_layer
 
 NAME = "amplitude"  # the layer's name in the network, and so in its state dict
@@ -47,17 +47,16 @@ class AmplitudeNormaliser(nn.Module):
             image: (B, C, H, W) in [0, 1], at least S pixels along each side.
 
         Returns:
-            (B, C, H, W) in [0, 1]. As long as `window` is 0 everywhere, which is its initial value, the input itself is
-            returned.
+            (B, C, H, W) in [0, 1]. As long as `window` is 0 everywhere, which is its initial value, the images are
+            unchanged.
 
         Raises:
             ValueError: if an image is smaller than the window.
         """
-        if not bool(self.window.any()):
-            return image
         window = self.window.expand(image.shape[0], -1, -1, -1)
         spectrum = low_frequency_spectrum(image, alpha_for_half_width(self.half_width, min(image.shape[2:])))
-        return mix_amplitude(image, spectrum, window, image.new_ones(image.shape[0])).clamp(0, 1)
+        normalised = replace_amplitude(image, spectrum, window).clamp(0, 1)
+        return torch.where(self.window.any(), normalised, image)  # no `if`, which torch.export cannot record
 
 
 def alpha_for_half_width(half_width: int, side: int) -> float:

@@ -100,7 +100,7 @@ class NetworkSettings:
         Returns:
             A dict with `_target_`, the path of one of MONAI's networks, and the arguments of this network. MONAI's
             network has the same state-dict keys as the network that `build` returns. None if MONAI has no such network.
-            The exported bundle then contains the network as TorchScript. The base class returns None.
+            The bundle then contains the network as an exported program (`torch.export`). The base class returns None.
         """
         return None
 

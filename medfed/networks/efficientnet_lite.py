@@ -41,7 +41,7 @@ class EfficientNetLite(NetworkSettings):
 
     See Tan & Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks", ICML 2019,
     https://arxiv.org/abs/1905.11946. It is MONAI's EfficientNet without squeeze-and-excitation and with ReLU6 instead
-    of swish, which together make the variant "Lite". Its bundle contains TorchScript only. The authors feed it with
+    of swish, which together make the variant "Lite". Its bundle contains an exported program. The authors feed it with
     (pixel - 127) / 128 for pixels from 0 to 255. Images standardised by ImageNet's mean and standard deviation, as in
     the tasks here, are recognised equally well at 224 pixels (78 of 96 photographs of dogs, elephants, guitars and
     horses either way) and less well at 128 pixels (62 against 68), before any training.
@@ -181,8 +181,6 @@ class _EfficientNetLite(EfficientNet):
         self._swish, self._last_activation = nn.ReLU6(), nn.ReLU6()
         for block in (block for stack in self._blocks.children() for block in stack.children()):
             block._swish = nn.ReLU6()
-            for part in ("adaptpool", "reduce", "reduce_padding", "expand", "expand_padding"):
-                setattr(block, f"_se_{part}", nn.Identity())  # never called, but TorchScript needs the attributes
 
     def forward(self, inputs: Tensor) -> Tensor:
         x = self._swish(self._bn0(self._conv_stem(self._conv_stem_padding(inputs))))

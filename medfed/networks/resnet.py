@@ -40,7 +40,7 @@ class ResidualNetwork(NetworkSettings):
             trains quickly on a laptop.
         embedding_size: number of outputs of an extra linear layer between pooling and the last layer; 0 for none. FISC
             uses 2048 on ResNet50 (27,718,727 parameters with 7 classes). MONAI has no such network, so its bundle
-            contains TorchScript.
+            contains an exported program.
     """
 
     depth: Depth = 18

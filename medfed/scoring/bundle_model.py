@@ -24,8 +24,8 @@ from medfed.core.errors import UserError, argument, is_out_of_memory
 from medfed.networks import pretrained
 from medfed.networks.base import NetworkSettings
 from medfed.networks.bundle import WEIGHT_FILES, Bundle
-from medfed.outputs.bundle.configs import TORCHSCRIPT
 from medfed.outputs.bundle.files import open_bundle
+from medfed.outputs.bundle.program import PROGRAMS
 from medfed.scoring.bundle_steps import BundleSteps
 
 INFERENCE, METADATA = "configs/inference.json", "configs/metadata.json"
@@ -262,7 +262,7 @@ def _structures(definition: Mapping[int, str], n_outputs: int, is_label_map: boo
 def _network_settings(path: Path, inference: Mapping[str, Any], metadata: Mapping[str, Any]) -> NetworkSettings:
     """Return the settings of the bundle's network: from `network_def`, or of medfed's own network from the metadata."""
     definition = inference.get("network_def")
-    if not (isinstance(definition, Mapping) and definition.get("_target_") == TORCHSCRIPT["_target_"]):
+    if not (isinstance(definition, Mapping) and definition.get("_target_") in PROGRAMS):
         try:
             return Bundle(path=str(path)).network_settings
         except ValueError as error:
@@ -272,8 +272,8 @@ def _network_settings(path: Path, inference: Mapping[str, Any], metadata: Mappin
     name = block.get("name") if isinstance(block, Mapping) else None
     if not isinstance(block, Mapping) or name not in registry.known_names("networks") or name == "bundle":
         raise UserError(
-            f"{path / INFERENCE}: network_def: is TorchScript, a program, and medfed runs no code; expected "
-            "a network of monai.networks.nets, or a bundle that this version of medfed exported without added layers"
+            f"{path / INFERENCE}: network_def: loads a program, and medfed runs no code of a bundle; expected "
+            "a network of monai.networks.nets, or a bundle that medfed exported without layers of its method"
         )
     values = {key: value for key, value in block.items() if key not in ("name", "weights")}
     return validation.load_settings(registry.resolve("networks", name), values, f"{path / METADATA}: network")

@@ -69,7 +69,7 @@ def test_the_new_bundle_says_who_took_part_and_has_no_scores(start, trained, tmp
     rows = list(csv.DictReader((out / "docs" / "ledger.csv").open()))
     assert {row["site"] for row in rows} == {"A", "B"} and ENTRY in {row["name"] for row in rows}
     assert "Nobody has tested them" in (out / "docs" / "README.md").read_text()
-    assert not (out / "models" / "model.ts").exists()  # the script holds the weights of the start
+    assert [path.name for path in (out / "models").iterdir()] == ["model.pt"]  # not the weights of the start
 
 
 def test_the_result_of_a_round_is_the_start_of_the_next(start, trained, tmp_path):

@@ -49,7 +49,7 @@ def test_half_width_zero_sets_only_the_mean_brightness():
 def test_images_pass_unchanged_before_the_window_is_set_and_stay_in_range_afterwards():
     image = random_images()
     fresh = AmplitudeNormaliser(3, 2)
-    assert fresh(image) is image
+    assert torch.equal(fresh(image), image)
     bright = normaliser(torch.full((3, 1, 1), 0.9, dtype=torch.float64))(image)
     assert bright.max() == 1.0 and bright.min() >= 0
 
@@ -83,15 +83,6 @@ def test_a_copy_has_its_own_window():
     before, other = network(image), copy.deepcopy(network)
     other.amplitude.window.zero_()
     assert torch.equal(network(image), before) and not torch.equal(other(image), before)
-
-
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_the_network_can_be_traced_for_batches_of_any_size():
-    network = wrapped(*SMALL[0])
-    traced = torch.jit.trace(network, random_images(2).float())
-    for n in (1, 5):
-        image = random_images(n, seed=n).float()
-        assert torch.allclose(traced(image), network(image), atol=1e-5)
 
 
 def test_a_window_larger_than_the_image_is_rejected():

@@ -143,13 +143,3 @@ def test_a_copy_has_its_own_attention():
     before, other = network(image), copy.deepcopy(network)
     other.highlighter.classifier.weight.data.zero_()
     assert torch.equal(network(image), before) and not torch.equal(other(image), before)
-
-
-def test_the_network_can_be_traced_for_batches_of_any_size():
-    network = wrapped(SMALL[1])
-    rng = torch.Generator().manual_seed(1)
-    traced = torch.jit.trace(network, torch.rand(2, 3, 64, 64, generator=rng))
-    image = torch.rand(5, 3, 64, 64, generator=rng)
-    assert torch.allclose(traced(image), network(image), atol=1e-6)
-    image = torch.rand(1, 3, 96, 80, generator=rng)
-    assert torch.allclose(traced(image), network(image), atol=1e-6)

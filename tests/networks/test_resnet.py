@@ -51,13 +51,8 @@ def test_the_bundle_definition_builds_the_same_network():
     assert torch.equal(built(images), ours(images))
 
 
-def test_a_network_with_an_embedding_is_exported_as_torchscript_only():
-    from monai.networks.utils import convert_to_torchscript
-
-    settings = ResidualNetwork(10, 4, 5)
-    assert settings.network_def(3, 2) is None
-    network, images = settings.build(3, 2).eval(), torch.rand(2, 3, 64, 64)
-    torch.testing.assert_close(convert_to_torchscript(network)(images), network(images))
+def test_monai_has_no_network_with_an_embedding():
+    assert ResidualNetwork(10, 4, 5).network_def(3, 2) is None
 
 
 def test_an_image_size_that_leaves_one_pixel_is_rejected():

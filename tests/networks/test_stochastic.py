@@ -9,7 +9,6 @@ from medfed.networks.densenet import DenseNetwork
 from medfed.networks.efficientnet_lite import EfficientNetLite
 from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.stochastic import NAME, ClassGaussians, make_stochastic
-from medfed.outputs.bundle.write import _to_torchscript
 
 SMALL = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
 KINDS = [SMALL, ResidualNetwork(depth=10, width=4), ResidualNetwork(depth=10, width=4, embedding_size=6),
@@ -95,11 +94,6 @@ def test_a_copy_uses_its_own_layer():
     torch.nn.init.constant_(getattr(copied, NAME).spread.bias, 3.0)
     assert not torch.equal(logits(copied), logits(network))
     assert torch.equal(logits(network), logits(build(SMALL)))
-
-
-def test_the_network_can_be_traced_for_a_bundle():
-    script = _to_torchscript(build(SMALL).eval(), torch.rand(2, 3, 32, 32))
-    assert torch.allclose(script(IMAGES), logits(build(SMALL)), atol=1e-5)
 
 
 def test_the_divergence_is_the_closed_form_and_0_for_equal_distributions():

@@ -104,12 +104,10 @@ def test_a_network_with_a_style_layer_has_the_same_entries_and_evaluation_output
 
 @every
 @each_network
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # MONAI compares the sizes of images
-def test_a_copy_and_a_trace_of_the_network_predict_the_same(layer, settings):
+def test_a_copy_of_the_network_predicts_the_same_with_its_own_layers(layer, settings):
     network = wrapped(lambda: layer(1.0), settings).eval()
     copied, image = copy.deepcopy(network), torch.rand(2, 1, 32, 32)
-    traced = torch.jit.trace(network, torch.rand(2, 1, 32, 32))
-    assert torch.allclose(traced(image), network(image), atol=1e-6) and torch.equal(copied(image), network(image))
+    assert torch.equal(copied(image), network(image))
     name = f"{layer.__name__.lower()}_1"
     getattr(copied.train(), name).probability = getattr(copied, f"{layer.__name__.lower()}_2").probability = 0.0
     image = torch.rand(3, 1, 32, 32)

@@ -280,7 +280,7 @@ def test_the_summary_compares_the_validation_score_of_the_result_with_trivial_pr
 
 
 def test_a_bundle_is_exported_from_a_run_or_a_folder(small_phantom, tmp_path):
-    """Of a network that MONAI has, as the bundle of another one is made with TorchScript. One round does not learn."""
+    """Of a network that MONAI has, as the export of another one takes longer. One round does not learn."""
     (tmp_path / "unet.yaml").write_text(small_yaml(small_phantom).replace(SMALL_UNET, UNET))
     run = medfed.run(medfed.load_config(tmp_path / "unet.yaml", {"federation.rounds": 1}), tmp_path / "run")
     assert medfed.export(run, force=True) == run.folder / "bundle" / "prostate_segmentation"

@@ -1,5 +1,6 @@
 """A bundle is scored as the run from which it was exported, and as MONAI runs it; code of a bundle never runs."""
 
+import json
 import logging
 import shutil
 
@@ -31,6 +32,7 @@ from medfed.core.errors import UserError
 from medfed.datasets.reading import read_image
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.elcfs_unet import ElcfsUNet
+from medfed.outputs.bundle.program import LOAD, PROGRAM, UNFLATTEN
 from medfed.outputs.report.elements import Table
 from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.page import failures
@@ -177,7 +179,9 @@ REFUSED = {
     "postprocessing.transforms.0.func: found": {"postprocessing": {"_target_": "Compose", "transforms": [
         {"_target_": "Lambdad", "keys": "pred", "func": MARK}, *ENDINGS["argmax"]]}},
     "has no AsDiscreted": {"postprocessing": {"_target_": "Compose", "transforms": [INVERT]}},
-    "network_def: is TorchScript": {"network_def": {"_target_": "torch.jit.load", "f": MARK}},
+    "network_def: loads a program": {"network_def": {"_target_": "torch.jit.load", "f": MARK}},
+    "network_def: loads a program, and": {
+        "network_def": {"_target_": UNFLATTEN, "module": {"_target_": LOAD, "f": MARK}}},
     "network_def.in_channels": {"network_def": {"_target_": "BasicUNet", "spatial_dims": 2, "in_channels": MARK}},
 }  # fmt: skip
 
@@ -217,8 +221,8 @@ def test_a_bundle_for_another_task_other_channels_or_other_images_is_refused_in_
         load_bundle(bundle, CPU)
 
 
-def test_a_network_of_medfed_needs_no_torchscript(tmp_path):
-    """MONAI cannot build it, so that the exported config loads TorchScript; medfed takes its settings instead."""
+def test_a_network_of_medfed_is_built_from_its_settings_and_not_loaded_as_a_program(tmp_path):
+    """MONAI cannot build it, so that the exported config loads a program; medfed takes the settings instead."""
     network = ElcfsUNet(width=2)
     task = Segmentation(("foreground",), 3, SIDE, (0.0, 255.0))
     module = seeded(network, 3, 1)
@@ -226,8 +230,12 @@ def test_a_network_of_medfed_needs_no_torchscript(tmp_path):
     bundle = exported(tmp_path / "bundle", network, module, task, more)
     model = load_bundle(bundle, CPU)
     assert all(torch.equal(entry, module.state_dict()[name]) for name, entry in model.network.state_dict().items())
-    (bundle / "models" / "model.ts").unlink()
+    (bundle / PROGRAM).unlink()
     assert load_bundle(bundle, CPU).channels == 3
+    path = bundle / "configs" / "inference.json"
+    earlier = {"_target_": "torch.jit.load", "f": "$@bundle_root + '/models/model.ts'", "map_location": "@device"}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "network_def": earlier}))
+    assert load_bundle(bundle, CPU).channels == 3, "earlier versions exported TorchScript"
 
 
 def test_the_program_prints_the_table_and_refuses_a_used_folder_and_one_among_the_images(tmp_path, capsys):

@@ -1,15 +1,14 @@
 """Check that a folder or zip file is a MONAI bundle that cannot run arbitrary code. The check executes nothing.
 
 MONAI instantiates every `_target_` and evaluates every string that begins with `$`, so a bundle's config is a program.
-This check allows only the classes listed below, and only expressions of the small grammar at the end of this module.
-TorchScript models run in PyTorch's own interpreter, and MONAI reads `model.pt` with `weights_only=True`.
+This check allows only the classes listed below, and only expressions of the small grammar in `expressions`. MONAI reads
+`model.pt` with `weights_only=True`, and `program` checks the content of `model.pt2`. Bundles of earlier versions may
+contain TorchScript, which runs in PyTorch's own interpreter.
 """
 
 from __future__ import annotations
 
-import ast
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,15 @@ from typing import Any
 import jsonschema
 
 from medfed.core.errors import UserError
+from medfed.outputs.bundle.expressions import CALLS, IMPORTS, is_allowed_expression
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
+from medfed.outputs.bundle.program import LOAD, PROGRAM, PROGRAM_DEF, UNFLATTEN, check_program
 from medfed.outputs.bundle.quality import QUALITY_FILE, check_quality_files, site_of
 from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
-from medfed.tasks.bundle_template import CONVERTERS, PREDICTIONS
-from medfed.tasks.bundle_training import LOGGING_CONF, LOSS, TRAINED
+from medfed.tasks.bundle_template import PREDICTIONS
+from medfed.tasks.bundle_training import LOGGING_CONF, TRAINED
 
+SCRIPT = "models/model.ts"  # of bundles that earlier versions of medfed wrote
 FILES = (
     "LICENSE",
     "configs/evaluate.json",
@@ -35,10 +37,11 @@ FILES = (
     "docs/ledger.csv",
     QUALITY_FILE,
     "models/model.pt",
-    "models/model.ts",
+    PROGRAM,
+    SCRIPT,
 )
 REQUIRED = ("LICENSE", "configs/inference.json", "configs/metadata.json", "models/model.pt")
-WEIGHTS = ("models/model.pt", "models/model.ts")
+WEIGHTS = ("models/model.pt", PROGRAM, SCRIPT)
 SCHEMA = Path(__file__).with_name("schema.json")
 CONFIGS = ("metadata", "inference")
 TRAINING_CONFIGS = ("train", "evaluate")  # a bundle whose network MONAI cannot build has none
@@ -58,7 +61,7 @@ TARGETS = frozenset(
     + [f"monai.transforms.{name}" for name in _TRANSFORMS]
     + ["monai.data.DataLoader", "monai.data.Dataset", "monai.engines.SupervisedEvaluator"]
     + ["monai.handlers.CheckpointLoader", "monai.inferers.SimpleInferer", "monai.inferers.SliceInferer"]
-    + ["torch.jit.load", INTERPOLATE, NARROW]
+    + ["torch.jit.load", LOAD, UNFLATTEN, INTERPOLATE, NARROW]
 )
 TRAINING_TARGETS = TARGETS | {
     "monai.data.CacheDataset", "monai.data.partition_dataset", "monai.engines.SupervisedTrainer",
@@ -90,14 +93,6 @@ VALUE_OF = {
 # `reader` and `writer` name classes that MONAI imports and calls without a `_target_`. The other keys start a debugger,
 # unpickle a file, or download weights.
 FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
-
-IMPORTS = ("$import glob", "$import PIL.ImageOps as ImageOps")
-OUTPUTS = ("$monai.handlers.from_engine(['pred', 'label'])", LOSS)
-CALLS = frozenset({
-    "sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.parameters", "REF.run", "REF.to",
-})  # fmt: skip
-VALUES = frozenset({"REF", "np.uint8"})
-_REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
 
 
 def check_bundle(path: Path) -> None:
@@ -137,16 +132,21 @@ def check_bundle(path: Path) -> None:
             if name in files.names:
                 files.check_weights(name)
         check_quality_files(files)
-        if "models/model.ts" in files.names:
+        if PROGRAM in files.names:
+            with files.names[PROGRAM]() as file:
+                check_program(file, f"{path}: {PROGRAM}")
+        elif content["inference"].get("network_def") == PROGRAM_DEF:
+            raise UserError(f"{path}: {PROGRAM} is missing; copy the bundle again, or export it again")
+        if SCRIPT in files.names:
             _check_script(path, files, content)
 
 
 def _check_script(path: Path, files: BundleFiles, content: dict[str, Any]) -> None:
     """Check that the configs inside the TorchScript file, which MONAI Deploy runs, equal the checked ones."""
     for name in CONFIGS:
-        if files.script_json("models/model.ts", f"{name}.json") != content[name]:
+        if files.script_json(SCRIPT, f"{name}.json") != content[name]:
             raise UserError(
-                f"{path}: {name}.json inside models/model.ts differs from the file in configs/; export the bundle again"
+                f"{path}: {name}.json inside {SCRIPT} differs from the file in configs/; export the bundle again"
             )
 
 
@@ -179,8 +179,8 @@ def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
 def check_inference(content: Any, source: str, targets: frozenset[str] = TARGETS) -> None:
     """Check that a bundle's config uses only the classes, keys and expressions that medfed allows.
 
-    The constants of this module list what is allowed: `TARGETS` the classes, `KEYS_OF` the arguments of some classes,
-    and `CALLS` and `IMPORTS` the functions and imports in expressions.
+    The constants of this module list what is allowed: `TARGETS` the classes, `KEYS_OF` the arguments of some classes;
+    `CALLS` and `IMPORTS` of `expressions` are the functions and imports in expressions.
 
     Args:
         content: content of `configs/inference.json`, `train.json` or `evaluate.json`.
@@ -220,6 +220,8 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
         raise UserError(
             f"{source}: {target} has the unknown argument '{unexpected[0]}'; allowed are {', '.join(sorted(known))}"
         )
+    if target in (LOAD, UNFLATTEN) and content not in (PROGRAM_DEF, PROGRAM_DEF["module"]):
+        raise UserError(f"{source}: {target} may load {PROGRAM} only, which was checked; expected {PROGRAM_DEF}")
     allowed = " and ".join(FUNCTIONS)
     if (target in FUNCTIONS) != ("_mode_" in content):
         raise UserError(f"{source}: '_mode_' is required by {allowed} and is not allowed elsewhere")
@@ -228,56 +230,6 @@ def _check_keys(content: dict[str, Any], source: str) -> None:
     func = content.get("func")
     if target == LAMBDA and not (isinstance(func, dict) and func.get("_target_") in FUNCTIONS):
         raise UserError(f"{source}: {LAMBDA} may call {allowed} only, found '{func}'; export the bundle again")
-
-
-def is_allowed_expression(text: str) -> bool:
-    """Return whether a Python expression in a bundle's config is harmless, so that MONAI may evaluate it.
-
-    A harmless expression contains only strings, numbers, references to other keys (`@key`), lists, dicts, list
-    comprehensions, `+`, `or`, `not`, `if ... else`, and calls of the few functions in `CALLS`, such as `sorted` and
-    `glob.glob`. A few complete expressions, such as `$import glob`, are allowed as well. The result is False for every
-    other text, also for text that is not valid Python.
-
-    Args:
-        text: the expression, beginning with `$`.
-    """
-    if text in (*IMPORTS, *CONVERTERS.values(), *OUTPUTS):
-        return True
-    try:
-        return _is_allowed(ast.parse(_REFERENCE.sub("REF", text[1:]), mode="eval").body, VALUES)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-
-
-def _is_allowed(node: ast.expr, values: frozenset[str]) -> bool:
-    """Return whether a syntax tree belongs to the grammar; `values` are the names that it may use."""
-    match node:
-        case ast.Constant(value=value):
-            return value is None or isinstance(value, (str, int, float))
-        case ast.Name() | ast.Attribute():
-            return ast.unparse(node) in values
-        case ast.List(elts=parts) | ast.Tuple(elts=parts):
-            return all(_is_allowed(part, values) for part in parts)
-        case ast.Dict(keys=keys, values=parts):
-            return all(part is not None and _is_allowed(part, values) for part in [*keys, *parts])
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return _is_allowed(left, values) and _is_allowed(right, values)
-        case ast.BoolOp(op=ast.Or(), values=parts):
-            return all(_is_allowed(part, values) for part in parts)
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return _is_allowed(operand, values)
-        case ast.IfExp(test=test, body=body, orelse=otherwise):
-            return all(_is_allowed(part, values) for part in (test, body, otherwise))
-        case ast.Subscript(value=ast.Name(id="REF"), slice=ast.Constant(value=int())):
-            return True
-        case ast.Call(func=called, args=[pattern], keywords=[ast.keyword(arg="root_dir", value=root)]):
-            return ast.unparse(called) == "glob.glob" and _is_allowed(pattern, values) and _is_allowed(root, values)
-        case ast.Call(func=called, args=arguments, keywords=[]):
-            return ast.unparse(called) in CALLS and all(_is_allowed(argument, values) for argument in arguments)
-        case ast.ListComp(elt=element, generators=[ast.comprehension(ast.Name(id=name), source, [], 0)]):
-            shadows = name in {word.partition(".")[0] for word in CALLS | VALUES}
-            return not shadows and _is_allowed(source, values) and _is_allowed(element, values | {name})
-    return False
 
 
 def _walk(content: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, str, Any]]:

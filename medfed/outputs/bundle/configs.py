@@ -12,16 +12,12 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.federation.settings import Training
+from medfed.outputs.bundle.program import PROGRAM_DEF
 from medfed.outputs.environment import installed_version
 from medfed.tasks.bundle_entries import Json
 from medfed.tasks.bundle_template import BundleTemplate
 from medfed.tasks.bundle_training import evaluate_config, train_config
 
-TORCHSCRIPT = {
-    "_target_": "torch.jit.load",
-    "f": "$@bundle_root + '/models/model.ts'",
-    "map_location": "@device",
-}
 NOT_INSTALLED = {"pydicom": "3.0.1"}  # the version to state if the package is not installed here
 
 
@@ -33,13 +29,13 @@ def inference_config(template: Path, bundle: BundleTemplate, network_def: Json |
             is read and completed; the file itself is not changed.
         bundle: object that fills in preprocessing and other entries that depend on the task and the run.
         network_def: the description from which MONAI's config parser builds the network ("_target_" and arguments).
-            None is for networks that MONAI cannot build: the config then loads `models/model.ts` (TorchScript).
+            None is for networks that MONAI cannot build: the config then loads the exported program `models/model.pt2`.
 
     Returns:
         The config as plain JSON values.
     """
     config = json.loads((template / "configs" / "inference.json").read_text())
-    config["network_def"] = network_def or TORCHSCRIPT
+    config["network_def"] = network_def or PROGRAM_DEF
     bundle.fill_inference(config)
     return config
 

@@ -19,7 +19,8 @@ from medfed.federation.method import Method
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
 from medfed.outputs.bundle.quality import quality_of_run, warn_of_added_layers
-from medfed.outputs.bundle.write import NetworkWrapper, write_bundle
+from medfed.outputs.bundle.trained_network import NetworkWrapper
+from medfed.outputs.bundle.write import write_bundle
 from medfed.outputs.run_folder import RunFolder, damaged_file
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.tasks.factory import task_of_images
@@ -76,7 +77,7 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
     quality, facts = quality_of_run(folder, weights), provenance(config, summary)
     if wrap is not None:
         warn_of_added_layers(quality, config.method_name)
-    if wrap is None:  # medfed builds the network from these settings, without the bundle's TorchScript
+    if wrap is None:  # medfed builds the network from these settings, and never loads the bundle's exported program
         facts["network"] = to_block(config.network.without_weights())
     return write_bundle(
         out or run / "bundle" / task.bundle(input_is_2d).name,

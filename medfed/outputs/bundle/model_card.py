@@ -27,6 +27,12 @@ OWN_ENTRIES_NOTE = (
     "Sites that trained are scored with their own entries of the network. The bundle contains the average of these "
     "entries, so its scores may differ."
 )
+PROGRAM_TEXT = """MONAI does not have this network. `models/model.pt2` contains it as an exported program
+(`torch.export`): the tensor operations for images of {size} x {size} pixels, and the weights. PyTorch {torch} wrote the
+file; other versions may not read it. `torch.export.load` can run code that a file contains, so load only a program from
+a sender whom you trust, or check the bundle first: `python -m medfed.export --check BUNDLE`.
+
+"""
 TRANSDUCTIVE = {
     "tent": "These scores are transductive: the network was adapted to the test images of each site (Tent). The bundle "
     "does not adapt the network, so its scores may differ.",
@@ -51,8 +57,7 @@ def model_card(
     summary: Mapping[str, Any],
     versions: Mapping[str, str],
     image_size: int,
-    has_script: bool,
-    has_training: bool,
+    can_train: bool,
 ) -> str:
     """Return the text of a bundle's model card: what the model is, its scores at each site, and its limitations.
 
@@ -67,8 +72,8 @@ def model_card(
         summary: content of `summary.json`, for the scores and for remarks such as those of `card_notes`.
         versions: dictionary from the name of a package that a user must install to its version.
         image_size: side length of the network's square input image in pixels.
-        has_script: whether the bundle contains `models/model.ts` (TorchScript).
-        has_training: whether the bundle contains `configs/train.json`.
+        can_train: whether MONAI can build the network, so that the bundle contains `configs/train.json`. Otherwise it
+            contains the exported program `models/model.pt2`.
 
     Returns:
         The model card as Markdown.
@@ -90,10 +95,8 @@ def model_card(
         "facts": "".join(f"\n- {name.replace('_', ' ').capitalize()}: {_fact(value)}" for name, value in facts.items()),
         "scores": scores_table(summary),
         "image_size": image_size,
-        "script": ""
-        if has_script
-        else "The bundle has no `models/model.ts`, because TorchScript cannot compile this network.\n\n",
-        "training": bundle.training_text(has_training),
+        "program": "" if can_train else PROGRAM_TEXT.format(size=image_size, torch=versions["torch"]),
+        "training": bundle.training_text(can_train),
         "requirements": " ".join(f"{name}=={number}" for name, number in versions.items()),
     }
     return text.format(**values, **bundle.card_values(module))

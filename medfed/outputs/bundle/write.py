@@ -5,34 +5,29 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from monai.data import save_net_with_metadata
-from monai.networks.utils import convert_to_torchscript
-from torch import Tensor, nn
+from torch import Tensor
 
 from medfed.core.errors import UserError, argument
 from medfed.federation.message import digest
-from medfed.functional.weights import first_non_finite
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata, training_configs
 from medfed.outputs.bundle.model_card import model_card, scores
+from medfed.outputs.bundle.program import PROGRAM, save_program
 from medfed.outputs.bundle.quality import BundleQuality, write_quality
+from medfed.outputs.bundle.trained_network import NetworkWrapper, load_trained_network
 from medfed.outputs.environment import installed_version
 from medfed.tasks.bundle_training import LOGGING_CONF
 from medfed.tasks.task import Task
 
 PACKAGE = Path(__file__).parent.parent.parent
-MAX_SHOWN_DIFFERENCES = 5
-
-NetworkWrapper = Callable[[nn.Module], nn.Module]
 
 
 def write_bundle(
@@ -49,8 +44,8 @@ def write_bundle(
 ) -> Path:
     """Write a MONAI bundle with trained weights. If an error occurs, no folder is left.
 
-    If the network cannot be converted to TorchScript, the bundle has no `models/model.ts`, and a warning gives the
-    reason. A UserError is raised instead if MONAI cannot build the network, because the bundle then needs TorchScript.
+    If MONAI cannot build the network, the bundle contains it as an exported program, `models/model.pt2`, for images of
+    the task's size.
 
     Args:
         out: folder to create; it must not exist. Its name should end in `_segmentation` or `_classification`, because
@@ -65,14 +60,14 @@ def write_bundle(
         input_is_2d: True if the input images are 2-D image files such as PNG (always for classification), False if they
             are NIfTI volumes.
         wrap: function that adds the layers of the federated method to the network (`Method.wrap_network`). None is for
-            the plain network. MONAI cannot build added layers, so a bundle with added layers needs TorchScript.
+            the plain network. MONAI cannot build added layers, so a bundle with added layers needs the program.
         quality: the sites' local models and sums, for `medfed.score --no-labels`; None writes none. Not with `wrap`.
 
     Returns:
         `out`.
 
     Raises:
-        UserError: if `out` exists, if the weights do not fit the network or are not finite, if a needed TorchScript
+        UserError: if `out` exists, if the weights do not fit the network or are not finite, if a needed program
             cannot be made, or if the bundle does not pass `check_bundle`.
     """
     target = out.resolve()  # without steps such as `a/..`, which exist only once the folder `a` was created
@@ -93,13 +88,14 @@ def write_bundle(
             _write(folder / "configs" / f"{name}.json", json.dumps(content, indent=4, allow_nan=False) + "\n")
         _write(folder / "configs" / "logging.conf", LOGGING_CONF)
         (folder / "models").mkdir()
+        if not definition:
+            save_program(folder / PROGRAM, module, task.channels, task.image_size)
         stored = module.state_dict() if wrap else network.monai_weights(module, task.channels, task.out_channels)
         torch.save(stored, folder / "models" / "model.pt")
-        has_script = _save_script(folder / "models" / "model.ts", module, task, configs, needed=definition is None)
         versions = {name: installed_version(name).partition("+")[0] for name in ("torch", "monai")}
         versions |= configs["metadata"]["required_packages_version"] | {"fire": installed_version("fire")}
         card = model_card(
-            template, bundle, module, facts, summary, versions, task.image_size, has_script, bool(training)
+            template, bundle, module, facts, summary, versions, task.image_size, can_train=bool(definition)
         )
         _write(folder / "docs" / "README.md", card)
         if quality:
@@ -126,96 +122,6 @@ def template_folder(name: str) -> Path:
         if (place / "configs" / "inference.json").is_file():
             return place
     raise UserError(f"the bundle template is neither in {places[0]} nor in {places[1]}; install medfed again")
-
-
-def load_trained_network(
-    network: NetworkSettings,
-    weights: Mapping[str, Tensor],
-    task: Task,
-    wrap: NetworkWrapper | None = None,
-) -> nn.Module:
-    """Build the network on the CPU with the given weights, in evaluation mode.
-
-    Args:
-        network: settings of the network.
-        weights: all weights of the network (its state dict), by name.
-        task: the task, which defines the numbers of input and output channels.
-        wrap: function that adds the layers of the federated method to the network; None for the plain network.
-
-    Returns:
-        The network.
-
-    Raises:
-        UserError: if the weights do not fit the network, or if a weight is not finite. The message lists the first
-            differences.
-    """
-    module = network.build(task.channels, task.out_channels)
-    module = (wrap(module) if wrap else module).eval()
-    expected = module.state_dict()
-    if differences := list(_differences(expected, weights)):
-        more = (
-            "" if len(differences) <= MAX_SHOWN_DIFFERENCES else f" and {len(differences) - MAX_SHOWN_DIFFERENCES} more"
-        )
-        raise UserError(
-            f"the weights do not fit {network} with {task.channels} channels in and {task.out_channels} out: "
-            f"{'; '.join(differences[:MAX_SHOWN_DIFFERENCES])}{more}; check that model and config belong to one run"
-        )
-    if name := first_non_finite(weights):
-        raise UserError(
-            f"the weights are not finite (first in '{name}'): training diverged, so there is no model to export"
-        )
-    module.load_state_dict(dict(weights))
-    return module
-
-
-def _differences(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield a text for every weight that is missing, unknown, or has another shape."""
-    for name in expected:
-        if name not in actual:
-            yield f"'{name}' is missing"
-        elif expected[name].shape != actual[name].shape:
-            yield f"'{name}' is {tuple(actual[name].shape)}, expected {tuple(expected[name].shape)}"
-    yield from (f"'{name}' is unknown" for name in actual if name not in expected)
-
-
-def _save_script(
-    path: Path, module: nn.Module, task: Task, configs: dict[str, Any], needed: bool
-) -> bool:
-    """Write TorchScript with the configs inside, as `monai.bundle ckpt_export` does; return whether that worked."""
-    probe = torch.zeros(2, task.channels, task.image_size, task.image_size)
-    probe[0, ..., ::3], probe[1, ..., ::2] = 1, 1  # two images, because batch statistics need more than one
-    try:
-        script = _to_torchscript(module, probe)
-    except Exception as error:  # TorchScript raises many types: its own errors, NotSupportedError, OSError, ...
-        reason = str(error).strip().partition("\n")[0]
-        if needed:
-            raise UserError(
-                f"MONAI does not have this network, and TorchScript cannot compile it ({reason}); choose another "
-                "network.name"
-            ) from error
-        warnings.warn(
-            f"the bundle has no models/model.ts: TorchScript cannot compile the network ({reason})", stacklevel=3
-        )
-        return False
-    inside = {"inference.json": json.dumps(configs["inference"]).encode()}
-    save_net_with_metadata(script, str(path), include_config_vals=False, meta_values=configs["metadata"],
-                           more_extra_files=inside)
-    return True
-
-
-@torch.no_grad()
-def _to_torchscript(module: nn.Module, probe: Tensor) -> torch.jit.ScriptModule:
-    """Compile the network: scripted, or traced if it has hooks, which cannot be scripted; then compare the outputs."""
-    images = [probe, probe[:1], probe.mT.repeat(2, 1, 1, 1)]
-    if has_hooks := any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", torch.jit.TracerWarning)  # the comparison below detects a wrong trace
-            script = torch.jit.trace(module, probe)
-    else:
-        script = convert_to_torchscript(module)
-    for image in images if has_hooks else images[:1]:  # a trace may have fixed the batch size
-        torch.testing.assert_close(script(image), module(image), rtol=1e-5, atol=1e-5)
-    return script
 
 
 @contextmanager

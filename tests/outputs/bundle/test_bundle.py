@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 
@@ -13,12 +14,13 @@ import pytest
 import torch
 from made_dicom import write_nifti, write_series
 from monai.bundle import ConfigParser, ConfigWorkflow
-from monai.data import load_net_with_metadata
 from monai.networks.nets import BasicUNet
 from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.datasets.base import Volume
+from medfed.datasets.dicom import find_stack
+from medfed.datasets.dicom_seg import Grid, read_segmentation
 from medfed.datasets.reading import read_image
 from medfed.federation.message import digest
 from medfed.networks.base import NetworkSettings
@@ -26,8 +28,11 @@ from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata
-from medfed.outputs.bundle.write import PACKAGE, load_trained_network, template_folder, write_bundle
+from medfed.outputs.bundle.program import PROGRAM
+from medfed.outputs.bundle.trained_network import load_trained_network
+from medfed.outputs.bundle.write import PACKAGE, template_folder, write_bundle
 from medfed.outputs.run_folder import RunFolder
+from medfed.preparation.dicom_masks import write_segmentations
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
 from medfed.tasks.segmentation import Segmentation
@@ -167,7 +172,7 @@ def test_a_dicom_series_gives_the_mask_of_the_same_volume_as_nifti(tmp_path):
     for number in range(voxels.shape[2]):  # MONAI orders the slices by this number
         name = f"slice_{9 - number}.dcm"
         write_series(tmp_path / "dicom" / "case 1", voxels, names=name, slices=[number], InstanceNumber=number + 1,
-                     SeriesInstanceUID="1.2.3")  # fmt: skip
+                     SeriesInstanceUID="1.2.3", StudyInstanceUID="1.2.4", FrameOfReferenceUID="1.2.5")  # fmt: skip
     write_nifti(tmp_path / "nifti" / "case 1.nii.gz", voxels)
     task = Segmentation(("organ",), 1, SIDE)
     module = telling_weights(UNET, task, tmp_path / "nifti" / "case 1.nii.gz")
@@ -179,6 +184,12 @@ def test_a_dicom_series_gives_the_mask_of_the_same_volume_as_nifti(tmp_path):
     assert of_dicom.shape == voxels.shape and 0.05 < masks[0].get_fdata().mean() < 0.95
     assert np.array_equal(*(mask.get_fdata() for mask in masks))
     np.testing.assert_allclose(masks[0].affine, masks[1].affine, atol=1e-5)
+    pytest.importorskip("highdicom")
+    write_segmentations(tmp_path / "out" / "dicom", tmp_path / "dicom", tmp_path / "seg")
+    stack = find_stack(tmp_path / "dicom" / "case 1")
+    grid = Grid(tmp_path / "dicom" / "case 1", stack.shape, stack.affine)
+    read = read_segmentation(tmp_path / "seg" / "case 1.dcm", grid, ("organ",), {}, [])[0].numpy()
+    assert np.array_equal(nib.as_closest_canonical(nib.Nifti1Image(read, stack.affine)).dataobj, masks[1].dataobj)
 
 
 def test_an_evaluator_parsed_alone_has_the_trained_weights(exported, tmp_path):
@@ -207,28 +218,21 @@ def test_a_folder_without_images_is_an_error_that_names_it(exported, tmp_path):
     assert f"{tmp_path}/empty/*.nii.gz" in messages
 
 
-def test_monai_verifies_exports_and_reads_the_bundle(exported, tmp_path):
-    bundle, module, task, _ = exported
+def test_monai_verifies_the_bundle(exported):
+    bundle, *_ = exported
     monai.bundle.verify_net_in_out("network_def", **files(bundle), device="cpu", bundle_root=str(bundle))
-    monai.bundle.ckpt_export(
-        "network_def", **files(bundle), filepath=str(tmp_path / "again.ts"), bundle_root=str(bundle), device="cpu",
-        ckpt_file=str(bundle / "models/model.pt"),
-    )
-    image = torch.rand(2, 1, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
-    for path in (bundle / "models" / "model.ts", tmp_path / "again.ts"):
-        script, meta, extra = load_net_with_metadata(str(path), more_extra_files=("inference.json",))
-        assert torch.equal(script(image), module(image))
-        assert meta["medfed_provenance"]["not_for_clinical_use"] is True and b"SliceInferer" in extra["inference.json"]
 
 
 def test_no_file_in_the_bundle_needs_medfed(exported):
     bundle, module, *_ = exported
-    can_train = ["configs/evaluate.json", "configs/train.json"] if isinstance(module, BasicUNet) else []
+    is_monai = isinstance(module, BasicUNet)
+    can_train = ["configs/evaluate.json", "configs/train.json"] if is_monai else []
     check_bundle(bundle)
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
+    assert ("images of 32 x 32 pixels" in (bundle / "docs" / "README.md").read_text()) == (not is_monai)
     assert sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()) == [
         "LICENSE", *can_train[:1], "configs/inference.json", "configs/logging.conf", "configs/metadata.json",
-        *can_train[1:], "docs/README.md", "models/model.pt", "models/model.ts",
+        *can_train[1:], "docs/README.md", "models/model.pt", *([] if is_monai else [PROGRAM]),
     ]  # fmt: skip
 
 
@@ -337,32 +341,14 @@ class Brightness(NetworkSettings):
         return module
 
 
-class Unscriptable(BasicUNet):
-    def forward(self, *images, **other):
-        return super().forward(*images)
-
-
-class UnscriptableSettings(NetworkSettings):
-    has_definition = True
-
-    def build(self, in_channels, out_channels):
-        return Unscriptable(**UNET._arguments(in_channels, out_channels))
-
-    def network_def(self, in_channels, out_channels):
-        return UNET.network_def(in_channels, out_channels) if self.has_definition else None
-
-
-def test_a_monai_network_that_cannot_be_scripted_can_be_exported(tmp_path, exported):
-    task, settings = exported[2], UnscriptableSettings()
-    module = settings.build(1, 1)
-    with pytest.warns(UserWarning, match="no models/model.ts"):
-        bundle = write(tmp_path / "a_segmentation", settings, module, task)
-    assert not (bundle / "models" / "model.ts").exists()
-    assert "TorchScript cannot compile this network" in (bundle / "docs" / "README.md").read_text()
-    object.__setattr__(settings, "has_definition", False)
-    with pytest.raises(UserError, match="TorchScript cannot compile it"):
-        write(tmp_path / "b_segmentation", settings, module, task)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a_segmentation"]
+def test_a_bundle_without_its_program_fails_the_check(exported, tmp_path):
+    bundle, module, *_ = exported
+    shutil.copytree(bundle, tmp_path / "b", ignore=shutil.ignore_patterns("model.pt2"))
+    if isinstance(module, BasicUNet):
+        check_bundle(tmp_path / "b")
+    else:
+        with pytest.raises(UserError, match="models/model.pt2 is missing"):
+            check_bundle(tmp_path / "b")
 
 
 def test_a_missing_template_is_an_error_of_one_sentence(monkeypatch, tmp_path):
@@ -372,12 +358,23 @@ def test_a_missing_template_is_an_error_of_one_sentence(monkeypatch, tmp_path):
     assert (PACKAGE.parent / "bundles").is_dir()
 
 
+WITHOUT_TORCHSCRIPT = """
+import torch, monai.bundle.__main__, fire
+
+def refuse(*_, **__):
+    raise RuntimeError("TorchScript is deprecated")
+
+torch.jit.load = torch.jit.script = torch.jit.trace = refuse
+fire.Fire()
+""".replace("fire.Fire()", "fire.Fire({'run': monai.bundle.run})")
+
+
 @pytest.mark.slow
-def test_the_bundle_runs_from_the_command_line_without_medfed(exported, tmp_path):
+def test_the_bundle_runs_from_the_command_line_without_medfed_and_torchscript(exported, tmp_path):
     bundle, module, task, images = exported
     (tmp_path / "medfed.py").write_text("raise ImportError('this hospital has no medfed')")  # found first from here
-    command = [sys.executable, "-m", "monai.bundle", "run", "--bundle_root", str(bundle), "--dataset_dir", str(images),
-               "--output_dir", str(tmp_path / "out"), "--device", "cpu"]
+    command = [sys.executable, "-c", WITHOUT_TORCHSCRIPT, "run", "--bundle_root", str(bundle), "--device", "cpu",
+               "--dataset_dir", str(images), "--output_dir", str(tmp_path / "out")]
     for key, value in files(bundle).items():
         command += [f"--{key}", value]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

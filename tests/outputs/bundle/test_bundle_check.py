@@ -5,6 +5,7 @@ import json
 import stat
 import sys
 import zipfile
+from pathlib import Path
 
 import PIL
 import pytest
@@ -14,7 +15,8 @@ from monai.bundle.config_item import ConfigExpression
 
 from medfed.core.errors import UserError
 from medfed.networks.unet import UNet
-from medfed.outputs.bundle.check import IMPORTS, check_bundle, check_inference, check_metadata, is_allowed_expression
+from medfed.outputs.bundle.check import check_bundle, check_inference, check_metadata
+from medfed.outputs.bundle.expressions import IMPORTS, is_allowed_expression
 from medfed.outputs.bundle.write import template_folder, write_bundle
 from medfed.tasks.class_bundle import CLASSIFICATION_TEMPLATE
 from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
@@ -22,6 +24,7 @@ from medfed.tasks.segmentation import Segmentation
 
 TEMPLATE = template_folder(VOLUME_TEMPLATE) / "configs"
 UNET = UNet(features=(2, 2, 2, 2, 2, 2))
+OLD_FILES = Path(__file__).parents[2] / "old_files" / "files_of_2026_11_22_1821.zip"
 
 
 @pytest.fixture
@@ -184,8 +187,18 @@ def test_a_damaged_list_of_the_members_is_named(bundle, tmp_path):
         check_bundle(path)
 
 
-def test_different_configs_inside_the_torchscript_file_are_rejected(bundle, tmp_path):
+@pytest.fixture
+def old_bundle(tmp_path):
+    """A bundle with TorchScript, as an earlier version of medfed wrote it."""
+    with zipfile.ZipFile(OLD_FILES) as archive:
+        archive.extractall(tmp_path, [name for name in archive.namelist() if name.startswith("prostate_segmentation/")])
+    return tmp_path / "prostate_segmentation"
+
+
+def test_different_configs_inside_the_torchscript_file_are_rejected(old_bundle, tmp_path):
     """MONAI Deploy runs the configs inside the TorchScript file."""
+    bundle = old_bundle
+    check_bundle(bundle)
     content = json.loads((bundle / "configs" / "inference.json").read_text())
     content["image_pattern"] = "*.nii"
     changed = {"configs/inference.json": json.dumps(content).encode()}
@@ -196,7 +209,8 @@ def test_different_configs_inside_the_torchscript_file_are_rejected(bundle, tmp_
 
 
 @pytest.mark.parametrize("name", ["models/model.pt", "models/model.ts"])
-def test_a_flipped_bit_in_the_weights_is_found(bundle, tmp_path, name):
+def test_a_flipped_bit_in_the_weights_is_found(old_bundle, tmp_path, name):
+    bundle = old_bundle
     content = bytearray((bundle / name).read_bytes())
     with zipfile.ZipFile(bundle / name) as archive:
         stored = [member for member in archive.infolist() if member.compress_type == zipfile.ZIP_STORED]

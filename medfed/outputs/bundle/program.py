@@ -1,0 +1,186 @@
+"""A network as an exported program: `models/model.pt2` of a bundle whose network MONAI cannot build.
+
+The file holds the tensor operations of the network (`torch.export`) and its weights. MONAI's config loads it with
+PyTorch alone. `torch.export.load` can unpickle parts of a file and look up any function of PyTorch by its name, so this
+module also checks that a file holds only known tensor operations, plain tensors, and nothing that is unpickled.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import nn
+
+from medfed.core.errors import UserError
+
+PROGRAM = "models/model.pt2"
+LOAD, UNFLATTEN = "torch.export.load", "torch.export.unflatten"
+PROGRAMS = (UNFLATTEN, "torch.jit.load")  # the second one in bundles of earlier versions of medfed
+PROGRAM_DEF: dict[str, Any] = {
+    "_target_": UNFLATTEN,
+    "module": {"_target_": LOAD, "f": f"$@bundle_root + '/{PROGRAM}'"},
+}
+
+TOLERANCE = 1e-5
+MAX_JSON_BYTES = 1 << 24  # the operations of EfficientNet take 0.4 MB
+_ATEN = (
+    "abs.default adaptive_avg_pool2d.default add.Tensor add_.Tensor addmm.default amax.default angle.default "
+    "any.default avg_pool2d.default batch_norm.default cat.default clamp.default clamp_min.default complex.default "
+    "_conj.default conj.default conv2d.default conv_transpose2d.input div.Tensor dropout.default einsum.default "
+    "elu.default exp.default expand.default expand_as.default flatten.using_ints gelu.default group_norm.default "
+    "gt.Tensor hardtanh.default instance_norm.default layer_norm.default leaky_relu.default leaky_relu_.default "
+    "linalg_vector_norm.default linear.default log_softmax.int logsumexp.default matmul.default max_pool2d.default "
+    "mean.default mean.dim movedim.int mul.Tensor mul_.Tensor neg.default numpy_T.default ones_like.default "
+    "pad.default permute.default prelu.default relu.default relu_.default reshape.default select.int sigmoid.default "
+    "sigmoid_.default silu.default silu_.default slice.Tensor softmax.int softplus.default split.Tensor squeeze.dim "
+    "stack.default sub.Tensor sum.dim_IntList sym_size.int t.default tanh.default tensordot.default to.dtype "
+    "transpose.int unflatten.int unsqueeze.default upsample_bilinear2d.vec upsample_nearest2d.vec view.default "
+    "view_as_complex.default view_as_real.default where.self zeros_like.default"
+).split()
+OPERATIONS = frozenset(f"torch.ops.aten.{name}" for name in _ATEN)
+# Kinds of arguments of an operation. Others could hold a further graph, a device, or an object that is unpickled.
+ARGUMENTS = frozenset(
+    "as_bool as_bools as_expr as_float as_floats as_int as_ints as_layout as_memory_format as_name as_none as_nones "
+    "as_optional_tensors as_scalar_type as_string as_sym_int as_sym_ints as_tensor as_tensors".split()
+)
+PARTS = re.compile(
+    r"[^/]+/(archive_format|archive_version|byteorder|\.data/version|\.data/serialization_id|models/model\.json"
+    r"|data/sample_inputs/model\.pt|data/weights/(weight_\d+|model_weights_config\.json)"
+    r"|data/constants/(tensor_\d+|model_constants_config\.json))"
+)
+# The parts of an expression for a size, which PyTorch evaluates: the batch size, whole numbers, sums and products.
+SIZE = re.compile(r"s\d+|Symbol\('s\d+', positive=True, integer=True\)|Integer|Mul|Add|\d|\*(?!\*)|[(),+ ]")
+TEXTS = {  # the text that a key may have, unless it is a plain word
+    "as_string": re.compile(r"[a-z,>\- ]*"),
+    "path_name": re.compile(r"(weight|tensor)_\d+"),
+    "type": re.compile(r"cpu|builtins\.tuple|builtins\.dict"),
+    "context": re.compile(r"null|\[\]"),
+    "nn_module_stack": re.compile(r"[\w.,;]*"),
+}
+WORD = re.compile(r"[\w.+]*")
+
+
+def save_program(path: Path, network: nn.Module, channels: int, side: int) -> None:
+    """Export a network as a program that runs with PyTorch alone, and compare the outputs of both.
+
+    The program accepts batches of any number of images of the given size.
+
+    Args:
+        path: file to write; its name ends in ".pt2".
+        network: the network in evaluation mode, on the CPU.
+        channels: number of image channels.
+        side: height and width of the images in pixels.
+
+    Raises:
+        UserError: if `torch.export` cannot record the network, or if the program's output differs from the network's.
+    """
+    images = torch.rand(4, channels, side, side, generator=torch.Generator().manual_seed(0))
+    batches = [images, images[:1], images[:2] * torch.linspace(0, 1, side)]
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of PyTorch's own code
+        outputs = [network(batch) for batch in batches]
+        try:
+            batch = torch.export.Dim("batch", min=1)
+            recorded = _without_private(network)
+            program = torch.export.export(recorded, (images,), dynamic_shapes=({0: batch},), strict=False)
+            for node in program.graph.nodes:
+                if node.target is torch.ops.aten._assert_tensor_metadata.default:  # it names a device
+                    program.graph.erase_node(node)
+                # Other notes on nodes contain paths and lines of source files.
+                node.meta = {key: node.meta[key] for key in ("val",) if key in node.meta}
+                node.meta["nn_module_stack"] = {"": ("", "torch.nn.Module")}
+            program.example_inputs = None  # the file would contain them as a pickle
+            torch.export.save(program, path)
+            exported = torch.export.unflatten(torch.export.load(path)).eval()
+            exported.load_state_dict(network.state_dict())  # as MONAI does with model.pt
+            for images, expected in zip(batches, outputs, strict=True):
+                torch.testing.assert_close(exported(images), expected, rtol=TOLERANCE, atol=TOLERANCE)
+        except Exception as error:  # torch.export raises many types of errors
+            reason = str(error).strip().partition("\n")[0]
+            raise UserError(f"MONAI does not have this network, and torch.export cannot record it ({reason}); choose "
+                            "another network.name") from error
+
+
+def _without_private(network: nn.Module) -> nn.Module:
+    """Return a copy without the parameters that are missing in its state dict, which never leave a site."""
+    copied = copy.deepcopy(network)
+    for name in dict(copied.named_parameters()).keys() - copied.state_dict().keys():
+        owner, _, last = name.rpartition(".")
+        delattr(copied.get_submodule(owner), last)
+    return copied
+
+
+def check_program(file: IO[bytes], source: str) -> None:
+    """Check that an exported program holds only known tensor operations and plain tensors. Nothing is executed.
+
+    The parts are read with PyTorch's own reader, so that `torch.export.load` sees the same ones.
+
+    Args:
+        file: the content of `models/model.pt2`.
+        source: name of the file for error messages.
+
+    Raises:
+        UserError: if the file is damaged, or contains something that is not allowed.
+    """
+    try:
+        reader = torch._C.PyTorchFileReader(file)
+        names = reader.get_all_records()
+        contents = {name: reader.get_record(name) for name in names
+                    if name.endswith(".json") or name == "data/sample_inputs/model.pt"}  # fmt: skip
+    except RuntimeError as error:
+        raise UserError(f"{source}: is not a file of torch.export ({str(error).splitlines()[0]}); copy the bundle "
+                        "again") from error
+    for name in names:
+        if not PARTS.fullmatch(f"program/{name}") or names.count(name) > 1:
+            raise UserError(f"{source}: has the part {name!a}, which no program of medfed has; export the bundle again")
+    for name, content in contents.items():
+        if not name.endswith(".json"):
+            if content:
+                raise UserError(f"{source}: {name} holds a pickle, which PyTorch would load; export the bundle again")
+            continue
+        if len(content) > MAX_JSON_BYTES:
+            raise UserError(f"{source}: {name} has more than {MAX_JSON_BYTES:,} bytes; export the bundle again")
+        _check_json(_parse(content, f"{source}: {name}"), f"{source}: {name}")
+
+
+def _check_json(content: Any, source: str) -> None:
+    """Check each key and each text in a part of the program; they decide what PyTorch looks up, evaluates, unpickles.
+    """
+    for key, value in _entries(content):
+        if key.startswith("as_") and key not in ARGUMENTS:
+            raise UserError(f"{source}: an argument of the kind '{key}' is not allowed; export the bundle again")
+        if key == "target" and str(value) not in OPERATIONS:
+            raise UserError(f"{source}: the operation {value!a} is not allowed; export the bundle again")
+        if (key == "guards_code" and value != []) or (key == "use_pickle" and value is not False):
+            raise UserError(f"{source}: {key} holds code or a pickle; export the bundle again")
+        if key in ("in_spec", "out_spec") and isinstance(value, str):
+            _check_json(_parse(value, f"{source}: {key}"), f"{source}: {key}")
+        elif key == "expr_str" and not SIZE.sub("", str(value)):
+            continue
+        elif not WORD.fullmatch(key) or (isinstance(value, str) and not TEXTS.get(key, WORD).fullmatch(value)):
+            raise UserError(f"{source}: {key!a}: {value!a:.80} is not allowed; export the bundle again")
+
+
+def _parse(text: str | bytes, source: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{source}: is not JSON ({error}); export the bundle again") from error
+
+
+def _entries(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (key, value) of all nested values; the entries of a list have the key of the list."""
+    yield key, content
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield from _entries(value, name)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _entries(value, key)

@@ -1,0 +1,153 @@
+"""Store masks that a bundle wrote as NIfTI as DICOM SEG objects of the series from which they were computed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from medfed import __version__
+from medfed.core.errors import UserError, argument
+from medfed.datasets.dicom import find_stack
+from medfed.datasets.grids import reorder_axes
+from medfed.datasets.reading import read_labels
+from medfed.outputs.bundle.write import atomic_folder
+
+COMMAND = "dicom-seg"
+ENDING = ".nii.gz"
+MAX_LABEL_LENGTH = 64  # characters of SegmentLabel
+SERIES_NUMBER = 1000  # of the new series; medfed does not know which numbers the study has
+
+
+def add_dicom_seg_command(commands: Any) -> None:
+    """Add the command `dicom-seg` to the program `medfed data`.
+
+    Args:
+        commands: what `add_subparsers` of the program's parser returned.
+    """
+    parser = commands.add_parser(COMMAND, help="store masks of a bundle as DICOM SEG objects of their series")
+    parser.add_argument("masks", type=Path, help=f"folder of the masks: SERIES_STRUCTURE{ENDING}, as a bundle writes")
+    parser.add_argument("series", type=Path, help="folder with one folder for each series, which the bundle has read")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder for the objects")
+
+
+def run_dicom_seg(args: argparse.Namespace) -> int:
+    """Write the DICOM SEG objects that the command-line arguments ask for; return the exit code 0.
+
+    Args:
+        args: the parsed arguments `masks`, `series` and `out`.
+    """
+    n_objects = write_segmentations(args.masks, args.series, args.out)
+    print(f"Wrote {n_objects} DICOM SEG object{'' if n_objects == 1 else 's'}. They contain the identifiers of the "
+          "patients, as the series do.")  # fmt: skip
+    return 0
+
+
+def write_segmentations(masks: Path, series: Path, out: Path) -> int:
+    """Write one DICOM SEG object for each series that has masks. If an error occurs, no folder is left.
+
+    The object has one segment for each structure, named after it, and the patient and study of the series. Its file
+    is named after the folder of the series.
+
+    Args:
+        masks: folder of the files NAME_STRUCTURE.nii.gz, where NAME is the name of a folder in `series`.
+        series: folder with one folder for each series.
+        out: folder to create; it must not exist.
+
+    Returns:
+        The number of objects.
+
+    Raises:
+        UserError: if highdicom is not installed, there are no masks, a mask has no series, its voxels are not those of
+            the series, or its values are others than 0 and 1.
+    """
+    if out.exists():
+        raise UserError(f"{out}: exists already; remove it, or choose another folder with {argument('out')}")
+    groups = _masks_by_series(masks, series)
+    with atomic_folder(out.resolve()) as folder:
+        for name, files in groups.items():
+            _segmentation(series / name, files).save_as(folder / f"{name}.dcm")
+    return len(groups)
+
+
+def _masks_by_series(masks: Path, series: Path) -> dict[str, dict[str, Path]]:
+    """Return the files of the masks by series and structure."""
+    for folder in (masks, series):
+        if not folder.is_dir():
+            raise UserError(f"{folder}: is not a folder; expected the masks of a bundle and the folder of their series")
+    names = sorted((path.name for path in series.iterdir() if path.is_dir()), key=len, reverse=True)
+    groups: dict[str, dict[str, Path]] = {}
+    for file in sorted(masks.glob(f"*{ENDING}")):
+        name = next((name for name in names if file.name.startswith(f"{name}_")), None)
+        if name is None:
+            raise UserError(f"{file}: belongs to no folder of {series}; expected the folder of the series from which "
+                            "the mask was computed; copy it there again")  # fmt: skip
+        structure = file.name[len(name) + 1 : -len(ENDING)]
+        if not 0 < len(structure) <= MAX_LABEL_LENGTH:
+            raise UserError(f"{file}: names no structure of 1 to {MAX_LABEL_LENGTH} characters after '{name}_'; "
+                            "rename the file")  # fmt: skip
+        groups.setdefault(name, {})[structure] = file
+    if not groups:
+        raise UserError(f"{masks}: holds no mask (*{ENDING}); name the folder that the bundle wrote (--output_dir)")
+    return dict(sorted(groups.items()))
+
+
+def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
+    """Return the DICOM SEG object of one series: a segment for each mask, in the order of `files`."""
+    try:
+        import highdicom
+        import pydicom
+    except ImportError:
+        raise UserError("DICOM SEG needs the package highdicom, which is not installed; run pip install "
+                        "'medfed[dicom]'") from None  # fmt: skip
+    stack = find_stack(series)
+    for name, values in (
+        ("StudyInstanceUID", {entry.study for entry in stack.slices}),
+        ("FrameOfReferenceUID", {entry.frame_of_reference for entry in stack.slices}),
+    ):
+        if len(values) > 1 or "" in values:
+            raise UserError(f"{series}: the slices have {len(values)} values of {name}, or an empty one; expected one "
+                            "for all, to which the DICOM SEG refers; export the series again")  # fmt: skip
+    frames = [_frames(file, stack.shape, stack.affine, series) for file in files.values()]
+    sources = [pydicom.dcmread(entry.path, stop_before_pixels=True) for entry in stack.slices]
+    try:
+        return highdicom.seg.Segmentation(
+            sources, np.stack(frames, axis=-1), segmentation_type="BINARY", segment_descriptions=_segments(list(files)),
+            series_instance_uid=highdicom.UID(), series_number=SERIES_NUMBER, sop_instance_uid=highdicom.UID(),
+            instance_number=1, manufacturer="medfed", manufacturer_model_name="medfed", software_versions=__version__,
+            device_serial_number="0", series_description="Segmentation by a model, not for clinical use",
+        )  # fmt: skip
+    except Exception as error:  # highdicom raises many types of errors for unusual series
+        raise UserError(f"{series}: highdicom cannot write a DICOM SEG of this series ({type(error).__name__}); check "
+                        "the series, or keep the NIfTI masks") from error  # fmt: skip
+
+
+def _frames(file: Path, shape: tuple[int, ...], affine: np.ndarray, series: Path) -> np.ndarray:
+    """Return a mask as (slices, rows, columns) uint8 in the order of the series."""
+    mask = read_labels(file, [])
+    voxels = reorder_axes(mask.numpy(), np.asarray(mask.affine), shape, affine)
+    if voxels is None:
+        raise UserError(f"{file}: has other voxels than the series {series} ({' x '.join(map(str, shape))}); expected "
+                        "the mask that was computed from it; run the bundle again")  # fmt: skip
+    if not np.isin(voxels, (0, 1)).all():
+        raise UserError(f"{file}: has other values than 0 and 1; expected the mask of one structure")
+    return np.ascontiguousarray(voxels[0].transpose(2, 1, 0)).astype(np.uint8)
+
+
+def _segments(structures: Sequence[str]) -> list[Any]:
+    """Return the descriptions of the segments; a structure's code is its name, as no dictionary has all of them."""
+    import highdicom
+    from pydicom.sr.codedict import codes
+    from pydicom.sr.coding import Code
+
+    algorithm = highdicom.AlgorithmIdentificationSequence("medfed", codes.DCM.ArtificialIntelligence, __version__)
+    return [
+        highdicom.seg.SegmentDescription(
+            number, name, codes.SCT.AnatomicalStructure, Code(f"structure{number}", "99MEDFED", name),
+            "AUTOMATIC", algorithm,
+        )
+        for number, name in enumerate(structures, 1)
+    ]  # fmt: skip
