@@ -10,6 +10,7 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # pytest-xdist starts as many processes as there are cores
 
+import gc
 import logging
 import shutil
 import warnings
@@ -34,6 +35,16 @@ pytest_plugins = ["hardening_table"]
 
 logging.getLogger().addHandler(logging.NullHandler())  # warnings of libraries are not printed among a program's errors
 warnings.filterwarnings("ignore", message=".*always_return_as_numpy.*", category=FutureWarning)
+gc.disable()  # until all tests are collected: each collection of garbage would look at everything that was imported
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage from now on, but only among the objects that the tests create.
+
+    PyTorch, MONAI and the tests themselves are some million objects, which take half a second each time.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,6 +10,7 @@ import dataclasses
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from medfed.core import bounds
@@ -122,7 +123,7 @@ def _build_chosen(chosen: type, choice: Choice, path: Path, choose: Choose) -> t
     block, mistakes = choice.values, list(choice.mistakes)
     fields = {entry.name: entry for entry in written_fields(chosen)}
     mistakes += _wrong_keys(chosen, block, (*choice.further_keys, *fields), path)
-    hints = get_type_hints(chosen, include_extras=True)
+    hints = _type_hints(chosen)
     values: dict[str, Any] = {}
     for name in fields:
         if name in block and (sentence := _renamed_value(chosen, name, block[name])):
@@ -147,6 +148,12 @@ def _build_chosen(chosen: type, choice: Choice, path: Path, choose: Choose) -> t
         return None, [dataclasses.replace(mistake, path=(*path, *mistake.path)) for mistake in error.mistakes]
     except ValueError as error:
         return None, [Mistake(path, str(error))]
+
+
+@cache
+def _type_hints(cls: type) -> dict[str, Any]:
+    """Return the types of a class's fields, with their bounds. A run asks for those of each class many times."""
+    return get_type_hints(cls, include_extras=True)
 
 
 def to_plain(value: object, label: Callable[[object], Mapping[str, Any]]) -> Any:

@@ -62,14 +62,15 @@ def known_names(kind: str) -> dict[str, str]:
     Raises:
         UserError: if a file in the folders of this kind is not valid Python.
     """
-    files = sorted(_files(kind), key=lambda path: path.stem)
-    return dict(_names_in(KINDS[kind][2], tuple((path, path.stat().st_mtime_ns) for path in files)))
+    versions = tuple(sorted((file.path, file.stat().st_mtime_ns) for file in _files(kind)))
+    return dict(_names_in(KINDS[kind][2], versions))
 
 
 @cache
-def _names_in(base: str, files: tuple[tuple[Path, int], ...]) -> dict[str, str]:
+def _names_in(base: str, files: tuple[tuple[str, int], ...]) -> dict[str, str]:
     """Return the names that the files, each with its time of change, define. A run asks for them about forty times."""
-    trees = {path.stem: _parse_version(path, changed_ns) for path, changed_ns in files}
+    paths = sorted(((Path(path), changed_ns) for path, changed_ns in files), key=lambda version: version[0].stem)
+    trees = {path.stem: _parse_version(path, changed_ns) for path, changed_ns in paths}
     classes = {name: [node for node in tree.body if isinstance(node, ast.ClassDef)] for name, tree in trees.items()}
     family = _family([node for nodes in classes.values() for node in nodes], base)
     public = {name: [c for c in nodes if c.name in family and c.name[0] != "_"] for name, nodes in classes.items()}
@@ -90,7 +91,7 @@ def resolve(kind: str, name: str) -> type[Any]:
     """
     require(kind, name)
     if "." not in name:
-        folder = next(path.parent.name for path in _files(kind) if path.stem == name)
+        folder = next(Path(file.path).parent.name for file in _files(kind) if file.name == f"{name}.py")
         return _only_class(kind, importlib.import_module(f"medfed.{folder}.{name}"))
     target = _resolve(name)
     found = _only_class(kind, target) if isinstance(target, ModuleType) else target
@@ -172,7 +173,8 @@ def file_of(kind: str, name: str) -> str:
         kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
         name: a name from `known_names`, such as "elcfs".
     """
-    return str(next(path for path in _files(kind) if path.stem == name).relative_to(PACKAGE.parent))
+    path = next(file.path for file in _files(kind) if file.name == f"{name}.py")
+    return str(Path(path).relative_to(PACKAGE.parent))
 
 
 def name_of(kind: str, found: type) -> str:
@@ -267,9 +269,14 @@ def first_line(path: Path) -> str:
     return _first_line(_parse(path))
 
 
-def _files(kind: str) -> list[Path]:
-    """Return the Python files in the folders of a kind."""
-    return [path for folder in FOLDERS.get(kind, (kind,)) for path in (PACKAGE / folder).glob("*.py")]
+def _files(kind: str) -> list[os.DirEntry[str]]:
+    """Return the Python files in the folders of a kind. Directory entries are several times as fast as `Path.glob`."""
+    files: list[os.DirEntry[str]] = []
+    for folder in FOLDERS.get(kind, (kind,)):
+        if (PACKAGE / folder).is_dir():
+            with os.scandir(PACKAGE / folder) as entries:
+                files += [entry for entry in entries if entry.name.endswith(".py")]
+    return files
 
 
 def _first_line(tree: ast.Module) -> str:

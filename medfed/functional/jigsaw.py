@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from itertools import permutations
+from itertools import chain, permutations
 
 import numpy as np
 import torch
@@ -43,7 +43,7 @@ def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
     n_tiles = side * side
     if not 1 <= n <= math.factorial(n_tiles):
         raise ValueError(f"n must be in 1..{math.factorial(n_tiles)}, got {n}")
-    known = np.array(list(permutations(range(n_tiles))), dtype=np.int8)
+    known = np.fromiter(chain.from_iterable(permutations(range(n_tiles))), np.int8).reshape(-1, n_tiles)
     nearest, total = np.full(len(known), n_tiles, dtype=np.int64), np.zeros(len(known), dtype=np.int64)
     chosen = [0]
     while len(chosen) < n:

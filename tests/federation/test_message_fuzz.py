@@ -14,7 +14,8 @@ from medfed.federation.message import Message, State
 
 bounded = settings(max_examples=60, derandomize=True, deadline=None, database=None,
                    suppress_health_check=list(HealthCheck))  # fmt: skip
-names = st.text(max_size=8)
+characters = st.characters(exclude_categories=["Cs"])  # what UTF-8 encodes; looking at the codec takes a second
+names = st.text(characters, max_size=8)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(st.characters(), max_size=5),
     lambda values: st.lists(values, max_size=3) | st.dictionaries(names, values, max_size=3), max_leaves=6,
@@ -52,7 +53,7 @@ def test_any_declared_dtype_and_shape_of_an_empty_tensor_are_refused_or_valid(dt
 
 
 @bounded
-@given(st.text(max_size=5), groups, st.dictionaries(names, json_values, max_size=3))
+@given(st.text(characters, max_size=5), groups, st.dictionaries(names, json_values, max_size=3))
 def test_what_can_be_encoded_can_be_decoded(kind, tensors, facts):
     message = Message(kind, tensors, tensors, facts)
     try:

@@ -237,8 +237,5 @@ def test_the_weights_of_two_rounds_are_never_in_memory_at_the_same_time(toy, fed
 
     engine.exchange = watched
     gc.freeze()  # collecting then looks at the objects of this test only
-    try:
-        finish(engine, toy.start(fedavg), fedavg, Federation(rounds=3))
-    finally:
-        gc.unfreeze()
+    finish(engine, toy.start(fedavg), fedavg, Federation(rounds=3))
     assert len(held) == 9

@@ -46,10 +46,12 @@ def first(audited):
 
 @contextmanager
 def few_steps() -> Iterator[None]:
-    """Phase retrieval takes 300 steps instead of thousands: for audits that are only compared with each other."""
+    """Each attack takes 50 steps instead of hundreds: for audits that are only compared with each other."""
     retrieve_phase = reconstruction.retrieve_phase
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reconstruction, "retrieve_phase", lambda *inputs: retrieve_phase(*inputs[:-1], 300, n_waves=1))
+        patch.setattr(reconstruction, "FIT_STEPS", 50)
+        patch.setattr("medfed.auditing.phase_retrieval.N_ERROR_REDUCTION", 25)
+        patch.setattr(reconstruction, "retrieve_phase", lambda *inputs: retrieve_phase(*inputs[:-1], 50, n_waves=1))
         yield
 
 
@@ -118,7 +120,8 @@ def test_the_audit_measures_the_network_with_the_constants_of_all_sites(tiny_con
     seen, from_site = [], SharedStatistics.from_site
     monkeypatch.setattr(SharedStatistics, "from_site",
                         lambda site, weights: seen.append(weights) or from_site(site, weights))
-    result, (images, _) = audit(config, experiment, n_images=1, n_gallery=2, n_weights_steps=0)
+    with few_steps():
+        result, (images, _) = audit(config, experiment, n_images=1, n_gallery=2, n_weights_steps=0)
     assert [entry["name"] for entry in result["sent"]["entries"]] == ["image_moments"] and images
     pixels = torch.cat([site.training.batch(range(len(site.training))).image.flatten() for site in experiment.sites])
     assert [float(weights[INPUT_MEAN]) for weights in seen] == [pytest.approx(float(pixels.mean()), rel=1e-5)] * 2
