@@ -35,16 +35,20 @@ pytest_plugins = ["hardening_table"]
 
 logging.getLogger().addHandler(logging.NullHandler())  # warnings of libraries are not printed among a program's errors
 warnings.filterwarnings("ignore", message=".*always_return_as_numpy.*", category=FutureWarning)
-gc.disable()  # until all tests are collected: each collection of garbage would look at everything that was imported
 
 
-def pytest_collection_finish() -> None:
-    """Collect garbage from now on, but only among the objects that the tests create.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect no garbage while the tests are collected, and afterwards only among the objects that the tests create.
 
-    PyTorch, MONAI and the tests themselves are some million objects, which take half a second each time.
+    PyTorch, MONAI and the tests themselves are some million objects: looking at all of them takes half a second.
     """
-    gc.freeze()
-    gc.enable()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

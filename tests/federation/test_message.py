@@ -1,8 +1,11 @@
+import json
+
 import pytest
+import safetensors.torch
 import torch
 
 from medfed.core.errors import UserError
-from medfed.federation.encoding import pack, unpack
+from medfed.federation.encoding import DTYPES, header_of, pack, unpack
 from medfed.federation.message import Message, State, failed_reply_to_error
 
 
@@ -39,6 +42,16 @@ def test_reading_a_checkpoints_bytes_returns_an_equal_state():
     state = State(7, {"w": torch.ones(2)}, {"bank/a": torch.zeros(3)})
     back = State.from_bytes(state.to_bytes())
     assert back.round == 7 and torch.equal(back.weights["w"], state.weights["w"]) and list(back.memory) == ["bank/a"]
+
+
+def test_the_bytes_are_those_that_safetensors_itself_writes():
+    tensors = {name: torch.arange(6).to(dtype).reshape(2, 3) for name, dtype in DTYPES.items()}
+    tensors |= {"number": torch.tensor(3), "empty": torch.zeros(0, 3), "transposed": torch.rand(2, 3).T}
+    data = pack({"weights": tensors}, {"round": 1})
+    metadata = json.loads(bytes(header_of(data)))["__metadata__"]
+    assert data == safetensors.torch.save(
+        {f"weights/{name}": tensor.contiguous() for name, tensor in tensors.items()}, metadata
+    )
 
 
 def test_a_received_message_does_not_share_memory_with_the_sent_one():
