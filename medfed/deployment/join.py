@@ -29,6 +29,7 @@ from medfed.deployment.guarded_site import MODEL
 from medfed.deployment.hospital_state import begin_folder, is_begun
 from medfed.engines.flare.kit import REPLACED_FILE, check_kit, hospital_process
 from medfed.engines.flare.process import FlareProcess
+from medfed.federation.quality_facts import QUALITY
 from medfed.federation.settings import Cache
 
 POLL_S = 0.5
@@ -115,6 +116,11 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     if TRAIN not in site_file.agrees.requests:
         raise UserError(f"{path}: agrees.requests: lacks '{TRAIN}', so that every request of the training would be "
                         "refused; add it if you agree to train")
+    if config.federation.predict_quality and QUALITY not in site_file.agrees.requests:
+        raise UserError(f"{path}: agrees.requests: lacks '{QUALITY}', but the plan gives this hospital's last local "
+                        "model to the other hospitals and to everybody who has the exported bundle, and asks for sums "
+                        "over its validation patients (federation.predict_quality); add it if you agree, or ask the "
+                        "coordinator for a plan without it")
     if site_file.agrees.rounds < config.federation.rounds:
         raise UserError(f"{path}: agrees.rounds: is {site_file.agrees.rounds}, but the plan has "
                         f"{config.federation.rounds} rounds; increase it if you agree, or ask the coordinator")

@@ -138,8 +138,9 @@ def run(
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, run_notices)
             check_quality(config, experiment)
-            last = train(config, experiment.engine, folder, state, experiment.task, quiet, on_training=on_training,
-                         finish=lambda end: collect_quality(config, experiment, folder, end))
+            engine, structures = experiment.engine, experiment.dataset.structures
+            last = train(config, engine, folder, state, experiment.task, quiet, on_training=on_training,
+                         finish=lambda end: collect_quality(config, engine, structures, folder, end))
             final = selected_state(folder, last, config.federation.selection, config.method)
             return _conclude(config, folder, experiment, final, run_notices, quiet)
 

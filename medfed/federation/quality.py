@@ -12,13 +12,11 @@ from torch import Tensor
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Exchange, Row
 from medfed.federation.message import Message, State
-from medfed.federation.quality_facts import IMAGE, QUALITY, SUMS, WORDS, with_site_names
+from medfed.federation.quality_facts import IMAGE, MAX_STRUCTURES, QUALITY, SUMS, WORDS, with_site_names
 from medfed.federation.rounds import requests_with_last_round
 from medfed.federation.settings import Federation
 from medfed.functional.dice_prediction import PairSums
 from medfed.functional.image_facts import NAMES
-
-MAX_STRUCTURES = 100
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ QUALITY = "quality"  # the kind of the request and of its reply
 IMAGE = "image"
 SUMS = tuple(entry.name for entry in fields(PairSums))
 WORDS = ("n", "mean", "sd")
+MAX_STRUCTURES = 100
 
 
 def quality_facts(
@@ -87,6 +88,12 @@ def _image_facts(task: Task, training: Samples, min_patients: int) -> dict[str, 
         facts |= {f"{IMAGE}.{name}.{word}": number
                   for word, number in zip(WORDS, (len(column), float(column.mean()), sd), strict=True)}  # fmt: skip
     return facts
+
+
+def fact_names() -> frozenset[str]:
+    """Return the names of all facts that a reply may hold."""
+    of_structures = {f"{structure}.{word}" for structure in range(MAX_STRUCTURES) for word in SUMS}
+    return frozenset(of_structures | {f"{IMAGE}.{name}.{word}" for name in NAMES for word in WORDS})
 
 
 def local_models_of(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

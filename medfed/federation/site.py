@@ -57,6 +57,7 @@ class Site:
         privacy: clipping and noise of every reply, which are the `privacy` section of the config.
         min_patients: with fewer training patients than this, the site does not share the moments of its images, nor
             sums and facts of a "quality" reply; this is the setting `data.min_patients`.
+        min_quality_patients: a larger minimum for the sums and facts of a "quality" reply; 0 sets none.
         noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
         progress: function that is called after each training step, see `OnStep`; None calls nothing.
         max_steps: largest number of training steps in a round, for a dry run; None does all of them.
@@ -85,6 +86,7 @@ class Site:
     cache: Cache = Cache()
     privacy: Privacy = Privacy()
     min_patients: int = 3
+    min_quality_patients: int = 0
     noise_key: bytes = b""
     progress: OnStep | None = None
     max_steps: int | None = None
@@ -210,7 +212,7 @@ class Site:
 
     def _quality(self, request: Message) -> Message:
         facts = quality_facts(self.task, self.network, self.load, request, self.training, self.validation,
-                              self.min_patients)  # fmt: skip
+                              max(self.min_patients, self.min_quality_patients))  # fmt: skip
         return Message(QUALITY, facts=facts)
 
     def _train(self, request: Message) -> Message:

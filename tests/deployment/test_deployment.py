@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import tiny_yaml
+from safetensors.torch import load_file
 from scored_bundles import UNET, exported, seeded
 
 import medfed
@@ -66,8 +67,9 @@ def federation(tmp_path, tiny_phantom, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(medfed.__file__).parent.parent))  # where it is not installed
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config = tmp_path / "tiny.yaml"
-    config.write_text(tiny_yaml(tiny_phantom).replace("unseen_site: UCL, rounds: 2", f"rounds: {ROUNDS}, quorum: 2, "
-                      f"on_bad_update: drop, reply_timeout_s: {REPLY_TIMEOUT_S}, engine: nvflare"))
+    text = tiny_yaml(tiny_phantom).replace("validation_ratio: 0.2", "validation_ratio: 0.25, min_patients: 1")
+    config.write_text(text.replace("unseen_site: UCL, rounds: 2", f"rounds: {ROUNDS}, quorum: 2, on_bad_update: drop, "
+                                   f"reply_timeout_s: {REPLY_TIMEOUT_S}, engine: nvflare, predict_quality: true"))
     out = tmp_path / "federation"
     log = tmp_path / "prepare.log"
     assert program(log, "medfed.coordinator", "prepare", config, "--out", out, "--port", free_port()).wait(120) == 0
@@ -79,7 +81,7 @@ def federation(tmp_path, tiny_phantom, monkeypatch):
         shutil.copytree(out / "kits" / "medfed" / "prod_00" / site, folder / "kit")
         own = folder / f"{site}.yaml"
         text = own.read_text().replace("sends: []", "sends: [windows]").replace("min_patients: 5", "min_patients: 1")
-        own.write_text(text)
+        own.write_text(text.replace("requests: [train, survey]", "requests: [train, survey, quality]"))
     return out
 
 
@@ -121,6 +123,15 @@ def test_a_killed_hospital_misses_one_round_only(federation, tmp_path, tiny_phan
     took_part = json.loads((federation / "run" / "summary.json").read_text())["took_part"]
     assert took_part["BMC"] == took_part["UCL"] == ROUNDS
     print("HK took part last in round", took_part["HK"])
+    quality = json.loads((federation / "run" / "quality.json").read_text())["sites"]
+    assert set(quality) >= {"BMC", "UCL"} and all(reply["images"] for reply in quality.values())
+    local_models = load_file(federation / "run" / "local_models.safetensors")
+    assert {name.partition("/")[0] for name in local_models} >= {"BMC", "UCL"}
+    with open(tmp_path / "UCL" / "medfed_UCL" / "ledger.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["kind"] == "quality"]
+    assert {row["name"].partition("/")[0] for row in rows if row["direction"] == "down" and "/" in row["name"]} <= {
+        "BMC", "HK"}, "its own model does not come back"  # fmt: skip
+    assert {row["content"] for row in rows if row["direction"] == "up"} == {"fact"}
 
 
 def test_hospitals_score_a_bundle_over_the_network_and_send_aggregates_only(federation, tmp_path, monkeypatch):
