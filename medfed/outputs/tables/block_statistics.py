@@ -48,10 +48,18 @@ class BlockStatistics:
             runs: the rows of the block's structure of each run.
             groups: the scores of each run by structure, from its summary, for metrics whose code is missing here.
         """
+        def shared(methods: Sequence[str]) -> Mapping[str, Mapping[str, SiteScores]]:
+            of_all = _runs_of_all(runs, methods)
+            return {method: self._method_scores(method, of_all, groups) for method in methods}
+
         scores = {method: self._method_scores(method, runs, groups) for method in self.baselines}
-        lines = [self._line(method, scores) for method in self.baselines]
-        federated = [line.method for line in lines if self.baselines[line.method] is not None]
-        ranks = self._ranks(sorted(line.method for line in lines if line.average and line.method in federated), scores)
+        lines = []
+        for method, baseline in self.baselines.items():
+            is_compared = baseline and baseline in scores and baseline != method
+            compared = shared([method, str(baseline)]) if is_compared else {}
+            lines.append(self._line(method, scores[method], compared))
+        ranked = sorted(line.method for line in lines if line.average and self.baselines[line.method] is not None)
+        ranks = self._ranks(ranked, shared(ranked))
         lines = [replace(line, rank=ranks.get(line.method)) for line in lines]
         return with_verdicts(lines, self.column.metric.higher_is_better)
 
@@ -81,22 +89,27 @@ class BlockStatistics:
         scaled = {patient: self.column.scale * value for patient, value in values.items()}
         return SiteScores(means, scaled, [row for rows in runs.values() for row in rows])
 
-    def _line(self, method: str, scores: Mapping[str, Mapping[str, SiteScores]]) -> Line:
-        """Return the line of a method, without corrections for the number of tests."""
-        own, baseline = scores[method], self.baselines[method]
+    def _line(
+        self, method: str, own: Mapping[str, SiteScores], compared: Mapping[str, Mapping[str, SiteScores]]
+    ) -> Line:
+        """Return the line of a method, without corrections for the number of tests.
+
+        `compared` has the scores of the method and of its baseline in the runs that both have; it is empty for a method
+        that is not compared.
+        """
         cells = tuple(self._cell(list(own[site].means.values()), own[site].estimate) for site in self.sites)
         rows = [row for site in self.sites for row in own[site].rows]
         worst = min if self.column.metric.higher_is_better else max
         means = {site: cell.mean for site, cell in zip(self.sites, cells, strict=True) if cell is not None}
         differences: tuple[Difference | None, ...] = ()
         difference = None
-        if baseline is not None and baseline in scores and baseline != method:
-            other = scores[baseline]
+        if compared:
+            paired, other = compared.values()
             n_site_tests = self.n_tests * len(self.sites)
             differences = tuple(
-                difference_of(own, other, [site], self.scoring, self.column, n_site_tests) for site in self.sites
+                difference_of(paired, other, [site], self.scoring, self.column, n_site_tests) for site in self.sites
             )
-            difference = difference_of(own, other, self.sites, self.scoring, self.column, self.n_tests)
+            difference = difference_of(paired, other, self.sites, self.scoring, self.column, self.n_tests)
         return Line(
             method, cells, self._average(cells, own),
             n_missed=sum(map(self.scoring.is_failure, rows)), n_cases=sum(map(self.scoring.is_case, rows)),
@@ -144,3 +157,10 @@ class BlockStatistics:
         names = (self.structure, self.column.key, *methods)
         ranks = rank_methods(sites, self.column.metric.higher_is_better, names)
         return dict(zip(methods, ranks, strict=True))
+
+
+def _runs_of_all(runs: Runs, methods: Sequence[str]) -> Runs:
+    """Return the runs of some methods with a site and seed that all of them have."""
+    of_methods = [{key[1:] for key in runs if key[0] == method} for method in methods]
+    common = set.intersection(*of_methods) if of_methods else set()
+    return {key: rows for key, rows in runs.items() if key[0] in methods and key[1:] in common}

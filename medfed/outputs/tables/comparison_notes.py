@@ -72,6 +72,9 @@ def notes_of(
     """
     missing = [(m, s, seed) for m in baselines for s in sites for seed in seeds if (m, s, seed) not in runs]
     notes = [f"not run: {m}, {role} {s}, seed {seed}" for m, s, seed in missing]
+    if missing and len(seeds) > 1:
+        notes.append("the differences and ranks are over the runs that the compared methods all have, so that they may "
+                     "not be the differences of the printed scores")  # fmt: skip
     for site in sites:
         patients = {frozenset(row["patient"] for row in rows) for key, rows in runs.items() if key[1] == site}
         if len(patients) > 1:

@@ -115,6 +115,18 @@ def test_a_row_with_the_config_of_the_baseline_is_neither_ranked_nor_counted_as_
     assert build_table(results, ["disc"]).blocks[0].n_tests == 6, "now m5 is the copy, and the other row is tested"
 
 
+def test_a_run_that_only_one_of_two_methods_has_does_not_count_in_their_difference():
+    """Seed 1 is 20 points worse for both; without its run of elcfs, elcfs is still as good as FedAvg in seed 0."""
+    low = [base - 0.2 for base in BASE]
+    results = [result("fedavg", "A", BASE, 0), result("fedavg", "A", low, 1), result("elcfs", "A", BASE, 0)]
+    table = build_table(results, ["disc"])
+    elcfs = line(table, "elcfs")
+    assert elcfs.cells[0].mean - line(table, "fedavg").cells[0].mean == pytest.approx(10)
+    assert (elcfs.difference.mean, elcfs.differences[0].mean, elcfs.difference.p) == (0, 0, None)
+    assert elcfs.rank.rank == line(table, "fedavg").rank.rank == 1
+    assert any(note.startswith("the differences and ranks are over the runs that") for note in table.notes)
+
+
 def test_the_order_of_the_methods_does_not_change_the_ranks():
     """Two methods that are nearly equal, so that the samples decide between them."""
     results = compared({"fedavg": ZERO, "a": MIXED, "b": [-gain for gain in MIXED]})
