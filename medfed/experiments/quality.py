@@ -78,7 +78,8 @@ def collect_quality(
         return
     final = selected_state(folder, last, config.federation.selection, config.method)
     local_models = folder.load_local_models(final.round)
-    by_site, ledger = ask_quality(engine, config.federation, final, local_models, last.round + 1)
+    by_site, ledger = ask_quality(engine, config.federation, final, local_models, last.round + 1,
+                                  len(structures))
     folder.append_ledger(ledger, last.round)
     folder.save_result_models(local_models)
     more = {"round": final.round, "min_patients": config.data.min_patients}

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from medfed.core import site_names
 from medfed.federation.engine import Engine
 from medfed.federation.exchange import Exchange, Row
 from medfed.federation.message import Message, State
-from medfed.federation.quality_facts import IMAGE, MAX_STRUCTURES, QUALITY, SUMS, WORDS, with_site_names
+from medfed.federation.quality_facts import IMAGE, QUALITY, SUMS, WORDS, with_site_names
+from medfed.federation.reply_checks import MAX_EXAMPLES, is_number
 from medfed.federation.rounds import requests_with_last_round
 from medfed.federation.settings import Federation
 from medfed.functional.dice_prediction import PairSums
 from medfed.functional.image_facts import NAMES
+
+MAX_IMAGE_FACT = 1e12
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class SiteQuality:
 
 
 def ask_quality(
-    engine: Engine, settings: Federation, state: State, local_models: Mapping[str, Mapping[str, Tensor]], number: int
+    engine: Engine, settings: Federation, state: State, local_models: Mapping[str, Mapping[str, Tensor]], number: int,
+    n_structures: int,
 ) -> tuple[dict[str, SiteQuality], list[Row]]:
     """Ask all sites for their sums, check the replies, and return them with the rows of the ledger.
 
@@ -43,6 +47,7 @@ def ask_quality(
         state: the coordinator's state, whose weights are the federated model.
         local_models: by name of the site, its weights after local training.
         number: the round in the requests and in the ledger.
+        n_structures: number of structures.
 
     Returns:
         By name of the site, its reply; and the rows of `ledger.csv`.
@@ -60,16 +65,18 @@ def ask_quality(
     }  # fmt: skip
     exchange = Exchange(engine, settings)
     replies = exchange.ask(requests, state)
-    by_site, _ = exchange.apply(lambda accepted: {site: read_reply(reply.facts) for site, reply in accepted.items()},
-                                replies)  # fmt: skip
+    by_site, _ = exchange.apply(
+        lambda accepted: {site: read_reply(reply.facts, n_structures) for site, reply in accepted.items()}, replies
+    )
     return by_site, exchange.take_records()[0]
 
 
-def read_reply(facts: Mapping[str, Any]) -> SiteQuality:
+def read_reply(facts: Mapping[str, Any], n_structures: int) -> SiteQuality:
     """Check the facts of a reply and return them in their groups.
 
     Args:
         facts: finite numbers by name, as `quality_facts` returns them.
+        n_structures: number of structures.
 
     Raises:
         ValueError: if a fact is unknown or missing, or the numbers cannot be sums over Dice values.
@@ -78,33 +85,48 @@ def read_reply(facts: Mapping[str, Any]) -> SiteQuality:
     for name, number in facts.items():
         group, _, word = name.rpartition(".")
         groups.setdefault(group, {})[word] = number
+    numbers_of = {str(structure): structure for structure in range(n_structures)}
     sums: dict[int, PairSums] = {}
-    images: dict[str, dict[str, float]] = {}
+    images: dict[str, Mapping[str, float]] = {}
     for group, numbers in groups.items():
         kind, _, name = group.partition(".")
-        if group.isdecimal() and int(group) < MAX_STRUCTURES and set(numbers) == set(SUMS):
-            sums[int(group)] = _checked_sums(numbers)
+        if group in numbers_of and set(numbers) == set(SUMS):
+            sums[numbers_of[group]] = _checked_sums(numbers)
         elif kind == IMAGE and name in NAMES and set(numbers) == set(WORDS):
-            if type(numbers["n"]) is not int or numbers["n"] < 1 or numbers["sd"] < 0:
-                raise ValueError(f"reports {numbers} for '{name}', which no images have")
-            images[name] = numbers
+            images[name] = _checked_image_fact(name, numbers)
         else:
             raise ValueError(f"reports '{group}' with {', '.join(sorted(numbers))}, which was not requested")
     return SiteQuality(sums, images)
 
 
 def _checked_sums(numbers: Mapping[str, float]) -> PairSums:
-    """Return sums over pairs of numbers in [0, 1], of which each square is at most the number itself."""
+    """Return sums over pairs of numbers in [0, 1]: each square is at most the number itself, and no correlation is
+    above 1."""
+    if not all(map(is_number, numbers.values())) or not _is_count(numbers["n"]):
+        raise ValueError(f"reports {dict(numbers)}, which are not sums over numbers from 0 to 1")
     sums = PairSums(**numbers)  # type: ignore[arg-type]
-    is_count = type(sums.n) is int and sums.n >= 1
-    tolerance = 1e-9 * max(sums.n, 1)
-    is_possible = is_count and all(
-        total**2 / sums.n - tolerance <= square <= total + tolerance and total <= sums.n + tolerance
-        for total, square in ((sums.x, sums.xx), (sums.y, sums.yy))
-    ) and 0 <= sums.xy <= min(sums.x, sums.y) + tolerance  # fmt: skip
+    tolerance = 1e-9 * sums.n
+    of_x, of_y = (square - total**2 / sums.n for total, square in ((sums.x, sums.xx), (sums.y, sums.yy)))
+    covariance = sums.xy - sums.x * sums.y / sums.n
+    is_possible = all(
+        0 <= square <= total + tolerance and total <= sums.n + tolerance and spread >= -tolerance
+        for total, square, spread in ((sums.x, sums.xx, of_x), (sums.y, sums.yy, of_y))
+    ) and covariance**2 <= (max(of_x, 0) + tolerance) * (max(of_y, 0) + tolerance)  # fmt: skip
     if not is_possible:
         raise ValueError(f"reports {sums}, which are not sums over numbers from 0 to 1")
     return sums
+
+
+def _checked_image_fact(name: str, numbers: Mapping[str, float]) -> Mapping[str, float]:
+    """Return mean and standard deviation of a fact about images."""
+    is_possible = all(map(is_number, numbers.values())) and _is_count(numbers["n"])
+    if not is_possible or not 0 <= numbers["sd"] <= MAX_IMAGE_FACT or abs(numbers["mean"]) > MAX_IMAGE_FACT:
+        raise ValueError(f"reports {dict(numbers)} for '{name}', which no images have")
+    return numbers
+
+
+def _is_count(n: float) -> bool:
+    return type(n) is int and 1 <= n <= MAX_EXAMPLES
 
 
 def to_json(by_site: Mapping[str, SiteQuality], structures: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -137,11 +159,13 @@ def check_json(content: Any, source: str) -> None:
         ValueError: if the content has another form, or numbers that no site can have.
     """
     try:
+        site_names.check(content["sites"])
         for reply in content["sites"].values():
             for sums in reply["calibration"].values():
                 _checked_sums({word: sums[word] for word in SUMS})
             for name, numbers in reply["images"].items():
-                if name not in NAMES or not all(math.isfinite(numbers[word]) for word in WORDS):
-                    raise ValueError(f"'{name}' is not a fact about images with {', '.join(WORDS)}")
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
+                if name not in NAMES:
+                    raise ValueError(f"'{name}' is not a fact about images")
+                _checked_image_fact(name, {word: numbers[word] for word in WORDS})
+    except (ArithmeticError, LookupError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{source}: does not hold the sums of sites ({error}); export the bundle again") from None

@@ -47,7 +47,8 @@ def quality_facts(
 
     Returns:
         By structure K, "K.n", "K.x", "K.y", "K.xx", "K.xy", "K.yy" (`PairSums`); a mask of the federated model that is
-        empty gives no pair. By name of a fact, "image.NAME.n", "image.NAME.mean" and "image.NAME.sd".
+        empty gives no pair. By name of a fact, "image.NAME.n", "image.NAME.mean" and "image.NAME.sd",
+        the last two with four digits.
     """
     facts = _image_facts(task, training, min_patients)
     members = local_models_of(request.tensors)
@@ -85,8 +86,9 @@ def _image_facts(task: Task, training: Samples, min_patients: int) -> dict[str, 
             continue
         column = of_images[known]
         sd = float(column.std()) if len(column) > 1 else 0.0
+        rounded = (float(f"{number:.4g}") for number in (float(column.mean()), sd))
         facts |= {f"{IMAGE}.{name}.{word}": number
-                  for word, number in zip(WORDS, (len(column), float(column.mean()), sd), strict=True)}  # fmt: skip
+                  for word, number in zip(WORDS, (len(column), *rounded), strict=True)}  # fmt: skip
     return facts
 
 

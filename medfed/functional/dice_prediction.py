@@ -92,6 +92,14 @@ class PairSums:
         slope = max(covariance / self.spread_x, 0.0) if self.spread_x > 1e-12 else 0.0
         return (self.y - slope * self.x) / self.n, slope
 
+    @property
+    def correlation(self) -> float | None:
+        """The correlation of x and y, in [-1, 1]; None if one of them does not vary."""
+        spread_y = max(self.yy - self.y**2 / self.n, 0.0) if self.n else 0.0
+        if min(self.spread_x, spread_y) <= 1e-12:
+            return None
+        return min(max((self.xy - self.x * self.y / self.n) / math.sqrt(self.spread_x * spread_y), -1.0), 1.0)
+
     def squared_error(self, intercept: float, slope: float) -> float:
         """Return the sum of (y - intercept - slope * x) ** 2 over the pairs, at least 0."""
         square = self.yy - 2 * intercept * self.y - 2 * slope * self.xy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,7 @@ OK, EXTRAPOLATED, EMPTY, UNCALIBRATED = "ok", "extrapolated", "empty", "not cali
 COLUMNS = ("site", "case", "structure", "predicted_dice", "low", "high", "agreement", "status", "n_facts_outside")
 Row = dict[str, Any]
 TrueDice = Callable[[Case, Mapping[str, Tensor]], Mapping[str, float | None]]
+UNUSUAL = re.compile(r"[^\w-]+")  # characters that a structure may have in its name, and a file should not
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ def _of_structure(rows: Sequence[Row], calibration: Calibration | None, failure_
         "calibration": calibration and {
             "n": calibration.sums.n, "mean_dice": calibration.mean_dice, "error": calibration.error,
             "constant_error": calibration.constant_error, "is_between_sites": calibration.is_between_sites,
+            "correlation": calibration.sums.correlation,
         },
     }  # fmt: skip
     if any("true_dice" in row for row in rows):
@@ -224,9 +227,9 @@ def write_predictions(predictions: Predictions, out: Path) -> None:
     with atomic_folder(out) as folder:
         (folder / FIGURES).mkdir()
         append_rows(folder / PREDICTIONS, columns, rows)
-        for name, entry in summary["structures"].items():
+        for number, (name, entry) in enumerate(summary["structures"].items()):
             of_structure = [row for row in rows if row["structure"] == name]
-            path = folder / FIGURES / f"predicted_dice_{name}.png"
+            path = folder / FIGURES / f"predicted_dice_{number}_{UNUSUAL.sub('_', name)[:60]}.png"
             title = f"Predicted Dice of {name} at {summary['folder']} ({data_label(summary['data'])})"
             save_predicted_dice(of_structure, entry, summary["images"], path, title)
         RunFolder(folder).write_json(SUMMARY, summary)

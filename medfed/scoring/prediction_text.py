@@ -38,12 +38,15 @@ def _structure(name: str, entry: Mapping[str, Any], failure_dice: float) -> list
         lines = [
             f"{name}: predicted Dice {entry['mean_predicted_dice']:.3f} (mean over {entry['n_predicted']} cases), "
             f"{entry['n_predicted_failures']} cases below {failure_dice:g}",
-            f"  measured at the sites: mean Dice {calibration['mean_dice']:.3f} of {calibration['n']} patients; error "
+            f"  measured at the sites: mean Dice {calibration['mean_dice']:.3f} of {calibration['n']} cases; error "
             f"{calibration['error']:.3f}, and {calibration['constant_error']:.3f} if the mean is always predicted"
             + (" (each site left out)" if calibration["is_between_sites"] else " (on the same patients; too few sites "
                "for an interval)"),
         ]
-        if calibration["error"] >= calibration["constant_error"]:
+        if (correlation := calibration["correlation"]) is None or correlation <= 0:
+            lines.append("  At the sites, cases with a higher agreement did not have a higher Dice: use neither the "
+                         "numbers nor the order of the cases.")  # fmt: skip
+        elif calibration["error"] >= calibration["constant_error"]:
             lines.append("  At the sites, the prediction is not better than their mean Dice: use the order of the "
                          "cases, not the numbers.")  # fmt: skip
     else:

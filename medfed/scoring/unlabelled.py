@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,9 @@ from medfed.datasets.base import PHANTOM_MARK, Dataset
 from medfed.datasets.case import Case
 from medfed.datasets.file_names import list_folder
 from medfed.datasets.name_pairs import MASK_WORDS, split_names
+from medfed.datasets.site_search import IMAGE_FOLDERS, MASK_FOLDERS
 
-IMAGE_FOLDERS = ("image", "images", "img", "imgs")
+OF_MASKS = {*MASK_WORDS, *MASK_FOLDERS, "manual", "manuals"}
 
 
 @dataclass(frozen=True)
@@ -77,9 +79,18 @@ def _cases(root: Path) -> Iterator[Case]:
     while waiting:
         folder = waiting.pop(0)
         listing = list_folder(folder)
-        waiting += [path for name, path in listing.folders.items() if name.lower() not in MASK_WORDS]
-        stems = {path.name.removesuffix(path.name[-len(reading.suffix(path) or ""):]): path for path in listing.files}
+        waiting += [path for name, path in listing.folders.items() if not _is_of_masks(name)]
+        stems: dict[str, Path] = {}
+        for path in listing.files:
+            stem = path.name.removesuffix(path.name[-len(reading.suffix(path) or ""):])
+            stems[path.name if stem in stems else stem] = path  # a.png and a.jpg are two images
         images, _ = split_names(list(stems))
         parts = [part for part in folder.relative_to(root).parts if part.lower() not in IMAGE_FOLDERS]
         for stem in images:
             yield Case(parts[0] if parts else root.resolve().name, "/".join([*parts[1:], stem]), stems[stem])
+
+
+def _is_of_masks(name: str) -> bool:
+    """Return whether one of the words in a folder's name, or two together, are a usual name of masks."""
+    words = re.findall(r"[a-z]+", name.lower())
+    return not OF_MASKS.isdisjoint([*words, *map("".join, zip(words, words[1:]))])

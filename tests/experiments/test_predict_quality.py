@@ -120,7 +120,8 @@ def test_the_bundle_computes_the_facts_and_agreements_that_the_sites_computed(ru
         for case in images.cases
     ])  # fmt: skip
     for index, name in enumerate(NAMES):  # the site's training images are some of these
-        assert facts[:, index].min() - 1e-5 <= content[name]["mean"] <= facts[:, index].max() + 1e-5, name
+        low, high = facts[:, index].min() * 0.999, facts[:, index].max() * 1.001  # the sites send four digits
+        assert low - 1e-5 <= content[name]["mean"] <= high + 1e-5, name
 
 
 def test_no_label_is_read_and_the_predictions_are_the_same_with_labels(

@@ -47,31 +47,35 @@ def facts_of(min_patients):
 
 
 def test_a_site_sends_sums_of_agreement_and_dice_and_leaves_out_empty_masks():
-    reply = read_reply(facts_of(1))
+    reply = read_reply(facts_of(1), 2)
     # The federated mask of structure 0 has a Dice of 1 with B's and 0.5 with C's, and of 1 with the reference.
     assert reply.sums[0] == PairSums.of([(0.75, 1.0), (0.75, 1.0)])
     assert reply.sums[1] == PairSums.of([(0.75, 2 / 3)])  # in the first case, the federated mask is empty
-    assert reply.images["height"] == {"n": 2, "mean": 5.0, "sd": pytest.approx(2**0.5)}
+    assert reply.images["height"] == {"n": 2, "mean": 5.0, "sd": 1.414}, "four digits"
     assert reply.images["width"]["n"] == 1
 
 
 def test_numbers_of_fewer_patients_than_the_minimum_stay_at_the_site():
-    reply = read_reply(facts_of(2))
+    reply = read_reply(facts_of(2), 2)
     assert set(reply.sums) == {0} and "height" in reply.images and "width" not in reply.images
     assert facts_of(3) == {}
 
 
-GOOD = {"0.n": 2, "0.x": 1.0, "0.y": 1.2, "0.xx": 0.6, "0.xy": 0.7, "0.yy": 0.8}
+GOOD = {"0.n": 2, "0.x": 1.0, "0.y": 1.2, "0.xx": 0.6, "0.xy": 0.68, "0.yy": 0.8}
 
 
 @pytest.mark.parametrize("change", [
     {"0.n": 0}, {"0.n": 1.5}, {"0.x": 2.5}, {"0.xx": 1.4}, {"0.yy": 0.1}, {"0.xy": -0.1}, {"0.z": 1.0},
     {"image.height.n": 3}, {"image.age.n": 3, "image.age.mean": 1.0, "image.age.sd": 1.0}, {"patient": 7},
+    {"0.n": 10**18}, {"0.x": 10**400}, {"image.height.n": 3, "image.height.mean": 10**400, "image.height.sd": 1.0},
+    {"image.height.n": 3, "image.height.mean": 5.0, "image.height.sd": -1.0},
+    {"0.xx": 0.5, "0.yy": 0.72},  # the products of numbers that are all equal
+    *({name.replace("0.", group): number for name, number in GOOD.items()} for group in ("57.", "00.", "\u0663.")),
 ])  # fmt: skip
 def test_the_coordinator_refuses_what_are_no_sums_over_dice_values(change):
-    assert read_reply(GOOD).sums[0].n == 2
+    assert read_reply(GOOD, 1).sums[0].n == 2
     with pytest.raises(ValueError, match="reports"):
-        read_reply({**GOOD, **change})
+        read_reply({**GOOD, **change}, 1)
 
 
 def engine_of(toy, method):
@@ -87,7 +91,7 @@ def test_training_is_bit_identical_and_each_site_is_asked_with_the_models_of_the
     assert plain.state.to_bytes() == kept.state.to_bytes() and plain.history == kept.history
     assert plain.ledger == kept.ledger
     engine = engine_of(toy, fedavg)
-    by_site, ledger = ask_quality(engine, Federation(), kept.state, kept.local_models, 2)
+    by_site, ledger = ask_quality(engine, Federation(), kept.state, kept.local_models, 2, 1)
     assert all(reply.sums[0].n == 2 and set(reply.images) >= {"brightness", "contrast"} for reply in by_site.values())
     for site in engine.sites():
         sent = {row["name"].partition("/")[0] for row in ledger
@@ -100,7 +104,7 @@ def test_training_is_bit_identical_and_each_site_is_asked_with_the_models_of_the
 def test_equal_local_models_agree_completely(toy, fedavg):
     start = toy.start(fedavg)
     same = dict.fromkeys(toy.engine(fedavg).sites(), start.weights)
-    by_site, _ = ask_quality(engine_of(toy, fedavg), Federation(), start, same, 1)
+    by_site, _ = ask_quality(engine_of(toy, fedavg), Federation(), start, same, 1, 1)
     assert [reply.sums[0].x == reply.sums[0].n == 2 for reply in by_site.values()] == [True] * 3
 
 
@@ -116,15 +120,28 @@ def test_a_bad_reply_is_refused_by_name(toy, fedavg):
 
     engine.exchange = changed
     with pytest.raises(UserError, match=bad):
-        ask_quality(engine, Federation(), start, dict.fromkeys(engine.sites(), start.weights), 1)
+        ask_quality(engine, Federation(), start, dict.fromkeys(engine.sites(), start.weights), 1, 1)
 
 
 def test_the_file_of_the_sums_is_checked():
-    content = to_json({"A": read_reply(facts_of(1))}, ("x", "y"), round=2)
+    content = to_json({"A": read_reply(facts_of(1), 2)}, ("x", "y"), round=2)
     check_json(content, "quality.json")
     content["sites"]["A"]["calibration"]["x"]["xx"] = 9.0
     with pytest.raises(ValueError, match="quality.json: does not hold the sums of sites"):
         check_json(content, "quality.json")
+
+
+@pytest.mark.parametrize("damage", [{"x": 1e200}, {"x": 10**400}, {"n": -3}, {"xy": float("nan")}])
+def test_numbers_that_are_no_sums_in_a_file_of_others_end_in_one_sentence(damage):
+    content = to_json({"A": read_reply(facts_of(1), 2)}, ("x", "y"))
+    content["sites"]["A"]["calibration"]["x"] |= damage
+    with pytest.raises(ValueError, match="does not hold the sums of sites"):
+        check_json(content, "quality.json")
+
+
+def test_a_name_of_a_site_in_a_file_of_others_cannot_write_to_the_terminal():
+    with pytest.raises(ValueError, match="does not hold the sums of sites"):
+        check_json({"sites": {"\x1b[31mEVIL": {"calibration": {}, "images": {}}}}, "quality.json")
 
 
 def test_local_models_have_the_names_of_their_sites():

@@ -74,3 +74,9 @@ def test_the_risk_coverage_curve_is_the_mean_risk_of_the_most_confident():
     curve = risk_coverage([0.9, 0.5, 0.7, 0.5], [0.0, 0.4, 0.2, 0.8])
     assert curve == [(0.25, 0.0), (0.5, pytest.approx(0.1)), (1.0, pytest.approx(0.35))]
     assert risk_coverage([], []) == []
+
+
+def test_the_correlation_follows_from_the_sums():
+    assert PairSums.of([(0.1, 0.2), (0.2, 0.4), (0.3, 0.6)]).correlation == pytest.approx(1)
+    assert PairSums.of([(0.1, 0.6), (0.2, 0.4), (0.3, 0.2)]).correlation == pytest.approx(-1)
+    assert PairSums.of([(0.5, 0.6), (0.5, 0.4)]).correlation is None

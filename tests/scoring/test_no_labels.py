@@ -22,6 +22,20 @@ def test_images_are_found_in_folders_and_files_called_like_masks_are_left_out(tm
     assert Images.in_folder(tmp_path / "here", 3).read(images.cases[0]).shape == (3, 6, 4, 1)
 
 
+@pytest.mark.parametrize("name", ["labelsTr", "Segmentations", "ground truth", "1st_manual", "mask_png", "GroundTruth"])
+def test_folders_of_masks_are_left_out(name, tmp_path):
+    for folder in ("imagesTr", name):
+        (tmp_path / folder).mkdir()
+        Image.new("L", (4, 6)).save(tmp_path / folder / "a.png")
+    assert [case.image.parent.name for case in Images.in_folder(tmp_path, 1).cases] == ["imagesTr"]
+
+
+def test_files_that_differ_in_their_ending_only_are_two_images(tmp_path):
+    for name in ("a.png", "a.jpg"):
+        Image.new("L", (4, 6)).save(tmp_path / name)
+    assert len(Images.in_folder(tmp_path, 1).cases) == 2
+
+
 def test_a_folder_without_images_is_refused(tmp_path):
     with pytest.raises(UserError, match="has no image with one of the endings"):
         Images.in_folder(tmp_path, 1)

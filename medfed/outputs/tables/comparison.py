@@ -14,7 +14,7 @@ from medfed.outputs.tables.block_statistics import BlockStatistics, Key, Runs
 from medfed.outputs.tables.comparison_data import Block, Table
 from medfed.outputs.tables.comparison_notes import head_of, notes_of
 from medfed.outputs.tables.comparison_row import BASELINE, is_federated
-from medfed.outputs.tables.conclusions import conclusions_of
+from medfed.outputs.tables.conclusions import conclusions_of, decisions_of
 from medfed.outputs.tables.differences import without_verdicts
 from medfed.outputs.tables.failures import failure_blocks
 from medfed.outputs.tables.learning import did_not_learn
@@ -92,15 +92,16 @@ def build_table(
         *(f"{method}: the same training as {other}, config by config, so it is neither ranked nor tested"
           for method, other in copies.items()),
     )  # fmt: skip
-    return Table(
+    table = Table(
         data, selection, seeds, tuple(sites), baseline, head_of(data, selection, seeds, blocks, scoring, role),
         tuple(blocks), (*notes, *run_notes(each)), scoring.failure_heading, tuple(failures),
-        conclusions_of(blocks, baseline, sites, len(seeds), data, not_learned),
+        not_learned=tuple(not_learned),
     )
+    return replace(table, conclusions=conclusions_of(decisions_of(blocks, baseline), table))
 
 
 def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: str) -> dict[str, str]:
-    """Return the methods whose runs all have the config of their baseline, with this baseline.
+    """Return the methods whose runs all have the configs of the baseline or of an earlier method, with this method.
 
     A row such as `fedavg@steps=ccst` is a copy of `fedavg` if CCST takes no more steps.
     """
@@ -108,11 +109,14 @@ def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: 
     for result in results:
         key = (result[f"{role}_site"], result["seed"])
         configs.setdefault(result["method"], {})[key] = result.get("summary", {}).get("config_sha256")
-    return {
-        method: baseline for method, baseline in baselines.items()
-        if baseline and method != baseline and None not in configs[method].values()
-        and configs[method] == configs.get(baseline)
-    }  # fmt: skip
+    copies: dict[str, str] = {}
+    for method, baseline in baselines.items():
+        earlier = list(baselines)[: list(baselines).index(method)]
+        originals = [baseline, *(other for other in earlier if baselines[other] == baseline and other not in copies)]
+        same = [other for other in originals if other != method and configs[method] == configs.get(str(other))]
+        if baseline and method != baseline and None not in configs[method].values() and same:
+            copies[method] = str(same[0])
+    return copies
 
 
 def _joined(results: Sequence[dict], scorings: Sequence[Scoring]) -> Scoring:

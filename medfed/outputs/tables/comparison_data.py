@@ -170,6 +170,7 @@ class Table:
         failed: heading of the column that counts failures.
         failures: shares of failures, one block for each structure and kind; empty for a task without masks.
         conclusions: sentences that say what can and what cannot be concluded.
+        not_learned: labels of the methods with a model that did not learn.
         interval_method: the method of the intervals, in words.
     """
 
@@ -184,4 +185,5 @@ class Table:
     failed: str = "missed"
     failures: tuple[FailureBlock, ...] = ()
     conclusions: tuple[str, ...] = ()
+    not_learned: tuple[str, ...] = ()
     interval_method: str = METHOD

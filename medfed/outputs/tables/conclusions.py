@@ -26,9 +26,7 @@ MAX_NAMED_SITES = 6  # sites whose names are in the conclusions
 def with_all_conclusions(
     table: Table, effort: Sequence[str], joining: Joining | None, baselines: Collection[str]
 ) -> Table:
-    """Return a comparison table with the conclusions about joining, pooling and effort before the last one.
-
-    The last conclusion says to what all of them apply.
+    """Return a comparison table whose conclusions are also about joining, pooling and effort.
 
     Args:
         table: the comparison table.
@@ -36,35 +34,42 @@ def with_all_conclusions(
         joining: the differences between the federated rows and `local` and `pooled`; None without such rows.
         baselines: labels of the baselines; several if settings are varied.
     """
-    joined = joining_conclusions(joining, baselines) if joining else []
-    more = [*joined, *(f"{note}." for note in effort)]
-    return replace(table, conclusions=(*table.conclusions[:-1], *more, *table.conclusions[-1:]))
+    joined = joining_conclusions(joining, baselines, table.not_learned) if joining else []
+    sentences = [*decisions_of(table.blocks, table.baseline), *joined, *(f"{note}." for note in effort)]
+    return replace(table, conclusions=conclusions_of(sentences, table))
 
 
-def joining_conclusions(joining: Joining, baselines: Collection[str]) -> list[str]:
+def joining_conclusions(
+    joining: Joining, baselines: Collection[str], not_learned: Collection[str] = ()
+) -> list[str]:
     """Return one sentence for each structure and pair of rows: the differences over all patients, and what they show.
 
     Args:
         joining: the differences.
         baselines: labels of the only federated rows that the sentences are about.
+        not_learned: labels of the rows with a model that did not learn; a difference from it shows nothing.
     """
     sentences = []
     for structure, metric, name in joining.titles:
         pairs: dict[str, list[str]] = {}
         for one in joining.differences:
             if (one.structure, one.metric) == (structure, metric) and {one.first, one.second} & set(baselines):
-                pairs.setdefault(f"{one.meaning} ({one.first} - {one.second})", []).append(_shown(one, joining))
+                pairs.setdefault(f"{one.meaning} ({one.first} - {one.second})", []).append(
+                    _shown(one, joining, not_learned)
+                )
         title = f"{name} ({unit_of(joining, metric)})"
         sentences += [f"{title}, {pair}: {'; '.join(parts)}." for pair, parts in pairs.items()]
     return sentences
 
 
-def _shown(one: RowDifference, joining: Joining) -> str:
+def _shown(one: RowDifference, joining: Joining, not_learned: Collection[str]) -> str:
     """Return a difference over all patients, whether its interval excludes 0, and the range of what it averages."""
     mean = one.by_site[ALL_SITES]
     text, _, interval = difference_cell(mean)
     if mean.low is None or mean.high is None:
         return f"{one.images} {text} without an interval, so not decided"
+    if {one.first, one.second} & set(not_learned):
+        return f"{one.images} {text} {interval}: {WITHDRAWN}"
     shown = "not decided" if mean.low <= 0 <= mean.high else "above 0" if mean.low > 0 else "below 0"
     parts = f"{one.images} {text} {interval}: {shown}"
     if one.images == OWN_TEST and len(one.by_site) > 2:
@@ -73,39 +78,40 @@ def _shown(one: RowDifference, joining: Joining) -> str:
         return f"{parts} (by hospital {low:+.2f} at {worst} to {high:+.2f} at {best})"
     if one.images == UNSEEN and one.meaning == GAIN:
         scores = [score for structure, label, at, of_model in joining.models if structure == one.structure
-                  for site, score in of_model.items() if site != at and label.startswith(one.second)]  # fmt: skip
+                  for site, score in of_model.items() if site != at and label == one.second]  # fmt: skip
         return f"{parts} (the models of single hospitals score {min(scores):.2f} to {max(scores):.2f} there)"
     return parts
 
 
-def conclusions_of(
-    blocks: Sequence[Block], baseline: str, sites: Sequence[str], n_seeds: int, data: str,
-    not_learned: Sequence[str] = (),
-) -> tuple[str, ...]:
-    """Return what can and what cannot be concluded from the main metric, in sentences; empty for a single method.
+def conclusions_of(sentences: Sequence[str], table: Table) -> tuple[str, ...]:
+    """Return conclusions with a first one about models that did not learn, and a last one that says to what they apply.
+
+    Args:
+        sentences: the conclusions; without any, the result is empty.
+        table: the table from which they follow.
+    """
+    if not sentences:
+        return ()
+    methods = ", ".join(table.not_learned)
+    first = [f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method, and a comparison with "
+             "them has no verdict."] * bool(methods)  # fmt: skip
+    where = ", ".join(table.sites) if len(table.sites) <= MAX_NAMED_SITES else f"the {len(table.sites)} sites"
+    end = "; the images are SYNTHETIC, so nothing follows for patients." if table.data == "phantom" else "."
+    seeds = f"{len(table.seeds)} seed{'s' * (len(table.seeds) > 1)}"
+    last = (f"This holds for new patients of {where} and for these models ({seeds}); it does not hold for other "
+            f"hospitals or for another training{end}")  # fmt: skip
+    return (*first, *sentences, last)
+
+
+def decisions_of(blocks: Sequence[Block], baseline: str) -> list[str]:
+    """Return a sentence for each structure: which methods are better or worse than the baseline in the main metric.
 
     Args:
         blocks: the statistics. The first block of each structure is that of the task's main metric.
         baseline: label of the method with which the others are compared.
-        sites: names of the sites.
-        n_seeds: number of seeds.
-        data: "phantom" (synthetic images) or "real".
-        not_learned: labels of the methods with a model that did not learn.
     """
     main = {block.structure: block for block in reversed(blocks)}
-    sentences = [_decision(block, baseline) for block in reversed(main.values())]
-    if not any(sentences):
-        return ()
-    where = ", ".join(sites) if len(sites) <= MAX_NAMED_SITES else f"the {len(sites)} sites"
-    end = "; the images are SYNTHETIC, so nothing follows for patients." if data == "phantom" else "."
-    seeds = f"{n_seeds} seed{'s' * (n_seeds > 1)}"
-    sentences.append(f"This holds for new patients of {where} and for these models ({seeds}); it does not hold for "
-                     f"other hospitals or for another training{end}")  # fmt: skip
-    if not_learned:
-        methods = ", ".join(not_learned)
-        sentences.insert(0, f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method, and a "
-                            "comparison with them has no verdict.")  # fmt: skip
-    return tuple(filter(None, sentences))
+    return [sentence for block in reversed(main.values()) if (sentence := _decision(block, baseline))]
 
 
 def _decision(block: Block, baseline: str) -> str:
@@ -115,12 +121,14 @@ def _decision(block: Block, baseline: str) -> str:
         return ""
     name = block.name if block.structure == ALL else f"{block.structure}, {block.name}"
     unit = {"%": " points", "": ""}.get(block.unit, f" {block.unit}")
+    has_varied = any(", " in method for method, _ in compared)
+    reference = f"{baseline} with the same varied settings" if has_varied else baseline
     parts = []
     for verdict in (BETTER, WORSE, UNDECIDED, UNTESTED, WITHDRAWN):
         texts = [f"{method} ({difference_text(difference, block.decimals)}{unit})" for method, difference in compared
                  if difference.verdict == verdict]  # fmt: skip
         if texts:
-            than = f" than {baseline}" if verdict in (BETTER, WORSE) else ""
+            than = f" than {reference}" if verdict in (BETTER, WORSE) else ""
             parts.append(f"{verdict}{than}: {', '.join(texts)}")
     text = f"{name}: {'; '.join(parts)}."
     tested = [difference.n for _, difference in compared if difference.n is not None]

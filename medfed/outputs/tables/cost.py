@@ -181,8 +181,9 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any],
     total = dict.fromkeys(("up", "down", "up_once", "down_once", *PARTS), 0)
     client_rounds: set[tuple[str, str]] = set()
     once_sites: set[str] = set()
+    clients = {row["site"] for row in folder.ledger() if row["kind"] == "train"}
     for row in folder.ledger():
-        if row["kind"] in (SURVEY, QUALITY):  # no part of the training
+        if row["kind"] in (SURVEY, QUALITY) or row["site"] not in clients:  # no part of the training
             continue
         if row["kind"] == "validate":
             if (row["direction"], row["content"]) == ("down", "weight"):

@@ -111,8 +111,10 @@ def test_a_row_with_the_config_of_the_baseline_is_neither_ranked_nor_counted_as_
     assert note.endswith("so it is neither ranked nor tested")
     results[-1]["summary"]["config_sha256"] = "0"
     assert line(build_table(results, ["disc"]), "m5").difference is None
-    results[1]["summary"]["config_sha256"] = "1"
-    assert build_table(results, ["disc"]).blocks[0].n_tests == 6, "now m5 is the copy, and the other row is tested"
+    results[1]["summary"]["config_sha256"] = results[2]["summary"]["config_sha256"]
+    table = build_table(results, ["disc"])
+    assert line(table, "m0").difference is None and table.blocks[0].n_tests == 5, "m0 and m5 are copies"
+    assert any(note.startswith("m0: the same training as fedavg@steps=m0") for note in table.notes)
 
 
 def test_a_run_that_only_one_of_two_methods_has_does_not_count_in_their_difference():

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from dataclasses import replace
 
 import pytest
 from scipy import stats
@@ -85,7 +86,7 @@ def test_rows_are_compared_with_the_same_varied_settings():
     assert len([one for one in joining.differences if one.metric == "dice"]) == 2
     baselines = [f"fedavg, federation.rounds={n}" for n in (1, 2)]
     table = with_all_conclusions(build_table(results, ["disc"]), ["more steps"], joining, baselines)
-    assert table.conclusions[-1] == "more steps.", "no method is compared, so there is nothing else to conclude"
+    assert table.conclusions[-2] == "more steps."
     assert [text for text in table.conclusions if text.startswith("disc: Dice (points), gain")] == [
         f"disc: Dice (points), gain from joining (fedavg, federation.rounds={n} - local, federation.rounds={n}): "
         f"unseen {gain} (1) without an interval, so not decided." for n, gain in ((1, "+10.00"), (2, "+30.00"))
@@ -233,3 +234,33 @@ def test_a_conclusion_says_whether_the_interval_excludes_0_and_what_the_mean_hid
     (sentence,) = joining_conclusions(joining, ["fedavg"])
     assert "own test +5.00 (10) [" in sentence and "]: above 0 (by hospital +0.00 at B to +10.00 at A); " in sentence
     assert "]: above 0 (the models of single hospitals score 40.00 to 50.00 there)." in sentence
+
+
+def test_without_another_method_the_conclusions_still_say_what_did_not_learn_and_that_the_data_are_synthetic():
+    runs = [*RUNS[:1], *RUNS[3:]]
+    joining = build_joining(runs, SCORING, ["disc"], "phantom")
+    of_runs = [one | {"data": "phantom"} for one in results(runs)]
+    table = replace(build_table(of_runs, ["disc"]), not_learned=("pooled",))
+    table = with_all_conclusions(table, [], joining, ["fedavg"])
+    first, cost, last = table.conclusions
+    assert first.startswith("Models of pooled DID NOT LEARN") and "SYNTHETIC" in last
+    assert "cost of not pooling" in cost and "above 0" not in cost
+
+
+def test_a_difference_from_a_model_that_did_not_learn_has_no_verdict():
+    scores = {"C": [0.61, 0.62, 0.63, 0.64, 0.65]}
+    runs = [run("fedavg", "C", scores), run("pooled", "C", {"C": [0.1] * 5})]
+    joining = build_joining(runs, SCORING, ["disc"], "real")
+    assert "below 0" in joining_conclusions(joining, ["fedavg"])[0]
+    (sentence,) = joining_conclusions(joining, ["fedavg"], ["pooled"])
+    assert sentence.endswith("]: no verdict.")
+
+
+def test_the_models_of_local_are_those_with_the_same_varied_settings():
+    scores = {"fedavg": [0, 0.01, 0.02, 0.03, 0.04], "local": [0] * 5}
+    runs = [run(method, "C", {"C": [dice + more for more in scores[method]]}, at,
+                varied=(f"training.batch_size={size}",))
+            for size, method, at, dice in ((4, "fedavg", "", 0.6), (4, "local", "A", 0.5), (40, "fedavg", "", 0.9),
+                                           (40, "local", "A", 0.8))]  # fmt: skip
+    sentences = joining_conclusions(build_joining(runs, SCORING, ["disc"], "real"), ["fedavg, training.batch_size=4"])
+    assert "score 50.00 to 50.00 there" in sentences[0]
