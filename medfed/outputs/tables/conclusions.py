@@ -16,7 +16,7 @@ from medfed.outputs.tables.comparison_data import (
     Table,
 )
 from medfed.outputs.tables.comparison_notes import difference_text
-from medfed.outputs.tables.joining import ALL_SITES, GAIN, OWN_TEST, UNSEEN, Joining, RowDifference
+from medfed.outputs.tables.joining import ALL_SITES, GAIN, OWN_TEST, UNSEEN, Joining, PairedMean, RowDifference
 from medfed.outputs.tables.joining_text import difference_cell, unit_of
 from medfed.tasks.scoring import ALL
 
@@ -63,24 +63,42 @@ def joining_conclusions(
 
 
 def _shown(one: RowDifference, joining: Joining, not_learned: Collection[str]) -> str:
-    """Return a difference over all patients, whether its interval excludes 0, and the range of what it averages."""
+    """Return a difference over all patients, what it shows, and the range of what it averages."""
     mean = one.by_site[ALL_SITES]
-    text, _, interval = difference_cell(mean)
-    if mean.low is None or mean.high is None:
-        return f"{one.images} {text} without an interval, so not decided"
+    text = f"{one.images} {_with_interval(mean)}"
+    if mean.low is None:
+        return f"{text} without an interval, so not decided"
     if {one.first, one.second} & set(not_learned):
-        return f"{one.images} {text} {interval}: {WITHDRAWN}"
-    shown = "not decided" if mean.low <= 0 <= mean.high else "above 0" if mean.low > 0 else "below 0"
-    parts = f"{one.images} {text} {interval}: {shown}"
+        return f"{text}: {WITHDRAWN}"
+    direction = _direction(mean)
+    what = "joining" if one.meaning == GAIN else "pooling"
+    shown = f"{text}: {f'{what} is {direction}' if direction else UNDECIDED}"
     if one.images == OWN_TEST and len(one.by_site) > 2:
         by_site = sorted((of_site.mean, site) for site, of_site in one.by_site.items() if site != ALL_SITES)
-        (low, worst), (high, best) = by_site[0], by_site[-1]
-        return f"{parts} (by hospital {low:+.2f} at {worst} to {high:+.2f} at {best})"
+        ends = " to ".join(f"{_with_interval(one.by_site[site])} at {site}" for _, site in (by_site[0], by_site[-1]))
+        decided = any(_direction(one.by_site[site]) for _, site in by_site)
+        if decided:
+            return f"{shown}, by hospital {ends}"
+        link = "but this is not decided at any single hospital" if direction else "and at no single hospital either"
+        return f"{shown}, {link} ({ends})"
     if one.images == UNSEEN and one.meaning == GAIN:
         scores = [score for structure, label, at, of_model in joining.models if structure == one.structure
                   for site, score in of_model.items() if site != at and label == one.second]  # fmt: skip
-        return f"{parts} (the models of single hospitals score {min(scores):.2f} to {max(scores):.2f} there)"
-    return parts
+        return (f"{shown}, in the mean over the hospitals' models, which score {min(scores):.2f} to {max(scores):.2f} "
+                "there (the best of them is not compared)")  # fmt: skip
+    return shown
+
+
+def _with_interval(mean: PairedMean) -> str:
+    text, _, interval = difference_cell(mean)
+    return f"{text} {interval}".rstrip()
+
+
+def _direction(mean: PairedMean) -> str:
+    """Return "better" or "worse" if the interval is on one side of 0; "" otherwise."""
+    if mean.low is None or mean.high is None or mean.low <= 0 <= mean.high:
+        return ""
+    return BETTER if mean.low > 0 else WORSE
 
 
 def conclusions_of(sentences: Sequence[str], table: Table) -> tuple[str, ...]:
@@ -98,8 +116,9 @@ def conclusions_of(sentences: Sequence[str], table: Table) -> tuple[str, ...]:
     where = ", ".join(table.sites) if len(table.sites) <= MAX_NAMED_SITES else f"the {len(table.sites)} sites"
     end = "; the images are SYNTHETIC, so nothing follows for patients." if table.data == "phantom" else "."
     seeds = f"{len(table.seeds)} seed{'s' * (len(table.seeds) > 1)}"
-    last = (f"This holds for new patients of {where} and for these models ({seeds}); it does not hold for other "
-            f"hospitals or for another training{end}")  # fmt: skip
+    last = (f"The verdicts and 'unseen' are about new patients of {where}, 'own test' about new patients of the "
+            f"hospitals that train, and all about these models ({seeds}); nothing is shown for other hospitals or for "
+            f"another training{end}")  # fmt: skip
     return (*first, *sentences, last)
 
 
@@ -130,7 +149,8 @@ def _decision(block: Block, baseline: str) -> str:
         if texts:
             than = f" than {reference}" if verdict in (BETTER, WORSE) else ""
             parts.append(f"{verdict}{than}: {', '.join(texts)}")
-    text = f"{name}: {'; '.join(parts)}."
+    none = f"better than {reference}: none; " if {d.verdict for _, d in compared} & {WORSE, UNDECIDED} else ""
+    text = f"{name}: {'' if parts[0].startswith(BETTER) else none}{'; '.join(parts)}."
     tested = [difference.n for _, difference in compared if difference.n is not None]
     if tested and (smallest := smallest_p(max(tested), len(tested))) >= ALPHA:
         return (f"{name}: no method can be called better or worse than {baseline}, because with {max(tested)} patients "

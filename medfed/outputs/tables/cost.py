@@ -143,33 +143,40 @@ def effort_notes(costs: Mapping[str, Cost], baselines: Mapping[str, str]) -> lis
         costs: the cost of each row, by its label.
         baselines: the label of the baseline of each row, by the row's label.
     """
-    notes = []
-    less: dict[str, list[str]] = {}  # the rows that took less than their baseline, by the baseline
-    equal: dict[str, list[str]] = {}  # the federated rows that took as much, by the baseline
+    pooled = []
+    groups: dict[tuple[str, str], list[str]] = {}  # the federated rows, by their baseline and effort
     for label, cost in costs.items():
         base = costs.get(baselines[label])
-        if base is None or "@" in label or None in (cost.steps, cost.images, base.steps, base.images):
+        if base is None or "@" in label or label == baselines[label]:
+            continue
+        if None in (cost.steps, cost.images, base.steps, base.images):
             continue
         steps, images = cost.steps / base.steps, cost.images / base.images  # type: ignore[operator]
+        effort = f"{steps:.2f} times the steps and {images:.2f} times the images"
         if not is_federated(label):
             if cost.sent == SENT[POOLED] and max(steps, images) > MAX_EXTRA_EFFORT:
-                notes.append(f"{label} made {steps:.2f} times the steps of a client of {baselines[label]}, with "
-                             f"{images:.2f} times the images of all clients together")  # fmt: skip
+                pooled.append(f"{label} made {steps:.2f} times the steps of a client of {baselines[label]}, with "
+                              f"{images:.2f} times the images of all clients together")  # fmt: skip
         elif max(steps, images) > MAX_EXTRA_EFFORT:
-            row = f"fedavg@steps={label.partition(', ')[0]}"
-            notes.append(f"{label}: MORE EFFORT than {baselines[label]}: {steps:.2f} times the steps and {images:.2f} "
-                         f"times the images, from which a gain may come; {row} is FedAvg with as many steps and "
-                         "images, and can be the baseline")  # fmt: skip
+            what = f"MORE EFFORT than {baselines[label]} ({effort}), from which a gain may come"
+            groups.setdefault((baselines[label], what), []).append(label)
         elif min(steps, images) * MAX_EXTRA_EFFORT < 1:
-            less.setdefault(baselines[label], []).append(f"{label} ({steps:.2f} times the steps and {images:.2f} times "
-                                                         "the images of the baseline)")  # fmt: skip
-        elif label != baselines[label]:
-            equal.setdefault(baselines[label], []).append(label)
-    return [
-        *(f"as many steps and images as {label}: {', '.join(rows)}" for label, rows in equal.items()),
-        *notes,
-        *(f"the baseline {label} took MORE EFFORT than {', '.join(rows)}" for label, rows in less.items()),
-    ]
+            groups.setdefault((baselines[label], f"LESS EFFORT than {baselines[label]} ({effort})"), []).append(label)
+        else:
+            groups.setdefault((baselines[label], f"as many steps and images as {baselines[label]}"), []).append(label)
+    return [*(f"{what}: {', '.join(rows)}{_equal_rows(what, rows, costs)}" for (_, what), rows in groups.items()),
+            *pooled]  # fmt: skip
+
+
+def _equal_rows(what: str, rows: Sequence[str], costs: Mapping[str, Cost]) -> str:
+    """Return which rows are FedAvg with as much effort, or how they are run; "" for rows without more effort."""
+    if not what.startswith("MORE"):
+        return ""
+    names = [f"fedavg@steps={row}" for row in rows]
+    run = [name for name in names if name in costs]
+    missing = "" if len(run) == len(names) else "; FedAvg with the same effort was NOT RUN for all of them: add " \
+              "fedavg@steps=METHOD"  # fmt: skip
+    return f"{'; compare with ' + ', '.join(run) if run else ''}{missing}"
 
 
 def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any], int]:

@@ -82,7 +82,7 @@ def test_verdicts_have_a_direction_and_p_is_corrected_for_the_number_of_methods(
     conclusion, scope = table.conclusions
     assert "better than fedavg: up (+4.50 [" in conclusion and "worse than fedavg: down (-4.50 [" in conclusion
     assert "not decided: same" in conclusion and f"{same.detectable:.2f} points or more" in conclusion
-    assert "new patients of A, B" in scope and "does not hold for other hospitals" in scope
+    assert "new patients of A, B" in scope and "nothing is shown for other hospitals" in scope
 
 
 def test_the_conclusion_says_that_too_many_methods_are_compared_for_the_patients():
@@ -169,7 +169,7 @@ def test_there_is_no_verdict_with_a_model_that_did_not_learn_and_the_others_are_
     for actual in lines:
         old = line(before, actual.method).difference
         assert replace(actual.difference, verdict=old.verdict) == old
-    assert "no verdict: up (+4.50" in table.conclusions[1] and "better" not in table.conclusions[1]
+    assert "no verdict: up (+4.50" in table.conclusions[1] and "better than fedavg: up" not in table.conclusions[1]
 
 
 def test_a_lower_distance_is_better():

@@ -103,14 +103,14 @@ def test_steps_are_of_one_client_and_images_of_all_and_rows_without_a_federation
                       "pooled": (12, 48, 3, "images moved"), "local": (6, 48, 6, "nothing sent")}  # fmt: skip
     assert costs["fedavg"].up == 10 and costs["pooled"].up is None and costs["local"].down is None
     ccst, pooled = effort_notes(costs, dict.fromkeys(costs, "fedavg"))
-    assert ccst == ("ccst: MORE EFFORT than fedavg: 2.00 times the steps and 2.00 times the images, from which a gain "
-                    "may come; fedavg@steps=ccst is FedAvg with as many steps and images, and can be the baseline")
+    more = "MORE EFFORT than fedavg (2.00 times the steps and 2.00 times the images), from which a gain may come: ccst"
+    assert ccst == more + "; FedAvg with the same effort was NOT RUN for all of them: add fedavg@steps=METHOD"
+    with_equal = {**costs, "fedavg@steps=ccst": costs["ccst"]}
+    assert effort_notes(with_equal, dict.fromkeys(with_equal, "fedavg"))[0] == f"{more}; compare with fedavg@steps=ccst"
     assert pooled == ("pooled made 2.00 times the steps of a client of fedavg, with 1.00 times the images of all "
                       "clients together")
-    assert effort_notes(costs, dict.fromkeys(costs, "ccst")) == [
-        "the baseline ccst took MORE EFFORT than fedavg (0.50 times the steps and 0.50 times the images of the "
-        "baseline)"
-    ]
+    assert effort_notes(costs, dict.fromkeys(costs, "ccst"))[0] == (
+        "LESS EFFORT than ccst (0.50 times the steps and 0.50 times the images): fedavg")
 
 
 def test_timings_of_uncommitted_rounds_are_removed(tmp_path):
@@ -124,4 +124,4 @@ def test_a_row_with_as_many_steps_and_images_as_its_baseline_is_named_first():
     costs = {"fedavg": cost, "swa": cost, "elcfs": replace(cost, images=80)}
     equal, more = effort_notes(costs, dict.fromkeys(costs, "fedavg"))
     assert equal == "as many steps and images as fedavg: swa"
-    assert more.startswith("elcfs: MORE EFFORT than fedavg: 1.00 times the steps and 2.00 times the images")
+    assert more.startswith("MORE EFFORT than fedavg (1.00 times the steps and 2.00 times the images)")
