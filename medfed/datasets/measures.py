@@ -16,6 +16,7 @@ from medfed.datasets.case import Case
 from medfed.federation.survey import (
     IMAGES,
     INTENSITIES,
+    INTENSITY_LIMITS,
     MEASURED,
     ORIENTATION,
     PATIENTS,
@@ -120,6 +121,8 @@ def site_facts(
         values = {case: measures.values[name] for case, measures in measured.items() if name in measures.values}
         if len({case.subject for case in values}) >= min_patients:
             numbers = np.quantile(list(values.values()), list(QUANTILES.values()))
+            if name in INTENSITIES:
+                numbers = np.where(np.abs(numbers) < INTENSITY_LIMITS[0], 0.0, numbers)  # rounding errors of the file
             facts |= {f"{name}.{word}": _rounded(number) for word, number in zip(QUANTILES, numbers, strict=True)}
     by_class = {f"{label}": [case for case in cases if case.label == label] for label in range(n_classes)}
     facts |= {f"{label}.{IMAGES}": n for label, n in _sizes_of_groups(by_class, min_patients).items()}

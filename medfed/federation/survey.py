@@ -23,6 +23,10 @@ SPACINGS = ("height_mm", "width_mm", "depth_mm")  # size of a voxel
 INTENSITIES = ("low", "middle", "high")  # percentiles 0.5, 50 and 99.5 of an image
 POSITIONS = ("position_1", "position_2", "position_3")  # centre of a structure, as a fraction of the image
 ORIENTATION = "orientation"
+MAX_IMAGES = 10**9
+SIZE_LIMITS = (1.0, 1e6)  # in voxels
+SPACING_LIMITS_MM = (1e-6, 1e6)
+INTENSITY_LIMITS = (1e-12, 1e12)  # of the absolute value, which may also be 0
 AXES = ("RL", "AP", "SI")
 ORIENTATIONS = frozenset("".join(code) for axes in permutations(AXES) for code in product(*axes))
 Facts = Mapping[str, float]
@@ -80,7 +84,9 @@ def check_survey(reply: Message, n_labels: int) -> None:
 
     Raises:
         ValueError: if a fact is unknown or missing, a number of patients or images is not a whole number from 0 to the
-            number of images, a size is not above 0, a position is not in [0, 1], or quantiles decrease.
+            number of images, there are more than 10^9 images, a size is not in [1, 1e6] voxels, a voxel size not in
+            [1e-6, 1e6] mm, an intensity neither 0 nor of an absolute value in [1e-12, 1e12], a position not in [0, 1],
+            or quantiles or the median percentiles of the intensities decrease.
     """
     facts, known = reply.facts, fact_names(n_labels)
     if facts.get(TOO_FEW) == 1 and len(facts) == 1:
@@ -97,15 +103,23 @@ def check_survey(reply: Message, n_labels: int) -> None:
         values = [facts[f"{name}.{word}"] for word in QUANTILES if f"{name}.{word}" in facts]
         if len(values) < len(QUANTILES) or values != sorted(values):
             raise ValueError(f"reports the quantiles {values} of '{name}', which do not increase")
+    medians = [facts[f"{name}.p50"] for name in INTENSITIES if f"{name}.p50" in facts]
+    if medians != sorted(medians):
+        raise ValueError(f"reports the medians {medians} of the percentiles of the intensities, which do not increase")
 
 
 def _is_possible(name: str, number: float, is_count: bool, n_images: float) -> bool:
-    start, _, word = name.partition(".")
+    start = name.partition(".")[0]
     if is_count:
-        return type(number) is int and (name not in (PATIENTS, IMAGES) or number > 0) and 0 <= number <= n_images
-    if start in (*SIZES, *SPACINGS):
-        return number > 0
-    return 0 <= number <= 1 if word in POSITIONS else True
+        least = 1 if name in (PATIENTS, IMAGES) else 0
+        return type(number) is int and least <= number <= min(n_images, MAX_IMAGES)
+    if start in INTENSITIES and number == 0:
+        return True
+    low, high = (
+        SIZE_LIMITS if start in SIZES else SPACING_LIMITS_MM if start in SPACINGS else
+        INTENSITY_LIMITS if start in INTENSITIES else (0.0, 1.0)
+    )  # fmt: skip
+    return low <= (abs(number) if start in INTENSITIES else number) <= high
 
 
 def large_groups(patients: Mapping[str, Collection[str]], min_patients: int) -> list[str]:

@@ -98,6 +98,28 @@ def test_an_impossible_reply_is_refused(wrong):
         check_survey(Message("survey", facts={**COUNTS, **wrong}), 1)
 
 
+def quantiles(**numbers):
+    return {f"{name}.{word}": number for name, number in numbers.items() for word in ("p10", "p50", "p90")}
+
+
+@pytest.mark.parametrize("wrong", [
+    quantiles(high=5e-324), quantiles(high=1e13), quantiles(low=-1e300), quantiles(height=5e-324), quantiles(width=1e7),
+    quantiles(height_mm=5e-324), quantiles(depth_mm=1e300), quantiles(low=2.0, high=1.0),
+    {"patients": 10**17, "images": 10**17},
+])  # fmt: skip
+def test_a_reply_with_numbers_from_which_no_ratio_can_be_computed_is_refused(wrong):
+    check_survey(Message("survey", facts=COUNTS | quantiles(low=-1024.0, high=0.0, height=64.5, height_mm=0.001)), 1)
+    with pytest.raises(ValueError, match="which no site can have|do not increase"):
+        check_survey(Message("survey", facts=COUNTS | wrong), 1)
+
+
+def test_rounding_errors_of_an_image_file_are_reported_as_0():
+    cases = [case(number) for number in range(6)]
+    facts = site_facts(cases, dict.fromkeys(cases, measure_case(case(0), *volume(3e-17))), 0, min_patients=3)
+    assert facts["high.p50"] == 0
+    check_survey(Message("survey", facts=facts), 1)
+
+
 def described(n=20, shown=20, size=(384, 384), spacing=(0.6, 0.6, 3.6), low=0.0, high=900.0, position=0.35,
               code="LPS", classes=(12, 8)):
     """Facts of a site with volumes."""
