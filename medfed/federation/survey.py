@@ -1,10 +1,11 @@
 """The survey before round 1: each site describes its images by numbers over groups of patients, and no site trains yet.
 
 The coordinator sends a request of kind "survey" without weights (`survey_request`), and a site replies with facts only
-(`SiteSurvey.reply`). No fact describes a single patient: a site with fewer patients than its minimum only says so,
-numbers of images are left out if they belong to fewer patients, and sizes, voxel sizes and intensities are quantiles
-over the images. The quantiles are 10, 50 and 90 %, and not the minimum and the maximum, because an extreme value is the
-value of one patient, who can be recognised by it.
+(`SiteSurvey.reply`). A site with fewer patients than its minimum only says so, numbers of images are left out if they
+belong to fewer patients, and sizes, voxel sizes, intensities and positions are quantiles over the images of at least
+`MIN_QUANTILE_PATIENTS` patients. The quantiles are 10, 50 and 90 %, and not the minimum and the maximum, because an
+extreme value is the value of one patient, who can be recognised by it. A quantile of a few images is still close to the
+value of one image, and the median of an odd number of images is the value of one image.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from medfed.federation.message import Message
 
 SURVEY = "survey"  # the kind of the request and of its reply
 PATIENTS, IMAGES, MEASURED, TOO_FEW = "patients", "images", "measured_images", "too_few_patients"
+MIN_QUANTILE_PATIENTS = 5  # of three values, the three quantiles below would reveal all three
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 SIZES = ("height", "width", "depth")  # in voxels
 SPACINGS = ("height_mm", "width_mm", "depth_mm")  # size of a voxel
@@ -125,17 +127,17 @@ def _is_possible(name: str, number: float, is_count: bool, n_images: float) -> b
 def large_groups(patients: Mapping[str, Collection[str]], min_patients: int) -> list[str]:
     """Return the groups of images whose numbers may leave a site, if each image belongs to exactly one group.
 
-    A group of no patient may leave, because it says nothing of a patient. If only one group is too small, the smallest
-    of the other groups is left out too, because the number of images of the small group would otherwise be the
-    difference from the number of all images.
+    A group of no patient may leave, because it says nothing of a patient. The number of images of all groups that are
+    left out is the difference from the number of all images, so the smallest of the other groups are left out too,
+    until the groups that are left out have at least `min_patients` patients together.
 
     Args:
         patients: the patients of each group, by the name of the group.
         min_patients: smallest number of patients of a group that may leave.
     """
     sizes = {name: len(set(members)) for name, members in patients.items()}
-    small = [name for name, size in sizes.items() if 0 < size < min_patients]
-    large = [name for name, size in sizes.items() if size >= min_patients]
-    if len(small) == 1 and large:
-        small.append(min(large, key=lambda name: sizes[name]))
-    return [name for name in sizes if name not in small]
+    hidden = [name for name, size in sizes.items() if 0 < size < min_patients]
+    large = sorted((name for name, size in sizes.items() if size >= min_patients), key=lambda name: sizes[name])
+    while hidden and large and len(set().union(*(patients[name] for name in hidden))) < min_patients:
+        hidden.append(large.pop(0))
+    return [name for name in sizes if name not in hidden]
