@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from medfed.core.device import pick_device
+from medfed.core.errors import UserError
+from medfed.core.registry import suggestion
 from medfed.engines.in_process import InProcess
 from medfed.engines.processes import Processes
 from medfed.federation.engine import Engine
@@ -134,10 +136,13 @@ def build_scoring_sites(
         UserError: if the bundle or the images cannot be used.
     """
     dataset = inputs.load_dataset()
+    known = dataset.site_names()
+    if missing := [name for name in names if name not in known]:
+        raise UserError(f"{inputs.folder}: has no images of the site '{missing[0]}'. {suggestion(missing[0], known)}")
     model = load_bundle(Path(inputs.bundle), pick_device(inputs.device))
     check_channels(model, dataset)
     task, assigned = task_of_bundle(model, dataset, dict(inputs.named))
-    cases = dataset.cases_by_site(list(names) or dataset.site_names())
+    cases = dataset.cases_by_site(list(names) or known)
     return [
         ScoringSite(name, model, task, assigned, dataset, with_labels_of(task, dataset, of_site),
                     min_patients.get(name, DEFAULT_MIN_PATIENTS))

@@ -50,6 +50,21 @@ def test_a_hospital_that_did_not_agree_to_score_is_told_before_it_joins(file, ca
     assert main([str(file)]) == 2 and "bundle: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("old", "new", "sentence"), [
+    ("site: here", "site: hera", "has no images of the site 'hera'. Did you mean 'here'?"),
+    ("agrees: {requests: [score], min_patients: 6}", "agrees:", "agrees.requests: lacks 'score'"),
+    ("agrees: {requests: [score], min_patients: 6}", "agrees: [score]", "agrees: expected"),
+    ("bundle: tools", "bundle: tools\ndevice: nogpu", "device: nogpu: PyTorch knows no such device; use auto, cpu or"),
+    ("bundle: tools", "bundle: tools\ndevice: [1]", "device: is [1]; expected auto, cpu or cuda"),
+    ("sites: [here]", "name: 3", "data.name: is 3; expected the name of a dataset"),
+], ids=["site", "no agreement", "list", "device", "devices", "dataset"])  # fmt: skip
+def test_a_mistake_in_the_file_is_one_sentence(file, old, new, sentence, capsys):
+    file.write_text(FILE.replace(old, new))
+    assert main([str(file), "--dry-run"]) == 2
+    printed = capsys.readouterr().err
+    assert sentence in printed and len(printed.strip().splitlines()) == 1
+
+
 def test_the_coordinator_cannot_set_what_each_hospital_decides(file, tmp_path, capsys):
     command = ["score", str(tmp_path / "tools"), str(tmp_path), "--engine", "nvflare", "--out", str(tmp_path / "out")]
     assert coordinator.main([*command, "--min-patients", "1"]) == 2
