@@ -54,7 +54,7 @@ def read_scoring_file(path: Path) -> tuple[SiteFile, ScoringInputs]:
     if not isinstance(data.get("name"), str | None):
         raise UserError(f"{path}: data.name: is {data['name']!r}; expected the name of a dataset, such as folder, or "
                         "remove it")
-    if not isinstance(device, str):
+    if device not in ("auto", "cpu", "cuda"):
         raise UserError(f"{path}: device: is {device!r}; expected auto, cpu or cuda")
     site_file = validation.load_settings(SiteFile, document, str(path))
     if "min_patients" not in (document.get("agrees") or {}):
