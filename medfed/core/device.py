@@ -15,7 +15,7 @@ def pick_device(name: str) -> torch.device:
         name: "cpu", "cuda" or another PyTorch device name; "auto" selects CUDA if it is available, else the CPU.
 
     Raises:
-        UserError: if `name` is "cuda" and no CUDA device is available.
+        UserError: if PyTorch has no device of this name, or `name` is "cuda" and no CUDA device is available.
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError(
@@ -24,7 +24,10 @@ def pick_device(name: str) -> torch.device:
         )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise UserError(f"device: {name}: PyTorch knows no such device; use auto, cpu or cuda") from None
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

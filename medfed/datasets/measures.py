@@ -16,7 +16,9 @@ from medfed.datasets.case import Case
 from medfed.federation.survey import (
     IMAGES,
     INTENSITIES,
+    INTENSITY_LIMITS,
     MEASURED,
+    MIN_QUANTILE_PATIENTS,
     ORIENTATION,
     PATIENTS,
     POSITIONS,
@@ -103,7 +105,8 @@ def site_facts(
         cases: the cases of the site that train or validate.
         measured: the measures of those cases that were read; not of all of them if they are many.
         n_classes: number of classes; 0 for segmentation.
-        min_patients: a number of images of fewer patients than this is left out.
+        min_patients: a number of images of fewer patients than this is left out. A quantile is also left out if it is
+            of fewer than `MIN_QUANTILE_PATIENTS` patients.
 
     Returns:
         - The numbers of patients, of images (files), and of those that were measured.
@@ -118,8 +121,10 @@ def site_facts(
     }  # fmt: skip
     for name in (*SIZES, *SPACINGS, *INTENSITIES):
         values = {case: measures.values[name] for case, measures in measured.items() if name in measures.values}
-        if len({case.subject for case in values}) >= min_patients:
+        if len({case.subject for case in values}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
             numbers = np.quantile(list(values.values()), list(QUANTILES.values()))
+            if name in INTENSITIES:
+                numbers = np.where(np.abs(numbers) < INTENSITY_LIMITS[0], 0.0, numbers)  # rounding errors of the file
             facts |= {f"{name}.{word}": _rounded(number) for word, number in zip(QUANTILES, numbers, strict=True)}
     by_class = {f"{label}": [case for case in cases if case.label == label] for label in range(n_classes)}
     facts |= {f"{label}.{IMAGES}": n for label, n in _sizes_of_groups(by_class, min_patients).items()}
@@ -137,7 +142,7 @@ def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_pati
     groups = {"shown": list(shown), "empty": [case for case in measured if case not in shown]}
     sizes = _sizes_of_groups(groups, min_patients)
     facts: dict[str, float] = {f"{label}.{IMAGES}": sizes["shown"]} if len(sizes) == len(groups) else {}
-    if len({case.subject for case in shown}) >= min_patients:
+    if len({case.subject for case in shown}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
         n_axes = min(map(len, shown.values()))
         for axis, name in enumerate(POSITIONS[:n_axes]):
             facts[f"{label}.{name}"] = _rounded(np.median([centre[axis] for centre in shown.values()]))

@@ -53,7 +53,8 @@ class Agreement:
             Tensors and facts count, facts with their names. A reply that was lost and is sent again unchanged counts
             once, because it reveals nothing new.
         replies_per_round: how often the site may reply to requests of one kind in a round; greater than 0. More than
-            one is needed if a reply is lost and requested again.
+            one is needed if a reply is lost and requested again. For "quality" and "score", it is the number of replies
+            in the whole federation.
         min_patients: from how many training patients each number of a shared statistic must be computed at least.
             Statistics are all tensors except weights. 1 also allows statistics of a single patient, such as the
             amplitudes of single images in ELCFS. It is also the smallest group of patients behind each number of a

@@ -19,12 +19,14 @@ from medfed.federation.image_moments import ASKED, MOMENTS, has_constants
 from medfed.federation.ledger import message_rows
 from medfed.federation.message import Message, digest, fact_bytes, n_bytes
 from medfed.federation.method import NEVER, ONCE
+from medfed.federation.model_transfer import weights_digest
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases
 from medfed.federation.quality_facts import QUALITY, local_models_of
 from medfed.federation.reply_checks import MAX_FACT_BYTES, REPLY_FACTS, is_number
 from medfed.federation.survey import SURVEY
 from medfed.functional.weights import check_same_entries, first_non_finite
+from medfed.scoring.site import SCORE
 
 KINDS = ("share", "train", "validate", "end")
 VALIDATION_KINDS = ("validate", "end")  # of a site that only validates
@@ -36,6 +38,15 @@ MAX_BYTES_DOWN = 2 << 30  # of statistics in one request
 def _counter(request: Message) -> str:
     """Return the key under which replies to a request are counted: the moments of the images have one of their own."""
     return f"{MOMENTS if ASKED in request.facts else request.kind} {request.facts['round']}"
+
+
+def sorted_digest(weights: Mapping[str, Tensor]) -> str:
+    """Return a checksum of weights that depends on names, dtypes, shapes and values, but not on the order or device.
+
+    Args:
+        weights: entries of a network's state dict, by name.
+    """
+    return weights_digest({name: weights[name].cpu() for name in sorted(weights)})
 
 
 @dataclass
@@ -53,6 +64,8 @@ class Guard:
             an update (`Method.fact_names`), and those of a survey or of a site that scores a model.
         privacy: the plan's noise.
         patients_advice: what helps if a statistic has too few patients (`Method.patients_advice`).
+        agreed_weights: checksum of the only weights that a request may contain (`sorted_digest`); "" allows all weights
+            that fit the network.
         n_replies: number of replies by kind and round, such as "train 3". To continue after a restart, the program that
             uses the guard must store `n_replies`, `sent_bytes`, `sent` and `released`.
         sent_bytes: number of bytes that left, by round.
@@ -69,6 +82,7 @@ class Guard:
     fact_names: dict[str, frozenset[str]] = field(default_factory=dict)
     privacy: Privacy = Privacy()
     patients_advice: str = ""
+    agreed_weights: str = ""
     n_replies: Counter[str] = field(default_factory=Counter)
     sent_bytes: Counter[str] = field(default_factory=Counter)
     sent: dict[str, list[str]] = field(default_factory=dict)
@@ -85,10 +99,10 @@ class Guard:
         - The site has already replied to this kind of request in this round as often as agreed.
         - The round of the request is more than one round before the latest round in which the site trained.
         - The request asks for a survey, but round 1 is over; or for the sums of a "quality" reply, which have left as
-          often as agreed.
+          often as agreed; or for scores, which have left as often as agreed, in all rounds together.
         - The request asks for shared statistics, but the method shares none in this round; or for the moments of the
           images, but the plan does not need them.
-        - The weights do not fit the network, a tensor is not finite, or the statistics are larger than 2 GiB. Only a
+        - The weights do not fit the network, or are not those that the hospital agreed to (`agreed_weights`); a tensor
           request to train has statistics, and a request of kind "quality" local models of other sites.
         - The agreement limits epsilon, but the plan adds no noise to what the reply would contain.
 
@@ -117,8 +131,8 @@ class Guard:
             raise Refused(f"was asked to {request.kind} in round {number}, but has already trained in round "
                           f"{latest}, and a coordinator repeats at most the round before the latest")
         n_replies = self.n_replies[_counter(request)]
-        if request.kind == QUALITY:  # once in a federation, and not once in each round
-            n_replies = sum(n for key, n in self.n_replies.items() if key.startswith(f"{QUALITY} "))
+        if request.kind in (QUALITY, SCORE):  # of the whole federation, and not of each round
+            n_replies = sum(n for key, n in self.n_replies.items() if key.startswith(f"{request.kind} "))
         if n_replies >= self.agreement.replies_per_round:
             raise Refused(f"was asked to {request.kind} in round {number} more than {n_replies} times")
         self._check_weights(request)
@@ -264,3 +278,6 @@ class Guard:
             raise Refused(f"was sent weights that do not fit its network: {error}") from error
         if name := first_non_finite(request.weights):
             raise Refused(f"was sent weights that are not finite: '{name}' contains NaN or infinite values")
+        if self.agreed_weights and sorted_digest(request.weights) != self.agreed_weights:
+            raise Refused("was sent other weights than those of the bundle at this hospital, whose scores it agreed to "
+                          "send; use the same bundle at the coordinator and at the hospital")

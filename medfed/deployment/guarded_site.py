@@ -14,7 +14,7 @@ from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.core.registry import suggestion
 from medfed.deployment.agreement import TRAIN, Agreement
-from medfed.deployment.guard import KINDS, VALIDATION_KINDS, Guard
+from medfed.deployment.guard import KINDS, VALIDATION_KINDS, Guard, sorted_digest
 from medfed.deployment.hospital_state import hospital_secret, read_counts, write_counts
 from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
@@ -112,6 +112,7 @@ class GuardedSite:
         if isinstance(self.site, ScoringSite):
             self.guard.kinds = (SCORE, "end") if SCORE in self.agreement.requests else ()
             self.guard.fact_names = {SCORE: self.site.fact_names}
+            self.guard.agreed_weights = sorted_digest(self.site.network.state_dict())
             self.site.min_patients = max(self.site.min_patients, self.agreement.min_patients)
             self._engine = InProcess([], self.folder, scoring_sites=[self.site])
             return

@@ -51,8 +51,13 @@ def read_scoring_file(path: Path) -> tuple[SiteFile, ScoringInputs]:
     data, device = document.pop("data", None) or {}, document.pop("device", "auto")
     if not isinstance(data, dict) or not isinstance(data.get("root"), str):
         raise UserError(f"{path}: data.root: is missing; name the folder that contains the folder of your site")
+    if not isinstance(data.get("name"), str | None):
+        raise UserError(f"{path}: data.name: is {data['name']!r}; expected the name of a dataset, such as folder, or "
+                        "remove it")
+    if device not in ("auto", "cpu", "cuda"):
+        raise UserError(f"{path}: device: is {device!r}; expected auto, cpu or cuda")
     site_file = validation.load_settings(SiteFile, document, str(path))
-    if "min_patients" not in document.get("agrees", {}):
+    if "min_patients" not in (document.get("agrees") or {}):
         site_file = replace(site_file, agrees=replace(site_file.agrees, min_patients=DEFAULT_MIN_PATIENTS))
     paths: dict[str, Any] = {name: str(path.parent / getattr(site_file, name)) for name in ("bundle", "kit", "folder")}
     site_file = replace(site_file, **paths)

@@ -154,10 +154,11 @@ class Federation:
         reply_timeout_s: seconds that a site in a process of its own may take to reply. 0 waits without a limit.
         survey: whether the sites that train describe their images before round 1 (`survey.csv`), so that other units,
             missing classes or flipped images are named before any site trains: "none" asks no site, "warn" names each
-            difference and trains, "stop" trains only if every structure and class is found at every site. "auto" is
-            "warn" in a federation of hospitals (`medfed.coordinator prepare`) and "none" in a simulation, where
-            `medfed.data check` shows the same. A site with fewer patients than `data.min_patients` only says so. The
-            trained weights do not depend on this setting.
+            difference and trains, "stop" trains only if no site lacks a structure or class that another site reports. A
+            structure or class that no site has does not stop the run, and neither does a site that refuses the survey
+            or has too few patients. "auto" is "warn" in a federation of hospitals (`medfed.coordinator prepare`) and
+            "none" in a simulation, where `medfed.data check` shows the same. A site with fewer patients than
+            `data.min_patients` only says so. The trained weights do not depend on this setting.
         predict_quality: whether the coordinator keeps each site's local model of the resulting round, and asks the
             sites after training for the sums from which `python -m medfed.score --no-labels` predicts the Dice at a
             hospital without labels. The sites receive each other's local models for it, and the exported bundle

@@ -1,10 +1,11 @@
 """The survey before round 1: each site describes its images by numbers over groups of patients, and no site trains yet.
 
 The coordinator sends a request of kind "survey" without weights (`survey_request`), and a site replies with facts only
-(`SiteSurvey.reply`). No fact describes a single patient: a site with fewer patients than its minimum only says so,
-numbers of images are left out if they belong to fewer patients, and sizes, voxel sizes and intensities are quantiles
-over the images. The quantiles are 10, 50 and 90 %, and not the minimum and the maximum, because an extreme value is the
-value of one patient, who can be recognised by it.
+(`SiteSurvey.reply`). A site with fewer patients than its minimum only says so, numbers of images are left out if they
+belong to fewer patients, and sizes, voxel sizes, intensities and positions are quantiles over the images of at least
+`MIN_QUANTILE_PATIENTS` patients. The quantiles are 10, 50 and 90 %, and not the minimum and the maximum, because an
+extreme value is the value of one patient, who can be recognised by it. A quantile of a few images is still close to the
+value of one image, and the median of an odd number of images is the value of one image.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from medfed.federation.message import Message
 
 SURVEY = "survey"  # the kind of the request and of its reply
 PATIENTS, IMAGES, MEASURED, TOO_FEW = "patients", "images", "measured_images", "too_few_patients"
+MIN_QUANTILE_PATIENTS = 5  # of three values, the three quantiles below would reveal all three
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 SIZES = ("height", "width", "depth")  # in voxels
 SPACINGS = ("height_mm", "width_mm", "depth_mm")  # size of a voxel
 INTENSITIES = ("low", "middle", "high")  # percentiles 0.5, 50 and 99.5 of an image
 POSITIONS = ("position_1", "position_2", "position_3")  # centre of a structure, as a fraction of the image
 ORIENTATION = "orientation"
+MAX_IMAGES = 10**9
+SIZE_LIMITS = (1.0, 1e6)  # in voxels
+SPACING_LIMITS_MM = (1e-6, 1e6)
+INTENSITY_LIMITS = (1e-12, 1e12)  # of the absolute value, which may also be 0
 AXES = ("RL", "AP", "SI")
 ORIENTATIONS = frozenset("".join(code) for axes in permutations(AXES) for code in product(*axes))
 Facts = Mapping[str, float]
@@ -80,7 +86,9 @@ def check_survey(reply: Message, n_labels: int) -> None:
 
     Raises:
         ValueError: if a fact is unknown or missing, a number of patients or images is not a whole number from 0 to the
-            number of images, a size is not above 0, a position is not in [0, 1], or quantiles decrease.
+            number of images, there are more than 10^9 images, a size is not in [1, 1e6] voxels, a voxel size not in
+            [1e-6, 1e6] mm, an intensity neither 0 nor of an absolute value in [1e-12, 1e12], a position not in [0, 1],
+            or quantiles or the median percentiles of the intensities decrease.
     """
     facts, known = reply.facts, fact_names(n_labels)
     if facts.get(TOO_FEW) == 1 and len(facts) == 1:
@@ -97,31 +105,39 @@ def check_survey(reply: Message, n_labels: int) -> None:
         values = [facts[f"{name}.{word}"] for word in QUANTILES if f"{name}.{word}" in facts]
         if len(values) < len(QUANTILES) or values != sorted(values):
             raise ValueError(f"reports the quantiles {values} of '{name}', which do not increase")
+    medians = [facts[f"{name}.p50"] for name in INTENSITIES if f"{name}.p50" in facts]
+    if medians != sorted(medians):
+        raise ValueError(f"reports the medians {medians} of the percentiles of the intensities, which do not increase")
 
 
 def _is_possible(name: str, number: float, is_count: bool, n_images: float) -> bool:
-    start, _, word = name.partition(".")
+    start = name.partition(".")[0]
     if is_count:
-        return type(number) is int and (name not in (PATIENTS, IMAGES) or number > 0) and 0 <= number <= n_images
-    if start in (*SIZES, *SPACINGS):
-        return number > 0
-    return 0 <= number <= 1 if word in POSITIONS else True
+        least = 1 if name in (PATIENTS, IMAGES) else 0
+        return type(number) is int and least <= number <= min(n_images, MAX_IMAGES)
+    if start in INTENSITIES and number == 0:
+        return True
+    low, high = (
+        SIZE_LIMITS if start in SIZES else SPACING_LIMITS_MM if start in SPACINGS else
+        INTENSITY_LIMITS if start in INTENSITIES else (0.0, 1.0)
+    )  # fmt: skip
+    return low <= (abs(number) if start in INTENSITIES else number) <= high
 
 
 def large_groups(patients: Mapping[str, Collection[str]], min_patients: int) -> list[str]:
     """Return the groups of images whose numbers may leave a site, if each image belongs to exactly one group.
 
-    A group of no patient may leave, because it says nothing of a patient. If only one group is too small, the smallest
-    of the other groups is left out too, because the number of images of the small group would otherwise be the
-    difference from the number of all images.
+    A group of no patient may leave, because it says nothing of a patient. The number of images of all groups that are
+    left out is the difference from the number of all images, so the smallest of the other groups are left out too,
+    until the groups that are left out have at least `min_patients` patients together.
 
     Args:
         patients: the patients of each group, by the name of the group.
         min_patients: smallest number of patients of a group that may leave.
     """
     sizes = {name: len(set(members)) for name, members in patients.items()}
-    small = [name for name, size in sizes.items() if 0 < size < min_patients]
-    large = [name for name, size in sizes.items() if size >= min_patients]
-    if len(small) == 1 and large:
-        small.append(min(large, key=lambda name: sizes[name]))
-    return [name for name in sizes if name not in small]
+    hidden = [name for name, size in sizes.items() if 0 < size < min_patients]
+    large = sorted((name for name, size in sizes.items() if size >= min_patients), key=lambda name: sizes[name])
+    while hidden and large and len(set().union(*(patients[name] for name in hidden))) < min_patients:
+        hidden.append(large.pop(0))
+    return [name for name in sizes if name not in hidden]

@@ -1,13 +1,14 @@
 """Compare what the sites replied to a survey, and name what does not fit together before any site trains.
 
-Each site is compared with the median over the sites; of two sites, each is compared with the other one.
+Each site is compared with the median over the sites. Of two sites, each is compared with the other one; if sizes, voxel
+sizes, intensities, slices or positions differ, either of the two may be wrong, so one mismatch names both.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from medfed.federation.survey import IMAGES, INTENSITIES, MEASURED, ORIENTATION, POSITIONS, SIZES, SPACINGS, Facts
@@ -19,6 +20,9 @@ MAX_PERCENTILE_RATIO = 10.0  # of intensities that are mapped by the percentiles
 MAX_OFFSET = 0.5  # of the darkest intensities, as a fraction of the range at the other sites
 MANY_EMPTY, FEW_EMPTY = 0.5, 0.1  # fractions of the images
 MIN_FLIP, MAX_FLIP_ERROR = 0.1, 1 / 3  # of the image; of the distance between a centre and its mirror image
+MIN_FLIP_IMAGES = 20  # of fewer images, the median centre of a lesion often lies on the other side by chance
+PLAUSIBLE_SPACING_MM = (0.01, 100.0)
+ABSENT = ("labels", "empty masks")  # what differs at one site only, also if there are two sites
 FIXED_EFFECT = "the same numbers are mapped to 0 and 1 at every site, so the network would see other images"
 PERCENTILE_EFFECT = "each volume is scaled by its own percentiles, which removes the factor"
 AXES_OF_VOLUME = ("left and right", "front and back", "head and feet")
@@ -38,6 +42,7 @@ class Mismatch:
         advice: what to do.
         is_severe: whether training would teach the global model a mistake, or nothing, at this site: a structure that
             no mask of the site shows, or a class of which the site has no image.
+        other_site: the name of the other one of two sites, if either of them may be wrong; else "".
     """
 
     site: str
@@ -46,8 +51,12 @@ class Mismatch:
     others: str
     advice: str
     is_severe: bool = False
+    other_site: str = ""
 
     def __str__(self) -> str:
+        if self.other_site:
+            return (f"{self.site} and {self.other_site} differ in {self.what}: {self.found} at {self.site}, but "
+                    f"{self.others}; one of them may be wrong; {self.advice}")
         return f"{self.site}: {self.what}: {self.found}, but {self.others}; {self.advice}"
 
 
@@ -73,7 +82,26 @@ def find_mismatches(
         *_stacking(site, facts),
         *_flips(site, facts, labels),
     )]  # fmt: skip
+    if len(facts) == 2:
+        found = _of_both(found, *facts)
     return sorted(found, key=lambda mismatch: (not mismatch.is_severe, mismatch.site))
+
+
+def _of_both(found: Sequence[Mismatch], first: str, second: str) -> list[Mismatch]:
+    """Return the mismatches of two sites, where one mismatch replaces the two of "A differs from B" and "B from A"."""
+    of_first = {mismatch.what for mismatch in found if mismatch.site == first}
+    return [
+        mismatch if mismatch.what in ABSENT else
+        replace(mismatch, other_site=second if mismatch.site == first else first)
+        for mismatch in found
+        if mismatch.what in ABSENT or mismatch.site == first or mismatch.what not in of_first
+    ]  # fmt: skip
+
+
+def _elsewhere(site: str, facts: Mapping[str, Facts], usual: str = "is usual") -> str:
+    """Return where a usual number comes from: "is usual", or "at B" for the other one of two sites."""
+    others = [other for other in facts if other != site]
+    return f"at {others[0]}" if len(others) == 1 else usual
 
 
 def _usual(site: str, facts: Mapping[str, Facts], name: str) -> tuple[float, float] | None:
@@ -126,18 +154,39 @@ def _spacing(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
     own, others = ([pair[place] for name in names if (pair := _usual(site, facts, name))] for place in (0, 1))
     advice = "check whether this is right; slices are resized to the same number of pixels, whatever their size in mm"
     if min(ratios) > UNIT_RATIO or max(ratios) < 1 / UNIT_RATIO:
-        power = round(math.log10(math.prod(ratios) ** (1 / 3)))
-        unit = {-3: "m", -1: "cm", 3: "micrometres"}.get(power, "another unit")
-        advice = f"the file headers are probably in {unit}; write mm, because distances such as HD95 would be wrong"
-    yield Mismatch(site, "spacing", f"the median voxel has {_product(own)} mm", f"{_product(others)} mm is usual",
-                   advice)  # fmt: skip
+        ratio = math.prod(ratios) ** (1 / 3)
+        headers = f"the file headers are probably in {_unit(ratio)}"
+        if len(facts) == 2:
+            headers = _headers_of_two(site, facts, own, others, ratio)
+        advice = f"{headers}; write mm, because distances such as HD95 would be wrong"
+    yield Mismatch(site, "spacing", f"the median voxel has {_product(own)} mm",
+                   f"{_product(others)} mm {_elsewhere(site, facts)}", advice)  # fmt: skip
+
+
+def _unit(ratio: float) -> str:
+    return {-3: "m", -1: "cm", 3: "micrometres"}.get(round(math.log10(ratio)), "another unit")
+
+
+def _headers_of_two(
+    site: str, facts: Mapping[str, Facts], own: Sequence[float], others: Sequence[float], ratio: float
+) -> str:
+    """Return a clause that names a unit only if the voxels of exactly one of two sites cannot be in mm."""
+    low, high = PLAUSIBLE_SPACING_MM
+    (other,) = (name for name in facts if name != site)
+    wrong = [(name, factor) for name, voxel, factor in ((site, own, ratio), (other, others, 1 / ratio))
+             if not all(low <= side <= high for side in voxel)]  # fmt: skip
+    if len(wrong) != 1:
+        return "check in which unit the file headers of both are"
+    name, factor = wrong[0]
+    return f"the file headers of {name} are probably in {_unit(factor)}"
 
 
 def _sizes(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
     names = [f"{name}.p50" for name in SIZES[:2]]
     if max(_above_one(_ratio(site, facts, name)) for name in names) > MAX_SIZE_RATIO:
         own, others = ([pair[place] for name in names if (pair := _usual(site, facts, name))] for place in (0, 1))
-        yield Mismatch(site, "size", f"the median image has {_product(own)} pixels", f"{_product(others)} is usual",
+        yield Mismatch(site, "size", f"the median image has {_product(own)} pixels",
+                       f"{_product(others)} {_elsewhere(site, facts)}",
                        "check whether the images were cropped; all are resized to data.image_size")  # fmt: skip
 
 
@@ -150,11 +199,11 @@ def _intensities(site: str, facts: Mapping[str, Facts], limit: float, effect: st
     texts = [f"{low[place]:g} to {high[place]:g}" for place in (0, 1)]
     if _above_one(ratio) > limit:
         yield Mismatch(
-            site, "intensities", f"typical images have {texts[0]}", f"{texts[1]} is usual",
+            site, "intensities", f"typical images have {texts[0]}", f"{texts[1]} {_elsewhere(site, facts)}",
             f"{_times(ratio)} points to another unit, bit depth or export; {effect}",
         )  # fmt: skip
     elif abs(low[0] - low[1]) > MAX_OFFSET * (high[1] - low[1]) > 0:
-        yield Mismatch(site, "intensities", f"typical images have {texts[0]}", f"{texts[1]} is usual",
+        yield Mismatch(site, "intensities", f"typical images have {texts[0]}", f"{texts[1]} {_elsewhere(site, facts)}",
                        f"an offset of {low[0] - low[1]:g} points to a missing rescale intercept; export the images "
                        "again")  # fmt: skip
 
@@ -165,9 +214,10 @@ def _stacking(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
     others = [plane for other, plane in planes.items() if other != site]
     usual = max(sorted(set(others)), key=others.count, default="")
     if site in planes and usual and planes[site] != usual:
-        yield Mismatch(site, "stacking", f"most volumes have {planes[site]} slices", f"{usual} slices are usual",
-                       "medfed cuts every volume into axial slices, which are coarse here; convert the volumes, or "
-                       "leave the site out")  # fmt: skip
+        yield Mismatch(site, "stacking", f"most volumes have {planes[site]} slices",
+                       f"{usual} slices {_elsewhere(site, facts, 'are usual')}", "medfed cuts every "
+                       "volume into axial slices, which are coarse here; convert the volumes, or leave the site "
+                       "out")  # fmt: skip
 
 
 def _plane(facts: Facts) -> str:
@@ -179,17 +229,29 @@ def _plane(facts: Facts) -> str:
 
 
 def _flips(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iterator[Mismatch]:
-    """Find images whose structures lie where those of the other sites would lie in a mirror."""
+    """Find images whose structures lie where those of the other sites would lie in a mirror.
+
+    Sites with fewer than `MIN_FLIP_IMAGES` images of the structure are not compared. The rule knows no spread: a lesion
+    that may lie anywhere can still be reported, so the sentence says "may be".
+    """
     axes = AXES_OF_VOLUME if f"{SPACINGS[0]}.p50" in facts[site] else AXES_OF_IMAGE
     for number, label in enumerate(labels):
+        large = {other: numbers for other, numbers in facts.items() if _n_shown(numbers, number) >= MIN_FLIP_IMAGES}
+        if site not in large:
+            continue
         for axis, name in zip(axes, POSITIONS, strict=False):
-            pair = _usual(site, facts, f"{number}.{name}")
+            pair = _usual(site, large, f"{number}.{name}")
             if pair and abs(pair[0] - pair[1]) >= MIN_FLIP and (
                 abs(1 - pair[0] - pair[1]) <= MAX_FLIP_ERROR * abs(pair[0] - pair[1])
             ):
                 yield Mismatch(site, "orientation", f"the centre of '{label}' is at {pair[0]:.2f} of the image",
-                               f"{pair[1]:.2f} is usual", f"{axis} are probably exchanged; look at the images of this "
-                               "site, and correct their headers or flip them")  # fmt: skip
+                               f"{pair[1]:.2f} {_elsewhere(site, large)}", f"{axis} may be exchanged; look at the "
+                               "images, and correct their headers or flip them")  # fmt: skip
+
+
+def _n_shown(facts: Facts, number: int) -> float:
+    """Return how many measured images show a structure; at most that many if the number was left out."""
+    return facts.get(f"{number}.{IMAGES}", facts[MEASURED])
 
 
 def _above_one(ratio: float) -> float:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from medfed.core.device import pick_device
+from medfed.core.errors import UserError
+from medfed.core.registry import suggestion
 from medfed.engines.in_process import InProcess
 from medfed.engines.processes import Processes
 from medfed.federation.engine import Engine
@@ -25,8 +27,9 @@ from medfed.outputs.tables.table import align_columns
 from medfed.scoring.arguments import ScoringInputs
 from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.bundle_tasks import BundleSegmentation, BundleTask, task_of_bundle, with_labels_of
+from medfed.scoring.reply_check import check_scores
 from medfed.scoring.score import SUMMARY, check_channels, name_notices
-from medfed.scoring.site import COUNTS, DEFAULT_MIN_PATIENTS, PATIENTS, SCORE, TOO_FEW, ScoringSite, fact_names
+from medfed.scoring.site import COUNTS, DEFAULT_MIN_PATIENTS, PATIENTS, SCORE, TOO_FEW, ScoringSite
 from medfed.tasks.scoring import ALL, RUN_TABLE
 
 ENGINES = ("in_process", "processes")
@@ -133,10 +136,13 @@ def build_scoring_sites(
         UserError: if the bundle or the images cannot be used.
     """
     dataset = inputs.load_dataset()
+    known = dataset.site_names()
+    if missing := [name for name in names if name not in known]:
+        raise UserError(f"{inputs.folder}: has no images of the site '{missing[0]}'. {suggestion(missing[0], known)}")
     model = load_bundle(Path(inputs.bundle), pick_device(inputs.device))
     check_channels(model, dataset)
     task, assigned = task_of_bundle(model, dataset, dict(inputs.named))
-    cases = dataset.cases_by_site(list(names) or dataset.site_names())
+    cases = dataset.cases_by_site(list(names) or known)
     return [
         ScoringSite(name, model, task, assigned, dataset, with_labels_of(task, dataset, of_site),
                     min_patients.get(name, DEFAULT_MIN_PATIENTS))
@@ -210,28 +216,6 @@ def collect_scores(
         "versions": versions(),
     }
     return SiteScores(task, facts, silent, ledger, summary)
-
-
-def check_scores(task: BundleTask, reply: Message) -> None:
-    """Check the facts of a reply.
-
-    Args:
-        task: the task of the bundle.
-        reply: the reply of a site, whose facts are finite numbers.
-
-    Raises:
-        ValueError: if a fact is unknown, a count is not a whole number above or equal to 0, a mean is outside of the
-            limits of its metric, or a standard deviation is below 0.
-    """
-    limits = {column.key: column.limits for column in task.scoring.columns}
-    known = frozenset(fact_names(task))
-    for name, number in reply.facts.items():
-        *_, key, word = ["", "", *name.split(".")]
-        is_mean, is_sd = word == "mean", word == "sd"
-        low, high = limits[key] if is_mean and key in limits else (0.0, None)
-        is_inside = (low is None or number >= low) and (high is None or number <= high)
-        if name not in known or not is_inside or not (is_mean or is_sd or type(number) is int):
-            raise ValueError(f"reports {number!r} for '{name}', which no site can have")
 
 
 def write_site_scores(scores: SiteScores, out: Path) -> None:

@@ -22,6 +22,7 @@ from medfed.networks.densenet import DenseNetwork
 from medfed.scoring import federated
 from medfed.scoring.arguments import ScoringInputs, minimum_of_sites
 from medfed.scoring.bundle_tasks import task_of_outputs
+from medfed.scoring.reply_check import check_scores
 from medfed.scoring.score import score_bundle
 from medfed.scoring.site import aggregates
 from medfed.tasks.classification import Classification
@@ -91,14 +92,29 @@ def test_the_same_scores_come_from_processes_and_one_that_fails_is_named(inputs,
     assert scores.facts == {"here": expected.facts["here"]} and scores.silent == ["there"]
 
 
-def test_a_reply_with_an_impossible_score_is_left_out(inputs):
+def test_a_reply_with_an_impossible_or_incomplete_score_is_left_out(inputs):
     sites = federated.build_scoring_sites(inputs, (), {"here": 1, "there": 1})
-    for name, value in (("1.dice.mean", 1.5), ("1.n", 2.5), ("1.dice.sd", -0.1), ("patient_7", 1)):
-        sites[1].reply = lambda request, name=name, value=value: Message("score", facts={"patients": 4, name: value})
+    whole = {"patients": 4, "images": 4, "1.n": 4, "1.dice.n": 4, "1.dice.mean": 0.5, "1.dice.sd": 0.1}
+    task = task_of_outputs(sites[0].model)
+    check_scores(task, Message("score", facts=whole))
+    check_scores(task, Message("score", facts={"patients": 4, "images": 4}))
+    check_scores(task, Message("score", facts={"too_few_patients": 1}))
+    wrong = [whole | change for change in (
+        {"1.dice.mean": 1.5}, {"1.n": 2.5}, {"1.n": 5}, {"1.n": 10**17}, {"1.dice.n": 0}, {"1.dice.n": 5},
+        {"1.dice.sd": -0.1}, {"patient_7": 1}, {"patients": 0}, {"patients": 5}, {"too_few_patients": 1},
+        {"too_few_patients": 0}, {"images": 10**17},
+    )]  # fmt: skip
+    lacking = [{key: number for key, number in whole.items() if key != name}
+               for name in ("patients", "images", "1.dice.n", "1.dice.mean")]  # fmt: skip
+    for facts in [*wrong, *lacking, {}, {"too_few_patients": 0}, {"too_few_patients": 2}]:
+        with pytest.raises(ValueError, match="which no site can have|lacks"):
+            check_scores(task, Message("score", facts=facts))
+    for facts in ({}, wrong[0], lacking[0], lacking[2]):
+        sites[1].reply = lambda request, facts=facts: Message("score", facts=facts)
         with pytest.warns(UserWarning, match="there: its scoring"):
             engine = InProcess([], settings=federated.SETTINGS, scoring_sites=sites)
-            scores = federated.collect_scores(engine, task_of_outputs(sites[0].model), {"data": "real"})
-        assert list(scores.facts) == ["here"]
+            scores = federated.collect_scores(engine, task, {"data": "real", "dataset": "photographs"})
+        assert list(scores.facts) == ["here"] and "no valid reply" in scores.to_text()
 
 
 def test_at_a_hospital_the_agreement_and_the_ledger_are_those_of_training(inputs, tmp_path):
@@ -118,6 +134,22 @@ def test_at_a_hospital_the_agreement_and_the_ledger_are_those_of_training(inputs
     site.reply = lambda request: Message("score", facts={"dice_of_patient_1": 0.5})
     with pytest.raises(Refused, match="'dice_of_patient_1' was about to leave"):
         other.reply(request_of(site))
+
+
+def test_a_hospital_scores_the_weights_of_its_own_bundle_only_and_a_few_times_in_the_federation(inputs, tmp_path):
+    (site, _) = federated.build_scoring_sites(inputs, (), {"here": 1})
+    (tmp_path / "hospital").mkdir()
+    guarded = GuardedSite(site, tmp_path / "hospital", replace(AGREED, rounds=100, replies_per_round=2))
+    asked = request_of(site)
+    other = {name: entry + 0.5 if entry.is_floating_point() else entry for name, entry in asked.weights.items()}
+    for request in (replace(asked, weights=other), Message("end", other, {}, {"round": 1})):
+        with pytest.raises(Refused, match="was sent other weights than those of the bundle at this hospital"):
+            guarded.reply(request)
+    in_other_order = dict(reversed(asked.weights.items()))
+    guarded.reply(replace(asked, weights=in_other_order))
+    guarded.reply(replace(asked, facts={**asked.facts, "round": 2}))
+    with pytest.raises(Refused, match="was asked to score in round 3 more than 2 times"):
+        guarded.reply(replace(asked, facts={**asked.facts, "round": 3}))
 
 
 def test_classes_are_scored_together(tmp_path):
