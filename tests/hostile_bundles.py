@@ -19,6 +19,9 @@ ENTRIES = [
     ("data", "$__import__('os').system('true')"),
 ]
 EXPRESSIONS = [
+    """$'@f {__import__("os").system("true")}'""",  # MONAI replaces @f, so that the string becomes an f-string
+    """$@a[0 #__import__("os").system("true")\n]""",  # MONAI replaces # by ::
+    "$'@a'", "$'#'",
     "$__import__('os')", "$import os", "$from os import system", "$import glob, os", "$open('/etc/passwd')",
     "$lambda: 0", "$@x.__class__", "$@x.run", "$@x.run(a=1)", "$@x()", "$@x['a'](1)", "$torch.load('x')",
     "$torch.hub.load('a', 'b')", "$glob.os.system('x')", "$[glob for glob in @x]", "$[x for x in @a if x.y]",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import numpy as np
 
 from medfed import __version__
 from medfed.core.errors import UserError, argument
-from medfed.datasets.dicom import find_stack
+from medfed.datasets.dicom import files_of_kind, find_stack, header
 from medfed.datasets.grids import reorder_axes
 from medfed.datasets.reading import read_labels
 from medfed.outputs.bundle.write import atomic_folder
@@ -19,6 +22,9 @@ from medfed.outputs.bundle.write import atomic_folder
 COMMAND = "dicom-seg"
 ENDING = ".nii.gz"
 MAX_LABEL_LENGTH = 64  # characters of SegmentLabel
+# DICOM allows an object to have these attributes without a value; a de-identified series may lack them.
+MAY_BE_EMPTY = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "AccessionNumber", "StudyID", "StudyDate",
+                "StudyTime", "ReferringPhysicianName")  # fmt: skip
 SERIES_NUMBER = 1000  # of the new series; medfed does not know which numbers the study has
 
 
@@ -69,8 +75,25 @@ def write_segmentations(masks: Path, series: Path, out: Path) -> int:
     groups = _masks_by_series(masks, series)
     with atomic_folder(out.resolve()) as folder:
         for name, files in groups.items():
-            _segmentation(series / name, files).save_as(folder / f"{name}.dcm")
+            with _without_identifiers():
+                _segmentation(series / name, files).save_as(folder / f"{name}.dcm")
     return len(groups)
+
+
+@contextmanager
+def _without_identifiers() -> Iterator[None]:
+    """Suppress the warnings of highdicom and pydicom, which quote names and other identifiers of patients."""
+    loggers = [logging.getLogger(name) for name in ("highdicom", "pydicom")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.CRITICAL + 1)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def _masks_by_series(masks: Path, series: Path) -> dict[str, dict[str, Path]]:
@@ -89,6 +112,9 @@ def _masks_by_series(masks: Path, series: Path) -> dict[str, dict[str, Path]]:
         if not 0 < len(structure) <= MAX_LABEL_LENGTH:
             raise UserError(f"{file}: names no structure of 1 to {MAX_LABEL_LENGTH} characters after '{name}_'; "
                             "rename the file")  # fmt: skip
+        if "\\" in structure or not structure.isprintable():
+            raise UserError(f"{str(file)!a}: the name of the structure has a backslash or a control character, which "
+                            "DICOM does not allow; rename the file")  # fmt: skip
         groups.setdefault(name, {})[structure] = file
     if not groups:
         raise UserError(f"{masks}: holds no mask (*{ENDING}); name the folder that the bundle wrote (--output_dir)")
@@ -103,6 +129,10 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
     except ImportError:
         raise UserError("DICOM SEG needs the package highdicom, which is not installed; run pip install "
                         "'medfed[dicom]'") from None  # fmt: skip
+    n_series = len({header(path).series for path in files_of_kind(series, "image")})
+    if n_series > 1:
+        raise UserError(f"{series}: holds {n_series} DICOM series; expected one folder for each series; keep only the "
+                        "series from which the masks were computed")  # fmt: skip
     stack = find_stack(series)
     for name, values in (
         ("StudyInstanceUID", {entry.study for entry in stack.slices}),
@@ -113,16 +143,23 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
                             "for all, to which the DICOM SEG refers; export the series again")  # fmt: skip
     frames = [_frames(file, stack.shape, stack.affine, series) for file in files.values()]
     sources = [pydicom.dcmread(entry.path, stop_before_pixels=True) for entry in stack.slices]
+    for source in sources:
+        for keyword in MAY_BE_EMPTY:
+            if keyword not in source:
+                setattr(source, keyword, "")
     try:
         return highdicom.seg.Segmentation(
             sources, np.stack(frames, axis=-1), segmentation_type="BINARY", segment_descriptions=_segments(list(files)),
             series_instance_uid=highdicom.UID(), series_number=SERIES_NUMBER, sop_instance_uid=highdicom.UID(),
             instance_number=1, manufacturer="medfed", manufacturer_model_name="medfed", software_versions=__version__,
-            device_serial_number="0", series_description="Segmentation by a model, not for clinical use",
+            device_serial_number="0", specific_character_set="ISO_IR 192",  # UTF-8
+            series_description="Segmentation by a model, not for clinical use",
         )  # fmt: skip
-    except Exception as error:  # highdicom raises many types of errors for unusual series
-        raise UserError(f"{series}: highdicom cannot write a DICOM SEG of this series ({type(error).__name__}); check "
-                        "the series, or keep the NIfTI masks") from error  # fmt: skip
+    except Exception as error:  # highdicom raises many types of errors for unusual series; the texts may hold values
+        is_missing = isinstance(error, AttributeError) and pydicom.datadict.tag_for_keyword(error.name or "")
+        reason = f"{error.name} is missing" if is_missing else type(error).__name__
+        raise UserError(f"{series}: highdicom cannot write a DICOM SEG of this series ({reason}); check the series, or "
+                        "keep the NIfTI masks") from error  # fmt: skip
 
 
 def _frames(file: Path, shape: tuple[int, ...], affine: np.ndarray, series: Path) -> np.ndarray:

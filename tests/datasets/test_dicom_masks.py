@@ -1,6 +1,7 @@
 """Tests that masks become DICOM SEG objects of their series, and that medfed reads the same masks from them."""
 
 import sys
+import warnings
 
 import nibabel as nib
 import numpy as np
@@ -10,7 +11,7 @@ from made_dicom import LPS_TO_RAS, oblique_affine, volume, write_nifti, write_se
 from medfed.core.errors import UserError
 from medfed.data import main
 from medfed.datasets.folder import Folder
-from medfed.preparation.dicom_masks import write_segmentations
+from medfed.preparation.dicom_masks import MAY_BE_EMPTY, write_segmentations
 
 SHAPE = (4, 3, 5)
 NAME = "Rossi^Anna"
@@ -42,6 +43,58 @@ def test_the_segments_are_the_masks_voxel_by_voxel_and_belong_to_the_patient(dat
     written = highdicom.seg.segread(folder / "data" / "n" / "case_1" / "seg.dcm")
     assert (written.PatientID, written.PatientName) == ("4711", NAME)
     assert len(written.ReferencedSeriesSequence[0].ReferencedInstanceSequence) == SHAPE[2]
+
+
+def without_attributes(folder, *keywords):
+    import pydicom
+
+    for path in (folder / "data" / "n" / "case_1").iterdir():
+        dataset = pydicom.dcmread(path)
+        for keyword in keywords:
+            delattr(dataset, keyword)
+        dataset.save_as(path)
+
+
+def test_warnings_with_a_patients_name_are_not_printed(data, capfd):
+    """highdicom warns with the whole name if it has one part only; pydicom quotes invalid values."""
+    pytest.importorskip("highdicom")
+    folder, masks = data
+    with warnings.catch_warnings(record=True):
+        write_series(folder / "s" / "case", volume(SHAPE), PatientName="Anna Rossi", StudyInstanceUID="1.02.Rossi")
+    write_nifti(folder / "m" / "case_organ.nii.gz", masks[0])
+    capfd.readouterr()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert write_segmentations(folder / "m", folder / "s", folder / "seg") == 1
+    assert "Rossi" not in "".join(capfd.readouterr()) + "".join(str(warning.message) for warning in caught)
+
+
+def test_a_series_without_the_identifiers_becomes_an_object_with_empty_ones(data):
+    highdicom = pytest.importorskip("highdicom")
+    folder, _ = data
+    without_attributes(folder, *MAY_BE_EMPTY)
+    assert write_segmentations(folder / "masks", folder / "data" / "n", folder / "seg") == 1
+    written = highdicom.seg.segread(folder / "seg" / "case_1.dcm")
+    assert all(not written[keyword].value for keyword in MAY_BE_EMPTY)
+
+
+def test_an_attribute_that_is_missing_is_named(data):
+    pytest.importorskip("highdicom")
+    folder, _ = data
+    without_attributes(folder, "Modality")
+    with pytest.raises(UserError, match=r"\(Modality is missing\); check the series"):
+        write_segmentations(folder / "masks", folder / "data" / "n", folder / "seg")
+
+
+def test_names_in_other_alphabets_are_kept(data):
+    highdicom = pytest.importorskip("highdicom")
+    folder, masks = data
+    write_series(folder / "s" / "case", volume(SHAPE), SpecificCharacterSet="ISO_IR 100", PatientName="Müller^Änne")
+    write_nifti(folder / "m" / "case_größere Läsion ψ.nii.gz", masks[0])
+    assert write_segmentations(folder / "m", folder / "s", folder / "seg") == 1
+    written = highdicom.seg.segread(folder / "seg" / "case.dcm")
+    assert written.PatientName == "Müller^Änne"
+    assert written.SegmentSequence[0].SegmentLabel == "größere Läsion ψ"
 
 
 def test_an_empty_mask_is_a_segment_without_voxels(data):
@@ -78,6 +131,14 @@ def several_frames_of_reference(folder):
                      SeriesInstanceUID="1.2.3", StudyInstanceUID="1.2.4")  # fmt: skip
 
 
+def two_series(folder):
+    write_series(folder / "data" / "n" / "case_1", volume(SHAPE), names="b{}.dcm", PatientID="4711")
+
+
+def control_character(folder):
+    (folder / "masks" / "case_1_organ.nii.gz").rename(folder / "masks" / "case_1_or\\gan.nii.gz")
+
+
 def no_masks(folder):
     for file in (folder / "masks").iterdir():
         file.unlink()
@@ -89,6 +150,8 @@ def no_masks(folder):
     (label_map, "has other values than 0 and 1"),
     (moved_series, "belongs to no folder of .*copy it there again"),
     (no_masks, "holds no mask"),
+    (two_series, "holds 2 DICOM series; expected one folder for each series"),
+    (control_character, "has a backslash or a control character"),
     (several_frames_of_reference, "5 values of FrameOfReferenceUID"),
 ])  # fmt: skip
 def test_masks_of_another_series_are_refused_and_nothing_is_written(data, change, sentence):

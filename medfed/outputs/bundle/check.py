@@ -2,8 +2,8 @@
 
 MONAI instantiates every `_target_` and evaluates every string that begins with `$`, so a bundle's config is a program.
 This check allows only the classes listed below, and only expressions of the small grammar in `expressions`. MONAI reads
-`model.pt` with `weights_only=True`, and `program` checks the content of `model.pt2`. Bundles of earlier versions may
-contain TorchScript, which runs in PyTorch's own interpreter.
+`model.pt` with `weights_only=True`, and `program` checks the content of `model.pt2`. TorchScript, which earlier
+versions of medfed exported, is refused, because it can write files.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import jsonschema
 
 from medfed.core.errors import UserError
 from medfed.outputs.bundle.expressions import CALLS, IMPORTS, is_allowed_expression
-from medfed.outputs.bundle.files import BundleFiles, open_bundle
+from medfed.outputs.bundle.files import open_bundle
 from medfed.outputs.bundle.program import LOAD, PROGRAM, PROGRAM_DEF, UNFLATTEN, check_program
 from medfed.outputs.bundle.quality import QUALITY_FILE, check_quality_files, site_of
 from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
 from medfed.tasks.bundle_template import PREDICTIONS
 from medfed.tasks.bundle_training import LOGGING_CONF, TRAINED
 
-SCRIPT = "models/model.ts"  # of bundles that earlier versions of medfed wrote
+SCRIPT = "models/model.ts"  # earlier versions of medfed wrote it
 FILES = (
     "LICENSE",
     "configs/evaluate.json",
@@ -38,10 +38,9 @@ FILES = (
     QUALITY_FILE,
     "models/model.pt",
     PROGRAM,
-    SCRIPT,
 )
 REQUIRED = ("LICENSE", "configs/inference.json", "configs/metadata.json", "models/model.pt")
-WEIGHTS = ("models/model.pt", PROGRAM, SCRIPT)
+WEIGHTS = ("models/model.pt", PROGRAM)
 SCHEMA = Path(__file__).with_name("schema.json")
 CONFIGS = ("metadata", "inference")
 TRAINING_CONFIGS = ("train", "evaluate")  # a bundle whose network MONAI cannot build has none
@@ -61,7 +60,7 @@ TARGETS = frozenset(
     + [f"monai.transforms.{name}" for name in _TRANSFORMS]
     + ["monai.data.DataLoader", "monai.data.Dataset", "monai.engines.SupervisedEvaluator"]
     + ["monai.handlers.CheckpointLoader", "monai.inferers.SimpleInferer", "monai.inferers.SliceInferer"]
-    + ["torch.jit.load", LOAD, UNFLATTEN, INTERPOLATE, NARROW]
+    + [LOAD, UNFLATTEN, INTERPOLATE, NARROW]
 )
 TRAINING_TARGETS = TARGETS | {
     "monai.data.CacheDataset", "monai.data.partition_dataset", "monai.engines.SupervisedTrainer",
@@ -110,6 +109,9 @@ def check_bundle(path: Path) -> None:
             The message names the file or key.
     """
     with open_bundle(path) as files:
+        if SCRIPT in files.names:
+            raise UserError(f"{path}: {SCRIPT} holds TorchScript, which can write files; export the run again with "
+                            "this version of medfed")  # fmt: skip
         for name in files.names:
             if name not in FILES and not site_of(name):
                 raise UserError(
@@ -137,17 +139,6 @@ def check_bundle(path: Path) -> None:
                 check_program(file, f"{path}: {PROGRAM}")
         elif content["inference"].get("network_def") == PROGRAM_DEF:
             raise UserError(f"{path}: {PROGRAM} is missing; copy the bundle again, or export it again")
-        if SCRIPT in files.names:
-            _check_script(path, files, content)
-
-
-def _check_script(path: Path, files: BundleFiles, content: dict[str, Any]) -> None:
-    """Check that the configs inside the TorchScript file, which MONAI Deploy runs, equal the checked ones."""
-    for name in CONFIGS:
-        if files.script_json(SCRIPT, f"{name}.json") != content[name]:
-            raise UserError(
-                f"{path}: {name}.json inside {SCRIPT} differs from the file in configs/; export the bundle again"
-            )
 
 
 def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:

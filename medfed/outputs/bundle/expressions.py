@@ -25,13 +25,17 @@ def is_allowed_expression(text: str) -> bool:
     `glob.glob`. A few complete expressions, such as `$import glob`, are allowed as well. The result is False for every
     other text, also for text that is not valid Python.
 
+    MONAI replaces references, and `#` by `::`, in the text before it parses the text. So a string with a reference, or
+    a comment, could become code; neither is allowed.
+
     Args:
         text: the expression, beginning with `$`.
     """
     if text in (*IMPORTS, *CONVERTERS.values(), *OUTPUTS):
         return True
+    expression = _REFERENCE.sub("REF", text[1:])
     try:
-        return _is_allowed(ast.parse(_REFERENCE.sub("REF", text[1:]), mode="eval").body, VALUES)
+        return "#" not in expression and _is_allowed(ast.parse(expression, mode="eval").body, VALUES)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 
@@ -40,7 +44,8 @@ def _is_allowed(node: ast.expr, values: frozenset[str]) -> bool:
     """Return whether a syntax tree belongs to the grammar; `values` are the names that it may use."""
     match node:
         case ast.Constant(value=value):
-            return value is None or isinstance(value, (str, int, float))
+            has_reference = isinstance(value, str) and ("REF" in value or "@" in value)
+            return value is None or (isinstance(value, (str, int, float)) and not has_reference)
         case ast.Name() | ast.Attribute():
             return ast.unparse(node) in values
         case ast.List(elts=parts) | ast.Tuple(elts=parts):

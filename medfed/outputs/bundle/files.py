@@ -62,27 +62,6 @@ class BundleFiles:
         with self.names[name]() as file:
             return file.read(MAX_CONFIG_BYTES).decode("utf-8", errors="replace")
 
-    def script_json(self, name: str, extra: str) -> Any:
-        """Read a JSON file that is stored inside a TorchScript file of the bundle.
-
-        Args:
-            name: path of the TorchScript file within the bundle, for example "models/model.ts". `check_weights` has
-                accepted this file.
-            extra: name of the JSON file inside the TorchScript file, for example "metadata.json".
-
-        Returns:
-            The content of the JSON file; None if the TorchScript file does not contain it exactly once.
-
-        Raises:
-            UserError: if the JSON file is larger than 1 MiB or is not valid JSON.
-        """
-        with self.names[name]() as file, zipfile.ZipFile(file) as script:
-            matches = [member for member in script.namelist() if member.endswith(f"/extra/{extra}")]
-            if len(matches) != 1:
-                return None
-            with script.open(matches[0]) as content:
-                return self._parse(f"{name}: {extra}", content.read(MAX_CONFIG_BYTES + 1))
-
     def check_weights(self, name: str) -> None:
         """Compare the content of a file of weights with the CRC-32 checksums that PyTorch stores in it.
 
@@ -90,10 +69,14 @@ class BundleFiles:
             name: path of the file within the bundle, for example "models/model.pt".
 
         Raises:
-            UserError: if the content does not fit its checksums, or if the file is not in PyTorch's format (a zip).
+            UserError: if the content does not fit its checksums, if it is compressed (PyTorch never compresses), or if
+                the file is not in PyTorch's format (a zip).
         """
         try:
             with self.names[name]() as file, zipfile.ZipFile(file) as archive:
+                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                    raise UserError(f"{self.path}: {name} is compressed, and could fill the memory; PyTorch writes "
+                                    "files without compression; export the bundle again")  # fmt: skip
                 damaged = archive.testzip()
         except DAMAGED as error:
             raise UserError(

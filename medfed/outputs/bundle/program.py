@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+import os
 import re
 import warnings
-from collections.abc import Iterator
+import zipfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,10 +23,11 @@ import torch
 from torch import nn
 
 from medfed.core.errors import UserError
+from medfed.outputs.bundle.files import DAMAGED
 
 PROGRAM = "models/model.pt2"
 LOAD, UNFLATTEN = "torch.export.load", "torch.export.unflatten"
-PROGRAMS = (UNFLATTEN, "torch.jit.load")  # the second one in bundles of earlier versions of medfed
+PROGRAMS = (UNFLATTEN, "torch.jit.load")  # earlier versions of medfed exported TorchScript
 PROGRAM_DEF: dict[str, Any] = {
     "_target_": UNFLATTEN,
     "module": {"_target_": LOAD, "f": f"$@bundle_root + '/{PROGRAM}'"},
@@ -55,8 +60,12 @@ PARTS = re.compile(
     r"|data/sample_inputs/model\.pt|data/weights/(weight_\d+|model_weights_config\.json)"
     r"|data/constants/(tensor_\d+|model_constants_config\.json))"
 )
+EXAMPLES = "data/sample_inputs/model.pt"
+TENSOR_CONFIGS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
+REQUIRED_PARTS = ("archive_format", "archive_version", "models/model.json", EXAMPLES, *TENSOR_CONFIGS)
 # The parts of an expression for a size, which PyTorch evaluates: the batch size, whole numbers, sums and products.
 SIZE = re.compile(r"s\d+|Symbol\('s\d+', positive=True, integer=True\)|Integer|Mul|Add|\d|\*(?!\*)|[(),+ ]")
+MAX_SIZE_LENGTH = 1000  # characters
 TEXTS = {  # the text that a key may have, unless it is a plain word
     "as_string": re.compile(r"[a-z,>\- ]*"),
     "path_name": re.compile(r"(weight|tensor)_\d+"),
@@ -120,7 +129,8 @@ def _without_private(network: nn.Module) -> nn.Module:
 def check_program(file: IO[bytes], source: str) -> None:
     """Check that an exported program holds only known tensor operations and plain tensors. Nothing is executed.
 
-    The parts are read with PyTorch's own reader, so that `torch.export.load` sees the same ones.
+    The parts are read with PyTorch's own reader, so that `torch.export.load` sees the same ones. The check does not
+    bound the memory and the time that the operations need.
 
     Args:
         file: the content of `models/model.pt2`.
@@ -130,24 +140,55 @@ def check_program(file: IO[bytes], source: str) -> None:
         UserError: if the file is damaged, or contains something that is not allowed.
     """
     try:
+        n_file_bytes = file.seek(0, os.SEEK_END)
+        members = zipfile.ZipFile(file).namelist()
+        file.seek(0)
         reader = torch._C.PyTorchFileReader(file)
         names = reader.get_all_records()
-        contents = {name: reader.get_record(name) for name in names
-                    if name.endswith(".json") or name == "data/sample_inputs/model.pt"}  # fmt: skip
-    except RuntimeError as error:
+        n_bytes = {name: reader.get_record_size(name) for name in names}
+    except (*DAMAGED, ValueError) as error:
         raise UserError(f"{source}: is not a file of torch.export ({str(error).splitlines()[0]}); copy the bundle "
                         "again") from error
+    _check_parts(names, members, source)
+    if sum(n_bytes.values()) > n_file_bytes:
+        raise UserError(f"{source}: is compressed, which no program of medfed is; export the bundle again")
+    if n_bytes[EXAMPLES]:
+        raise UserError(f"{source}: {EXAMPLES} holds a pickle, which PyTorch would load; export the bundle again")
     for name in names:
-        if not PARTS.fullmatch(f"program/{name}") or names.count(name) > 1:
+        if name.endswith(".json"):
+            if n_bytes[name] > MAX_JSON_BYTES:
+                raise UserError(f"{source}: {name} has more than {MAX_JSON_BYTES:,} bytes; export the bundle again")
+            content = _parse(reader.get_record(name), f"{source}: {name}")
+            _check_json(content, f"{source}: {name}")
+            if name in TENSOR_CONFIGS:
+                _check_sizes(content, n_bytes, name, source)
+
+
+def _check_parts(names: Sequence[str], members: Sequence[str], source: str) -> None:
+    """Check the names of the parts, which PyTorch's reader and Python's `zipfile` list.
+
+    `torch.export.load` also reads files of an old format with `zipfile`, and unpickles them, if its own reader fails.
+    """
+    for name, count in Counter(names).items():
+        if not PARTS.fullmatch(f"program/{name}") or count > 1:
             raise UserError(f"{source}: has the part {name!a}, which no program of medfed has; export the bundle again")
-    for name, content in contents.items():
-        if not name.endswith(".json"):
-            if content:
-                raise UserError(f"{source}: {name} holds a pickle, which PyTorch would load; export the bundle again")
-            continue
-        if len(content) > MAX_JSON_BYTES:
-            raise UserError(f"{source}: {name} has more than {MAX_JSON_BYTES:,} bytes; export the bundle again")
-        _check_json(_parse(content, f"{source}: {name}"), f"{source}: {name}")
+    if missing := [name for name in REQUIRED_PARTS if name not in names]:
+        raise UserError(f"{source}: the part {missing[0]} is missing; export the bundle again")
+    top = next(iter(members), "").partition("/")[0]
+    if sorted(members) != sorted(f"{top}/{name}" for name in names):
+        raise UserError(f"{source}: Python finds other parts in it than PyTorch; export the bundle again")
+
+
+def _check_sizes(content: Any, n_bytes: Mapping[str, int], config: str, source: str) -> None:
+    """Check that no tensor has more elements than its part has bytes; PyTorch would create others in memory."""
+    try:
+        for tensor in content["config"].values():
+            n_elements = math.prod(size["as_int"] for size in tensor["tensor_meta"]["sizes"])
+            if n_elements > n_bytes[f"{config.rpartition('/')[0]}/{tensor['path_name']}"]:
+                raise UserError(f"{source}: {tensor['path_name']} has fewer bytes than the {n_elements:,} elements of "
+                                "its tensor; export the bundle again")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{source}: {config} does not describe tensors ({error!r}); export the bundle again") from error
 
 
 def _check_json(content: Any, source: str) -> None:
@@ -162,7 +203,7 @@ def _check_json(content: Any, source: str) -> None:
             raise UserError(f"{source}: {key} holds code or a pickle; export the bundle again")
         if key in ("in_spec", "out_spec") and isinstance(value, str):
             _check_json(_parse(value, f"{source}: {key}"), f"{source}: {key}")
-        elif key == "expr_str" and not SIZE.sub("", str(value)):
+        elif key == "expr_str" and len(str(value)) <= MAX_SIZE_LENGTH and not SIZE.sub("", str(value)):
             continue
         elif not WORD.fullmatch(key) or (isinstance(value, str) and not TEXTS.get(key, WORD).fullmatch(value)):
             raise UserError(f"{source}: {key!a}: {value!a:.80} is not allowed; export the bundle again")

@@ -1,6 +1,7 @@
 """Tests of the allowed content of a bundle: metadata, classes, expressions and files."""
 
 import copy
+import io
 import json
 import stat
 import sys
@@ -195,22 +196,16 @@ def old_bundle(tmp_path):
     return tmp_path / "prostate_segmentation"
 
 
-def test_different_configs_inside_the_torchscript_file_are_rejected(old_bundle, tmp_path):
-    """MONAI Deploy runs the configs inside the TorchScript file."""
-    bundle = old_bundle
-    check_bundle(bundle)
-    content = json.loads((bundle / "configs" / "inference.json").read_text())
-    content["image_pattern"] = "*.nii"
-    changed = {"configs/inference.json": json.dumps(content).encode()}
-    with pytest.raises(UserError, match="inference.json inside models/model.ts"):
-        check_bundle(zipped(bundle, tmp_path / "a.zip", changed))
-    with pytest.raises(UserError, match="not a file of PyTorch"):
-        check_bundle(zipped(bundle, tmp_path / "b.zip", {"models/model.ts": b"PK"}))
+def test_torchscript_is_refused_because_it_can_write_files(old_bundle, inference):
+    with pytest.raises(UserError, match="model.ts holds TorchScript, which can write files; export the run again"):
+        check_bundle(old_bundle)
+    inference["network_def"] = {"_target_": "torch.jit.load", "f": "$@bundle_root + '/models/model.ts'"}
+    with pytest.raises(UserError, match="network_def._target_: 'torch.jit.load' is not allowed"):
+        check_inference(inference, "inference.json")
 
 
-@pytest.mark.parametrize("name", ["models/model.pt", "models/model.ts"])
-def test_a_flipped_bit_in_the_weights_is_found(old_bundle, tmp_path, name):
-    bundle = old_bundle
+def test_a_flipped_bit_in_the_weights_is_found(bundle, tmp_path):
+    name = "models/model.pt"
     content = bytearray((bundle / name).read_bytes())
     with zipfile.ZipFile(bundle / name) as archive:
         stored = [member for member in archive.infolist() if member.compress_type == zipfile.ZIP_STORED]
@@ -219,6 +214,14 @@ def test_a_flipped_bit_in_the_weights_is_found(old_bundle, tmp_path, name):
     content[position] ^= 1
     with pytest.raises(UserError, match=f"{name} is damaged: .* checksum; copy the bundle again"):
         check_bundle(zipped(bundle, tmp_path / "a.zip", {name: bytes(content)}))
+
+
+def test_compressed_weights_are_refused_before_they_are_unpacked(bundle, tmp_path):
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model/data/0", bytes(1000))
+    with pytest.raises(UserError, match="models/model.pt is compressed"):
+        check_bundle(zipped(bundle, tmp_path / "a.zip", {"models/model.pt": data.getvalue()}))
 
 
 def test_the_model_is_read_without_unpickling(bundle):

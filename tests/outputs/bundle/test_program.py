@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pickle
+import struct
 import zipfile
 
 import pytest
@@ -89,9 +90,9 @@ def parts(tmp_path_factory):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def packed(parts, more=()):
+def packed(parts, more=(), compression=zipfile.ZIP_STORED):
     data = io.BytesIO()
-    with zipfile.ZipFile(data, "w") as archive:
+    with zipfile.ZipFile(data, "w", compression) as archive:
         for name, content in [*parts.items(), *more]:
             archive.writestr(name, content)
     data.seek(0)
@@ -114,6 +115,10 @@ HOSTILE = {  # part, keys of a value, new value, sentence
                        CODE, "expr_str"),
     "a power as a size": (GRAPH, ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
                           "9**9**9", "expr_str"),
+    "a long size": (GRAPH, ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
+                    "9*" * 600 + "9", "expr_str"),
+    "a weight that fills the memory": (WEIGHTS, ("config", "weight", "tensor_meta", "sizes", 0, "as_int"), 1 << 40,
+                                       "weight_. has fewer bytes than"),
     "code as a guard": (GRAPH, ("guards_code",), [CODE], "guards_code"),
     "code as a key": (GRAPH, ("range_constraints", CODE), {"min_val": 1, "max_val": None}, "is not allowed"),
     "another type of container": (GRAPH, ("graph_module", "module_call_graph", 0, "signature", "in_spec"),
@@ -169,6 +174,42 @@ def test_unknown_repeated_and_damaged_parts_are_refused(parts):
     with pytest.raises(UserError, match="not a file of torch.export"):
         check_program(io.BytesIO(b"PK"), "model.pt2")
     check_program(packed(parts), "model.pt2")
+
+
+@pytest.mark.parametrize("name", ["archive_version", "models/model.json", "data/weights/model_weights_config.json"])
+def test_a_program_without_a_part_is_refused(parts, name):
+    """PyTorch would read a file without programs as one of its old format, which is unpickled."""
+    less = {part: content for part, content in parts.items() if part != f"model/{name}"}
+    with pytest.raises(UserError, match=f"the part {name} is missing"):
+        check_program(packed(less), "model.pt2")
+
+
+def test_a_file_in_which_python_and_pytorch_find_other_parts_is_refused(parts):
+    """The second half of the file holds the parts of PyTorch's old format; both readers accept the file.
+
+    `zipfile` takes the list of parts before the end record; PyTorch's reader takes the offset in this record.
+    """
+    first, second = (packed(parts).getvalue(), packed({"version": b"4", "serialized_constants.pt": b""}).getvalue())
+    end = struct.Struct("<IHHHHIIH")
+    (_, _, _, _, n_first, length_first, offset_first, _) = end.unpack(first[-end.size :])
+    (_, _, _, _, _, length, offset, _) = end.unpack(second[-end.size :])
+    comment = b"x" * (length_first - length)  # both lists have the same length
+    listed = bytearray(second[offset:-end.size])
+    last = listed.rindex(b"PK\1\2")
+    listed[last + 32 : last + 34] = struct.pack("<H", len(comment))
+    shift = end.pack(0x06054B50, 0, 0, n_first, n_first, length_first, offset_first, 0)
+    data = first[: -end.size] + second[:offset] + bytes(listed) + comment + shift
+    assert "version" in zipfile.ZipFile(io.BytesIO(data)).namelist()
+    assert "models/model.json" in torch._C.PyTorchFileReader(io.BytesIO(data)).get_all_records()
+    with pytest.raises(UserError, match="Python finds other parts in it than PyTorch"):
+        check_program(io.BytesIO(data), "model.pt2")
+
+
+def test_a_compressed_program_is_refused_before_it_is_unpacked(parts):
+    spaces = {**parts, GRAPH: parts[GRAPH] + b" " * (1 << 20)}
+    check_program(packed(spaces), "model.pt2")
+    with pytest.raises(UserError, match="is compressed"):
+        check_program(packed(spaces, compression=zipfile.ZIP_DEFLATED), "model.pt2")
 
 
 @pytest.mark.parametrize("definition", [
