@@ -148,7 +148,7 @@ def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_pati
         for axis, (position, spread) in enumerate(zip(POSITIONS[:n_axes], SPREADS, strict=False)):
             centres = [centre[axis] for centre in shown.values()]
             facts[f"{label}.{position}"] = _rounded(np.median(centres))
-            facts[f"{label}.{spread}"] = _rounded(np.std(centres, ddof=1))
+            facts[f"{label}.{spread}"] = _rounded(float(np.std(centres, ddof=1)))
     return facts
 
 
