@@ -25,6 +25,7 @@ from medfed.federation.survey import (
     QUANTILES,
     SIZES,
     SPACINGS,
+    SPREADS,
     large_groups,
 )
 
@@ -113,7 +114,7 @@ def site_facts(
         - The quantiles of sizes, voxel sizes and intensities over the images. Voxel sizes are left out if the files of
           fewer patients have them.
         - `K.images`: how many images belong to class K, or how many measured images show structure K.
-        - `K.position_A`: the median centre of structure K along axis A.
+        - `K.position_A` and `K.spread_A`: median and standard deviation of the centre of structure K along axis A.
         - `orientation.CODE`: how many images have this orientation.
     """
     facts: dict[str, float] = {
@@ -144,8 +145,10 @@ def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_pati
     facts: dict[str, float] = {f"{label}.{IMAGES}": sizes["shown"]} if len(sizes) == len(groups) else {}
     if len({case.subject for case in shown}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
         n_axes = min(map(len, shown.values()))
-        for axis, name in enumerate(POSITIONS[:n_axes]):
-            facts[f"{label}.{name}"] = _rounded(np.median([centre[axis] for centre in shown.values()]))
+        for axis, (position, spread) in enumerate(zip(POSITIONS[:n_axes], SPREADS, strict=False)):
+            centres = [centre[axis] for centre in shown.values()]
+            facts[f"{label}.{position}"] = _rounded(np.median(centres))
+            facts[f"{label}.{spread}"] = _rounded(float(np.std(centres, ddof=1)))
     return facts
 
 

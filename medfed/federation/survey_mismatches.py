@@ -11,7 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from medfed.federation.survey import IMAGES, INTENSITIES, MEASURED, ORIENTATION, POSITIONS, SIZES, SPACINGS, Facts
+from medfed.federation.survey import (
+    IMAGES,
+    INTENSITIES,
+    MEASURED,
+    ORIENTATION,
+    POSITIONS,
+    SIZES,
+    SPACINGS,
+    SPREADS,
+    Facts,
+)
 
 MAX_SPACING_RATIO, UNIT_RATIO = 2.0, 5.0  # above the second in all axes, the unit is probably another one
 MAX_SIZE_RATIO = 3.0
@@ -20,7 +30,8 @@ MAX_PERCENTILE_RATIO = 10.0  # of intensities that are mapped by the percentiles
 MAX_OFFSET = 0.5  # of the darkest intensities, as a fraction of the range at the other sites
 MANY_EMPTY, FEW_EMPTY = 0.5, 0.1  # fractions of the images
 MIN_FLIP, MAX_FLIP_ERROR = 0.1, 1 / 3  # of the image; of the distance between a centre and its mirror image
-MIN_FLIP_IMAGES = 20  # of fewer images, the median centre of a lesion often lies on the other side by chance
+MIN_FLIP_ERRORS = 3.0  # standard errors of a median, because a few lesions often lie on the other side by chance
+MEDIAN_ERROR = 1.25  # standard error of a median of n normal values, in units of sd / sqrt(n): sqrt(pi / 2)
 PLAUSIBLE_SPACING_MM = (0.01, 100.0)
 ABSENT = ("labels", "empty masks")  # what differs at one site only, also if there are two sites
 FIXED_EFFECT = "the same numbers are mapped to 0 and 1 at every site, so the network would see other images"
@@ -231,27 +242,28 @@ def _plane(facts: Facts) -> str:
 def _flips(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iterator[Mismatch]:
     """Find images whose structures lie where those of the other sites would lie in a mirror.
 
-    Sites with fewer than `MIN_FLIP_IMAGES` images of the structure are not compared. The rule knows no spread: a lesion
-    that may lie anywhere can still be reported, so the sentence says "may be".
+    The distance to the usual position must be larger than three standard errors of the site's median. The usual
+    position has an error of its own, and a lesion may lie elsewhere at other sites, so the sentence says "may be".
     """
     axes = AXES_OF_VOLUME if f"{SPACINGS[0]}.p50" in facts[site] else AXES_OF_IMAGE
     for number, label in enumerate(labels):
-        large = {other: numbers for other, numbers in facts.items() if _n_shown(numbers, number) >= MIN_FLIP_IMAGES}
-        if site not in large:
-            continue
-        for axis, name in zip(axes, POSITIONS, strict=False):
-            pair = _usual(site, large, f"{number}.{name}")
-            if pair and abs(pair[0] - pair[1]) >= MIN_FLIP and (
+        for axis, name, spread in zip(axes, POSITIONS, SPREADS, strict=False):
+            pair = _usual(site, facts, f"{number}.{name}")
+            error = max(_error_of_median(numbers, number, spread) for numbers in
+                        (facts.values() if len(facts) == 2 else [facts[site]]))  # fmt: skip
+            if pair and abs(pair[0] - pair[1]) >= max(MIN_FLIP, MIN_FLIP_ERRORS * error) and (
                 abs(1 - pair[0] - pair[1]) <= MAX_FLIP_ERROR * abs(pair[0] - pair[1])
             ):
                 yield Mismatch(site, "orientation", f"the centre of '{label}' is at {pair[0]:.2f} of the image",
-                               f"{pair[1]:.2f} {_elsewhere(site, large)}", f"{axis} may be exchanged; look at the "
+                               f"{pair[1]:.2f} {_elsewhere(site, facts)}", f"{axis} may be exchanged; look at the "
                                "images, and correct their headers or flip them")  # fmt: skip
 
 
-def _n_shown(facts: Facts, number: int) -> float:
-    """Return how many measured images show a structure; at most that many if the number was left out."""
-    return facts.get(f"{number}.{IMAGES}", facts[MEASURED])
+def _error_of_median(facts: Facts, number: int, spread: str) -> float:
+    """Return the standard error of a median position; infinite if the site does not report the spread."""
+    n = facts.get(f"{number}.{IMAGES}", facts[MEASURED])  # left out if few images do not show the structure
+    name = f"{number}.{spread}"
+    return MEDIAN_ERROR * facts[name] / math.sqrt(n) if name in facts and n else math.inf
 
 
 def _above_one(ratio: float) -> float:

@@ -69,9 +69,8 @@ def test_a_survey_changes_no_weight_and_is_in_the_ledger(small_config, tmp_path,
     assert "before round 1" in (printed := capsys.readouterr().out) and "prostate" in printed
 
 
-def test_other_units_and_a_flip_are_named_with_the_site(data, small_config, monkeypatch):
+def test_other_units_and_a_flip_are_named_with_the_site(data, small_config):
     """Everywhere the prostate is moved to the front; at BMC the images are flipped, and the headers do not say so."""
-    monkeypatch.setattr("medfed.federation.survey_mismatches.MIN_FLIP_IMAGES", 5)
     for site in ("BMC", "HK", "UCL"):
         first = min(path.name for path in (data / site).iterdir())[:6]
         for path in list((data / site).glob(f"{first}*")):  # quantiles need five patients
