@@ -156,8 +156,9 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
             series_description="Segmentation by a model, not for clinical use",
         )  # fmt: skip
     except Exception as error:  # highdicom raises many types of errors for unusual series; the texts may hold values
-        is_missing = isinstance(error, AttributeError) and pydicom.datadict.tag_for_keyword(error.name or "")
-        reason = f"{error.name} is missing" if is_missing else type(error).__name__
+        name = str(getattr(error, "name", ""))
+        is_missing = isinstance(error, AttributeError) and pydicom.datadict.tag_for_keyword(name)
+        reason = f"{name} is missing" if is_missing else type(error).__name__
         raise UserError(f"{series}: highdicom cannot write a DICOM SEG of this series ({reason}); check the series, or "
                         "keep the NIfTI masks") from error  # fmt: skip
 

@@ -36,20 +36,22 @@ PROGRAM_DEF: dict[str, Any] = {
 TOLERANCE = 1e-5
 MAX_JSON_BYTES = 1 << 24  # the operations of EfficientNet take 0.4 MB
 _ATEN = (
-    "abs.default adaptive_avg_pool2d.default add.Tensor add_.Tensor addmm.default amax.default angle.default "
-    "any.default avg_pool2d.default batch_norm.default cat.default clamp.default clamp_min.default complex.default "
-    "_conj.default conj.default conv2d.default conv_transpose2d.input div.Tensor dropout.default einsum.default "
-    "elu.default exp.default expand.default expand_as.default flatten.using_ints gelu.default group_norm.default "
-    "gt.Tensor hardtanh.default instance_norm.default layer_norm.default leaky_relu.default leaky_relu_.default "
-    "linalg_vector_norm.default linear.default log_softmax.int logsumexp.default matmul.default max_pool2d.default "
-    "mean.default mean.dim movedim.int mul.Tensor mul_.Tensor neg.default numpy_T.default ones_like.default "
-    "pad.default permute.default prelu.default relu.default relu_.default reshape.default select.int sigmoid.default "
+    "abs.default adaptive_avg_pool2d.default add.Tensor add_.Tensor addmm.default alias.default amax.default "
+    "angle.default any.default avg_pool2d.default batch_norm.default cat.default clamp.default clamp_min.default "
+    "clone.default complex.default _conj.default conj.default contiguous.default conv2d.default "
+    "conv_transpose2d.input div.Tensor dropout.default einsum.default elu.default eq.Scalar exp.default "
+    "expand.default expand_as.default fill_.Tensor flatten.using_ints gelu.default group_norm.default gt.Tensor "
+    "hardtanh.default index.Tensor instance_norm.default layer_norm.default leaky_relu.default leaky_relu_.default "
+    "lift_fresh_copy.default linalg_vector_norm.default linear.default log_softmax.int logsumexp.default "
+    "masked_fill.Scalar matmul.default max_pool2d.default mean.default mean.dim movedim.int mul.Tensor mul_.Tensor "
+    "ne.Scalar neg.default new_zeros.default numpy_T.default ones_like.default pad.default permute.default "
+    "prelu.default relu.default relu_.default reshape.default roll.default select.int sigmoid.default "
     "sigmoid_.default silu.default silu_.default slice.Tensor softmax.int softplus.default split.Tensor squeeze.dim "
     "stack.default sub.Tensor sum.dim_IntList sym_size.int t.default tanh.default tensordot.default to.dtype "
     "transpose.int unflatten.int unsqueeze.default upsample_bilinear2d.vec upsample_nearest2d.vec view.default "
     "view_as_complex.default view_as_real.default where.self zeros_like.default"
 ).split()
-OPERATIONS = frozenset(f"torch.ops.aten.{name}" for name in _ATEN)
+OPERATIONS = frozenset(["_operator.mul", *(f"torch.ops.aten.{name}" for name in _ATEN)])
 # Kinds of arguments of an operation. Others could hold a further graph, a device, or an object that is unpickled.
 ARGUMENTS = frozenset(
     "as_bool as_bools as_expr as_float as_floats as_int as_ints as_layout as_memory_format as_name as_none as_nones "
@@ -99,6 +101,7 @@ def save_program(path: Path, network: nn.Module, channels: int, side: int) -> No
             batch = torch.export.Dim("batch", min=1)
             recorded = _without_private(network)
             program = torch.export.export(recorded, (images,), dynamic_shapes=({0: batch},), strict=False)
+            _create_zeros_beside_images(program.graph)
             for node in program.graph.nodes:
                 if node.target is torch.ops.aten._assert_tensor_metadata.default:  # it names a device
                     program.graph.erase_node(node)
@@ -115,6 +118,14 @@ def save_program(path: Path, network: nn.Module, channels: int, side: int) -> No
             reason = str(error).strip().partition("\n")[0]
             raise UserError(f"MONAI does not have this network, and torch.export cannot record it ({reason}); choose "
                             "another network.name") from error
+
+
+def _create_zeros_beside_images(graph: torch.fx.Graph) -> None:
+    """Replace `zeros`, which names the device of this machine, by `new_zeros`, which takes the device of the images."""
+    images = [node for node in graph.nodes if node.op == "placeholder"][-1]  # the weights come first
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.zeros.default):
+        node.target = torch.ops.aten.new_zeros.default
+        node.args, node.kwargs = (images, node.args[0]), {"dtype": node.meta["val"].dtype}
 
 
 def _without_private(network: nn.Module) -> nn.Module:

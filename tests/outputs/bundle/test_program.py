@@ -71,6 +71,33 @@ def test_a_program_has_the_weights_and_outputs_of_its_network_for_any_batch(netw
     assert "medfed" not in text and "/" not in text, "neither classes nor paths of this machine"
 
 
+class ShiftedWindows(nn.Module):
+    """The operations with which SwinUNETR masks the attention between its shifted windows."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("order", torch.arange(8).flip(0))
+
+    def forward(self, images):
+        regions = torch.zeros((1, 1, *images.shape[-2:]))
+        regions[..., 4:] = 1
+        mask = torch.roll(regions, 2, -1)
+        mask = mask.masked_fill(mask != 0, -9.0).masked_fill(mask == 0, 0.0)[:, :, self.order]
+        return (images + mask).contiguous().clone().view(images.shape[0] * 2, -1)
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")
+def test_a_program_creates_tensors_on_the_device_of_the_images(tmp_path):
+    module = ShiftedWindows().eval()
+    save_program(tmp_path / "model.pt2", module, 1, 8)
+    with (tmp_path / "model.pt2").open("rb") as file:
+        check_program(file, "model.pt2")
+    program = torch.export.unflatten(torch.export.load(tmp_path / "model.pt2")).eval()
+    images = torch.rand(3, 1, 8, 8)
+    assert torch.equal(program(images), module(images))
+    assert program.to("meta")(images.to("meta")).device.type == "meta"
+
+
 class Branching(nn.Module):
     def forward(self, images):
         return images if images.sum() > 0 else -images
