@@ -52,10 +52,10 @@ def _structure(name: str, entry: Mapping[str, Any], failure_dice: float) -> list
     else:
         lines = [f"{name}: no case has a mask."]
     if entry["n_extrapolated"]:
-        lines.append(f"  {entry['n_extrapolated']} cases are extrapolated: the models agree less, or more, than at the "
-                     "sites.")  # fmt: skip
+        lines.append(f"  extrapolated cases: {entry['n_extrapolated']}; there the models agree less, or more, than at "
+                     "the sites.")  # fmt: skip
     if entry["n_empty"]:
-        lines.append(f"  {entry['n_empty']} cases have an empty mask, whose Dice is 0 if the structure is there.")
+        lines.append(f"  cases with an empty mask: {entry['n_empty']}; their Dice is 0 if the structure is there.")
     if "check" in entry:
         lines += _check(entry["check"])
     table = [["look at first", "predicted", "agreement", "status"]]
