@@ -70,13 +70,13 @@ def _shown(one: RowDifference, joining: Joining, not_learned: Collection[str]) -
         return f"{text} without an interval, so not decided"
     if {one.first, one.second} & set(not_learned):
         return f"{text}: {WITHDRAWN}"
-    direction = _direction(mean)
+    direction = _direction(mean, one.higher_is_better)
     what = "joining" if one.meaning == GAIN else "pooling"
     shown = f"{text}: {f'{what} is {direction}' if direction else UNDECIDED}"
     if one.images == OWN_TEST and len(one.by_site) > 2:
         by_site = sorted((of_site.mean, site) for site, of_site in one.by_site.items() if site != ALL_SITES)
         ends = " to ".join(f"{_with_interval(one.by_site[site])} at {site}" for _, site in (by_site[0], by_site[-1]))
-        decided = any(_direction(one.by_site[site]) for _, site in by_site)
+        decided = any(_direction(one.by_site[site], one.higher_is_better) for _, site in by_site)
         if decided:
             return f"{shown}, by hospital {ends}"
         link = "but this is not decided at any single hospital" if direction else "and at no single hospital either"
@@ -94,11 +94,11 @@ def _with_interval(mean: PairedMean) -> str:
     return f"{text} {interval}".rstrip()
 
 
-def _direction(mean: PairedMean) -> str:
+def _direction(mean: PairedMean, higher_is_better: bool) -> str:
     """Return "better" or "worse" if the interval is on one side of 0; "" otherwise."""
     if mean.low is None or mean.high is None or mean.low <= 0 <= mean.high:
         return ""
-    return BETTER if mean.low > 0 else WORSE
+    return BETTER if (mean.low > 0) == higher_is_better else WORSE
 
 
 def conclusions_of(sentences: Sequence[str], table: Table) -> tuple[str, ...]:

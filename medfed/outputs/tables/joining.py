@@ -68,6 +68,7 @@ class RowDifference:
         structure: name of the structure; "all" for classification.
         metric: key of the metric's column, for example "dice".
         unit: unit of the numbers; the difference of two percentages is in percentage points.
+        higher_is_better: whether a positive difference is better for `first`.
         meaning: "gain from joining" or "cost of not pooling".
         first: label of the row from whose scores those of `second` are subtracted.
         second: label of the other row.
@@ -78,6 +79,7 @@ class RowDifference:
     structure: str
     metric: str
     unit: str
+    higher_is_better: bool
     meaning: str
     first: str
     second: str
@@ -143,7 +145,8 @@ def build_joining(runs: Sequence[ScoredRun], scoring: Scoring, structures: Seque
                 for images in (OWN_TEST, UNSEEN):
                     by_site = _paired(runs, labels, scoring, structure, column, images)
                     if by_site:
-                        differences.append(RowDifference(structure, column.key, column.unit, meaning, *labels, images,
+                        differences.append(RowDifference(structure, column.key, column.unit,
+                                                         column.metric.higher_is_better, meaning, *labels, images,
                                                          by_site))  # fmt: skip
     if not differences:
         return None

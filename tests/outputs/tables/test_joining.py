@@ -265,3 +265,11 @@ def test_the_models_of_local_are_those_with_the_same_varied_settings():
                                            (40, "local", "A", 0.8))]  # fmt: skip
     sentences = joining_conclusions(build_joining(runs, SCORING, ["disc"], "real"), ["fedavg, training.batch_size=4"])
     assert "score 50.00 to 50.00 there" in sentences[0]
+
+
+def test_the_words_follow_the_direction_of_the_metric():
+    scores = {"C": [0.61, 0.62, 0.63, 0.64, 0.65]}
+    runs = [run("fedavg", "C", scores), run("pooled", "C", {"C": [0.1] * 5})]
+    joining = build_joining(runs, SCORING, ["disc"], "real")
+    distances = tuple(replace(one, higher_is_better=False) for one in joining.differences)
+    assert "pooling is better" in joining_conclusions(replace(joining, differences=distances), ["fedavg"])[0]
