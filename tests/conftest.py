@@ -63,6 +63,17 @@ def _own_secrets(tmp_path_factory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _wait_for_no_disk() -> Iterator[None]:
+    """A test that kills processes needs no file on the disk, which outlives a power cut, only in the system's memory.
+
+    Tests of failing disks replace `os.fsync` themselves.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _draw_figures(request) -> Iterator[None]:
     from run_figures import drawn_figures

@@ -28,7 +28,6 @@ def memory_bytes() -> int:
 
 def soak(folder: Path, n_rounds: int, leaks: bool) -> None:
     """Do a run, and write memory, open files and threads after each round to `usage.json`."""
-    os.fsync = lambda handle: None  # in the forked process: waiting for the disk would take most of the time
     method, toy, usage, leaked = SCAFFOLD(), ToySegmentation(image_side=16, n_images=4), [], []
     with RunFolder(folder).locked() as run:
         run.begin_manifest()

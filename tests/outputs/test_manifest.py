@@ -20,11 +20,6 @@ class Killed(BaseException):
     pass
 
 
-@pytest.fixture(autouse=True)
-def without_waiting_for_the_disk(monkeypatch):
-    monkeypatch.setattr(files.os, "fsync", lambda handle: None)
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     return work(tmp_path_factory.mktemp("finished")).path

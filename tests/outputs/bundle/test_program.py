@@ -26,12 +26,11 @@ from medfed.outputs.bundle.program import LOAD, PROGRAM, PROGRAM_DEF, UNFLATTEN,
 
 CASES = [  # network, method, image channels, side of the images
     pytest.param(ElcfsUNet(width=2), None, 1, 32, id="elcfs_unet"),
-    pytest.param(ResidualNetwork(10, 4, 5), None, 3, 64, id="resnet with an embedding"),
     pytest.param(EfficientNetLite(), None, 3, 64, id="efficientnet_lite", marks=pytest.mark.slow),
     pytest.param(EfficientNetUNet(), None, 3, 64, id="efficientnet_unet", marks=pytest.mark.slow),
     pytest.param(DenseNetwork(4, 2, (1, 2)), HarmoFL(), 3, 32, id="HarmoFL"),
     pytest.param(ResidualNetwork(10, 4), StableFDG(), 3, 64, id="StableFDG's attention"),
-    pytest.param(ResidualNetwork(10, 4), FedSR(), 3, 64, id="FedSR"),
+    pytest.param(ResidualNetwork(10, 4, 5), FedSR(), 3, 64, id="FedSR on a resnet with an embedding"),
 ]
 
 
