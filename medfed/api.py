@@ -33,7 +33,8 @@ from medfed.experiments.run import start_or_resume
 from medfed.experiments.run_folds import Unfinished, run_folds
 from medfed.experiments.setup import build_network
 from medfed.outputs.bundle.export import export as export_bundle
-from medfed.outputs.run_folder import RunFolder, damaged_file
+from medfed.outputs.damaged_file import damaged_file
+from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import BASELINE
 from medfed.outputs.tables.run_table import closing_table
 from medfed.tasks.factory import scoring_of, task_of_images

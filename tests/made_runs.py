@@ -15,7 +15,8 @@ from safetensors.numpy import save_file
 from medfed.federation.ledger import COLUMNS, message_rows
 from medfed.federation.message import Message, State
 from medfed.federation.rounds import Round
-from medfed.outputs.run_folder import FIGURES, RunFolder, _as_csv
+from medfed.outputs.csv_files import format_rows
+from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.tasks.class_scoring import ClassScoring
 from medfed.tasks.mask_scoring import MaskScoring
 
@@ -99,7 +100,7 @@ def made_run(
     (path / FIGURES).mkdir(parents=True)
     scoring.write_cases(path / "cases.csv", rows)
     folder.write_text("config.yaml", config)
-    folder.write_text("ledger.csv", _as_csv(COLUMNS, ledger_rows(sites, rounds)))
+    folder.write_text("ledger.csv", format_rows(COLUMNS, ledger_rows(sites, rounds)))
     folder.write_history([
         {"round": k, "train_loss": 1 / k, "validation_score": 0.5 + 0.1 * k} | {f"train_loss/{s}": 1 / k for s in sites}
         for k in range(1, rounds + 1)

@@ -24,7 +24,8 @@ from medfed.federation.site import Site
 from medfed.methods.fedavg import FedAvg
 from medfed.networks.unet import UNet
 from medfed.outputs.run_folder import RunFolder
-from medfed.tasks.segmentation import Segmentation, Slices
+from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.slices import Slices
 
 # Network, batch and image size of configs/prostate.yaml, and about as many slices as a site of its phantom has.
 NETWORK = UNet(features=(16, 16, 32, 64, 128, 16))

@@ -22,7 +22,8 @@ from medfed.benchmarks.timing import time_alternating
 from medfed.core.malloc import keep_freed_memory
 from medfed.datasets.case import Case
 from medfed.datasets.folder import Folder
-from medfed.tasks.segmentation import Segmentation, Slices
+from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.slices import Slices
 
 MIB = 2**20
 Set = tuple[str, tuple[int, int, int], int, int]

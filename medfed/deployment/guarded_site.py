@@ -30,7 +30,8 @@ from medfed.federation.site import Site
 from medfed.federation.survey import SURVEY, SiteSurvey
 from medfed.federation.survey import fact_names as survey_facts
 from medfed.federation.validation_site import ValidationSite
-from medfed.outputs.run_folder import RunFolder, append_rows
+from medfed.outputs.csv_files import append_rows
+from medfed.outputs.run_folder import RunFolder
 from medfed.scoring.site import SCORE, ScoringSite
 
 LEDGER, MODEL = "ledger.csv", "model.safetensors"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import os
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +30,8 @@ from medfed.federation.ledger import content_of
 from medfed.federation.message import State
 from medfed.federation.quality_facts import local_models_of, with_site_names
 from medfed.federation.rounds import Round
+from medfed.outputs.csv_files import append_text, format_rows, parse_field, read_rows
+from medfed.outputs.damaged_file import damaged_file
 from medfed.outputs.manifest import (
     ADVICE,
     Entry,
@@ -184,14 +183,14 @@ class RunFolder:
         effort = {"n_steps": done.n_steps, "n_images": done.n_images}
         timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds, **effort}
         added = {
-            "ledger.csv": _as_csv(LEDGER_COLUMNS, done.ledger, not (self.path / "ledger.csv").is_file()),
-            "timings.csv": _as_csv(TIMING_COLUMNS, [timing], not (self.path / "timings.csv").is_file()),
+            "ledger.csv": format_rows(LEDGER_COLUMNS, done.ledger, not (self.path / "ledger.csv").is_file()),
+            "timings.csv": format_rows(TIMING_COLUMNS, [timing], not (self.path / "timings.csv").is_file()),
         }
-        history = _history_as_csv([*self.history(), done.history])
+        history = _historyformat_rows([*self.history(), done.history])
         entries = {name: entry_of_appended(self.path / name, text.encode()) for name, text in added.items()}
         self._announce({**entries, "history.csv": entry_of_bytes(history.encode())}, done.state.round)
         for name, text in added.items():
-            _append(self.path / name, text)
+            append_text(self.path / name, text)
         write_atomically(self.path / "history.csv", history)
         older = sorted({*self.rounds(), done.state.round})[:-N_KEPT_CHECKPOINTS]
         unneeded = [old for old in older if old != best_round and not (keep_every and old and old % keep_every == 0)]
@@ -262,9 +261,9 @@ class RunFolder:
         # The ledger is read row by row, because it may have a million rows with many clients.
         ledger = (row for row in self.ledger() if row["bytes"] and int(row["round"]) <= last_round)
         texts = {
-            "history.csv": _history_as_csv([row for row in self.history() if int(row["round"]) <= last_round]),
-            "ledger.csv": _as_csv(LEDGER_COLUMNS, ledger),
-            "timings.csv": _as_csv(TIMING_COLUMNS, (row for row in self.timings() if row["round"] <= last_round)),
+            "history.csv": _historyformat_rows([row for row in self.history() if int(row["round"]) <= last_round]),
+            "ledger.csv": format_rows(LEDGER_COLUMNS, ledger),
+            "timings.csv": format_rows(TIMING_COLUMNS, (row for row in self.timings() if row["round"] <= last_round)),
         }
         self._announce({name: entry_of_bytes(text.encode()) for name, text in texts.items()}, last_round)
         if manifest := read_manifest(self.path / MANIFESTS[0]):  # the files of later rounds are written again
@@ -323,9 +322,9 @@ class RunFolder:
             rows: the rows; their round is later than the last finished round, so that a resumed run removes them.
             number: the last finished round.
         """
-        text = _as_csv(LEDGER_COLUMNS, rows, not (self.path / "ledger.csv").is_file())
+        text = format_rows(LEDGER_COLUMNS, rows, not (self.path / "ledger.csv").is_file())
         self._announce({"ledger.csv": entry_of_appended(self.path / "ledger.csv", text.encode())}, number)
-        _append(self.path / "ledger.csv", text)
+        append_text(self.path / "ledger.csv", text)
 
     def history(self) -> list[dict[str, Any]]:
         """Read `history.csv`: one row per round, with training losses and validation scores.
@@ -337,7 +336,7 @@ class RunFolder:
         Raises:
             UserError: if a row has no number of its round.
         """
-        rows = [{key: _number(value) for key, value in row.items()} for row in self._rows("history.csv")]
+        rows = [{key: parse_field(value) for key, value in row.items()} for row in self._rows("history.csv")]
         if wrong := [row["round"] for row in rows if not isinstance(row["round"], int)]:
             raise UserError(
                 f"{self.path / 'history.csv'}: the column 'round' has the value {ascii(wrong[0])[:80]}; expected the "
@@ -356,7 +355,7 @@ class RunFolder:
             of the training, summed over all sites. A value that is not known is None. The list is empty if the file
             does not exist.
         """
-        rows = ({key: _number(value) for key, value in row.items()} for row in self._rows("timings.csv"))
+        rows = ({key: parse_field(value) for key, value in row.items()} for row in self._rows("timings.csv"))
         return [row for row in rows if isinstance(row["round"], int)]
 
     def ledger(self) -> Iterator[dict[str, str]]:
@@ -388,7 +387,7 @@ class RunFolder:
             rows: one dict per round, with the names of the columns as keys. A column that is None in all rows is left
                 out, except "round", "train_loss" and "validation_score", which the file always has.
         """
-        self.write_text("history.csv", _history_as_csv(rows))
+        self.write_text("history.csv", _historyformat_rows(rows))
 
     def write_text(self, name: str, text: str) -> None:
         """Write a text file of the run folder. An existing file is replaced.
@@ -561,59 +560,7 @@ class RunFolder:
 
     def _rows(self, name: str) -> Iterator[dict[str, str]]:
         """Yield the complete rows of a CSV file, without rows that were cut off; nothing if there is no file."""
-        path = self.path / name
-        if path.is_file():
-            with open(path, newline="", encoding="utf-8", errors="replace") as file:
-                for row in csv.DictReader(file):
-                    if missing := [column for column in NEEDED_COLUMNS[name] if column not in row]:
-                        raise UserError(f"{path}: the column '{missing[0]}' is missing; copy the whole folder of the "
-                                        "run again")
-                    if None not in row.values() and None not in row:
-                        yield row
-
-
-@contextmanager
-def damaged_file(path: Path) -> Iterator[Path]:
-    """Turn the errors of reading a missing or damaged file of a run into a UserError. A context manager.
-
-    Args:
-        path: the file that the `with` block reads.
-
-    Yields:
-        The path.
-
-    Raises:
-        UserError: with the path and the error.
-    """
-    try:
-        yield path
-    except UserError:
-        raise
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: the file is missing; copy the whole folder of the run again") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError,
-            csv.Error) as error:  # fmt: skip
-        raise UserError(
-            f"{path}: the file cannot be read ({type(error).__name__}: {error}); copy the whole folder of the run again"
-        ) from error
-
-
-def append_rows(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows to a CSV file and wait until they are on the disk.
-
-    Args:
-        path: path of the CSV file. If it does not exist, it is created with a header line.
-        columns: names of the columns, in their order.
-        rows: one dict per row, with the names of the columns as keys. A missing key or None gives an empty field.
-    """
-    _append(path, _as_csv(columns, rows, header=not path.is_file()))
-
-
-def _append(path: Path, text: str) -> None:
-    with open(path, "a", newline="", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        return read_rows(self.path / name, NEEDED_COLUMNS[name])
 
 
 def _round_of(path: Path) -> int:
@@ -629,30 +576,7 @@ def _as_json(content: Any) -> str:
     return json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
-def _history_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+def _historyformat_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     known = [key for row in rows for key, value in row.items() if value is not None]
     columns = list(dict.fromkeys([*HISTORY_COLUMNS, *known]))
-    return _as_csv(columns, [{key: row.get(key) for key in columns} for row in rows])
-
-
-def _as_csv(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> str:
-    """Format rows as CSV; floats are written without loss."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
-    if header:
-        writer.writeheader()
-    writer.writerows({key: repr(v) if isinstance(v, float) else v for key, v in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _number(text: str) -> Any:
-    """Convert a CSV field to int or float if possible; "" becomes None."""
-    if text == "":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            return text
+    return format_rows(columns, [{key: row.get(key) for key in columns} for row in rows])

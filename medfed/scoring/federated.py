@@ -20,8 +20,9 @@ from medfed.federation.message import Message, State
 from medfed.federation.rounds import requests_with_last_round
 from medfed.federation.settings import Federation
 from medfed.outputs.bundle.write import atomic_folder
+from medfed.outputs.csv_files import append_rows
 from medfed.outputs.environment import versions
-from medfed.outputs.run_folder import RunFolder, append_rows
+from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_notes import data_label
 from medfed.outputs.tables.table import align_columns
 from medfed.scoring.arguments import ScoringInputs

@@ -22,9 +22,10 @@ from medfed.datasets.reading import is_2d_image_file, spacing_mm
 from medfed.federation.settings import Training
 from medfed.functional.dice_prediction import Calibration, dice, risk_coverage
 from medfed.outputs.bundle.write import atomic_folder
+from medfed.outputs.csv_files import append_rows
 from medfed.outputs.environment import versions
 from medfed.outputs.figures.predicted_dice import save_predicted_dice
-from medfed.outputs.run_folder import FIGURES, RunFolder, append_rows
+from medfed.outputs.run_folder import FIGURES, RunFolder
 from medfed.outputs.tables.run_notes import data_label
 from medfed.scoring.arguments import ScoringInputs
 from medfed.scoring.bundle_tasks import BundleSegmentation, task_of_bundle

@@ -38,94 +38,11 @@ from medfed.tasks.mask_bundle import AXES, MAX_SLICES, PERCENTILES, MaskBundle
 from medfed.tasks.mask_scoring import MASK_METRICS, MaskScoring
 from medfed.tasks.prepared_grid import PREPARED_METRICS, prepared_scores
 from medfed.tasks.results import EvaluationResult, PackedMask
+from medfed.tasks.slices import SliceBuffer, Slices
 from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Observe, Task
 from medfed.tasks.trivial_masks import MEAN_MASK, FixedMask, mean_masks
 from medfed.transforms.resize_slices import ResizeSlicesd
 from medfed.transforms.scale_percentiles import ScalePercentilesd
-
-
-class SliceBuffer:
-    """A growing tensor of slices, to which the slices of one volume after another are appended.
-
-    The slices are written into their final place, because concatenating them at the end would need twice the memory.
-    """
-
-    def __init__(self) -> None:
-        self._slices, self._length = torch.empty(0), 0
-
-    def append(self, slices: Tensor, n_volumes_left: int = 0) -> None:
-        """Copy the slices of one volume behind those of the earlier volumes.
-
-        Args:
-            slices: (D, ...), with the same shape and dtype in every call, except for D.
-            n_volumes_left: expected number of further calls. If the tensor is too small, memory is reserved for this
-                number of further volumes with D slices each. Reserved memory needs no RAM until it is written.
-        """
-        end = self._length + len(slices)
-        if end > len(self._slices):
-            capacity = max(end + n_volumes_left * len(slices), end * 3 // 2 if self._length else 0)
-            enlarged = slices.new_empty(capacity, *slices.shape[1:])
-            if self._length:
-                enlarged[: self._length] = self._slices[: self._length]
-            self._slices = enlarged
-        self._slices[self._length : end] = slices
-        self._length = end
-
-    def content(self) -> Tensor:
-        """Return all appended slices, (N, ...), without a copy."""
-        return self._slices[: self._length]
-
-
-@dataclass(frozen=True)
-class Slices:
-    """Slices of several volumes, prepared for the network and kept in memory.
-
-    Args:
-        images: (N, C, S, S) float32 in [0, 1].
-        labels: (N, K, S, S) uint8 of 0 and 1, one channel per structure.
-        patient: (N,) int64, the index of the volume that each slice belongs to.
-        moments: (N, 2, C) float32, mean and standard deviation of each channel over the volume of each slice; None
-            if the task does not need them (`Task.moments_of`).
-        patient_of_volume: (V,) int64, with equal numbers for volumes of the same patient; None if each volume is of
-            another patient.
-        as_read: (V, 9) float64, what `facts_as_read` computes of each volume; None if the volumes were not read from
-            files.
-    """
-
-    images: Tensor
-    labels: Tensor
-    patient: Tensor
-    moments: Tensor | None = None
-    patient_of_volume: Tensor | None = None
-    as_read: Tensor | None = None
-
-    def __len__(self) -> int:
-        """Return the number of slices."""
-        return len(self.images)
-
-    @property
-    def n_patients(self) -> int:
-        """Number of different patients that the slices belong to; a patient may have several volumes."""
-        return len(self.patient_ids.unique())
-
-    @property
-    def patient_ids(self) -> Tensor:
-        """The patient of each slice: (N,) int64, with equal numbers for slices of the same patient."""
-        return self.patient if self.patient_of_volume is None else self.patient_of_volume[self.patient]
-
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the slices at the given indices as a batch.
-
-        Args:
-            indices: B positions in the list of slices, starting at 0.
-
-        Returns:
-            Images (B, C, S, S) float32 in [0, 1] and masks (B, K, S, S) uint8 of 0 and 1, one channel for each of K
-            structures.
-        """
-        chosen = torch.as_tensor(indices)
-        moments = None if self.moments is None else self.moments[chosen]
-        return Batch(self.images[chosen], self.labels[chosen], moments=moments)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from medfed.functional.weights import batch_norm_entries
 from medfed.networks.base import NetworkSettings
 from medfed.networks.densenet import DenseNetwork
 from medfed.tasks.classification import Classification
-from medfed.tasks.segmentation import Segmentation, Slices
+from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.slices import Slices
 from medfed.tasks.task import Task
 from medfed.testing.small_unet import SmallUNet
 

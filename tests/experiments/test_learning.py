@@ -9,7 +9,8 @@ from medfed.datasets.case import Case
 from medfed.experiments.learning import assess_learning
 from medfed.federation.message import State
 from medfed.tasks.classification import Classification
-from medfed.tasks.segmentation import Segmentation, Slices
+from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.slices import Slices
 from medfed.tasks.trivial_masks import FixedMask, mean_masks
 
 SIDE = 4

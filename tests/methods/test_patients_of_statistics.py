@@ -25,7 +25,7 @@ from medfed.methods.harmofl import HarmoFL
 from medfed.methods.scaffold import SCAFFOLD
 from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.stack import Stack
-from medfed.tasks.segmentation import Slices
+from medfed.tasks.slices import Slices
 from medfed.testing.toy import ToyClassification, ToySegmentation
 
 MOMENTS = {"transfer": "moments", "min_patients": 1}

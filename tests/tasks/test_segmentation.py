@@ -12,7 +12,8 @@ from medfed.core.errors import UserError
 from medfed.datasets.case import Case, Volume
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.factory import scoring_of
-from medfed.tasks.segmentation import Segmentation, SliceBuffer
+from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.slices import SliceBuffer
 
 
 def volume(shape=(40, 50, 6), spacing=(0.5, 0.5, 3.0), axes=(-1, -1, 1)) -> Volume:

@@ -21,7 +21,8 @@ from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
 from medfed.outputs.bundle.quality import quality_of_run, warn_of_added_layers
 from medfed.outputs.bundle.trained_network import NetworkWrapper
 from medfed.outputs.bundle.write import write_bundle
-from medfed.outputs.run_folder import RunFolder, damaged_file
+from medfed.outputs.damaged_file import damaged_file
+from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task

@@ -22,7 +22,8 @@ from medfed.core.errors import UserError
 from medfed.federation.quality import check_json
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.files import BundleFiles
-from medfed.outputs.run_folder import QUALITY_JSON, RunFolder, damaged_file
+from medfed.outputs.damaged_file import damaged_file
+from medfed.outputs.run_folder import QUALITY_JSON, RunFolder
 
 QUALITY_FILE = f"docs/{QUALITY_JSON}"
 FOLDER, SUFFIX, MODEL = "models/local_models/", ".safetensors", "models/model.pt"

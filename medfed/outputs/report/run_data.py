@@ -11,8 +11,9 @@ from typing import Any
 from medfed.config.strict_yaml import parse, read
 from medfed.core.errors import UserError
 from medfed.outputs.comparison_folder import ComparisonFolder
+from medfed.outputs.damaged_file import damaged_file
 from medfed.outputs.report.ledger_totals import Ledger, read_ledger
-from medfed.outputs.run_folder import RunFolder, damaged_file
+from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.adaptation import read_unadapted
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_data import Table

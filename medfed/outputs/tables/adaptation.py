@@ -15,7 +15,8 @@ from typing import Any
 from scipy import stats
 
 from medfed.metrics.intervals import LEVEL, METHOD_OF_DIFFERENCES, estimate_average, estimate_mean, interval
-from medfed.outputs.run_folder import UNADAPTED, damaged_file
+from medfed.outputs.damaged_file import damaged_file
+from medfed.outputs.run_folder import UNADAPTED
 from medfed.tasks.factory import scoring_of
 from medfed.tasks.scoring import ALL, Scoring
 

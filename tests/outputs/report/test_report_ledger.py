@@ -8,12 +8,12 @@ from made_runs import ledger_rows, made_run
 from run_figures import leave_out_charts
 
 from medfed.federation.ledger import COLUMNS
+from medfed.outputs.csv_files import format_rows
 from medfed.outputs.report.ledger_descriptions import UNKNOWN, describe_entry
 from medfed.outputs.report.ledger_section import format_size
 from medfed.outputs.report.ledger_totals import NORMALISATION, WEIGHTS, LedgerKey, read_ledger
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_runs
-from medfed.outputs.run_folder import _as_csv
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def no_charts(monkeypatch):
 
 
 def with_ledger(run, rows):
-    (run / "ledger.csv").write_text(_as_csv(COLUMNS, rows))
+    (run / "ledger.csv").write_text(format_rows(COLUMNS, rows))
     return run
 
 

@@ -1,0 +1,38 @@
+"""One sentence for every way in which a file of a run cannot be read."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import safetensors
+
+from medfed.core.errors import UserError
+
+
+@contextmanager
+def damaged_file(path: Path) -> Iterator[Path]:
+    """Turn the errors of reading a missing or damaged file of a run into a UserError. A context manager.
+
+    Args:
+        path: the file that the `with` block reads.
+
+    Yields:
+        The path.
+
+    Raises:
+        UserError: with the path and the error.
+    """
+    try:
+        yield path
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: the file is missing; copy the whole folder of the run again") from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError,
+            csv.Error) as error:  # fmt: skip
+        raise UserError(
+            f"{path}: the file cannot be read ({type(error).__name__}: {error}); copy the whole folder of the run again"
+        ) from error
