@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import islice
+from typing import NamedTuple
+
+from torch import Tensor
 
 from medfed.engines.in_process import InProcess
-from medfed.federation.message import State
+from medfed.federation.message import State, digest
 from medfed.federation.method import Method
 from medfed.federation.rounds import Round, federate
 from medfed.federation.settings import Federation
@@ -26,3 +30,33 @@ def rounds_of(
 def first_round(toy: ToyFederation, method: Method) -> Round:
     """Train one round, without validation, and return its result."""
     return rounds_of(toy, method)[0]
+
+
+class SharedRun(NamedTuple):
+    """A run that several tests read and no test changes: the results of its rounds, and its engine after the last."""
+
+    rounds: list[Round]
+    engine: InProcess
+
+
+def shared_run(toy: ToyFederation, method: Method, n: int = 1) -> SharedRun:
+    """Train n rounds as `rounds_of` does, but only once in a process for equal federations, methods and n."""
+    return _trained(type(toy), toy.architecture, toy.settings, toy.image_side, toy.n_images, toy.task, method, n)
+
+
+@cache
+def _trained(kind, architecture, training, image_side, n_images, task, method, n) -> SharedRun:
+    toy = kind(architecture, training, image_side, n_images)
+    toy.task = task
+    engine = toy.engine(method)
+    return SharedRun(rounds_of(toy, method, n, engine), engine)
+
+
+def shared_weights(toy: ToyFederation, method: Method, n: int = 1) -> dict[str, Tensor]:
+    """Return the global weights after n rounds of a `shared_run`."""
+    return shared_run(toy, method, n).rounds[-1].state.weights
+
+
+def shared_bits(toy: ToyFederation, method: Method, n: int = 1) -> str:
+    """Return the checksum of the global weights after n rounds of a `shared_run`."""
+    return digest(State(n, shared_weights(toy, method, n)).to_bytes())

@@ -17,6 +17,7 @@ import torch
 from medfed.config.overrides import DEFAULT_PRESET
 from medfed.core.seeds import stream
 from medfed.deployment.dry_run import dry_run
+from medfed.engines.in_process import InProcess
 from medfed.federation.ledger import STATISTIC
 from medfed.federation.local_round import SiteData
 from medfed.federation.message import State, digest
@@ -93,7 +94,7 @@ def _check_restart(trial: Trial) -> None:
     """
     # A round of two of the three sites, with another seed, overwrites what the method keeps outside of its state: other
     # weights, and statistics of fewer images.
-    trial.first_round(trial.toy.engine(trial.method, SITES[:2], seed=1), seed=1)
+    trial.first_round(_one_step_per_round(trial.toy.engine(trial.method, SITES[:2], seed=1)), seed=1)
     expected = _digest(trial.run.rounds[-1])
     if expected == _digest(_continued(trial, SITES[::-1])):
         return
@@ -242,7 +243,7 @@ def _check_small_federation(trial: Trial) -> None:
 
 def _check_empty_masks(trial: Trial) -> None:
     """Sites whose masks are all empty train, and their weights stay finite."""
-    engine = trial.toy.engine(trial.method, SITES[:2])
+    engine = _one_step_per_round(trial.toy.engine(trial.method, SITES[:2]))
     for site in engine.local_sites:
         site.training.labels.zero_()  # type: ignore[attr-defined]
     _check_finite(trial.train(engine), "with empty masks")
@@ -268,6 +269,13 @@ def _check_finite(rounds: Sequence[Round], situation: str) -> None:
     for name, entry in rounds[-1].state.weights.items():
         finite = bool(torch.isfinite(entry).all())
         _require(finite, f"training {situation} gives weights that are not finite ('{name}')")
+
+
+def _one_step_per_round(engine: InProcess) -> InProcess:
+    """Let every site of an engine train one batch per round; return the engine."""
+    for site in engine.local_sites:
+        site.max_steps = 1
+    return engine
 
 
 def _first_sample(samples: Any) -> Any:

@@ -11,7 +11,7 @@ from medfed.testing.small_unet import SmallUNet
 from medfed.testing.toy import ToyClassification
 
 # Settings for images of 32 x 32 pixels and four patients per site.
-SMALL = {"elcfs": {"alpha": 0.1}, "ccst": {"min_patients": 1}, "fisc": {"min_patients": 1},
+SMALL = {"elcfs": {"alpha": 0.1, "views": 1}, "ccst": {"min_patients": 1, "k": 2}, "fisc": {"min_patients": 1},
          "stable_fdg": {"min_patients": 1, "stages": (1, 2)}, "trimmed_mean": {"trim": 0.0}}  # fmt: skip
 # What a method leaves out where masks are segmented.
 FOR_MASKS = {"fedsr": {"l2": 0.0, "cmi": 0.0, "stochastic": False}, "stable_fdg": {"attention": False}}
@@ -81,8 +81,8 @@ def test_a_shipped_method_can_be_built_with_its_defaults(name):
 ], ids=["elcfs", "harmofl", "stable_fdg"])  # fmt: skip
 def test_a_method_whose_settings_use_no_shared_statistics_does_not_ask_for_them(method):
     """Alone no site is asked to share; in a stack, sites share only what the other method asks for."""
-    toy = ToyClassification(n_images=6)
-    styles = resolve("methods", "ccst")(transfer="moments", min_patients=1)
+    toy = ToyClassification(n_images=4)
+    styles = resolve("methods", "ccst")(transfer="moments", k=1, min_patients=1)
     stacked = resolve("methods", "stack")((method, styles))
     for checked, expected in ((method, set()), (stacked, {"1"})):
         start, engine = toy.start(checked), toy.engine(checked)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 from torch.func import functional_call
-from toy_runs import rounds_of
+from toy_runs import rounds_of, shared_run
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
@@ -10,10 +10,6 @@ from medfed.federation.message import Message, State, digest
 from medfed.functional.weights import add_prefix
 from medfed.methods.copa import COPA, HEAD, HEADS, OWN
 from medfed.methods.fedavg import FedAvg
-
-
-def rounds(toy, method, n=2, sites=("north", "south", "west"), engine=None):
-    return rounds_of(toy, method, n, engine or toy.engine(method, sites))
 
 
 def head_of(toy, weights) -> dict:
@@ -36,21 +32,22 @@ def heads(toy, *sites) -> dict:
 
 
 def test_with_one_site_it_is_bit_identical_to_fedavg(any_toy):
-    actual, plain = (rounds(any_toy, m, 3, ("north",))[-1].state.weights for m in (COPA(), FedAvg()))
+    actual, plain = (
+        rounds_of(any_toy, m, 3, any_toy.engine(m, ["north"]))[-1].state.weights for m in (COPA(), FedAvg())
+    )
     assert digest(State(1, actual).to_bytes()) == digest(State(1, plain).to_bytes())
 
 
 def test_the_first_round_is_fedavg_except_that_heads_have_equal_weights(any_toy):
     """All toy sites have ten images, so even the heads agree after the first round; after the second, nothing does."""
-    actual, plain = rounds(any_toy, COPA()), rounds(any_toy, FedAvg())
+    actual, plain = (shared_run(any_toy, method, 2).rounds for method in (COPA(), FedAvg()))
     assert all(torch.allclose(actual[0].state.weights[n], e) for n, e in plain[0].state.weights.items())
     assert any(not torch.allclose(actual[1].state.weights[n], e) for n, e in plain[1].state.weights.items())
 
 
 def test_every_site_stores_its_head_and_continues_from_it(any_toy):
     method = COPA()
-    engine = any_toy.engine(method)
-    done = rounds(any_toy, method, 2, engine=engine)
+    done, engine = shared_run(any_toy, method, 2)
     heads_by_site = [
         {n.removeprefix(OWN): e for n, e in site.memory.items() if n.startswith(OWN)} for site in engine.local_sites
     ]
@@ -131,7 +128,7 @@ def test_other_heads_equal_to_the_sites_own_double_the_loss(any_toy):
 
 
 def test_only_weights_and_heads_are_sent(any_toy):
-    done = rounds(any_toy, COPA())
+    done = shared_run(any_toy, COPA(), 2).rounds
     size = sum(4 * e.numel() for e in head_of(any_toy, done[0].state.weights).values())
     assert sum(row["bytes"] for row in done[1].ledger if str(row["name"]).find(HEADS) >= 0) == 3 * 2 * size
 

@@ -1,13 +1,14 @@
 """What a method declares about its steps and images (`Method.effort`) is what it takes, counted at the network."""
 
 import pytest
-from toy_runs import rounds_of
+from toy_runs import rounds_of, shared_run
 
 from medfed.core.registry import known_names, resolve
 from medfed.federation.local_round import LocalRound
 from medfed.federation.method import Effort, Method
 from medfed.methods.ccst import CCST
 from medfed.methods.elcfs import ELCFS
+from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedprox import FedProx
 from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.stack import Stack
@@ -41,7 +42,7 @@ def counted(toy, method, monkeypatch) -> tuple[int, int, int]:
 def test_a_method_takes_the_steps_and_images_that_it_declares(name, monkeypatch):
     toy = ToyClassification(n_images=8)
     method = resolve("methods", name)(**SMALL.get(name, {}))
-    plain = rounds_of(toy, resolve("methods", "fedavg")())[0]
+    plain = shared_run(toy, FedAvg()).rounds[0]
     steps, images, declared = counted(toy, method, monkeypatch)
     effort = method.effort(3)
     assert steps == effort.steps * plain.n_steps

@@ -2,20 +2,21 @@ import copy
 
 import pytest
 import torch
-from toy_runs import rounds_of
+from toy_runs import rounds_of, shared_bits, shared_run, shared_weights
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound, Output
-from medfed.federation.message import Message, State, digest
+from medfed.federation.message import Message, State
 from medfed.federation.rounds import federate
-from medfed.federation.settings import Federation
+from medfed.federation.settings import Federation, Training
 from medfed.methods.elcfs import ELCFS
 from medfed.methods.epi_fcr import DOMAIN, RANDOM_HEAD, STEPS, EpiFCR
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.stack import Stack
 
+ONE_STEP = Training(batch_size=6)  # all images of a site in one batch
 ZERO = {"foreign_classifier": 0.0, "foreign_features": 0.0, "random_classifier": 0.0}
 
 
@@ -47,11 +48,11 @@ def with_entries_of(network, other, names) -> torch.nn.Module:
 
 
 def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
-    actual, plain = (State(2, rounds_of(any_toy, m, 2)[1].state.weights) for m in (EpiFCR(**ZERO), FedAvg()))
-    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
+    any_toy.settings = ONE_STEP
+    assert shared_bits(any_toy, EpiFCR(**ZERO), 2) == shared_bits(any_toy, FedAvg(), 2)
     for name in ZERO:
-        other = rounds_of(any_toy, EpiFCR(**{**ZERO, name: 1.0}), 2)[1].state.weights
-        assert any(not torch.equal(entry, other[n]) for n, entry in plain.weights.items()), name
+        other = shared_weights(any_toy, EpiFCR(**{**ZERO, name: 1.0}), 2)
+        assert any(not torch.equal(entry, other[n]) for n, entry in shared_weights(any_toy, FedAvg(), 2).items()), name
 
 
 def test_the_terms_equal_those_of_networks_combined_by_hand(any_toy):
@@ -119,9 +120,7 @@ def test_a_sites_own_model_equals_one_trained_by_adam_on_its_batches(any_toy):
 
 
 def test_a_sites_own_model_continues_from_round_to_round(any_toy):
-    method = EpiFCR()
-    engine = any_toy.engine(method)
-    rounds = rounds_of(any_toy, method, 2, engine)
+    rounds, engine = shared_run(any_toy, EpiFCR(), 2)
     site = engine.local_sites[0]
     assert site.memory[STEPS] == 4, "two batches of six images, in two rounds"
     last = rounds[1].state.memory
@@ -137,7 +136,7 @@ def bytes_of(rounds, direction: str, wanted) -> list[int]:
 
 
 def test_two_models_are_sent_and_from_round_two_on_two_are_received(any_toy):
-    method = EpiFCR(random_classifier=0.0)
+    method, any_toy.settings = EpiFCR(random_classifier=0.0), ONE_STEP
     rounds = list(federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=3), 0))
     one = sum(entry.numel() * entry.element_size() for entry in rounds[0].state.weights.values())
     assert bytes_of(rounds, "up", lambda name: True) == [2 * one] * 3
@@ -146,21 +145,24 @@ def test_two_models_are_sent_and_from_round_two_on_two_are_received(any_toy):
     assert bytes_of(rounds, "down", lambda name: True) == [one, one, one]
 
 
-@pytest.mark.parametrize(("unused", "sends_head"), [("foreign_features", True), ("foreign_classifier", False)])
-def test_only_the_used_half_of_the_own_model_is_sent(any_toy, unused, sends_head):
-    rounds = rounds_of(any_toy, EpiFCR(**{unused: 0.0}), 2)
+@pytest.mark.parametrize(("used", "sends_head"), [("foreign_classifier", True), ("foreign_features", False)])
+def test_only_the_used_half_of_the_own_model_is_sent(any_toy, used, sends_head):
+    any_toy.settings = ONE_STEP
+    rounds = shared_run(any_toy, EpiFCR(**{**ZERO, used: 1.0}), 2).rounds
     names = {row["name"] for row in rounds[1].ledger if str(row["name"]).startswith(DOMAIN)}
     head = DOMAIN + any_toy.architecture.head + "."
     assert names and all(name.startswith(head) == sends_head for name in names)
 
 
 def test_no_own_model_is_sent_during_the_warm_up(any_toy):
+    any_toy.settings = ONE_STEP
     rounds = rounds_of(any_toy, EpiFCR(warm_up=2), 3)
     assert [size > 0 for size in bytes_of(rounds, "up", lambda name: name.startswith(DOMAIN))] == [False, True, True]
     assert [size > 0 for size in bytes_of(rounds, "down", lambda name: name.startswith(DOMAIN))] == [False, False, True]
 
 
 def test_a_site_with_few_patients_does_not_send_its_own_model(any_toy):
+    any_toy.settings = ONE_STEP
     with pytest.warns(UserWarning, match="north: has 3 training patients, fewer than .* shares no model of its own"):
         rounds = rounds_of(any_toy, EpiFCR(min_patients=4), 2)
     assert not any(bytes_of(rounds, way, lambda name: name.startswith(DOMAIN)) != [0, 0] for way in ("up", "down"))
@@ -194,7 +196,7 @@ def test_every_other_site_is_an_equally_likely_sender_also_for_a_new_site():
 
 def test_the_random_head_is_the_same_at_all_sites_and_is_not_trained(any_toy):
     method = EpiFCR()
-    start, last = any_toy.start(method).weights, rounds_of(any_toy, method, 2)[1].state.weights
+    start, last = any_toy.start(method).weights, shared_weights(any_toy, method, 2)
     names = [name for name in start if name.startswith(RANDOM_HEAD)]
     assert names and all(torch.equal(start[name], last[name]) for name in names)
     own, random_weight = start[f"{any_toy.architecture.head}.weight"], start[f"{RANDOM_HEAD}.weight"]
@@ -205,7 +207,7 @@ def test_the_random_head_is_the_same_at_all_sites_and_is_not_trained(any_toy):
 
 def test_its_terms_are_added_to_another_methods_loss(toy):
     elcfs = ELCFS(alpha=0.1)
-    both, single = (rounds_of(toy, Stack(methods), 2)[1].state.weights for methods in ((elcfs, EpiFCR()), (elcfs,)))
+    both, single = (shared_weights(toy, Stack(methods)) for methods in ((elcfs, EpiFCR()), (elcfs,)))
     assert any(not torch.equal(entry, both[name]) for name, entry in single.items())
 
 

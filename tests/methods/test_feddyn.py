@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from torch import nn
-from toy_runs import first_round, rounds_of
+from toy_runs import rounds_of, shared_run
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
@@ -64,12 +64,12 @@ class Quadratic:
 NORTH, SOUTH = Quadratic(2.0, 1.0), Quadratic(6.0, 5.0)  # the mean loss has its minimum at (2 * 1 + 6 * 5) / 8 = 4
 
 
-def quadratic_sites(method) -> InProcess:
-    """Sites that minimise exactly: each of 30 steps of SGD leaves 1/3 of the distance (alpha = 2: 1 - 4/6, 1 - 8/6)."""
+def quadratic_sites(method, n_steps: int = 30) -> InProcess:
+    """Sites that minimise exactly: each step of SGD leaves 1/3 of the distance (alpha = 2: 1 - 4/6, 1 - 8/6)."""
     settings = Training("sgd", learning_rate=1 / 6, batch_size=1, augment=False, optimizer_state="reset")
     return InProcess([
-        Site(name, problem, None, problem, method, Scalar(), ToySegmentation.architecture, settings, frozenset(), 30,
-             seed=0)
+        Site(name, problem, None, problem, method, Scalar(), ToySegmentation.architecture, settings, frozenset(),
+             n_steps, seed=0)
         for name, problem in (("north", NORTH), ("south", SOUTH))
     ])  # fmt: skip
 
@@ -109,10 +109,12 @@ def test_three_rounds_with_south_absent_in_the_second_equal_those_computed_by_ha
 def test_it_converges_to_the_minimum_of_the_mean_loss_and_fedavg_does_not():
     """At 4 the sites' gradients are 2 (4 - 1) = 6 and 6 (4 - 5) = -6: these are g_N and g_S, and h is 0.
 
+    Each round halves the distance to 4.
     FedAvg with exact local minima is at their mean, (1 + 5) / 2 = 3, after any round.
     """
-    engine, method = quadratic_sites(FedDyn(alpha=2.0)), FedDyn(alpha=2.0)
-    *_, last = federate(method, engine, State.of(Scalar()), Federation(rounds=30), 0)
+    method = FedDyn(alpha=2.0)
+    engine = quadratic_sites(method, 12)
+    *_, last = federate(method, engine, State.of(Scalar()), Federation(rounds=26), 0)
     g = [float(site.memory["gradient/theta"]) for site in engine.local_sites]
     assert [*g, float(last.state.memory["h/theta"])] == pytest.approx([6, -6, 0], abs=1e-6)
     assert float(last.state.weights["theta"]) == pytest.approx(4, abs=1e-6)
@@ -132,7 +134,7 @@ def test_h_is_the_mean_of_g_over_all_sites_and_only_trained_parameters_have_one(
 
 
 def test_alpha_zero_is_bit_identical_to_the_uniform_average(any_toy):
-    states = []
+    states, any_toy.settings = [], Training(batch_size=6)  # one step per round
     for method in (FedDyn(alpha=0.0), UniformFedAvg(), FedDyn()):
         engine = any_toy.engine(method)
         engine.local_sites[0].training = any_toy.samples("north", 4)  # unequal sites: FedAvg would use other weights
@@ -143,10 +145,10 @@ def test_alpha_zero_is_bit_identical_to_the_uniform_average(any_toy):
 
 def test_batch_norm_statistics_are_averaged():
     """In round 1 g_k is 0, so a tiny alpha trains as FedAvg does; only the parameters get the correction h / alpha."""
-    toy = ToyClassification()
+    toy = ToyClassification(n_images=4)
     first = {}
     for method in (FedDyn(alpha=1e-6), UniformFedAvg()):
-        first[type(method)] = first_round(toy, method).state
+        first[type(method)] = shared_run(toy, method).rounds[0].state
     actual, plain = first[FedDyn].weights, first[UniformFedAvg].weights
     start, buffers = toy.start(FedDyn()).weights, actual.keys() - first[FedDyn].parameters
     assert any("running_var" in name for name in buffers)
@@ -159,12 +161,13 @@ def test_it_sends_the_same_tensors_as_fedavg(any_toy):
     """Facts are left out, because their bytes are the digits of a loss."""
     sent = []
     for method in (FedDyn(), FedAvg()):
-        sent.append([row for done in rounds_of(any_toy, method, 2) for row in done.ledger if row["dtype"] != "fact"])
+        ledger = [row for done in shared_run(any_toy, method, 2).rounds for row in done.ledger]
+        sent.append([row for row in ledger if row["dtype"] != "fact"])
     assert sent[0] == sent[1] and sent[0]
 
 
 def test_batch_norm_that_stays_at_the_sites_has_neither_g_nor_h():
-    toy, method = ToyClassification(), FedDyn()
+    toy, method = ToyClassification(n_images=4), FedDyn()
     engine = toy.engine(method, local_batch_norm=True)
     *_, last = rounds_of(toy, method, 2, engine)
     site = engine.local_sites[0]

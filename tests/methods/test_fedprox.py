@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_runs import rounds_of
+from toy_runs import shared_run
 
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
@@ -18,9 +18,9 @@ from medfed.methods.stack import Stack
 from medfed.testing.toy import ToyClassification, ToySegmentation
 
 
-def two_rounds(toy, method, start=None):
-    engine = toy.engine(method)
-    return rounds_of(toy, method, 2, engine, start)[-1].state, engine
+def two_rounds(toy, method):
+    rounds, engine = shared_run(toy, method, 2)
+    return rounds[-1].state, engine
 
 
 def started(toy) -> LocalRound:
@@ -67,7 +67,7 @@ def test_a_large_mu_keeps_the_weights_close_to_the_start(toy):
     settings = Training(batch_size=4, optimizer="sgd", learning_rate=0.05)
     drifts = []
     for mu in (0.0, 15.0):
-        toy = ToySegmentation(training=settings)
+        toy = ToySegmentation(training=settings, n_images=6)
         start = toy.start(FedProx(mu=mu))
         last, _ = two_rounds(toy, FedProx(mu=mu))
         drifts.append(sum(float((last.weights[name] - entry).square().sum()) for name, entry in start.weights.items()))

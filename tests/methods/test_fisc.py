@@ -4,14 +4,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from toy_runs import first_round, shared_bits, shared_run, shared_weights
 
 from medfed.core.batch import Batch
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound, SiteData
-from medfed.federation.message import Message, State, digest
-from medfed.federation.rounds import federate
-from medfed.federation.settings import Cache, Federation
+from medfed.federation.message import Message, State
+from medfed.federation.settings import Cache
 from medfed.functional.contrastive import region_embeddings
 from medfed.functional.weights import batch_norm_layers
 from medfed.methods.ccst import CCST
@@ -19,16 +19,12 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC, VIEW
 from medfed.methods.stack import Stack
 from medfed.networks.adain import build_codec, serialise_codec
-from medfed.testing.toy import DiscImages
+from medfed.testing.toy import DiscImages, ToyClassification
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.restyled_view import RestyledView
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*FISC")
 FEW = {"min_patients": 1}
-
-
-def first_round(toy, method):
-    return next(federate(method, toy.engine(method), toy.start(method), Federation(rounds=1), 0))
 
 
 def share(method: FISC, samples, seed: int = 0) -> dict:
@@ -37,20 +33,20 @@ def share(method: FISC, samples, seed: int = 0) -> dict:
 
 def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
     method = FISC(contrast=0.0, regularisation=0.0, **FEW)
-    actual, plain = (State(1, first_round(any_toy, m).state.weights) for m in (method, FedAvg()))
-    assert digest(actual.to_bytes()) == digest(plain.to_bytes())
-    other = State(1, first_round(any_toy, FISC(margin=3.0, **FEW)).state.weights)
-    assert digest(other.to_bytes()) != digest(plain.to_bytes())
+    other = FISC(margin=3.0, transfer="moments", **FEW)
+    assert shared_bits(any_toy, method) == shared_bits(any_toy, FedAvg()) != shared_bits(any_toy, other)
 
 
-def test_vgg_styles_of_4096_bytes_are_sent_once(tmp_path, any_toy):
+def test_a_style_of_the_vgg_codec_has_4096_bytes(tmp_path):
     settings = {"architecture": "vgg16"}
     torch.manual_seed(0)
     (tmp_path / "codec.safetensors").write_bytes(serialise_codec(build_codec(settings), settings))
     shared = share(FISC(codec=str(tmp_path), **FEW), DiscImages.of_site("north", 2))
     assert sum(4 * shared[f"style/{name}"].numel() for name in ("mean", "std")) == 4096
-    method = FISC(**FEW)
-    rounds = list(federate(method, any_toy.engine(method), any_toy.start(method), Federation(rounds=2), 0))
+
+
+def test_styles_are_sent_once(any_toy):
+    rounds = shared_run(any_toy, FISC(**FEW), 2).rounds
     styles = [
         [row for row in done.ledger if "style/" in str(row["name"]) and row["direction"] == "up"] for done in rounds
     ]
@@ -79,7 +75,7 @@ def test_the_noise_has_the_given_size_and_comes_from_the_sites_generator():
 
 
 def test_three_sites_are_one_cluster_with_a_warning(any_toy):
-    method = FISC(**FEW)
+    method = FISC(transfer="moments", **FEW)
     with pytest.warns(UserWarning, match="one cluster of up to three sites"):
         memory = first_round(any_toy, method).state.memory
     facts = method.facts(State(1, {}, memory))
@@ -185,12 +181,13 @@ def test_the_default_regulariser_is_that_of_the_code_for_classes_and_off_for_mas
     assert loss(FISC()) == loss(FISC(regularisation=usual)) != loss(FISC(regularisation=0.2 - usual))
 
 
-def test_frozen_batch_norm_keeps_its_statistics(any_toy):
-    method = FISC(freeze_batch_norm=True, **FEW)
-    start = any_toy.start(method).weights
-    after = first_round(any_toy, method).state.weights
-    norms = batch_norm_layers(any_toy.network(method))
-    assert all(torch.equal(start[f"{path}.running_mean"], after[f"{path}.running_mean"]) for path in norms)
+def test_frozen_batch_norm_keeps_its_statistics():
+    toy = ToyClassification(n_images=6)
+    method = FISC(freeze_batch_norm=True, transfer="moments", **FEW)
+    start = toy.start(method).weights
+    after = first_round(toy, method).state.weights
+    norms = batch_norm_layers(toy.network(method))
+    assert norms and all(torch.equal(start[f"{path}.running_mean"], after[f"{path}.running_mean"]) for path in norms)
 
 
 def test_contrast_of_masks_compares_structures_with_rings(toy):
@@ -355,16 +352,14 @@ def test_invalid_settings_are_rejected(invalid):
 @pytest.mark.filterwarnings("ignore:.*(method.k is|along the outlines of the masks)")
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["fisc first", "ccst first"])
 def test_in_a_stack_with_ccst_its_terms_have_an_effect_in_either_order(any_toy, order):
-    both = FISC(margin=3.0, **FEW), CCST(k=2, **FEW)
-    stacked = first_round(any_toy, Stack(tuple(both[i] for i in order))).state.weights
-    single = first_round(any_toy, Stack((both[1],))).state.weights
+    both = FISC(margin=3.0, transfer="moments", **FEW), CCST(k=2, transfer="moments", **FEW)
+    stacked = shared_weights(any_toy, Stack(tuple(both[i] for i in order)))
+    single = shared_weights(any_toy, Stack((both[1],)))
     assert any(not torch.equal(entry, single[name]) for name, entry in stacked.items())
 
 
 def test_no_round_stays_in_memory_with_the_restyled_images(any_toy):
-    method = FISC(**FEW)
-    engine = any_toy.engine(method)
-    list(federate(method, engine, any_toy.start(method), Federation(rounds=2), 0))
+    network = shared_run(any_toy, FISC(**FEW), 2).engine.local_sites[0].network  # the sites share it
     gc.collect()
-    rounds_in_memory = [actual for actual in gc.get_objects() if type(actual) is LocalRound]
+    rounds_in_memory = [entry for entry in gc.get_objects() if type(entry) is LocalRound and entry.network is network]
     assert not rounds_in_memory, "each would keep a copy of the received weights in memory"

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch.nn import functional
-from toy_runs import rounds_of
+from toy_runs import shared_run
 
 from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound
@@ -30,13 +30,13 @@ def width(toy) -> int:
 
 def test_without_its_terms_it_is_bit_identical_to_fedavg_and_sends_nothing(any_toy):
     method = FPL(contrast=0.0, consistency=0.0, **FEW)
-    actual, plain = rounds_of(any_toy, method, 2), rounds_of(any_toy, FedAvg(), 2)
+    actual, plain = (shared_run(any_toy, m, 2).rounds for m in (method, FedAvg()))
     assert digest(State(2, actual[-1].state.weights).to_bytes()) == digest(State(2, plain[-1].state.weights).to_bytes())
     assert actual[-1].state.memory == {} and not any(PROTOTYPE in str(row["name"]) for row in actual[0].ledger)
 
 
 def test_the_first_round_is_fedavg_and_the_second_is_not(any_toy):
-    actual, plain = rounds_of(any_toy, FPL(**FEW), 2), rounds_of(any_toy, FedAvg(), 2)
+    actual, plain = (shared_run(any_toy, m, 2).rounds for m in (FPL(**FEW), FedAvg()))
     same = [digest(State(1, a.state.weights).to_bytes()) == digest(State(1, b.state.weights).to_bytes())
             for a, b in zip(actual, plain, strict=True)]  # fmt: skip
     assert same == [True, False]
@@ -65,7 +65,7 @@ def test_a_prototype_is_the_mean_embedding_of_a_class_in_evaluation_mode(any_toy
 
 
 def test_a_site_sends_exactly_d_numbers_per_class(any_toy):
-    ledger = rounds_of(any_toy, FPL(**FEW))[0].ledger
+    ledger = shared_run(any_toy, FPL(**FEW), 2).rounds[0].ledger
     up = [row for row in ledger if row["direction"] == "up" and PROTOTYPE in str(row["name"])]
     assert len(up) == 3 * 2 and {row["bytes"] for row in up} == {4 * width(any_toy)}
 

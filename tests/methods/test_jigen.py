@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from toy_runs import first_round
+from toy_runs import shared_weights
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
@@ -32,12 +32,12 @@ def term(toy, method) -> tuple[torch.Tensor, LocalRound]:
 
 def test_with_weight_0_it_is_bit_identical_to_fedavg_and_its_head_is_not_trained(any_toy):
     method = JiGen(weight=0.0, ordered=1.0)
-    start, actual = any_toy.start(method).weights, first_round(any_toy, method).state.weights
-    plain = first_round(any_toy, FedAvg()).state.weights
+    start, actual = any_toy.start(method).weights, shared_weights(any_toy, method)
+    plain = shared_weights(any_toy, FedAvg())
     assert digest(State(1, {n: actual[n] for n in plain}).to_bytes()) == digest(State(1, plain).to_bytes())
     head = actual.keys() - plain.keys()
     assert head == {f"{NAME}.weight", f"{NAME}.bias"} and all(torch.equal(actual[n], start[n]) for n in head)
-    other = first_round(any_toy, JiGen()).state.weights
+    other = shared_weights(any_toy, JiGen())
     assert any(not torch.equal(other[name], entry) for name, entry in plain.items())
 
 

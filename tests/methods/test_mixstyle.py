@@ -1,9 +1,8 @@
 
 import pytest
-from toy_runs import first_round
+from toy_runs import shared_bits, shared_run
 
 from medfed.core.errors import UserError
-from medfed.federation.message import State, digest
 from medfed.methods.ccst import CCST
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.mixstyle import MixStyle
@@ -14,18 +13,15 @@ from medfed.outputs.bundle.export import select_inference_weights
 from medfed.testing.toy import ToySegmentation
 
 
-def bits(toy, method) -> str:
-    return digest(State(1, first_round(toy, method).state.weights).to_bytes())
-
-
 @pytest.mark.parametrize("neutral", [{"probability": 0.0}])
 def test_neutral_settings_are_bit_identical_to_fedavg(any_toy, neutral):
-    assert bits(any_toy, MixStyle(**neutral)) == bits(any_toy, FedAvg()) != bits(any_toy, MixStyle(probability=1.0))
+    actual, plain, other = (shared_bits(any_toy, m) for m in (MixStyle(**neutral), FedAvg(), MixStyle(probability=1.0)))
+    assert actual == plain != other
 
 
 def test_with_probability_zero_dropout_is_the_same_as_in_fedavg():
     toy = ToySegmentation(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3), n_images=6)
-    assert bits(toy, MixStyle(probability=0.0)) == bits(toy, FedAvg())
+    assert shared_bits(toy, MixStyle(probability=0.0)) == shared_bits(toy, FedAvg())
 
 
 def test_its_layers_follow_the_chosen_stages_with_its_settings(any_toy):
@@ -38,7 +34,7 @@ def test_its_layers_follow_the_chosen_stages_with_its_settings(any_toy):
 
 
 def test_only_weights_are_shared(any_toy):
-    done, plain = (first_round(any_toy, method).ledger for method in (MixStyle(), FedAvg()))
+    done, plain = (shared_run(any_toy, method).rounds[0].ledger for method in (MixStyle(probability=1.0), FedAvg()))
     assert [row["name"] for row in done] == [row["name"] for row in plain]
 
 
@@ -52,8 +48,8 @@ def test_a_bundle_contains_the_plain_network(any_toy):
 @pytest.mark.filterwarnings("ignore:.*(method.k is|along the outlines of the masks)")
 def test_in_a_stack_with_ccst_both_methods_have_an_effect(any_toy):
     ccst = CCST(k=2, transfer="moments", min_patients=1)
-    both = bits(any_toy, Stack((ccst, MixStyle(probability=1.0))))
-    assert both not in (bits(any_toy, Stack((ccst,))), bits(any_toy, MixStyle(probability=1.0)))
+    both = shared_bits(any_toy, Stack((ccst, MixStyle(probability=1.0))))
+    assert both not in (shared_bits(any_toy, Stack((ccst,))), shared_bits(any_toy, MixStyle(probability=1.0)))
 
 
 def test_a_stage_that_the_network_lacks_is_rejected(toy):

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from toy_runs import first_round, rounds_of
+from toy_runs import rounds_of, shared_run, shared_weights
 
 from medfed.federation.message import Message, State, digest
 from medfed.federation.method import Method
@@ -17,12 +17,12 @@ from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.stack import Stack
 from medfed.methods.trimmed_mean import TrimmedMean
 
-ELCFS_TOY = ELCFS(alpha=0.1, gamma=0.1, min_patients=1)
+ELCFS_TOY = ELCFS(alpha=0.1, gamma=0.1, views=1, min_patients=1)
 STYLES = CCST(transfer="moments", k=2, min_patients=1)
 
 
 def weights(toy, method):
-    return rounds_of(toy, method, 2)[-1].state.weights
+    return shared_weights(toy, method, 2)
 
 
 @pytest.mark.parametrize("method", [FedAvg(), ELCFS_TOY, STYLES], ids=["fedavg", "elcfs", "ccst"])
@@ -46,7 +46,7 @@ def test_a_stack_of_two_differs_from_each_of_them(toy):
 
 def test_each_method_shares_tensors_under_its_own_number(toy):
     method = Stack((STYLES, ELCFS_TOY))
-    done = first_round(toy, method)
+    done = shared_run(toy, method, 2).rounds[0]
     names = {row["name"] for row in done.ledger if row["kind"] == "share" and row["direction"] == "up"}
     assert names == {"0/mean", "0/std", "1/windows"}
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toy_runs import first_round, rounds_of
+from toy_runs import rounds_of, shared_run
 
 from medfed.experiments.training import selected_state
 from medfed.federation.message import State
@@ -50,7 +50,7 @@ def test_the_average_of_constant_weights_is_constant(method):
 
 
 def test_training_and_messages_are_those_of_fedavg(any_toy):
-    plain, averaged = (first_round(any_toy, method) for method in (FedAvg(), SWA(start=0.0)))
+    plain, averaged = (shared_run(any_toy, method).rounds[0] for method in (FedAvg(), SWA(start=0.0)))
     assert all(torch.equal(plain.state.weights[name], entry) for name, entry in averaged.state.weights.items())
     assert averaged.ledger == plain.ledger
 
