@@ -25,14 +25,19 @@ WEIGHTS = {"conv.weight": torch.zeros(2, 3), "norm.running_mean": torch.zeros(2)
 CONFIG = "method: {name: METHOD}\nfederation: {engine: in_process}\n"
 
 
+def _png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png_head(width: int, height: int) -> bytes:
+    """The beginning of a grey image, without any pixel."""
+    return b"\x89PNG\r\n\x1a\n" + _png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+
+
 def png(width: int = 3, height: int = 2) -> bytes:
     """A grey image."""
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
-    pixels = chunk(b"IDAT", zlib.compress(b"\0" * height * (width + 1)))
-    return b"\x89PNG\r\n\x1a\n" + head + pixels + chunk(b"IEND", b"")
+    pixels = _png_chunk(b"IDAT", zlib.compress(b"\0" * height * (width + 1)))
+    return png_head(width, height) + pixels + _png_chunk(b"IEND", b"")
 
 
 def mask_rows(sites: list[str], unseen: str, shift: float = 0.0, n: int = 7, structure: str = "disc") -> list[dict]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ FORMAT = 1  # increased when the layout of the bytes changes
 MAX_HEADER_BYTES = 2**24  # of a message: names, shapes and facts of about 100,000 tensors
 MAX_CONTAINERS = 2**19  # lists and dicts in the header of a message; each needs 70 bytes of memory for 2 bytes of text
 MAX_NAME_LENGTH = 1000
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")  # a surrogate, which UTF-8 cannot represent
 MAX_DEPTH = 8  # of lists within lists in a fact
 MAX_DIMENSIONS = 16
 MAX_EMPTY_ELEMENTS = 2**24  # an empty tensor may be (0, 3, 384, 384), but no dimension costs memory when it is copied
@@ -228,7 +230,7 @@ def check_value(name: str, value: object, depth: int = 0) -> None:
             check_name(key)
             check_value(name, element, depth + 1)
     elif isinstance(value, str):
-        if any("\ud800" <= character <= "\udfff" for character in value):
+        if HALF_CHARACTER.search(value):
             raise not_a_message(f"'{name}' is text with half a character, {ascii(value[:40])}")
     elif not (value is None or isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**63)):
         raise not_a_message(f"'{name}' is of type {type(value).__name__}, which is not a JSON value of 64 bits")

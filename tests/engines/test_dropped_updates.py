@@ -15,20 +15,21 @@ from medfed.federation.method import Method
 from medfed.federation.rounds import federate, requests_with_last_round
 from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
+from medfed.networks.densenet import DenseNetwork
 from medfed.testing.small_unet import SmallUNet
-from medfed.testing.toy import ToySegmentation
+from medfed.testing.toy import ToyClassification, ToySegmentation
 
 SETTINGS = Federation(rounds=4, quorum=1)
 SITES = ("north", "south")
 
 
-def small_toy(**settings) -> ToySegmentation:
+def small_toy(**settings) -> ToyClassification:
     """Return a federation whose sites do one training step in a round: the tests here run many rounds."""
-    return ToySegmentation(image_side=16, n_images=4, **settings)
+    return ToyClassification(DenseNetwork(4, 2, (1,)), image_side=16, n_images=4, **settings)
 
 
 @pytest.fixture
-def toy() -> ToySegmentation:
+def toy() -> ToyClassification:
     return small_toy()
 
 
@@ -100,7 +101,7 @@ def test_the_file_of_the_last_accepted_round_is_not_deleted(toy, fedavg, tmp_pat
 @pytest.fixture
 def local_toy() -> ToySegmentation:
     """Sites whose BatchNorm entries stay local. After several training steps these entries change the score."""
-    return ToySegmentation(architecture=SmallUNet(norm="batch"))
+    return ToySegmentation(SmallUNet(norm="batch"), image_side=16)
 
 
 def local_engine(local_toy, method, folder=None, **more):

@@ -13,17 +13,17 @@ from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation, Training
 from medfed.federation.validation_site import ValidationSite
 from medfed.methods.fedavg import FedAvg
-from medfed.testing.small_unet import SmallUNet
-from medfed.testing.toy import ToySegmentation
+from medfed.networks.densenet import DenseNetwork
+from medfed.testing.toy import ToyClassification
 
 
-def small_toy(**settings) -> ToySegmentation:
+def small_toy(**settings) -> ToyClassification:
     """Return a federation whose sites do one training step in a round: the tests here run many rounds."""
-    return ToySegmentation(image_side=16, n_images=4, **settings)
+    return ToyClassification(DenseNetwork(4, 2, (1,)), image_side=16, n_images=4, **settings)
 
 
 @pytest.fixture(scope="module")
-def toy() -> ToySegmentation:
+def toy() -> ToyClassification:
     return small_toy()
 
 
@@ -154,7 +154,7 @@ def rounds_of(toy, method, folder, n_rounds=4, state=None, engine=None, **settin
     start = state or toy.start(method)
     engine.restore(start.took_part) if folder else None
     yield from ((engine, done) for done in federate(
-        method, engine, start, Federation(rounds=n_rounds, clients_per_round=3, **settings), 0))
+        method, engine, start, Federation(rounds=n_rounds, clients_per_round=3, validate_every=2, **settings), 0))
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def six_rounds(toy, fedavg) -> str:
 
 
 @pytest.fixture(scope="module")
-def without_memory() -> ToySegmentation:
+def without_memory() -> ToyClassification:
     return small_toy(training=WITHOUT_MEMORY)
 
 
@@ -285,7 +285,7 @@ def test_files_threads_and_descriptors_do_not_grow_with_the_number_of_clients(wi
 def test_sites_with_local_entries_always_hold_them(fedavg, tmp_path):
     """The sites validate with them, and the evaluation reads them."""
 
-    toy = small_toy(architecture=SmallUNet(norm="batch"))
+    toy = small_toy()
     engine = toy.engine(fedavg, MANY[:5], folder=tmp_path, local_batch_norm=True)
     *_, (_, done) = rounds_of(toy, fedavg, tmp_path, engine=engine)
     assert {site.name for site in engine.local_sites if site.local_entries()} == set(done.state.took_part)

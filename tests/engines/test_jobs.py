@@ -1,10 +1,13 @@
 """The result does not depend on `jobs`, the number of worker processes among which the sites are divided."""
 
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
 
+import nibabel as nib
+import numpy as np
 import pytest
 from conftest import tiny_yaml
 from forked_workers import fork_workers
@@ -20,6 +23,7 @@ from medfed.federation.rounds import federate
 from medfed.testing.small_unet import SmallUNet
 
 SITES = "data.sites=[BMC, HK, RUNMC, UCL]"  # three train, UCL is unseen
+SMALL = ["federation.rounds=3", "data.image_size=16", "training.batch_size=4"]
 STACK = "method.methods=[{name: ccst, min_patients: 1, k: 2}, {name: elcfs, alpha: 0.1, min_patients: 1}]"
 CASES = {
     "scaffold": ["method.name=scaffold", "network.norm=batch", "federation.batch_norm=local"],
@@ -44,8 +48,21 @@ def forked(monkeypatch):
     fork_workers(monkeypatch)
 
 
+@pytest.fixture(scope="module")
+def phantom(tmp_path_factory, tiny_phantom) -> Path:
+    """The four sites of the configs, with four slices of each patient."""
+    root = tmp_path_factory.mktemp("four") / "prostate_phantom"
+    for site in ("BMC", "HK", "RUNMC", "UCL"):
+        shutil.copytree(tiny_phantom / site, root / site)
+    for path in root.glob("*/*"):
+        image = nib.load(path)
+        nib.save(nib.Nifti1Image(np.asarray(image.dataobj)[..., 5:9], image.affine), path)
+    shutil.copy(tiny_phantom / "PHANTOM.json", root)
+    return root
+
+
 def config_of(root: Path, *changes: str):
-    config = load_text(tiny_yaml(root), "tiny.yaml", [SITES, "federation.rounds=3", *changes])
+    config = load_text(tiny_yaml(root), "tiny.yaml", [SITES, *SMALL, *changes])
     return replace(config, network=SmallUNet(norm=config.network.norm))
 
 
@@ -68,9 +85,9 @@ def rounds(config, folder: Path, jobs: int | None, state=None, n: int = 3):
 @pytest.mark.parametrize("case", [
     pytest.param(name, marks=[] if name == "scaffold" else pytest.mark.slow) for name in CASES
 ])  # fmt: skip
-def test_results_do_not_depend_on_the_number_of_jobs(case, tiny_phantom, tmp_path):
+def test_results_do_not_depend_on_the_number_of_jobs(case, phantom, tmp_path):
     """Also if a run is resumed with another number of jobs, or with a process for each site."""
-    check_jobs(config_of(tiny_phantom, *CASES[case]), tmp_path)
+    check_jobs(config_of(phantom, *CASES[case]), tmp_path)
 
 
 @pytest.mark.slow
@@ -89,9 +106,9 @@ def check_jobs(config, tmp_path: Path) -> None:
     assert [*first, *second, *third] == expected
 
 
-def test_workers_start_when_the_time_that_they_save_is_worth_it(tiny_phantom, tmp_path, monkeypatch):
+def test_workers_start_when_the_time_that_they_save_is_worth_it(phantom, tmp_path, monkeypatch):
     """The first site trains in this process, the others in workers from then on; the result stays the same."""
-    config = config_of(tiny_phantom, "method.name=fedavg", "training.optimizer_state=reset", "federation.rounds=2")
+    config = config_of(phantom, "method.name=fedavg", "training.optimizer_state=reset", "federation.rounds=2")
     expected, _ = rounds(config, tmp_path / "one", 1, n=2)
     monkeypatch.setattr(InProcess, "_max_workers", lambda self, n_sites: 2)
     simulation = build_experiment(config, tmp_path / "short", quiet=True, jobs=None)
@@ -106,8 +123,8 @@ def test_workers_start_when_the_time_that_they_save_is_worth_it(tiny_phantom, tm
     assert sorted(path.name for path in (tmp_path / "long").iterdir()) == [*record, "BMC", "HK", "RUNMC"]
 
 
-def test_a_worker_that_is_killed_ends_the_run_with_the_names_of_its_sites(tiny_phantom, tmp_path):
-    config = config_of(tiny_phantom, "method.name=fedavg")
+def test_a_worker_that_is_killed_ends_the_run_with_the_names_of_its_sites(phantom, tmp_path):
+    config = config_of(phantom, "method.name=fedavg")
     simulation = build_experiment(config, tmp_path, quiet=True, jobs=2)
     engine = simulation.engine
     engine.on_step = lambda site, step, n_steps: os.kill(
@@ -120,8 +137,8 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_names_of_its_sites(tiny_p
 
 
 @pytest.mark.parametrize("on_bad_update", ["stop", "drop"])
-def test_an_error_of_a_site_in_a_worker_is_that_of_a_site_in_this_process(on_bad_update, tiny_phantom, tmp_path):
-    config = config_of(tiny_phantom, "method.name=fedavg", "training.learning_rate=1e30",
+def test_an_error_of_a_site_in_a_worker_is_that_of_a_site_in_this_process(on_bad_update, phantom, tmp_path):
+    config = config_of(phantom, "method.name=fedavg", "training.learning_rate=1e30",
                        f"federation.on_bad_update={on_bad_update}")  # fmt: skip
     sentences = []
     for jobs in (1, 2):

@@ -21,7 +21,7 @@ from medfed.phantoms.synthesis.histology import make_histology_phantom
 @pytest.fixture(scope="module")
 def patches(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "camelyon17_phantom"
-    make_histology_phantom(root, patches_per_site=30, patients_per_site=15)
+    make_histology_phantom(root, patches_per_site=15, patients_per_site=15)
     return root
 
 
@@ -32,7 +32,7 @@ def config(tmp_path_factory, patches) -> Path:
 seed: 3
 data: {{name: camelyon17, root: {patches}, image_size: 24, sites: [hospital_1, hospital_2, hospital_3, hospital_5],
   validation_ratio: 0.2, test_ratio: 0.2}}
-network: {{name: densenet, init_features: 8, growth_rate: 4, blocks: [2, 2]}}
+network: {{name: densenet, init_features: 4, growth_rate: 2, blocks: [1, 1]}}
 method: {{name: fedavg}}
 training: {{batch_size: 6, learning_rate: 0.01, optimizer_state: reset}}
 federation: {{unseen_site: hospital_5, validation_site: hospital_3, selection: validation_site, rounds: 3, clients: 12,
@@ -65,7 +65,7 @@ def test_clients_train_and_sites_are_scored(finished):
         ("hospital_1", "seen"), ("hospital_2", "seen"), ("hospital_3", "validation"), ("hospital_5", "unseen"),
     }  # fmt: skip
     scored = [row["site"] for row in rows(finished / "cases.csv")]
-    assert scored.count("hospital_3") == scored.count("hospital_5") == 30
+    assert scored.count("hospital_3") == scored.count("hospital_5") == 15
 
 
 def test_the_summary_describes_the_clients(finished):

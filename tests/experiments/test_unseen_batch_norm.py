@@ -37,10 +37,10 @@ def trained(root, unseen_bn: str, *more: str):
 
 
 @pytest.mark.filterwarnings("ignore:.*is tested with the BatchNorm of")
-def test_each_unseen_bn_policy_scores_the_unseen_site_with_its_weights(tiny_phantom):
+def test_each_unseen_bn_policy_scores_the_unseen_site_with_its_weights(small_phantom):
     scores = {}
     for unseen_bn in ("average", "batch_stats", "nearest"):
-        simulation, weights = trained(tiny_phantom, unseen_bn)
+        simulation, weights = trained(small_phantom, unseen_bn)
         assert unseen_bn_of(simulation.engine.local_sites) == unseen_bn
         findings = evaluate(simulation, weights, True)
         rows = findings.rows
@@ -57,8 +57,8 @@ def test_each_unseen_bn_policy_scores_the_unseen_site_with_its_weights(tiny_phan
     assert seen[0] == seen[1] == seen[2] and unseen[0] != unseen[1]
 
 
-def test_a_figure_shows_the_mask_of_the_adapted_network(tiny_phantom):
-    simulation, weights = trained(tiny_phantom, "average", "evaluation.tent=true")
+def test_a_figure_shows_the_mask_of_the_adapted_network(small_phantom):
+    simulation, weights = trained(small_phantom, "average", "evaluation.tent=true")
     findings = evaluate(simulation, weights, True)
     _check_masks_are_those_of_the_scores(simulation, findings)
     case = simulation.unseen["UCL"][0]
@@ -79,9 +79,9 @@ def _check_masks_are_those_of_the_scores(simulation, findings):
 
 
 @pytest.mark.parametrize("like", ["BMC", "HK"])
-def test_the_nearest_site_is_the_site_with_the_same_images(tiny_phantom, like):
+def test_the_nearest_site_is_the_site_with_the_same_images(small_phantom, like):
     """The running statistics of one site are those of the unseen site's very images; of the other they are far off."""
-    simulation, weights = trained(tiny_phantom, "nearest")
+    simulation, weights = trained(small_phantom, "nearest")
     path = FIRST.rpartition(".")[0]
     cases = simulation.unseen["UCL"]
     inputs = []
@@ -106,9 +106,9 @@ def test_the_nearest_site_is_the_site_with_the_same_images(tiny_phantom, like):
     assert all(torch.equal(result[name], weights[name]) for name in result if name not in chosen.local_keys)
 
 
-def test_equal_statistics_of_all_sites_are_not_called_the_nearest(tiny_phantom):
+def test_equal_statistics_of_all_sites_are_not_called_the_nearest(small_phantom):
     """As after training with BatchNorm that is frozen."""
-    simulation, weights = trained(tiny_phantom, "nearest")
+    simulation, weights = trained(small_phantom, "nearest")
     images = simulation.task.network_images(simulation.dataset, simulation.unseen["UCL"])
     for site in simulation.engine.local_sites:
         site.memory |= {f"local/{name}": weights[name] for name in site.local_keys}
@@ -123,10 +123,10 @@ def test_equal_statistics_of_all_sites_are_not_called_the_nearest(tiny_phantom):
     ("batch_stats", True, "BatchNorm used the statistics of each batch of test images"),
     ("nearest", True, "used the source site's BatchNorm that is nearest"),
 ])  # fmt: skip
-def test_results_report_what_is_transductive(tmp_path, tiny_phantom, unseen_bn, transductive, told):
+def test_results_report_what_is_transductive(tmp_path, small_phantom, unseen_bn, transductive, told):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
-    result = run(config(tiny_phantom, unseen_bn), folder, quiet=True)
+    result = run(config(small_phantom, unseen_bn), folder, quiet=True)
     assert result == json.loads((tmp_path / "run" / "summary.json").read_text())
     assert result["transductive"] is transductive and result["sites_kept_entries"]
     assert told in closing_table(result) and ("TRANSDUCTIVE" in closing_table(result)) is transductive
@@ -136,8 +136,8 @@ def test_results_report_what_is_transductive(tmp_path, tiny_phantom, unseen_bn, 
 
 
 @pytest.mark.filterwarnings("ignore:.*no BatchNorm")
-def test_without_batch_norm_nothing_is_transductive(tiny_phantom):
-    result = build_experiment(config(tiny_phantom, "batch_stats", norm="instance"), None, True)
+def test_without_batch_norm_nothing_is_transductive(small_phantom):
+    result = build_experiment(config(small_phantom, "batch_stats", norm="instance"), None, True)
     assert unseen_bn_of(result.engine.local_sites) == ""
 
 

@@ -23,7 +23,7 @@ BF16 = Training(batch_size=4, precision="bf16")
     (ToySegmentation, ELCFS(alpha=0.1)), (ToyClassification, FedAvg()), (ToyClassification, RSC()),
 ], ids=["elcfs", "fedavg", "rsc"])  # fmt: skip
 def test_a_run_in_bf16_learns_and_keeps_and_sends_float32(toy, method):
-    toy = toy(training=BF16)
+    toy = toy(training=BF16, image_side=16, n_images=8)
     rounds = list(federate(method, toy.engine(method), toy.start(method), Federation(rounds=3), 0))
     losses = [done.history["train_loss"] for done in rounds]
     assert all(map(math.isfinite, losses)) and losses[-1] < losses[0]

@@ -16,7 +16,8 @@ from medfed.methods.coordinate_median import CoordinateMedian
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.feddg_ga import FedDGGA
 from medfed.methods.scaffold import SCAFFOLD
-from medfed.testing.toy import ToySegmentation
+from medfed.networks.densenet import DenseNetwork
+from medfed.testing.toy import ToyClassification
 
 SITES = ("east", "north", "south", "west")
 QUORUM_2 = Federation(rounds=3, quorum=2)
@@ -51,9 +52,9 @@ def built(toy, method, lost=(), gives_reason=False, sites=SITES):
 
 
 @pytest.fixture
-def toy() -> ToySegmentation:
+def toy() -> ToyClassification:
     """Sites with one training step in a round, on small images."""
-    return ToySegmentation(image_side=16, n_images=4)
+    return ToyClassification(DenseNetwork(4, 2, (1,)), image_side=16, n_images=4)
 
 
 @named

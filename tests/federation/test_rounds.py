@@ -89,7 +89,7 @@ def test_client_sampling_takes_the_set_number_and_varies_over_rounds(toy, fedavg
 
 
 def test_batch_norm_averages_floats_and_keeps_counters_integer(fedavg):
-    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
+    toy = ToySegmentation(SmallUNet(norm="batch"), image_side=16)
     weights = finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=1)).state.weights
     counters = {name: w for name, w in weights.items() if name.endswith("num_batches_tracked")}
     assert counters and all(w.dtype == torch.int64 and w == math.ceil(10 / 4) for w in counters.values())
@@ -97,7 +97,7 @@ def test_batch_norm_averages_floats_and_keeps_counters_integer(fedavg):
 
 
 def test_local_batch_norm_never_leaves_its_site(fedavg):
-    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
+    toy = ToySegmentation(SmallUNet(norm="batch"), image_side=16)
     engine = toy.engine(fedavg, local_batch_norm=True)
     last = finish(engine, toy.start(fedavg), fedavg, Federation(rounds=2))
     sent = {row["name"] for row in last.ledger if row["direction"] == "up" and row["kind"] == "train"}
@@ -161,7 +161,7 @@ def test_an_update_of_no_examples_is_refused_with_the_sites_name(toy, fedavg, tw
 
 
 def test_divergence_names_site_round_and_step(fedavg):
-    toy = ToySegmentation(training=Training(learning_rate=1e30))
+    toy = ToySegmentation(training=Training(learning_rate=1e30), image_side=16)
     with pytest.raises(UserError, match="north: training diverged in round 1, step [0-9]: the loss is"):
         finish(toy.engine(fedavg), toy.start(fedavg), fedavg, Federation(rounds=2))
 
@@ -214,7 +214,7 @@ def test_the_validation_sites_score_is_not_part_of_the_mean(toy, fedavg, two_rou
 
 
 def test_with_local_entries_the_validation_site_is_not_asked(fedavg, two_rounds):
-    toy = ToySegmentation(architecture=SmallUNet(norm="batch"))
+    toy = ToySegmentation(SmallUNet(norm="batch"), image_side=16)
     settings = replace(two_rounds, validation_site="east")
     engine = with_validation_site(toy, fedavg, local_batch_norm=True)
     assert "validation_site_score" not in finish(engine, toy.start(fedavg), fedavg, settings).history

@@ -86,7 +86,8 @@ def test_a_weights_file_is_used_instead_of_the_package(tmp_path):
     donor, network = EfficientNetLite().build(3, 2), EfficientNetLite().build(3, 2)
     torch.save(donor.state_dict(), tmp_path / "w.pt")
     EfficientNetLite(weights=str(tmp_path / "w.pt")).load_pretrained(network)
-    assert all(torch.equal(entry, donor.state_dict()[name]) for name, entry in network.state_dict().items())
+    expected = donor.state_dict()
+    assert all(torch.equal(entry, expected[name]) for name, entry in network.state_dict().items())
 
 
 def test_without_the_package_the_error_names_the_command(monkeypatch):

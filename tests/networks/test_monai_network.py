@@ -27,13 +27,17 @@ NETWORKS = [
 SMALL = MonaiNetwork("UNet", {"channels": (4, 8, 16), "strides": (2, 2)})
 
 
-@pytest.fixture(params=NETWORKS, ids=str)
+@pytest.fixture(scope="module", params=NETWORKS, ids=str)
 def settings(request):
     return MonaiNetwork(*request.param)
 
 
-def test_the_named_places_exist_and_the_head_turns_the_last_features_into_logits(settings):
-    network = settings.build(1, 2).eval()
+@pytest.fixture(scope="module")
+def network(settings):
+    return settings.build(1, 2).eval()
+
+
+def test_the_named_places_exist_and_the_head_turns_the_last_features_into_logits(settings, network):
     places = (*settings.encoder_stages, *settings.decoder_levels, settings.last_features, settings.embedding)
     with capture_features(network, [place for place in places if place]) as seen, torch.no_grad():
         logits = network(torch.rand(2, 1, 64, 64, generator=torch.Generator().manual_seed(0)))
@@ -46,8 +50,7 @@ def test_the_named_places_exist_and_the_head_turns_the_last_features_into_logits
     assert settings.decoder_levels[:1] == ((settings.last_features,) if settings.decoder_levels else ())
 
 
-def test_no_weight_is_in_the_network_twice_and_monai_builds_the_same_from_the_definition(settings):
-    network = settings.build(1, 2)
+def test_no_weight_is_in_the_network_twice_and_monai_builds_the_same_from_the_definition(settings, network):
     tensors = [entry.data_ptr() for entry in network.state_dict().values() if entry.numel()]
     assert len(set(tensors)) == len(tensors)
     theirs = ConfigParser({"network_def": settings.network_def(1, 2)}).get_parsed_content("network_def")
@@ -55,7 +58,7 @@ def test_no_weight_is_in_the_network_twice_and_monai_builds_the_same_from_the_de
     theirs.load_state_dict(settings.monai_weights(network, 1, 2))
     image = torch.rand(2, 1, 64, 64, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        assert torch.equal(theirs.eval()(image), network.eval()(image))
+        assert torch.equal(theirs.eval()(image), network(image))
 
 
 def test_building_for_a_check_draws_no_random_numbers(settings):

@@ -108,7 +108,8 @@ def test_the_network_s_own_weights_load_from_every_file_format(tmp_path, setting
     entries_to_save = {name: entry for name, entry in donor.state_dict().items() if "num_batches_tracked" not in name}
     safetensors.torch.save_file(entries_to_save, path) if ending == "safetensors" else torch.save(entries_to_save, path)
     type(settings)(**{**vars(settings), "weights": str(path)}).load_pretrained(network)
-    assert all(torch.equal(entry, donor.state_dict()[name]) for name, entry in network.state_dict().items())
+    expected = donor.state_dict()
+    assert all(torch.equal(entry, expected[name]) for name, entry in network.state_dict().items())
 
 
 def test_without_weights_nothing_is_loaded():

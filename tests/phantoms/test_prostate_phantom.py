@@ -21,7 +21,7 @@ from medfed.phantoms.synthesis.prostate_sites import REFERENCE, SITES
 from medfed.phantoms.synthesis.shapes import coverage, ellipse, random_field, regular_grid
 from medfed.phantoms.synthesis.tissues import TISSUES, Tissue
 
-MATRIX = 64
+MATRIX = 48
 SMALL = 32  # of the images of the collection, whose tests do not look at the anatomy
 ENDORECTAL = [name for name, site in SITES.items() if site.coil == "endorectal"]
 
@@ -151,7 +151,7 @@ def test_gland_volumes_are_realistic(examinations):
 
 
 def test_a_patient_is_the_same_at_any_resolution():
-    coarse, fine = simulate_examination("BIDMC", 3, 64), simulate_examination("BIDMC", 3, 128)
+    coarse, fine = simulate_examination("BIDMC", 3, 48), simulate_examination("BIDMC", 3, 96)
     assert volume_ml(coarse) == pytest.approx(volume_ml(fine), rel=0.03)
     np.testing.assert_allclose(coarse.affine[:3, 2], fine.affine[:3, 2])
 

@@ -24,7 +24,6 @@ from medfed.datasets.dicom_seg import Grid, read_segmentation
 from medfed.datasets.reading import read_image
 from medfed.federation.message import digest
 from medfed.networks.base import NetworkSettings
-from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata
@@ -36,6 +35,7 @@ from medfed.preparation.dicom_masks import write_segmentations
 from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.mask_bundle import IMAGE_2D_TEMPLATE, VOLUME_TEMPLATE
 from medfed.tasks.segmentation import Segmentation
+from medfed.testing.small_unet import SmallUNet
 
 SIDE = 32
 UNET = UNet(features=(4, 4, 4, 8, 8, 4))
@@ -119,7 +119,7 @@ def workflow(bundle, **overrides):
     return actual
 
 
-@pytest.fixture(scope="module", params=[UNET, ElcfsUNet(width=2)], ids=["BasicUNet", "ELCFS"])
+@pytest.fixture(scope="module", params=[UNET, SmallUNet()], ids=["BasicUNet", "SmallUNet"])
 def exported(request, tmp_path_factory):
     """Return a bundle of a MONAI network or of a medfed network, with its module, task and one image."""
     folder = tmp_path_factory.mktemp("bundle")
@@ -223,13 +223,14 @@ def test_monai_verifies_the_bundle(exported):
     monai.bundle.verify_net_in_out("network_def", **files(bundle), device="cpu", bundle_root=str(bundle))
 
 
-def test_no_file_in_the_bundle_needs_medfed(exported):
+def test_no_file_in_the_bundle_needs_medfed_and_a_network_that_monai_cannot_build_has_no_training_config(exported):
     bundle, module, *_ = exported
     is_monai = isinstance(module, BasicUNet)
     can_train = ["configs/evaluate.json", "configs/train.json"] if is_monai else []
     check_bundle(bundle)
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
-    assert ("images of 32 x 32 pixels" in (bundle / "docs" / "README.md").read_text()) == (not is_monai)
+    card = (bundle / "docs" / "README.md").read_text()
+    assert ("images of 32 x 32 pixels" in card) == ("MONAI cannot build this network" in card) == (not is_monai)
     assert sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()) == [
         "LICENSE", *can_train[:1], "configs/inference.json", "configs/logging.conf", "configs/metadata.json",
         *can_train[1:], "docs/README.md", "models/model.pt", *([] if is_monai else [PROGRAM]),

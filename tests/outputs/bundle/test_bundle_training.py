@@ -18,7 +18,6 @@ from medfed.datasets.base import Volume
 from medfed.datasets.reading import read_image
 from medfed.networks.bundle import Bundle
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.elcfs_unet import ElcfsUNet
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.write import write_bundle
@@ -200,12 +199,6 @@ def test_a_bundle_for_classification_trains_and_its_score_is_the_mean_recall(tmp
     logits = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
     loss = flow.parser.get_parsed_content("loss")
     torch.testing.assert_close(loss(logits, label), task.loss(logits, torch.tensor([2, 0])))
-
-
-def test_a_network_that_monai_cannot_build_has_no_training_config(tmp_path):
-    bundle = export(tmp_path / "b_segmentation", Segmentation(("organ",), 1, SIDE), ElcfsUNet(width=2))
-    assert not (bundle / "configs" / "train.json").exists()
-    assert "MONAI cannot build this network" in (bundle / "docs" / "README.md").read_text()
 
 
 @pytest.fixture(scope="module")
