@@ -15,6 +15,7 @@ from conftest import small_yaml
 from medfed.audit import main
 from medfed.auditing import reconstruction
 from medfed.auditing.audit import audit
+from medfed.auditing.phase_retrieval import N_ERROR_REDUCTION
 from medfed.auditing.report_text import to_text
 from medfed.auditing.sharing import SharedStatistics
 from medfed.cli import program
@@ -39,20 +40,23 @@ def audited(small_phantom, tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="module")
-def first(audited):
-    return audited()
-
-
 @contextmanager
-def few_steps() -> Iterator[None]:
-    """Each attack takes 50 steps instead of hundreds: for audits that are only compared with each other."""
-    retrieve_phase = reconstruction.retrieve_phase
+def few_steps(n_phase_steps: int = 50) -> Iterator[None]:
+    """Each attack takes 50 steps instead of thousands: for audits that are only compared with each other."""
+    retrieve_phase, n_last = reconstruction.retrieve_phase, n_phase_steps // 2
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reconstruction, "FIT_STEPS", 50)
-        patch.setattr("medfed.auditing.phase_retrieval.N_ERROR_REDUCTION", 25)
-        patch.setattr(reconstruction, "retrieve_phase", lambda *inputs: retrieve_phase(*inputs[:-1], 50, n_waves=1))
+        patch.setattr("medfed.auditing.phase_retrieval.N_ERROR_REDUCTION", min(n_last, N_ERROR_REDUCTION))
+        patch.setattr(
+            reconstruction, "retrieve_phase", lambda *inputs: retrieve_phase(*inputs[:-1], n_phase_steps, n_waves=1))
         yield
+
+
+@pytest.fixture(scope="module")
+def first(audited):
+    """An audit with as many steps as the reconstruction from a full spectrum needs; it fails with 1000."""
+    with few_steps(n_phase_steps=2000):
+        return audited()
 
 
 @pytest.fixture(scope="module")

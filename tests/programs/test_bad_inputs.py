@@ -309,15 +309,6 @@ def test_a_second_run_in_a_locked_folder_is_refused_but_a_dead_process_holds_no_
     user.goes_on()
 
 
-def test_a_comparison_skips_a_run_that_another_process_has_locked(user):
-    busy = RunFolder(user.out / "fedavg" / "unseen_UCL" / "seed_3")
-    some = ("--sites", "UCL", "--set", "federation.rounds=1", "--resume")
-    with busy.locked():
-        assert user.evaluate(*some) == 1
-    assert "1 of 2 runs are locked by another process" in user.capsys.readouterr().out
-    assert not busy.is_finished() and RunFolder(user.out / "elcfs" / "unseen_UCL" / "seed_3").is_finished()
-
-
 def test_a_changed_config_is_shown_and_continues_only_if_accepted(user, undisturbed):
     """One round, then a second under an accepted change, is the run of two rounds."""
     user.goes_on()
@@ -325,7 +316,8 @@ def test_a_changed_config_is_shown_and_continues_only_if_accepted(user, undistur
         user.train("--resume"), "run: this run was started with another config (federation.rounds: 1 -> 2)", "undo",
         "--out", "--accept-config-change")
     summary = user.goes_on(more=("--resume", "--accept-config-change"))
-    assert summary["rounds"] == summary["selected_round"] == 2
+    assert summary["rounds"] == summary["selected_round"] == 2 and RunFolder(user.out).rounds() == [1, 2]
+    assert "the config was changed after round 1: federation.rounds: 1 -> 2" in summary["notices"]
     assert (user.out / "model.safetensors").read_bytes() == undisturbed[0]
 
 

@@ -20,7 +20,7 @@ from medfed.benchmarks.patches import measure_patches, patches_table
 from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.config.schema import load_text
 from medfed.methods.elcfs import ELCFS
-from medfed.networks.unet import UNet
+from medfed.testing.small_unet import SmallUNet
 
 
 def test_the_three_forms_of_the_exchange_agree_and_ratios_are_of_the_times():
@@ -38,7 +38,7 @@ def test_a_round_is_timed_against_the_bare_loops():
 
 
 def test_the_parts_of_a_round_of_elcfs_add_up_to_the_round():
-    case = Case(32, UNet(features=(4, 4, 4, 8, 8, 4)), 2, 4, ELCFS(alpha=0.1, ring_width=1))
+    case = Case(32, SmallUNet(), 2, 4, ELCFS(alpha=0.1, ring_width=1))
     result = time_elcfs([case], repeats=1)
     (row,) = result["rows"]
     assert row["over_limit"] == pytest.approx(row["elcfs_ms"] / row["fedavg_ms"] / (8 / 3))
@@ -157,7 +157,7 @@ def test_without_a_gpu_its_table_says_so():
 def test_a_step_of_a_paper_config_is_timed_in_all_variants(monkeypatch):
     tiny = """
         data: {name: prostate, root: unused, image_size: 32}
-        network: {name: unet, features: [4, 4, 4, 4, 4, 4]}
+        network: {name: medfed.testing.small_unet.SmallUNet}
         method: {name: elcfs, min_patients: 1}
         training: {batch_size: 2}
     """

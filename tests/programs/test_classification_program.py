@@ -1,13 +1,17 @@
 """The programs on images to classify: from patches on disk to tables, and back after a kill."""
 
 import csv
+import io
 import json
 import shutil
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from run_figures import drawn_figures
 
 from medfed import data, evaluate, train
 from medfed.datasets.base import Case
@@ -32,10 +36,8 @@ def patches(tmp_path_factory) -> Path:
     return root
 
 
-@pytest.fixture
-def config(tmp_path, patches) -> Path:
-    path = tmp_path / "tiny.yaml"
-    path.write_text(f"""
+def tiny_yaml(patches: Path) -> str:
+    return f"""
 seed: 3
 data: {{name: camelyon17, root: {patches}, image_size: 24, sites: [hospital_1, hospital_3, hospital_5],
   validation_ratio: 0.2, test_ratio: 0.3}}
@@ -43,18 +45,33 @@ network: {{name: densenet, init_features: 8, growth_rate: 4, blocks: [2, 2]}}
 method: {{name: ccst, k: 2, min_patients: 1}}
 training: {{batch_size: 6, learning_rate: 0.01, optimizer_state: reset}}
 federation: {{unseen_site: hospital_5, rounds: 2}}
-""")
+"""
+
+
+@pytest.fixture
+def config(tmp_path, patches) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(tiny_yaml(patches))
     return path
 
 
-@pytest.mark.figures
-def test_a_run_writes_scores_figures_and_the_error_of_its_codec(config, tmp_path, capsys, unpainted_figures):
-    assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet"]) == 0
-    output = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, patches) -> tuple[Path, str]:
+    """The folder of a run with figures, on which nothing is painted; and what the program printed."""
+    place = tmp_path_factory.mktemp("finished")
+    (place / "tiny.yaml").write_text(tiny_yaml(patches))
+    with pytest.MonkeyPatch.context() as patch, drawn_figures(), redirect_stdout(io.StringIO()) as output:
+        patch.setattr(FigureCanvasAgg, "draw", FigureCanvasAgg.get_renderer)
+        assert train.main([str(place / "tiny.yaml"), "--out", str(place / "run"), "--quiet"]) == 0
+    return place / "run", output.getvalue()
+
+
+def test_a_run_writes_scores_figures_and_the_error_of_its_codec(finished):
+    run, output = finished
     assert "SYNTHETIC PHANTOM DATA" in output and "hospital_5 (UNSEEN)" in output and "AUROC" in output
-    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
-    assert {path.name for path in (tmp_path / "run" / "figures").iterdir()} == PICTURES
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert {path.name for path in run.iterdir()} == FILES
+    assert {path.name for path in (run / "figures").iterdir()} == PICTURES
+    summary = json.loads((run / "summary.json").read_text())
     assert summary["task"] == "classification" and summary["classes"] == ["normal", "tumour"]
     assert 0 <= summary["method_facts"]["codec_reconstruction_error"] < 1e-3
     assert not summary["transductive"]
@@ -69,9 +86,8 @@ def test_a_site_may_have_no_test_image(config, tmp_path, capsys):
         assert {row["site"] for row in csv.DictReader(file)} == {"hospital_5"}
 
 
-def test_a_resumed_run_gives_the_same_bits(config, tmp_path):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert train.main([str(config), "--out", str(whole), "--quiet"]) == 0
+def test_a_resumed_run_gives_the_same_bits(finished, config, tmp_path):
+    whole, parts = finished[0], tmp_path / "parts"
     assert train.main([str(config), "--out", str(parts), "--quiet", "--set", "federation.rounds=1"]) == 0
     assert train.main([str(config), "--out", str(parts), "--quiet", "--resume", "--accept-config-change"]) == 0
     for name in ("model.safetensors", "cases.csv", "ledger.csv"):
@@ -79,7 +95,7 @@ def test_a_resumed_run_gives_the_same_bits(config, tmp_path):
 
 
 def test_tent_is_reported_as_transductive(config, tmp_path, capsys):
-    arguments = ["--set", "evaluation.tent=true", "--set", "method.name=fedavg"]
+    arguments = ["--set", "evaluation.tent=true", "--set", "method.name=fedavg", "--set", "federation.rounds=1"]
     assert train.main([str(config), "--out", str(tmp_path / "run"), "--quiet", *arguments]) == 0
     assert "TRANSDUCTIVE" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["transductive"]

@@ -1,5 +1,11 @@
 import csv
+import io
 import json
+import shutil
+from contextlib import redirect_stdout
+
+import pytest
+from conftest import small_yaml
 
 from medfed import evaluate, report
 from medfed.config.schema import load
@@ -12,10 +18,26 @@ def compare(config, out, *more: str) -> int:
     return evaluate.main([str(config), *always, *more])
 
 
-def test_every_site_is_left_out_once_for_every_method(small_config, tmp_path, capsys):
-    out = tmp_path / "comparison"
-    assert compare(small_config, out, "--methods", "fedavg", "elcfs", "--sites", "UCL", "HK", "--seeds", "2") == 0
-    output = capsys.readouterr().out
+@pytest.fixture(scope="module")
+def compared(small_phantom, tmp_path_factory):
+    """A comparison of two methods, two sites and two seeds, and what the program printed."""
+    place = tmp_path_factory.mktemp("compared")
+    (place / "small.yaml").write_text(small_yaml(small_phantom))
+    more = ("--methods", "fedavg", "elcfs", "--sites", "UCL", "HK", "--seeds", "2")
+    with redirect_stdout(io.StringIO()) as output:
+        assert compare(place / "small.yaml", place / "comparison", *more) == 0
+    return place / "comparison", output.getvalue()
+
+
+def copy_runs(compared, out, *sites: str) -> None:
+    """Copy the runs of FedAvg with the first seed, one for each of the unseen sites."""
+    for site in sites:
+        run = f"fedavg/unseen_{site}/seed_3"
+        shutil.copytree(compared[0] / run, out / run)
+
+
+def test_every_site_is_left_out_once_for_every_method(compared):
+    out, output = compared
     assert all(word in output for word in ("fedavg", "elcfs", "UCL", "HK", "PHANTOM"))
     folders = sorted(p.parent.relative_to(out).as_posix() for p in out.rglob("summary.json"))
     assert folders == sorted(
@@ -37,9 +59,9 @@ def test_all_selects_the_methods_that_work_on_the_task_and_explains_the_others(s
     assert "predicts masks" in refused["stable_fdg"] and "stable_fdg" not in methods
 
 
-def test_resuming_runs_only_missing_folds_and_gives_the_same_table(small_config, tmp_path, capsys):
+def test_resuming_runs_only_missing_folds_and_gives_the_same_table(compared, small_config, tmp_path, capsys):
     out = tmp_path / "comparison"
-    assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL") == 0
+    copy_runs(compared, out, "UCL")
     first = RunFolder(out / "fedavg" / "unseen_UCL" / "seed_3")
     before = (first.path / "summary.json").stat().st_mtime_ns
     assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
@@ -50,10 +72,13 @@ def test_resuming_runs_only_missing_folds_and_gives_the_same_table(small_config,
     capsys.readouterr()
 
 
-def test_a_run_of_an_earlier_command_is_in_none_of_the_six_outputs_and_all_say_so(small_config, tmp_path, capsys):
+def test_a_run_of_an_earlier_command_is_in_none_of_the_six_outputs_and_all_say_so(
+    compared, small_config, tmp_path, capsys
+):
     """The first command leaves out UCL and HK, the second one only UCL: every average is the score at UCL."""
     out = tmp_path / "comparison"
-    assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "HK") == 0
+    copy_runs(compared, out, "UCL", "HK")
+    assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "HK", "--resume") == 0
     capsys.readouterr()
     assert compare(small_config, out, "--methods", "fedavg", "--sites", "UCL", "--resume") == 0
     texts = {name: (out / f"table.{name}").read_text() for name in ("md", "csv", "json", "tex")}
@@ -136,9 +161,13 @@ def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored
 
 def test_a_fold_that_another_process_has_locked_is_skipped(small_config, tmp_path, capsys):
     out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg")
-    with RunFolder(out / "fedavg--federation.participating=1" / "unseen_UCL" / "seed_3").locked():
+    busy, other = (
+        RunFolder(out / f"fedavg--federation.participating={n}" / "unseen_UCL" / "seed_3") for n in (1, 2)
+    )
+    with busy.locked():
         assert compare(small_config, out, *vary, "--sites", "UCL", "--resume") == 1
     assert "1 of 2 runs are locked by another process" in capsys.readouterr().out
+    assert not busy.is_finished() and other.is_finished()
     assert compare(small_config, out, *vary, "--sites", "UCL", "--resume") == 0
     assert capsys.readouterr().out.count("fedavg, federation.participating=1") > 1
 

@@ -146,12 +146,20 @@ def test_the_model_is_the_state_dict_of_the_selected_round(finished):
     assert all(torch.equal(weights[name], entry) for name, entry in state.weights.items())
 
 
-def test_the_same_config_and_seed_give_the_same_bytes_and_another_seed_others(finished, tmp_path):
+@pytest.fixture(scope="module")
+def other_seed(finished, tmp_path_factory):
+    """The same run with another seed."""
+    out = tmp_path_factory.mktemp("other_seed") / "run"
+    assert run(finished[0], out, "--seed", "4") == 0
+    return out
+
+
+def test_the_same_config_and_seed_give_the_same_bytes_and_another_seed_others(finished, other_seed, tmp_path):
     path, out = finished
-    assert run(path, tmp_path / "again") == 0 and run(path, tmp_path / "other", "--seed", "4") == 0
+    assert run(path, tmp_path / "again") == 0
     for name in ("model.safetensors", "cases.csv"):
         assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes()
-        assert (tmp_path / "other" / name).read_bytes() != (out / name).read_bytes()
+        assert (other_seed / name).read_bytes() != (out / name).read_bytes()
 
 
 def test_an_interrupted_run_is_resumed_to_the_same_bytes(finished, tmp_path, monkeypatch, capsys):
@@ -209,16 +217,6 @@ def test_changes_that_would_mix_two_federations_are_refused_even_when_accepted(f
     assert (out / "config.yaml").read_bytes() == before
 
 
-def test_a_run_continues_after_an_accepted_change_with_a_notice(finished, tmp_path):
-    path, _ = finished
-    assert run(path, tmp_path / "run", "--set", "federation.rounds=1") == 0
-    assert run(path, tmp_path / "run", "--resume", "--accept-config-change") == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["rounds"] == 2 and RunFolder(tmp_path / "run").rounds() == [0, 1, 2][-2:]
-    assert "the config was changed after round 1: federation.rounds: 1 -> 2" in summary["notices"]
-    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (finished[1] / "model.safetensors").read_bytes()
-
-
 def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, small_phantom, capsys):
     path, _ = finished
     root = tmp_path / "copy"
@@ -231,15 +229,14 @@ def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, smal
     refused(capsys, code, "1 of ", "cases changed, appeared or disappeared", "HK/Case39")
 
 
-def test_files_of_another_run_or_site_are_refused(finished, tmp_path, capsys):
+def test_files_of_another_run_or_site_are_refused(finished, other_seed, tmp_path, capsys):
     """All files of this run that have another content at another seed, and the file of another site."""
     path, folder = finished
-    out, other = tmp_path / "run", tmp_path / "other"
+    out = tmp_path / "run"
     shutil.copytree(folder, out)
     (out / "summary.json").unlink()
-    assert run(path, other, "--set", "seed=4") == 0
-    for name, source in (("states/round_00002.state", other / "states" / "round_00002.state"),
-                         ("sites/HK/round_00002.site", other / "sites" / "HK" / "round_00002.site"),
+    for name, source in (("states/round_00002.state", other_seed / "states" / "round_00002.state"),
+                         ("sites/HK/round_00002.site", other_seed / "sites" / "HK" / "round_00002.site"),
                          ("sites/HK/round_00002.site", out / "sites" / "BMC" / "round_00002.site")):  # fmt: skip
         before = (out / name).read_bytes()
         (out / name).write_bytes(source.read_bytes())
@@ -293,9 +290,8 @@ def test_a_folder_with_files_of_a_run_but_no_config_is_refused(finished, tmp_pat
 
 
 def test_a_figure_that_fails_does_not_lose_the_scores(finished, tmp_path, monkeypatch):
-    path, out = finished
     monkeypatch.setattr("medfed.experiments.run.draw_all", lambda *args: 1 / 0)
-    assert run(path, tmp_path / "run") == 0
+    assert run(finished[0], tmp_path / "run", "--set", "federation.rounds=1") == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert any("a figure could not be drawn: ZeroDivisionError" in notice for notice in summary["notices"])
 

@@ -32,7 +32,7 @@ from medfed.core.errors import UserError
 from medfed.datasets.reading import read_image
 from medfed.networks.densenet import DenseNetwork
 from medfed.networks.elcfs_unet import ElcfsUNet
-from medfed.outputs.bundle.program import LOAD, PROGRAM, UNFLATTEN
+from medfed.outputs.bundle.program import LOAD, PROGRAM, UNFLATTEN, save_program
 from medfed.outputs.report.elements import Table
 from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.page import failures
@@ -221,13 +221,18 @@ def test_a_bundle_for_another_task_other_channels_or_other_images_is_refused_in_
         load_bundle(bundle, CPU)
 
 
-def test_a_network_of_medfed_is_built_from_its_settings_and_not_loaded_as_a_program(tmp_path):
-    """MONAI cannot build it, so that the exported config loads a program; medfed takes the settings instead."""
+def test_a_network_of_medfed_is_built_from_its_settings_and_not_loaded_as_a_program(tmp_path, monkeypatch):
+    """MONAI cannot build it, so that the exported config loads a program, here one without the network's weights."""
+    monkeypatch.setattr(
+        "medfed.outputs.bundle.write.save_program",
+        lambda path, network, *size: save_program(path, torch.nn.Identity(), *size),
+    )
     network = ElcfsUNet(width=2)
     task = Segmentation(("foreground",), 3, SIDE, (0.0, 255.0))
     module = seeded(network, 3, 1)
     more = {"network": {"name": "elcfs_unet", "width": 2}}
     bundle = exported(tmp_path / "bundle", network, module, task, more)
+    assert (bundle / PROGRAM).is_file()
     model = load_bundle(bundle, CPU)
     assert all(torch.equal(entry, module.state_dict()[name]) for name, entry in model.network.state_dict().items())
     (bundle / PROGRAM).unlink()
