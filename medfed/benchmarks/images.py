@@ -19,6 +19,7 @@ from torch import Tensor
 
 from medfed.benchmarks.memory import measure_in_new_process, peak_bytes, print_result
 from medfed.benchmarks.timing import time_alternating
+from medfed.core.determinism import cpu_threads
 from medfed.core.malloc import keep_freed_memory
 from medfed.datasets.case import Case
 from medfed.datasets.folder import Folder
@@ -34,8 +35,9 @@ SETS: tuple[Set, ...] = (  # name, image file (channels, height, width), number 
 N_TIMED = 20  # largest number of images that are timed
 
 
+@cpu_threads(1)
 def time_images(sets: Sequence[Set] = SETS, repeats: int = 3) -> dict[str, Any]:
-    """Measure time and memory to read and prepare sets of 2-D images with their masks.
+    """Measure time and memory to read and prepare sets of 2-D images with their masks, with one thread, as in a run.
 
     Args:
         sets: for each set of images a name, the shape of the images (channels, height, width), the number of images,
@@ -80,7 +82,7 @@ def images_table(result: dict[str, Any]) -> str:
         Several lines of text, without a line break at the end.
     """
     return "\n".join([
-        f"reading and preparing images with masks, {result['threads']} threads, median of {result['repeats']}",
+        f"reading and preparing images with masks, {result['threads']} thread, median of {result['repeats']}",
         f"  {'images':<32}{'ms each':>9}{'Pillow ms':>11}{'ratio':>7}{'prepared MiB':>14}{'peak MiB':>10}{'ratio':>7}",
         *(
             f"  {row['name']:<32}{row['ours_ms']:>9.1f}{row['pillow_ms']:>11.1f}{row['times_pillow']:>7.2f}"

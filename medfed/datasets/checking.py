@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from medfed.core.determinism import cpu_threads
 from medfed.core.errors import UserError
 from medfed.datasets import check_names, dicom, image_files, reading, volume_headers
 from medfed.datasets.base import Dataset, Progress
@@ -86,6 +87,7 @@ class DatasetReport:
     classes: tuple[str, ...]
 
 
+@cpu_threads(1)
 def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Progress | None = None) -> DatasetReport:
     """Read every case of a dataset and collect its properties, problems and warnings.
 
