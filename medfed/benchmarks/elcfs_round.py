@@ -64,7 +64,7 @@ CASES = (
 )
 Function = tuple[str, str, str]  # end of the file, name of the function, end of the file that calls it; "" is any
 PARTS: dict[str, tuple[Function, ...]] = {  # no function is called inside another one of this table
-    "read batches": (("tasks/segmentation.py", "batch", "federation/site.py"),),
+    "read batches": (("tasks/slices.py", "batch", "federation/site.py"),),
     "augment": (("tasks/segmentation.py", "augment", "federation/site.py"),),
     "exchange amplitudes": (("functional/fourier.py", "", "methods/elcfs.py"),),
     "forward, inner step, losses": (("methods/elcfs.py", "loss", "federation/site.py"),),
