@@ -13,6 +13,8 @@ from medfed.config.schema import changed
 from medfed.core.errors import UserError
 from medfed.core.registry import resolve
 from medfed.experiments.grid import Grid
+from medfed.methods.bigaug import BigAug
+from medfed.methods.fedsr import FedSR
 from medfed.outputs.published.tables import load_table, table_names
 from medfed.reproduction import entries
 from medfed.reproduction.commands import Command, commands_of, read_folders
@@ -83,7 +85,7 @@ def test_every_published_number_is_shown_beside_ours_or_its_table_cannot_be_made
 
 
 def test_rows_of_other_papers_methods_have_the_settings_of_the_paper_that_compares_with_them():
-    """ELCFS among classifiers is the paper's preset; JiGen has weight 0.7 and 0.9 in CCST; CCST has its VGG codec."""
+    """ELCFS and FPL have the preset paper; JiGen has weight 0.7 and 0.9 in CCST; CCST has its VGG codec."""
     for name in ("table_1", "figure_4a", "figure_4b"):
         for method in methods_of("ccst", name, "elcfs"):
             assert (method.views, method.second_order) == (0, True)
@@ -92,6 +94,23 @@ def test_rows_of_other_papers_methods_have_the_settings_of_the_paper_that_compar
     for name in ("table_1", "table_2", "table_6", "table_7"):
         for method in methods_of("stable_fdg", name, "ccst"):
             assert (method.codec, method.k, method.transfer_size) == ("data/weights/adain_vgg19", 3, 512)
+    for name in ("table_1", "table_2", "table_6", "table_7", "table_8"):
+        for method in methods_of("fisc", name, "ccst"):
+            assert (method.codec, method.k, method.transfer_size) == ("data/weights/adain_vgg19", 1, 512)
+        for method in methods_of("fisc", name, "fpl"):
+            assert (method.over_features, method.min_images, method.min_patients) == ("sum", 1, 1)
+
+
+def test_a_preset_called_paper_is_from_the_paper():
+    """Nobody could check the settings of BigAug and FedSR against their papers."""
+    assert set(BigAug.presets) == {"medfed", "port"} and set(FedSR.presets) == {"medfed", "readme", "released"}
+    for name in ("table_1", "table_2", "figure_4"):
+        assert all(method == BigAug() for method in methods_of("elcfs", name, "bigaug"))
+        assert sum(text.startswith("BigAug: ") for text in load_paper("elcfs").entry(name).departs) == 2
+    for paper, names in (("stable_fdg", "1 2 5 6 7"), ("fisc", "1 2 6 7 8")):
+        for entry in (load_paper(paper).entry(f"table_{name}") for name in names.split()):
+            assert all(method.cmi == 0.001 for method in methods_of(paper, entry.name, "fedsr"))
+            assert any("FedSR" in text and "readme" in text for text in entry.departs), entry.name
 
 
 def methods_of(paper, entry, name):
