@@ -62,6 +62,8 @@ class Result:
         block: title of the block of the published table.
         columns: for each column of the block, the name of our site, or the varied value KEY=VALUE whose average is
             shown. Empty takes the columns of the dataset.
+        at: the sites whose scores are shown: "unseen"; "validation", if two sites are left out; or "both" for a block
+            with columns of both.
     """
 
     metric: str
@@ -69,6 +71,12 @@ class Result:
     table: str = ""
     block: str = ""
     columns: dict[str, str] = field(default_factory=dict)
+    at: Literal["unseen", "validation", "both"] = "unseen"
+
+    @property
+    def roles(self) -> Texts:
+        """The roles of these sites: "unseen", "validation", or both."""
+        return ("unseen", "validation") if self.at == "both" else (self.at,)
 
 
 @dataclass(frozen=True)

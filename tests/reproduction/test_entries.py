@@ -62,6 +62,8 @@ def test_every_column_of_a_published_table_is_a_site_and_every_row_a_method_of_t
         for part in entry.parts:
             for result in filter(lambda result: result.table, part.results):
                 block = load_table(result.table).block(result.block)
+                at = block.part if block.part in ("validation", "both") else "unseen"
+                assert result.at == at, (entry.name, block.title)
                 known = result.columns or load_source(part.data).columns
                 assert set(block.columns) <= set(known) or block.columns[0] == "l1", (entry.name, block.title)
                 absent = {row.printed for row in block.rows if match(row.method, list(part.methods)) is None}
@@ -131,6 +133,14 @@ def test_the_tables_of_elcfs_train_on_all_source_images():
         for command in commands_of(load_paper("elcfs").entry(name)):
             data = command.load().data
             assert (data.validation_ratio, data.test_ratio) == (0, 0), command.to_text()
+
+
+def test_no_training_of_fiscs_figure_10_is_done_twice():
+    """Photo and sketch are left out; which of the two is called unseen changes no training if the last round counts."""
+    for command in commands_of(load_paper("fisc").entry("figure_10")):
+        assert command.load().federation.selection == "last"
+        assert len(command.pairs) == len({frozenset(pair.split("/")) for pair in command.pairs}) == 1
+        assert [result.at for result in command.part.results] == ["unseen", "validation"]
 
 
 def test_what_is_printed_is_what_runs(monkeypatch):
