@@ -173,6 +173,7 @@ class Entry:
         missing: what cannot be made, and why; "" if everything can.
         departs: differences from the paper that the configs do not list.
         overall: the blocks of means over all parts, which are shown after them.
+        printed: names of published tables whose numbers are shown if the entry has no parts.
     """
 
     name: Name
@@ -181,8 +182,11 @@ class Entry:
     missing: str = ""
     departs: Texts = ()
     overall: tuple[Overall, ...] = ()
+    printed: Texts = ()
 
     def __post_init__(self) -> None:
+        if self.parts and self.printed:
+            raise ValueError(f"{self.name}: both parts and printed; name the tables in the results of the parts")
         if not self.parts and not self.missing:
             raise ValueError(f"{self.name}: neither parts nor missing; expected one of them at least")
 

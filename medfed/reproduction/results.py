@@ -88,6 +88,16 @@ def published_text(part: Part) -> str:
     return "\n\n".join([*scores, *_published_costs(part)])
 
 
+def published_table(name: str) -> str:
+    """Return the paper's numbers of all blocks of a table.
+
+    Args:
+        name: name of the published table, such as "fisc_table_3".
+    """
+    table = load_table(name)
+    return "\n\n".join(_paper_alone(table, block) for block in table.blocks)
+
+
 def result_text(outcome: Outcome, result: Result) -> str:
     """Return one block of scores: ours, beside the paper's where its columns are the same sites or settings.
 

@@ -96,8 +96,7 @@ def paper_rows(block: PublishedBlock) -> Rows:
     averaged = _is_averaged(block)
     rows = [["paper", *block.columns, *["average"] * averaged]]
     for row in block.rows:
-        average = MISSING if row.average is None else f"{row.average:.2f}"
-        rows.append([row.printed, *(f"{value:.2f}" for value in row.values), *[average] * averaged])
+        rows.append([row.printed, *map(row.text, row.values), *[row.text(row.average)] * averaged])
     return rows
 
 

@@ -67,7 +67,8 @@ def test_every_column_of_a_published_table_is_a_site_and_every_row_a_method_of_t
                 known = result.columns or load_source(part.data).columns
                 assert set(block.columns) <= set(known) or block.columns[0] == "l1", (entry.name, block.title)
                 absent = {row.printed for row in block.rows if match(row.method, list(part.methods)) is None}
-                assert absent <= {"COPA-R18", "EoA"}, (entry.name, block.title, absent)
+                noise = {"first level of noise", "second level of noise"}  # not legible, so ours are other rows
+                assert absent <= {"COPA-R18", "EoA"} | noise, (entry.name, block.title, absent)
 
 
 def test_every_published_number_is_shown_beside_ours_or_its_table_cannot_be_made():
@@ -75,15 +76,14 @@ def test_every_published_number_is_shown_beside_ours_or_its_table_cannot_be_made
     for entry in (entry for paper in PAPERS for entry in load_paper(paper).entries):
         shown |= {(result.table, result.block) for part in entry.parts for result in part.results}
         shown |= {(overall.table, overall.block) for overall in entry.overall}
+        shown |= {(name, block.title) for name in entry.printed for block in load_table(name).blocks}
         costs = {part.cost_table for part in entry.parts if part.cost_table}
         shown |= {(name, block.title) for name in costs for block in load_table(name).blocks if block.unit != "%"}
         for overall in entry.overall:
             block = load_table(overall.table).block(overall.block)
             absent = [row.printed for row in block.rows if match(row.method, list(entry.parts[0].methods)) is None]
             assert len(block.columns) == 1 and absent in ([], ["COPA-R18"])
-    missing = {(name, block.title) for name in table_names() for block in load_table(name).blocks} - shown
-    iwildcam = {("fisc_table_3", "Validation"), ("fisc_table_3", "Test")}
-    assert missing == iwildcam
+    assert shown >= {(name, block.title) for name in table_names() for block in load_table(name).blocks}
 
 
 def test_rows_of_other_papers_methods_have_the_settings_of_the_paper_that_compares_with_them():
@@ -194,6 +194,8 @@ def test_an_entry_needs_fedavg_and_something_to_run_or_a_reason():
     with pytest.raises(ValueError, match="table_1: neither parts nor missing"):
         Entry("table_1", "a table")
     part = Part("a", "pacs", "pacs_ccst", ("fedavg",))
+    with pytest.raises(ValueError, match="table_1: both parts and printed"):
+        Entry("table_1", "a table", (part,), printed=("fisc_table_3",))
     states = [Entry("t", "", (part,)).state, Entry("t", "", (part,), "more").state, Entry("t", "", (), "why").state]
     assert states == ["runs", "partly", "cannot"]
 
@@ -241,3 +243,17 @@ def test_the_papers_numbers_are_described_and_its_costs_are_printed(capsys):
     assert "numbers: none; compare the figures" in capsys.readouterr().out
     assert reproduce.main(["stable_fdg", "table_6", "--dry-run"]) == 0
     assert "22.44" in capsys.readouterr().out, "seconds of a round of FedDG"
+
+
+@pytest.mark.parametrize(("entry", "state", "numbers"), [
+    ("stable_fdg table_14", "runs", ["84.10", "82.99", "72.73", "73.35", "82.70", "82.25"]),
+    ("stable_fdg table_9", "runs", ["75.67", "74.63"]),
+    ("fisc table_3", "cannot", ["54.26", "57.23"]),
+    ("fisc table_9", "cannot", ["10.3744", "0.2256", "59.185", "362.56"]),
+    ("fisc table_10", "partly", ["90.84", "51.96", "70.81", "48.93", "69.91", "53.11", "71.02"]),
+])  # fmt: skip
+def test_every_legible_number_is_printed_also_of_a_table_that_cannot_be_made(entry, state, numbers, capsys):
+    assert reproduce.main([*entry.split(), "--dry-run"]) == 0
+    output = capsys.readouterr().out
+    assert f"[{state}]" in output and "numbers: in the paper's text" in output
+    assert all(number in output for number in numbers)
