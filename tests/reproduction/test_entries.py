@@ -93,6 +93,9 @@ def test_rows_of_other_papers_methods_have_the_settings_of_the_paper_that_compar
             assert (method.views, method.second_order) == (0, True)
         for method in methods_of("ccst", name, "jigen"):
             assert (method.weight, method.ordered) == (0.7, 0.9)
+    assert [method.stages for method in methods_of("ccst", "figure_4a", "mixstyle")] == [(1, 2)]
+    domainbed = [(method.mask, method.channel_share) for method in methods_of("ccst", "figure_4a", "rsc")]
+    assert domainbed == [("channels", 1 / 3)]
     for name in ("table_1", "table_2", "table_6", "table_7"):
         for method in methods_of("stable_fdg", name, "ccst"):
             assert (method.codec, method.k, method.transfer_size) == ("data/weights/adain_vgg19", 3, 512)
@@ -133,6 +136,13 @@ def test_the_tables_of_elcfs_train_on_all_source_images():
         for command in commands_of(load_paper("elcfs").entry(name)):
             data = command.load().data
             assert (data.validation_ratio, data.test_ratio) == (0, 0), command.to_text()
+
+
+def test_without_contrast_fisc_has_no_regulariser_either():
+    """The ablation v3 of Table 11: `contrast: 0` alone would leave a regulariser that shrinks the embeddings."""
+    without = [method for method in methods_of("fisc", "table_11", "fisc") if method.contrast == 0]
+    assert [(method.regularisation, method.restyled_loss) for method in without] == [(0, True)]
+    assert any(text.startswith("v3: ") for text in load_paper("fisc").entry("table_11").departs)
 
 
 def test_no_training_of_fiscs_figure_10_is_done_twice():

@@ -95,13 +95,15 @@ def test_a_row_is_marked_if_its_settings_were_run_without_other_changes():
 
 def test_settings_of_a_published_row_are_compared_by_value():
     """`contrast=0` equals 0.0 in a config, `attention=false` equals false, `site_clusters=none` equals the text."""
-    v3_row, v4_row = "fisc:contrast=0,restyled_loss=true", "fisc:positives=augmented"
+    v3_row = "fisc:contrast=0,regularisation=0,restyled_loss=true"
+    v4_row = "fisc:positives=augmented"
     whole = {"contrast": 0.75, "regularisation": 0.2, "site_clusters": "finch", "common_clusters": "finch"}
     table = "fisc_table_11", "Ablation"
     assert marked(*table, ran("fisc", **whole)) == {"fisc"}
-    v3 = whole | {"contrast": 0.0, "restyled_loss": True}
+    v3 = whole | {"contrast": 0.0, "regularisation": 0.0, "restyled_loss": True}
     assert marked(*table, ran(v3_row, **v3)) == {v3_row}
-    assert not marked(*table, ran("fisc:contrast=0", **v3 | {"restyled_loss": False}))
+    for other in ({"restyled_loss": False}, {"regularisation": 0.2}):
+        assert not marked(*table, ran("fisc:contrast=0", **v3 | other))
     v4 = whole | {"positives": "augmented"}
     assert marked(*table, ran(v4_row, **v4)) == {v4_row}
     one = whole | {"site_clusters": "none"}
