@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from medfed.config import strict_yaml
+from medfed.config.overrides import split
 from medfed.outputs.published.tables import PublishedBlock, PublishedRow, PublishedTable, load_table, table_names
 from medfed.outputs.tables.run_notes import PHANTOM
 
@@ -69,7 +70,7 @@ class CompletedRun:
             row: the published numbers of one method.
         """
         name, _, written = row.method.partition(":")
-        wanted = dict(setting.split("=", 1) for setting in written.split(",") if setting)
+        wanted = dict(setting.split("=", 1) for setting in split(written, ",") if setting)
         same = all(
             key in self.settings and self.settings[key] == strict_yaml.parse(value, row.method)
             for key, value in wanted.items()

@@ -93,6 +93,18 @@ def test_a_row_is_marked_if_its_settings_were_run_without_other_changes():
     assert marked("ccst_table_2", "With Tent", ran("fedavg")) == set()
 
 
+def test_a_list_in_a_published_row_is_one_setting():
+    row = "stable_fdg:stages=[1,2,3,4]"
+    assert marked("stable_fdg_table_14", "Stages", ran(row, stages=[1, 2, 3, 4])) == {row}
+    assert not marked("stable_fdg_table_14", "Stages", ran(row, stages=[1, 2, 3, 5]))
+
+
+def test_every_published_row_can_be_compared_with_a_run():
+    for name in table_names():
+        for block in load_table(name).blocks:
+            assert len(block_rows(load_table(name), block, [CompletedRun("fedavg", (), {})])) == len(block.rows) + 1
+
+
 def test_settings_of_a_published_row_are_compared_by_value():
     """`contrast=0` equals 0.0 in a config, `attention=false` equals false, `site_clusters=none` equals the text."""
     v3_row = "fisc:contrast=0,regularisation=0,restyled_loss=true"
