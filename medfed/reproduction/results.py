@@ -121,7 +121,7 @@ def result_text(outcome: Outcome, result: Result) -> str:
     if scores is None:
         parts = [f"{result.structure} {result.metric}: these runs have no such score"]
     else:
-        title = block_title(scores.parts[0][1])
+        title = "validation sites, " * (result.at == "validation") + block_title(scores.parts[0][1])
         parts = [f"{title}: {reason}" if reason else f"{title}\n{_aligned(our_rows(scores))}"]
     return "\n\n".join([*parts, *alone])
 

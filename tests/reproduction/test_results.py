@@ -90,7 +90,9 @@ def test_validation_domains_are_guarded_and_shown_by_their_own_scores(tmp_path):
     validation, unseen = load_paper("fisc").entry("table_1").parts[0].results
     low, high = (table_of({"fedavg": (value,) * 4, "fisc": (value + 1,) * 4}) for value in (20.0, 60.0))
     outcome = outcome_of(low, 30.0, "fisc", "table_1", validation=high)
-    assert "no result: FedAvg reaches 20.00 %" in result_text(outcome, unseen)
+    assert result_text(outcome, unseen).startswith("accuracy (%), higher is better: no result: FedAvg reaches 20.00 %")
+    alone = result_text(outcome, replace(validation, table="", block=""))
+    assert alone.startswith("validation sites, accuracy") and "61.00" in alone and "21.00" not in alone
     rows = [line.split() for line in result_text(outcome, validation).splitlines()]
     assert ["ours", "61.00", "61.00", "61.00", "61.00", "61.00"] in rows
     paper = load_paper("fisc")
