@@ -288,7 +288,7 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 
 
 def _with_new_names(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document of an older version with the keys of `federation` and values of `data` as they are now."""
+    """Return a document of an older version with the names of keys, values and presets as they are now."""
     document = dict(document)
     if isinstance(block := document.get("federation"), Mapping):
         document["federation"] = {Federation.renamed.get(name, name): value for name, value in block.items()}
@@ -297,6 +297,11 @@ def _with_new_names(document: Mapping[str, Any]) -> dict[str, Any]:
         with suppress(UserError):  # a wrong name is reported when the config is built
             values = registry.resolve("datasets", _text(block.get("name"))).renamed_values["standardise"]
             document["data"] = {**block, "standardise": values[block["standardise"]]}
+    block = document.get("method")
+    if isinstance(block, Mapping) and "preset" in block:
+        with suppress(UserError):
+            chosen, preset = registry.resolve("methods", _text(block.get("name"))), _text(block["preset"])
+            document["method"] = {**block, "preset": getattr(chosen, "renamed_presets", {}).get(preset, preset)}
     return document
 
 

@@ -160,7 +160,18 @@ class Grid:
         chosen = [
             Override(tuple(key.split(".")), value, source, flag="") for key, value in method.changes(self.base).items()
         ]
-        return changed(self.base, changes, [*chosen, *varied])
+        config = changed(self.base, changes, [*chosen, *varied])
+        return config if len(method.parts) == 1 else self._with_notices_of_parts(config, method)
+
+    def _with_notices_of_parts(self, config: Config, method: MethodChoice) -> Config:
+        """Return the config of a stack with the notices that its parts give as the only method of a row."""
+        notices = dict.fromkeys(config.notices)
+        for name, settings in method.parts:
+            if name == self.base.method_name and "preset" in settings:
+                source = argument("methods", method.label)
+                written = [Override(("method", key), value, source, flag="") for key, value in settings.items()]
+                notices |= dict.fromkeys(changed(self.base, {}, written).notices)
+        return replace(config, notices=tuple(notices))
 
     def _rows(
         self, methods: Sequence[MethodChoice], varied: Sequence[Sequence[Override]]

@@ -104,14 +104,18 @@ class MethodChoice:
 
         The attribute `parts` lists the method, or several methods that are applied together, with the settings that the
         user gave. A setting that the user did not give keeps its value in `base` if `base` uses the same method.
-        Otherwise it has the method's default.
+        Otherwise it has the method's default, or the value of the preset that the user gave.
 
         Args:
             base: the base config of the comparison.
         """
         if len(self.parts) > 1:
-            own = {key: value for key, value in resolved(base)["method"].items() if key != "preset"}
-            blocks = [{**(own if name == base.method_name else {}), "name": name, **new} for name, new in self.parts]
+            own = resolved(base)["method"]
+            preset = own.pop("preset")
+            blocks = []
+            for name, new in self.parts:
+                starts_from_own = name == base.method_name and new.get("preset", preset) == preset
+                blocks.append({**(own if starts_from_own else {}), "name": name, **new})
             return {"method.name": "stack", "method.methods": blocks}
         (name, settings), = self.parts
         chosen = {} if name == base.method_name else {"method.name": name}

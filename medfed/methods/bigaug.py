@@ -9,7 +9,7 @@ Idea: strong augmentation of sharpness, intensities and geometry simulates the d
 Communication: the same messages as FedAvg.
 
 Departures: there is no official code. The ranges are those of an unofficial port and were not checked against the
-paper. Noise is weaker by default, and the deformation is ours; see the class.
+paper, so no preset has the name "paper". Noise is weaker by default, and the deformation is ours; see the class.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BigAug(BigAugRanges, Method):
     Doubtful settings of the unofficial port:
 
     - Noise with a standard deviation of up to 1 leaves little of an image in [0, 1]. Our default is at most 0.1, as in
-      MONAI; the preset "paper" has the port's range.
+      MONAI; the preset "port" has the port's range.
     - The range of the deformation is not known to us. Ours shifts each of 16 x 16 control points by up to 1 % of the
       image's side, which never folds the image. MONAI's `Rand2DElastic` deforms by 5 % of its spacing even at
       strength 0.
@@ -71,13 +71,15 @@ class BigAug(BigAugRanges, Method):
         deformation: largest shift of a control point, as a fraction of the image's side, in [0, 0.5). 0 leaves the
             deformation out.
 
-    Presets: "medfed" has noise from 0 to 0.1; "paper" has noise from 0.1 to 1.
+    Presets: "medfed" has noise from 0 to 0.1; "port" has noise from 0.1 to 1, as the unofficial port. There is no
+    preset "paper", because we could not check any of the ranges against the paper.
     """
 
     probability: Ratio = 0.5
     noise: NonNegativeRange = (0.0, 0.1)
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"noise": BigAugRanges.noise}}
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "port": {"noise": BigAugRanges.noise}}
+    renamed_presets: ClassVar[Mapping[str, str]] = {"paper": "port"}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
         """Return a copy of the batch, on the same device, after nine random transforms of the images.

@@ -15,12 +15,13 @@ Departures. Where paper and public code differ, the default follows the paper, w
 per image, to save memory; the boundary loss uses the features of the original image at theta instead of theta', which
 saves a forward pass; the vectors of the boundary loss are compared across the batch, and its denominator contains the
 positive pair, both as in the code; the inner step is of first order, as the author of the code confirms. `preset:
-paper` has none of these exceptions. Two departures have no setting: restyled images are clipped to [0, 1], and the
-exchanged window is a square of side alpha * min(H, W), where the paper has a rectangle of alpha * H by alpha * W (on
-square images they are equal). Images are standardised after the exchange; the paper does not say which comes first.
-`data.standardise: slice` then removes the exchanged brightness and contrast of a slice, and keeps the rest; `volume`
-and `dataset` keep the whole exchange. Not reproduced from the code: sites that start from different weights, and site
-weights that are rounded to two decimals (for five sites their sum exceeds 1).
+paper` has none of these exceptions. Three departures have no setting: restyled images are clipped to [0, 1]; the
+boundary loss is the mean over the pairs of vectors in both orders, where eq. 7 has each pair once, in an order that the
+paper does not define; and the exchanged window is a square of side alpha * min(H, W), where the paper has a rectangle
+of alpha * H by alpha * W (on square images they are equal). Images are standardised after the exchange; the paper does
+not say which comes first. `data.standardise: slice` then removes the exchanged brightness and contrast of a slice, and
+keeps the rest; `volume` and `dataset` keep the whole exchange. Not reproduced from the code: sites that start from
+different weights, and site weights that are rounded to two decimals (for five sites their sum exceeds 1).
 
 Readings, where the paper is silent. The widths of the boundary (1 pixel) and of the ring (5 pixels) are those of the
 code. The boundary losses of several structures are added, as in the code. Eq. 7 is a loss of one image; a batch has the

@@ -68,8 +68,9 @@ class FedSR(Method):
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
             images) or "uniform" (1 / K).
 
-    Presets: "medfed" is the default. "paper" has a `cmi` of 0.001. "released" is the authors' code: uniform site
-    weights.
+    Presets: "medfed" is the default. "readme" has the `cmi` of 0.001 of the readme of the authors' code.
+    "released" is the authors' code: uniform site weights. There is no preset "paper", because we could not read the
+    paper's weights of the two penalties.
     """
 
     l2: NonNegativeFloat = 0.01
@@ -80,9 +81,10 @@ class FedSR(Method):
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
-        "paper": {"cmi": 0.001},
+        "readme": {"cmi": 0.001},
         "released": {"site_weights": "uniform"},
     }
+    renamed_presets: ClassVar[Mapping[str, str]] = {"paper": "readme"}
 
     fills_network: ClassVar[bool] = True
 

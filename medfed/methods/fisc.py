@@ -80,8 +80,9 @@ class FISC(CommonStyle, Method):
     the mask.
 
     Ablations of the paper's Table 11 (appendix B.6): v1 is `site_clusters: none`, v2 `common_clusters: none`, v5 the
-    whole method. v3 trains on the restyled images without contrast: `contrast: 0` with `restyled_loss: true`. v4 is
-    contrastive learning without styles: `positives: augmented`.
+    whole method. v3 trains on the restyled images without contrast: `contrast: 0` and `regularisation: 0` with
+    `restyled_loss: true` (the paper does not say whether v3 keeps the regulariser). v4 is contrastive learning without
+    styles: `positives: augmented`.
 
     Args:
         contrast: weight of the triplet loss, at least 0. 0.75 in the authors' code. 0 switches it off.

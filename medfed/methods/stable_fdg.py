@@ -14,8 +14,11 @@ N(0, 1) times the spread (the paper multiplies by the spread twice); the spread 
 variance; and exploration takes place after the first active stage only, while later ones only mix (the paper's text:
 each active stage explores; it does not say whether images are then added again). Unlike the public code, k-means++
 selects samples instead of cluster centres; styles come from images without augmentation, in evaluation mode, and only
-from sites that take part in the round; and the attention is independent of the map's size (the code divides by 49). The
-paper's schedules of the learning rate (a cosine; on Digits-DG, steps) are settings of `training`.
+from sites that take part in the round; and the attention is independent of the map's size (the code divides by 49). Two
+readings have no setting either. Exploration moves styles away from the mean style of the batch before images are added
+(s in eq. 4-5, as in the public code); the paper's text has the mean of the batch with the added images. And style
+shifting sets negative standard deviations to 0 after the noise; the paper does not discuss this. The paper's schedules
+of the learning rate (a cosine; on Digits-DG, steps) are settings of `training`.
 """
 
 from __future__ import annotations
@@ -125,9 +128,9 @@ class StableFDG(Method):
             receives the style of the next, so that none receives its own; "farthest" gives each site the style that is
             most different from its own.
         dimension: number of channels of the attention's queries and keys (d in the paper), at least 1. 30 in the paper.
-        clamp: whether negative standard deviations are set to 0 in exploration. With level 3, a standard deviation
-            below three quarters of the mean becomes negative, which inverts the channel. The paper does not discuss
-            this.
+        clamp: whether negative standard deviations are set to 0 in exploration (style shifting always does so). With
+            level 3, a standard deviation below three quarters of the mean becomes negative, which inverts the channel.
+            The paper does not discuss this.
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
             images) or "uniform" (1 / K).
         min_patients: a site with fewer training patients than this shares no style, because its style would describe
@@ -135,10 +138,10 @@ class StableFDG(Method):
 
     Presets: "medfed" is the default. It differs from the paper in `clamp`, because a mirrored channel is no style; in
     `similarity`, because the attention of an inner product depends on the scale of the features, which differs between
-    networks; and in `second_sample`, which needs one more forward pass for few images. "paper" is what the paper
-    says: no clamping, the inner product, and second samples. "released" is the authors' code: no clamping, cosines,
-    second samples, and uniform site weights. (In the code, an image without a partner uses the query of the second
-    sample alone, which passes through the network in training mode; here the mean of eq. 8 is used.)
+    networks; and in `second_sample`, which needs one more forward pass for few images. "paper" is what the paper says:
+    no clamping in exploration, the inner product, and second samples. "released" is the authors' code: no clamping
+    there, cosines, second samples, and uniform site weights. (In the code, an image without a partner uses the query of
+    the second sample alone, which passes through the network in training mode; here the mean of eq. 8 is used.)
     """
 
     style: bool = True

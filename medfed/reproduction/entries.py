@@ -62,6 +62,8 @@ class Result:
         block: title of the block of the published table.
         columns: for each column of the block, the name of our site, or the varied value KEY=VALUE whose average is
             shown. Empty takes the columns of the dataset.
+        at: the sites whose scores are shown: "unseen"; "validation", if two sites are left out; or "both" for a block
+            with columns of both.
     """
 
     metric: str
@@ -69,6 +71,12 @@ class Result:
     table: str = ""
     block: str = ""
     columns: dict[str, str] = field(default_factory=dict)
+    at: Literal["unseen", "validation", "both"] = "unseen"
+
+    @property
+    def roles(self) -> Texts:
+        """The roles of these sites: "unseen", "validation", or both."""
+        return ("unseen", "validation") if self.at == "both" else (self.at,)
 
 
 @dataclass(frozen=True)
@@ -165,6 +173,7 @@ class Entry:
         missing: what cannot be made, and why; "" if everything can.
         departs: differences from the paper that the configs do not list.
         overall: the blocks of means over all parts, which are shown after them.
+        printed: names of published tables whose numbers are shown if the entry has no parts.
     """
 
     name: Name
@@ -173,8 +182,11 @@ class Entry:
     missing: str = ""
     departs: Texts = ()
     overall: tuple[Overall, ...] = ()
+    printed: Texts = ()
 
     def __post_init__(self) -> None:
+        if self.parts and self.printed:
+            raise ValueError(f"{self.name}: both parts and printed; name the tables in the results of the parts")
         if not self.parts and not self.missing:
             raise ValueError(f"{self.name}: neither parts nor missing; expected one of them at least")
 

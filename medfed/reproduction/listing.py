@@ -66,13 +66,14 @@ def describe_entry(name: str, entry: Entry, commands: Sequence[Command], numbers
         lines += _wrapped(f"data {dataset}: {source.title}. {source.where}", "  ")
     for command in commands:
         lines += [f"  {command.part.name}: {command.to_text()}"]
-    if entry.parts:
+    if entry.parts or entry.printed:
         lines.append(f"  numbers: {_readable(entry)}")
     lines += [line for text in entry.departs for line in _wrapped(f"departs: {text}", "  ")]
     lines += _wrapped(f"not made: {entry.missing}", "  ") if entry.missing else []
     if numbers:
-        from medfed.reproduction.results import published_overall, published_text  # they import torch
+        from medfed.reproduction.results import published_overall, published_table, published_text  # need torch
 
+        lines += [f"\n{published_table(table)}" for table in entry.printed]
         lines += [f"\n{text}" for part in entry.parts if (text := published_text(part))]
         lines += [f"\n{published_overall(overall)}" for overall in entry.overall]
     return "\n".join(lines)
@@ -80,6 +81,8 @@ def describe_entry(name: str, entry: Entry, commands: Sequence[Command], numbers
 
 def _readable(entry: Entry) -> str:
     """Return whether the paper's numbers can be read."""
+    if entry.printed:
+        return "in the paper's text; --dry-run prints them"
     if any(part.cost_table or result.table for part in entry.parts for result in part.results):
         return "in the paper's text, and printed beside ours"
     has_scores = any(part.results for part in entry.parts)

@@ -10,15 +10,14 @@ from medfed.api import Comparison
 from medfed.outputs.published.section import block_title as published_title
 from medfed.outputs.published.section import footnotes
 from medfed.outputs.published.tables import PublishedBlock, PublishedTable, load_table
+from medfed.outputs.tables.comparison_data import Table
 from medfed.outputs.tables.cost import NOTE, cost_rows
 from medfed.outputs.tables.table import align_columns
 from medfed.outputs.tables.table_rows import block_title
 from medfed.reproduction.commands import Command
 from medfed.reproduction.entries import Entry, Overall, Part, Result, load_source
 from medfed.reproduction.rows import Rows, Scores, mean_scores, our_rows, paired_rows, paper_rows
-from medfed.reproduction.trivial import Trivial, baseline_score, trivial_scores
-
-CHECKED = ("dice", "accuracy")  # metrics in which FedAvg must be above the trivial predictor
+from medfed.reproduction.trivial import Trivial, baseline_score, planned_sites, trivial_scores
 
 
 @dataclass(frozen=True)
@@ -34,19 +33,32 @@ class Outcome:
     comparison: Comparison
 
     @cached_property
-    def trivial(self) -> dict[str, Trivial]:
-        """The score of the best trivial predictor for each structure."""
-        return trivial_scores(self.comparison)
+    def tables(self) -> dict[str, Table]:
+        """The tables of scores by the role of their sites: "unseen", and "validation" if two sites are left out."""
+        both = {"unseen": self.comparison.tables.unseen, "validation": self.comparison.tables.validation}
+        return {role: table for role, table in both.items() if table is not None}
 
-    def no_result(self, structure: str) -> str:
+    @cached_property
+    def trivial(self) -> dict[str, dict[str, Trivial]]:
+        """The score of the best trivial predictor for each role of the sites and each structure."""
+        return trivial_scores(self.comparison, tuple(self.tables))
+
+    def no_result(self, structure: str, roles: Sequence[str] = ("unseen",)) -> str:
         """Return why the scores of a structure are no result; "" if FedAvg is above the trivial predictor.
+
+        FedAvg and the trivial predictor are compared at all planned sites of a role.
 
         Args:
             structure: name of the structure; "all" for classification.
+            roles: roles of the sites whose scores are shown; roles that no site of the comparison has are left out.
         """
-        for metric in CHECKED:
-            score = baseline_score(self.comparison, structure, metric)
-            if score is not None and score <= (trivial := self.trivial[structure]).score:
+        for role in (role for role in roles if role in self.tables):
+            sites = planned_sites(self.comparison, role)
+            baseline = baseline_score(self.tables[role], structure, sites)
+            if baseline is None:
+                return f"no result: FedAvg has not finished (it needs a score at {', '.join(sites)})"
+            metric, score = baseline
+            if score <= (trivial := self.trivial[role][structure]).score:
                 return (f"no result: FedAvg reaches {score:.2f} % {metric}, and a trivial predictor "
                         f"({trivial.name}) {trivial.score:.2f} %; train longer or on more images")  # fmt: skip
         return ""
@@ -76,17 +88,32 @@ def published_text(part: Part) -> str:
     return "\n\n".join([*scores, *_published_costs(part)])
 
 
+def published_table(name: str) -> str:
+    """Return the paper's numbers of all blocks of a table.
+
+    Args:
+        name: name of the published table, such as "fisc_table_3".
+    """
+    table = load_table(name)
+    return "\n\n".join(_paper_alone(table, block) for block in table.blocks)
+
+
 def result_text(outcome: Outcome, result: Result) -> str:
     """Return one block of scores: ours, beside the paper's where its columns are the same sites or settings.
+
+    If the block is of validation sites and the runs have none, the text says so and has the paper's numbers alone.
 
     Args:
         outcome: the finished comparison.
         result: which scores to show.
     """
     table, block = _published(result) if result.table else (None, None)
-    on_validation = block is not None and block.part == "validation"
-    scores = Scores.of(outcome.comparison.tables, result.structure, result.metric, on_validation)
-    reason = outcome.no_result(result.structure)
+    tables = [outcome.tables[role] for role in result.roles if role in outcome.tables]
+    alone = [_paper_alone(table, block)] if table and block else []
+    if not tables:
+        return "\n\n".join([f"{result.structure} {result.metric}: these runs have no validation site", *alone])
+    scores = Scores.of(tables, result.structure, result.metric)
+    reason = outcome.no_result(result.structure, result.roles)
     columns = result.columns or load_source(outcome.command.part.data).columns
     same_columns = block is not None and all(name in columns for name in block.columns)
     if scores and table and block and same_columns and not reason and not outcome.command.stand_in:
@@ -94,9 +121,9 @@ def result_text(outcome: Outcome, result: Result) -> str:
     if scores is None:
         parts = [f"{result.structure} {result.metric}: these runs have no such score"]
     else:
-        title = block_title(scores.parts[0][1])
+        title = "validation sites, " * (result.at == "validation") + block_title(scores.parts[0][1])
         parts = [f"{title}: {reason}" if reason else f"{title}\n{_aligned(our_rows(scores))}"]
-    return "\n\n".join([*parts, *([_paper_alone(table, block)] if table and block else [])])
+    return "\n\n".join([*parts, *alone])
 
 
 def overall_text(entry: Entry, outcomes: Sequence[Outcome], overall: Overall) -> str:
@@ -117,7 +144,7 @@ def overall_text(entry: Entry, outcomes: Sequence[Outcome], overall: Overall) ->
         if not sites <= set(outcome.comparison.tables.unseen.sites):
             return f"no mean of ours: {outcome.command.part.name} was not run at all sites of the paper\n\n{alone}"
         for structure in overall.structures:
-            scores = Scores.of(outcome.comparison.tables, structure, overall.metric, False)
+            scores = Scores.of([outcome.tables["unseen"]], structure, overall.metric)
             if scores is None or outcome.no_result(structure):
                 return f"no mean of ours: {outcome.command.part.name} has no result\n\n{alone}"
             found.append(scores)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from medfed.config.overrides import split
-from medfed.experiments.comparison_tables import ComparisonTables
 from medfed.outputs.published.tables import PublishedBlock
 from medfed.outputs.tables.comparison_data import Block, Cell, Line, Table
 
@@ -21,25 +20,23 @@ class Scores:
     """Our scores of one structure and metric, at the unseen sites and the validation sites.
 
     Args:
-        parts: each table that has the scores, with the block of the scores; the table to look at first comes first.
+        parts: each table that has the scores, with the block of the scores.
     """
 
     parts: tuple[tuple[Table, Block], ...]
 
     @classmethod
-    def of(cls, tables: ComparisonTables, structure: str, metric: str, on_validation: bool) -> Scores | None:
+    def of(cls, tables: Sequence[Table], structure: str, metric: str) -> Scores | None:
         """Return the scores of a comparison; None if it has none of this structure and metric.
 
         Args:
-            tables: the tables of the comparison.
+            tables: tables of the comparison: that of the unseen sites, that of the validation sites, or both.
             structure: name of the structure; "all" for classification.
             metric: column of the tables, such as "dice".
-            on_validation: whether the scores of the validation sites come first.
         """
-        both = [tables.unseen, *([tables.validation] if tables.validation else [])]
         parts = tuple(
             (table, block)
-            for table in (reversed(both) if on_validation else both)
+            for table in tables
             for block in table.blocks
             if (block.structure, block.metric) == (structure, metric)
         )
@@ -99,8 +96,7 @@ def paper_rows(block: PublishedBlock) -> Rows:
     averaged = _is_averaged(block)
     rows = [["paper", *block.columns, *["average"] * averaged]]
     for row in block.rows:
-        average = MISSING if row.average is None else f"{row.average:.2f}"
-        rows.append([row.printed, *(f"{value:.2f}" for value in row.values), *[average] * averaged])
+        rows.append([row.printed, *map(row.text, row.values), *[row.text(row.average)] * averaged])
     return rows
 
 

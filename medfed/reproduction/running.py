@@ -111,16 +111,19 @@ def _data(outcome: Outcome) -> str:
 
 def _draw(paper: Paper, entry: Entry, outcome: Outcome, folder: Path, small: bool) -> list[str]:
     """Draw the scores of a part as the entry asks, and return a line for each figure."""
-    part, table = outcome.command.part, outcome.comparison.tables.unseen
+    part = outcome.command.part
     if part.chart == "none":
         return []
     save = {"bars": save_score_bars, "lines": save_score_lines}[part.chart]
     lines = []
     for result in part.results:
-        blocks = [b for b in table.blocks if (b.structure, b.metric) == (result.structure, result.metric)]
-        if blocks and not outcome.no_result(result.structure):
-            path = folder / f"{entry.name}-{result.structure}-{result.metric}.png"
-            marks = [*["SMALL RUN"] * small, *["PHANTOM"] * (table.data == "phantom")]
-            save(table, blocks[0], path, ", ".join([f"{paper.title}, {entry.heading}", *marks]))
-            lines.append(f"figure: {path}")
+        for role in (role for role in result.roles if role in outcome.tables):
+            table, at = outcome.tables[role], "-validation" * (role == "validation")
+            blocks = [b for b in table.blocks if (b.structure, b.metric) == (result.structure, result.metric)]
+            if blocks and not outcome.no_result(result.structure, [role]):
+                path = folder / f"{entry.name}-{result.structure}-{result.metric}{at}.png"
+                marks = [*["validation sites"] * bool(at), *["SMALL RUN"] * small,
+                         *["PHANTOM"] * (table.data == "phantom")]  # fmt: skip
+                save(table, blocks[0], path, ", ".join([f"{paper.title}, {entry.heading}", *marks]))
+                lines.append(f"figure: {path}")
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -12,9 +12,11 @@ import numpy as np
 from medfed.api import Comparison
 from medfed.datasets.base import Dataset
 from medfed.metrics.trivial import ALL_FOREGROUND, NO_FOREGROUND, constant_dice, mean_mask, small_mask
+from medfed.outputs.tables.comparison_data import Table
 from medfed.outputs.tables.comparison_row import BASELINE
 from medfed.tasks.scoring import ALL
 
+CHECKED = ("dice", "accuracy")  # metrics in which FedAvg must be above the trivial predictor
 Masks = Mapping[str, Sequence[np.ndarray]]  # (S, H, W, D) masks of 0 and 1 by site
 
 
@@ -23,7 +25,7 @@ class Trivial:
     """The score of the best trivial predictor.
 
     Args:
-        score: mean over the unseen sites, in percent.
+        score: mean over the sites, in percent.
         name: what the predictor does, such as "every pixel is foreground".
     """
 
@@ -31,50 +33,66 @@ class Trivial:
     name: str
 
 
-def trivial_scores(comparison: Comparison) -> dict[str, Trivial]:
-    """Return the score of the best trivial predictor for each structure; key "all" for classification.
-
-    For classification, it is the most frequent class of the unseen site. For masks, it is the best of an empty mask, a
-    mask of all pixels, and the mean mask of the source sites at the threshold with the best Dice there. Each predictor
-    is scored by Dice, the mean over the cases, on a grid of 64 x 64 pixels for each slice.
+def planned_sites(comparison: Comparison, role: str) -> list[str]:
+    """Return the names of the sites that have a role in a run of the comparison, whether it is finished or not.
 
     Args:
-        comparison: a comparison with at least one finished run.
+        comparison: the comparison.
+        role: "unseen" or "validation".
     """
-    sites = list(dict.fromkeys(fold.site for fold in comparison.plan.folds))
+    return list(dict.fromkeys(getattr(fold.config.federation, f"{role}_site") for fold in comparison.plan.folds))
+
+
+def trivial_scores(comparison: Comparison, roles: Iterable[str]) -> dict[str, dict[str, Trivial]]:
+    """Return the score of the best trivial predictor for each role and structure; key "all" for classification.
+
+    For classification, it is the most frequent class of the site. For masks, it is the best of an empty mask, a mask of
+    all pixels, and the mean mask of the other sites at the threshold with the best Dice there. Each predictor is scored
+    by Dice, the mean over the cases, on a grid of 64 x 64 pixels for each slice.
+
+    Args:
+        comparison: a comparison in which FedAvg is finished at all sites of these roles.
+        roles: roles of sites: "unseen", "validation" or both. Each score is the mean over all sites of its role.
+    """
     dataset = comparison.plan.folds[0].config.data.ensure_available()
     if dataset.structures:
-        return trivial_dice(read_masks(dataset), dataset.structures, sites)
-    labels: dict[str, list[str]] = {}
-    for run in comparison.runs:
-        labels |= {run.config.federation.unseen_site: [r["label"] for r in run.scores if r["role"] == "unseen"]}
-    return {ALL: trivial_accuracy(list(labels.values()))}
+        masks = read_masks(dataset)
+        return {role: trivial_dice(masks, dataset.structures, planned_sites(comparison, role)) for role in roles}
+    scores = {}
+    for role in roles:
+        labels: dict[str, list[str]] = {}
+        for run in comparison.runs:
+            labels |= {
+                getattr(run.config.federation, f"{role}_site"): [r["label"] for r in run.scores if r["role"] == role]
+            }
+        scores[role] = {ALL: trivial_accuracy(list(labels.values()))}
+    return scores
 
 
 def trivial_accuracy(labels: Sequence[Sequence[str]]) -> Trivial:
-    """Return the accuracy of the predictor that gives the most frequent class of each unseen site.
+    """Return the accuracy of the predictor that gives the most frequent class of each site.
 
     Args:
-        labels: the true classes of the images of each unseen site.
+        labels: the true classes of the images of each site.
     """
     shares = [Counter(of_site).most_common(1)[0][1] / len(of_site) for of_site in labels]
-    return Trivial(100 * fmean(shares), "the most frequent class of each unseen site")
+    return Trivial(100 * fmean(shares), "the most frequent class of each site")
 
 
-def trivial_dice(masks: Masks, structures: Sequence[str], unseen: Sequence[str]) -> dict[str, Trivial]:
+def trivial_dice(masks: Masks, structures: Sequence[str], left_out: Sequence[str]) -> dict[str, Trivial]:
     """Return the Dice of the best of three trivial predictors for each structure: empty, all pixels, mean mask.
 
     Args:
         masks: masks (S, H, W, D) of each site, all with the same H and W.
         structures: names of the S structures.
-        unseen: names of the unseen sites. The mean mask of an unseen site is that of all other sites.
+        left_out: names of the sites that do not train. The mean mask of such a site is that of all other sites.
     """
     best = {}
     for index, name in enumerate(structures):
         own = {site: [mask[index].astype(np.float64) for mask in of_site] for site, of_site in masks.items()}
         scores: dict[str, list[float]] = {NO_FOREGROUND: [], ALL_FOREGROUND: [],
                                           "the mean mask of the source sites": []}  # fmt: skip
-        for site in unseen:
+        for site in left_out:
             sources = [mask for other, of_site in own.items() if other != site for mask in of_site]
             predictions = (np.zeros(1), np.ones(1), mean_mask(sources))
             for values, prediction in zip(scores.values(), predictions, strict=True):
@@ -100,18 +118,24 @@ def read_masks(dataset: Dataset) -> dict[str, list[np.ndarray]]:
     return masks
 
 
-def baseline_score(comparison: Comparison, structure: str, metric: str) -> float | None:
-    """Return the average of FedAvg over the unseen sites; the best of its rows if a setting is varied.
+def baseline_score(table: Table, structure: str, sites: Sequence[str]) -> tuple[str, float] | None:
+    """Return the metric and the average of FedAvg over some sites; the best of its rows if a setting is varied.
 
     Args:
-        comparison: the comparison.
+        table: the scores of a comparison.
         structure: name of the structure; "all" for classification.
-        metric: column of the table: "dice" or "accuracy".
+        sites: names of the sites.
 
     Returns:
-        The score in percent; None if no run of FedAvg is finished, or the table has no such column.
+        "dice" or "accuracy", and the score in percent; None if a row of FedAvg has no score at one of the sites, or if
+        there is no such row.
     """
-    blocks = [b for b in comparison.tables.unseen.blocks if (b.structure, b.metric) == (structure, metric)]
-    lines = [line for block in blocks for line in block.lines if line.method.partition(",")[0] == BASELINE]
-    means = [[cell.mean for cell in line.cells if cell] for line in lines]
-    return max((fmean(values) for values in means if values), default=None)
+    for block in table.blocks:
+        if block.structure == structure and block.metric in CHECKED:
+            lines = [line for line in block.lines if line.method.partition(",")[0] == BASELINE]
+            of_sites = [dict(zip(table.sites, line.cells, strict=True)) for line in lines]
+            rows = [[cells.get(site) for site in sites] for cells in of_sites]
+            means = [[cell.mean for cell in row if cell] for row in rows]
+            if means and all(len(row) == len(sites) for row in means):
+                return block.metric, max(map(fmean, means))
+    return None

@@ -662,6 +662,16 @@ def test_a_key_that_has_another_name_now_is_refused_with_it(tmp_path):
     ]
 
 
+def test_a_preset_that_has_another_name_now_is_read_from_a_run_folder_only(tmp_path):
+    """The preset port of BigAug had the name paper."""
+    (tmp_path / "config.yaml").write_text(GOOD.replace("name: fedavg", "name: bigaug\n  preset: paper"))
+    with pytest.raises(UserError, match="no preset 'paper' of bigaug.*Known: medfed, port"):
+        load(tmp_path / "config.yaml")
+    (tmp_path / "environment.json").write_text("{}")
+    config = load(tmp_path / "config.yaml")
+    assert config.preset == "port" and config.method.noise == (0.1, 1.0)
+
+
 def test_a_setting_that_is_younger_than_a_run_is_no_change_at_its_default():
     old = resolved(read())
     for key in ("clients", "validation_site"):

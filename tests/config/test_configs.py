@@ -131,6 +131,18 @@ def test_a_paper_config_lists_its_departures():
         assert not wrong, wrong
 
 
+@pytest.mark.parametrize(("name", "departure"), [
+    ("fundus_paper", "no setting: the boundary loss is the mean over the pairs of vectors in both orders; eq. 7"),
+    ("prostate_paper", "no setting: the boundary loss is the mean over the pairs of vectors in both orders; eq. 7"),
+    ("pacs_stablefdg", "no setting: style shifting sets negative standard deviations to 0"),
+    ("pacs_stablefdg", "no setting: exploration moves styles away from the mean style of the batch without the added"),
+    ("pacs_fisc", "The method of the public code instead of the text. training.augment stays false"),
+    ("camelyon17_paper", "at 96 pixels exchanges only the mean brightness"),
+])  # fmt: skip
+def test_the_header_names_a_departure_that_no_setting_shows(name, departure):
+    assert departure in "\n".join(HEADER[CONFIGS / f"{name}.yaml"])
+
+
 def test_every_command_in_the_header_of_a_config_resolves(monkeypatch):
     """The program's own parser reads the command, and the config of every row is built; nothing is trained."""
     rows: set[tuple[str, str]] = set()

@@ -61,6 +61,20 @@ def test_a_method_of_a_comparison_and_python_name_them_too(base):
     assert changed(in_python, {"seed": 2}).notices == in_python.notices
 
 
+@pytest.mark.filterwarnings("ignore:.*the new preset replaces.*")
+def test_a_preset_inside_a_stack_replaces_the_values_of_the_config_too(base):
+    """The preset released has ratio one; the config's gamma 0.1 gives way to the method's default 0.5."""
+    grid = Grid(base)
+    for label in ("swa+elcfs:preset=released", "elcfs:preset=released+swa"):
+        config = grid.config_of(MethodChoice.parse(label), "", 1)
+        alone = grid.config_of(MethodChoice.parse("elcfs:preset=released"), "", 1)
+        assert alone.method in config.method.methods and alone.method.gamma == 0.5 and alone.method.ratio == "one"
+        assert len(config.notices) == 1 and GAMMA in config.notices[0] and f"{label}: " in config.notices[0]
+    for label in ("swa+elcfs", "swa+elcfs:preset=paper"):  # the preset of the file
+        config = grid.config_of(MethodChoice.parse(label), "", 1)
+        assert base.method in config.method.methods and not config.notices
+
+
 def test_a_run_prints_the_notice_once_and_records_it(tiny_config, tmp_path, capsys):
     text = tiny_config.read_text().replace("name: elcfs,", "name: elcfs, gamma: 0.25,")
     tiny_config.write_text(text)

@@ -39,7 +39,7 @@ def test_each_image_of_a_batch_is_changed_differently(any_toy):
 def test_labels_keep_their_type_and_values_and_images_their_range(any_toy):
     batch = any_toy.samples("north").batch(range(6))
     for seed in range(4):
-        actual = augmented(BigAug(**BigAug.presets["paper"]), batch, seed)
+        actual = augmented(BigAug(**BigAug.presets["port"]), batch, seed)
         assert type(actual.image) is torch.Tensor and actual.image.dtype == batch.image.dtype
         assert actual.image.shape == batch.image.shape and 0 <= actual.image.min() and actual.image.max() <= 1
         assert actual.label.dtype == batch.label.dtype and type(actual.label) is torch.Tensor

@@ -16,6 +16,7 @@ from medfed.reproduction.commands import commands_of
 from medfed.reproduction.entries import Result, load_paper
 from medfed.reproduction.results import Outcome, overall_text, result_text
 from medfed.reproduction.rows import match
+from medfed.reproduction.running import _draw
 from medfed.reproduction.trivial import Trivial, trivial_accuracy, trivial_dice
 
 SITES = ("art_painting", "cartoon", "photo", "sketch")
@@ -32,11 +33,19 @@ def table_of(rows: dict[str, tuple], sites=SITES) -> Table:
     return Table("real", "last", (1,), sites, "fedavg", (), (block,), ())
 
 
-def outcome_of(table: Table, trivial: float, paper: str, entry: str, part: int = 0) -> Outcome:
-    tables = SimpleNamespace(unseen=table, validation=None, costs={})
+def outcome_of(
+    table: Table, trivial: float, paper: str, entry: str, part: int = 0, validation: Table | None = None
+) -> Outcome:
+    """The outcome of a part of an entry whose planned sites are those of the tables."""
+    tables = SimpleNamespace(unseen=table, validation=validation, costs={})
+    sites = zip(table.sites, validation.sites if validation else table.sites, strict=True)
+    folds = [SimpleNamespace(config=SimpleNamespace(federation=SimpleNamespace(unseen_site=one, validation_site=other)))
+             for one, other in sites]  # fmt: skip
     command = commands_of(load_paper(paper).entry(entry))[part]
-    outcome = Outcome(command, SimpleNamespace(tables=tables, runs=[], failed={}))
-    outcome.__dict__["trivial"] = {"all": Trivial(trivial, "the most frequent class of each unseen site")}
+    comparison = SimpleNamespace(tables=tables, runs=[], failed={}, plan=SimpleNamespace(folds=folds))
+    outcome = Outcome(command, comparison)
+    most_frequent = {"all": Trivial(trivial, "the most frequent class of each site")}
+    outcome.__dict__["trivial"] = dict.fromkeys(("unseen", "validation"), most_frequent)
     return outcome
 
 
@@ -59,11 +68,54 @@ def test_a_comparison_whose_fedavg_is_not_above_the_trivial_predictor_has_no_res
     assert "no result" not in result_text(outcome_of(table, 54.9, "ccst", "table_1"), result)
 
 
+@pytest.mark.parametrize("rows", [
+    {"ccst": (99.0, 99.0, 99.0, 99.0)},
+    {"fedavg": (80.0, None, None, 70.0), "ccst": (99.0, 99.0, 99.0, 99.0)},
+])  # fmt: skip
+def test_a_comparison_whose_fedavg_is_not_finished_at_each_site_has_no_result(rows):
+    """A FedAvg of 75 % at two easy sites must not be compared with the trivial predictor at four sites."""
+    text = result_text(outcome_of(table_of(rows), 30.0, "ccst", "table_1"),
+                       Result("accuracy", "all", "ccst_table_1", "PACS"))  # fmt: skip
+    assert "no result: FedAvg has not finished" in text and "99.00" not in text and "95.51" in text
+
+
+def test_a_planned_site_that_no_run_has_finished_is_missing_too():
+    outcome = outcome_of(table_of({"fedavg": (50.0, 60.0, 70.0, 40.0)}), 30.0, "ccst", "table_1")
+    outcome.comparison.tables.unseen = table_of({"fedavg": (50.0, 60.0)}, SITES[:2])
+    assert "no result: FedAvg has not finished (it needs a score at art_painting" in outcome.no_result("all")
+
+
+def test_validation_domains_are_guarded_and_shown_by_their_own_scores(tmp_path):
+    """FedAvg has 20 % at the unseen sites and 60 % at the validation sites; the trivial predictor has 30 %."""
+    validation, unseen = load_paper("fisc").entry("table_1").parts[0].results
+    low, high = (table_of({"fedavg": (value,) * 4, "fisc": (value + 1,) * 4}) for value in (20.0, 60.0))
+    outcome = outcome_of(low, 30.0, "fisc", "table_1", validation=high)
+    assert result_text(outcome, unseen).startswith("accuracy (%), higher is better: no result: FedAvg reaches 20.00 %")
+    alone = result_text(outcome, replace(validation, table="", block=""))
+    assert alone.startswith("validation sites, accuracy") and "61.00" in alone and "21.00" not in alone
+    rows = [line.split() for line in result_text(outcome, validation).splitlines()]
+    assert ["ours", "61.00", "61.00", "61.00", "61.00", "61.00"] in rows
+    paper = load_paper("fisc")
+    entry = replace(paper.entry("table_1"), parts=(replace(outcome.command.part, chart="bars"),))
+    outcome = Outcome(replace(outcome.command, part=entry.parts[0]), outcome.comparison)
+    outcome.__dict__["trivial"] = dict.fromkeys(("unseen", "validation"), {"all": Trivial(30.0, "")})
+    _draw(paper, entry, outcome, tmp_path, False)
+    assert [path.name for path in tmp_path.iterdir()] == ["table_1-all-accuracy-validation.png"]
+
+
+def test_a_block_of_validation_sites_is_left_out_if_the_runs_have_none():
+    """A stand-in has other sites and so no pairs: its scores at unseen sites are no scores at validation sites."""
+    outcome = outcome_of(table_of({"fedavg": (60.0,) * 4}), 30.0, "fisc", "table_1")
+    validation = load_paper("fisc").entry("table_1").parts[0].results[0]
+    text = result_text(outcome, validation)
+    assert "these runs have no validation site" in text and "60.00" not in text and "as printed" in text
+
+
 def test_scores_of_a_stand_in_are_not_put_into_the_papers_columns():
     table = table_of({"fedavg": (60.0, 70.0)}, ("hospital_4", "hospital_5"))
     outcome = outcome_of(table, 50.0, "ccst", "table_1")
     outcome = Outcome(replace(outcome.command, stand_in="a phantom"), outcome.comparison)
-    outcome.__dict__["trivial"] = {"all": Trivial(50.0, "")}
+    outcome.__dict__["trivial"] = {"unseen": {"all": Trivial(50.0, "")}}
     ours, paper = result_text(outcome, Result("accuracy", "all", "ccst_table_1", "PACS")).split("\n\n")
     assert "hospital_4" in ours and "65.00" in ours and "as printed" in paper and "ours" not in paper
 
@@ -102,10 +154,10 @@ def test_the_overall_block_of_fundus_is_the_mean_of_disc_and_cup():
     blocks = [replace(table.blocks[0], structure=structure, metric="dice")
               for table, structure in zip(tables, ("disc", "cup"))]  # fmt: skip
     outcome = outcome_of(replace(tables[0], blocks=tuple(blocks)), 0.0, "elcfs", "table_1")
-    outcome.__dict__["trivial"] = {name: Trivial(10.0, "every pixel") for name in ("disc", "cup")}
+    outcome.__dict__["trivial"] = {"unseen": {name: Trivial(10.0, "every pixel") for name in ("disc", "cup")}}
     rows = [line.split() for line in overall_text(entry, [outcome], entry.overall[0]).splitlines()]
     assert rows[rows.index(["FedAvg", "paper", "85.01"]) + 1] == ["ours", "80.00"]
-    outcome.__dict__["trivial"]["cup"] = Trivial(75.0, "every pixel")
+    outcome.__dict__["trivial"]["unseen"]["cup"] = Trivial(75.0, "every pixel")
     assert "fundus has no result" in overall_text(entry, [outcome], entry.overall[0])
 
 

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from medfed.config import strict_yaml
+from medfed.config.overrides import split
 from medfed.outputs.published.tables import PublishedBlock, PublishedRow, PublishedTable, load_table, table_names
 from medfed.outputs.tables.run_notes import PHANTOM
 
@@ -69,7 +70,7 @@ class CompletedRun:
             row: the published numbers of one method.
         """
         name, _, written = row.method.partition(":")
-        wanted = dict(setting.split("=", 1) for setting in written.split(",") if setting)
+        wanted = dict(setting.split("=", 1) for setting in split(written, ",") if setting)
         same = all(
             key in self.settings and self.settings[key] == strict_yaml.parse(value, row.method)
             for key, value in wanted.items()
@@ -136,7 +137,8 @@ def block_title(block: PublishedBlock) -> str:
     """
     part = f", {block.part}" if block.part and block.part not in block.title.lower() else ""
     metric = "" if block.metric.lower() in block.title.lower().split() else f"{block.metric} "
-    return f"{block.title}{part} ({metric}{block.unit}), {block.direction} is better; each column: {block.column}"
+    measured = f" ({metric}{block.unit})" if metric or block.unit else ""
+    return f"{block.title}{part}{measured}, {block.direction} is better; each column: {block.column}"
 
 
 def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[CompletedRun]) -> list[list[str]]:
@@ -152,7 +154,7 @@ def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[Comp
 
     Returns:
         Rows of equal length. A row has the method in medfed's notation (such as `ccst:k=1`), the method's name in the
-        paper, one number for each column and, if the block has averages, the printed average ("-" if there is none).
+        paper, one number for each column and, if the block has averages, the printed average. A missing number is "-".
     """
     runs, misprinted = list(runs), {misprint.method for misprint in table.misprints if misprint.block == block.title}
     averaged = any(row.average is not None for row in block.rows)
@@ -160,8 +162,8 @@ def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[Comp
     for row in block.rows:
         here = ALSO_RUN_HERE if any(run.matches(row) for run in runs) else ""
         mark = "†" if row.method in misprinted else ""
-        average = "-" if row.average is None else _printed(row.average, row) + mark
-        values = [_printed(value, row) for value in row.values]
+        average = row.text(row.average) + mark
+        values = [row.text(value) for value in row.values]
         rows.append([row.method + here, row.printed, *values, *[average] * averaged])
     return rows
 
@@ -233,8 +235,3 @@ def to_published_markdown(data: Mapping[str, Any], kind: str, runs: Sequence[Com
 def _listed(notes: Iterable[str]) -> str:
     """Format notes as a Markdown list."""
     return "\n".join(f"- {note}" for note in notes)
-
-
-def _printed(value: float, row: PublishedRow) -> str:
-    """Format a number with the decimals of the published table."""
-    return f"{value:.{1 if row.rounded_to == 0.1 else 2}f}"

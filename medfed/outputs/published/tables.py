@@ -28,29 +28,41 @@ class PublishedRow:
         method: the method in the notation of `python -m medfed.evaluate --methods`, including settings, for example
             `ccst:style=single,k=1`. A method that medfed does not have is written in the same style.
         printed: name of the method in the paper.
-        values: one number for each column.
+        values: one number for each column; None where the number cannot be read.
         average: printed average; None if the paper has none.
         rounded_to: precision of the printed numbers, such as 0.01 for two decimals. A difference up to this value
-            between the printed average and the mean is explained by rounding.
+            between the printed average and the mean is explained by rounding. Below 0.01, each number is shown with as
+            many decimals as it has.
     """
 
     method: str
     printed: str
-    values: tuple[float, ...]
+    values: tuple[float | None, ...]
     average: float | None = None
     rounded_to: float = 0.01
 
     def mean(self) -> Decimal:
-        """Return the exact mean of the row's printed numbers, computed in decimal arithmetic."""
-        return sum((Decimal(repr(value)) for value in self.values), Decimal(0)) / len(self.values)
+        """Return the exact mean of those of the row's numbers that can be read, computed in decimal arithmetic."""
+        known = [Decimal(repr(value)) for value in self.values if value is not None]
+        return sum(known, Decimal(0)) / len(known)
+
+    def text(self, value: float | None) -> str:
+        """Return a number of this row with the decimals of the paper; "-" for None.
+
+        Args:
+            value: one of `values`, or `average`.
+        """
+        if value is None:
+            return "-"
+        return f"{value:g}" if self.rounded_to < 0.01 else f"{value:.{1 if self.rounded_to == 0.1 else 2}f}"
 
     def average_is_wrong(self) -> bool:
         """Return whether the paper's average differs from the mean of the row's numbers by more than `rounded_to`.
 
         `rounded_to` is the precision of the printed numbers, usually 0.01. The result is False if the paper printed no
-        average for this row.
+        average for this row, or if one of its numbers cannot be read.
         """
-        if self.average is None:
+        if self.average is None or None in self.values:
             return False
         return abs(Decimal(repr(self.average)) - self.mean()) > Decimal(repr(self.rounded_to))
 
@@ -63,7 +75,7 @@ class PublishedBlock:
         title: title of the block.
         dataset: name of the dataset.
         metric: name of the metric.
-        unit: unit of all numbers; "%" for Dice and accuracy.
+        unit: unit of all numbers; "%" for Dice and accuracy, "" for numbers without a unit.
         direction: "higher" or "lower": which numbers are better.
         column: meaning of the columns, for example "unseen site".
         columns: names of the columns.
