@@ -19,11 +19,13 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from medfed.core.errors import UserError, argument
+from medfed.cli.program import machine_sentence
+from medfed.core.errors import UserError, WorkerBug, argument
 from medfed.core.import_path import child_import_path
 
 WORKER = "medfed.deployment.worker"  # started as a program, not imported
 REPLY, ERROR, STEP, WARNING, READY = b"a", b"e", b"s", b"n", b"r"  # the first byte of a frame from the worker
+USER, FILE, MEMORY, BUG = "user", "file", "memory", "bug"  # kinds of errors that a worker reports
 POLL_S = 0.2  # how often to check whether to stop
 TRANSFER_TIMEOUT_S = 60  # for a process that does not read a request, or stops in the middle of a reply
 LOAD_TIMEOUT_S = 3600.0  # for a process to start and to read its data, if the request has a timeout
@@ -89,12 +91,40 @@ class WorkerFailed(RuntimeError):
     reported the error, the text is the message of that error.
 
     Attributes:
-        is_reported: whether the worker itself reported the error. False if its process ended, crashed or was late.
+        reported: the error that the worker reported, as an exception of the same kind: a UserError, an OSError, a
+            MemoryError or a WorkerBug. None if the worker's process ended, crashed or was late.
     """
 
-    def __init__(self, why: str, is_reported: bool = False) -> None:
+    def __init__(self, why: str, reported: Exception | None = None) -> None:
         super().__init__(why)
-        self.is_reported = is_reported
+        self.reported = reported
+
+
+def error_frame(error: Exception, text: str = "") -> bytes:
+    """Return the frame with which a worker reports an error: the kind of the error and its text as JSON.
+
+    Args:
+        error: the error.
+        text: text that is sent instead of the error's own text; then no name of a file is sent either. "" sends the
+            error's own text.
+    """
+    content: dict[str, Any] = {"kind": BUG, "text": f"{type(error).__name__}: {error}"}
+    if isinstance(error, UserError):
+        content = {"kind": USER, "text": str(error)}
+    elif text and machine_sentence(error) is not None:
+        content["kind"] = USER
+    elif isinstance(error, OSError) and machine_sentence(error) is not None:
+        file = None if error.filename is None else str(error.filename)
+        content |= {"kind": FILE, "error": [error.errno, error.strerror, file]}
+    elif machine_sentence(error) is not None:
+        content["kind"] = MEMORY
+    return ERROR + json.dumps({**content, "text": text or content["text"]}).encode()
+
+
+def _failure(content: Mapping[str, Any]) -> WorkerFailed:
+    """Return the error that a worker reported with `error_frame`."""
+    text, kinds = content["text"], {USER: UserError, MEMORY: MemoryError, BUG: WorkerBug}
+    return WorkerFailed(text, OSError(*content["error"]) if content["kind"] == FILE else kinds[content["kind"]](text))
 
 
 @dataclass
@@ -210,7 +240,7 @@ class WorkerProcess:
             for _ in self._replies(deadline, stopped):  # there is none
                 pass
         except WorkerFailed as error:
-            if error.is_reported:  # the worker could not be built, so its process ends
+            if error.reported:  # the worker could not be built, so its process ends
                 self.close()
             raise
 
@@ -235,7 +265,10 @@ class WorkerProcess:
                 self.work_s = float(content)
                 return
             if kind == ERROR:
-                raise WorkerFailed(content.decode(), is_reported=True)
+                failure = _failure(json.loads(content))
+                if isinstance(failure.reported, WorkerBug):  # what it left in memory or on the GPU is not known
+                    self.close()
+                raise failure
             if kind == REPLY:
                 yield content
             if kind == STEP and self.on_step:

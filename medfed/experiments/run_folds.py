@@ -214,7 +214,7 @@ def _do_in_worker(
                 unfinished.locked.append(fold)
     except WorkerFailed as error:
         more = f"; see {fold.folder.path / LOG}, and use a smaller {argument('jobs')} if memory ran out"
-        unfinished.failed[name_of(fold)] = f"{error}{'' if error.is_reported else more}"
+        unfinished.failed[name_of(fold)] = f"{error}{'' if error.reported else more}"
 
 
 def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
