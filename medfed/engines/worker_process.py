@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -150,6 +151,7 @@ class WorkerProcess:
     work_s: float = field(default=0.0, init=False)
     _process: subprocess.Popen | None = field(default=None, init=False)
     _connection: Connection | None = field(default=None, init=False)
+    _closing: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def ask(
         self, header: Mapping[str, Any], *bodies: bytes, timeout_s: float | None = None,
@@ -187,18 +189,23 @@ class WorkerProcess:
             raise WorkerFailed(self._how_it_ended(error)) from error
 
     def close(self) -> None:
-        """Kill the worker process, if it runs, and close the connection to it."""
-        if self._process is not None:
-            if self._process.poll() is None:
-                self._process.kill()
-            self._process.wait()
-        if self._connection is not None:
-            self._connection.close()
-        self._process = self._connection = None
+        """Kill the worker process, if it runs, and close the connection to it.
+
+        Several threads may call this method at the same time, and a signal may interrupt it; a second call then does
+        what is left. No file descriptor is closed twice, because its number may belong to another file by then.
+        """
+        if process := self._process:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        with self._closing:
+            connection, self._process, self._connection = self._connection, None, None
+        if connection is not None:
+            connection.close()
 
     def is_running(self) -> bool:
         """Return whether the worker process runs."""
-        return self._process is not None and self._process.poll() is None
+        return (process := self._process) is not None and process.poll() is None
 
     def start(self, stopped: Callable[[], bool] = lambda: False, timeout_s: float | None = None) -> None:
         """Start the process if it does not run, and wait until it is ready: a site has then read its data.
@@ -235,7 +242,7 @@ class WorkerProcess:
             self._process = subprocess.Popen(command, pass_fds=[worker_end.fileno()], env=environment,
                                              stdout=_log(), cwd="/", start_new_session=True)
             self._connection = Connection(own_end.detach())
-        self._connection.send_bytes(json.dumps(self.job).encode())
+        self._open_connection().send_bytes(json.dumps(self.job).encode())
         try:
             for _ in self._replies(deadline, stopped):  # there is none
                 pass
@@ -245,9 +252,9 @@ class WorkerProcess:
             raise
 
     def _open_connection(self) -> Connection:
-        if self._connection is None:
+        if (connection := self._connection) is None:
             raise EOFError("its process is not running")
-        return self._connection
+        return connection
 
     def _replies(self, deadline: float | None, stopped: Callable[[], bool]) -> Iterator[bytes]:
         """Yield the replies until the worker says that it is ready for the next request."""
@@ -277,10 +284,10 @@ class WorkerProcess:
                 self.on_warning(content.decode())
 
     def _how_it_ended(self, error: Exception) -> str:
-        if self._process is None:
+        if (process := self._process) is None:
             return f"its process did not start: {error}"
         try:
-            code = self._process.wait(EXIT_TIMEOUT_S)
+            code = process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.close()
             return "its process no longer reads requests or finishes its reply, and was ended"
