@@ -212,3 +212,11 @@ def test_the_papers_numbers_are_described_and_its_costs_are_printed(capsys):
     assert "numbers: none; compare the figures" in capsys.readouterr().out
     assert reproduce.main(["stable_fdg", "table_6", "--dry-run"]) == 0
     assert "22.44" in capsys.readouterr().out, "seconds of a round of FedDG"
+
+
+def test_images_of_patients_are_not_stored_in_the_folder_of_all_results(tmp_path, capsys):
+    """The folder lies outside of the folder of each comparison, which is a part of the folder of all results."""
+    words = ["elcfs", "table_2", "--small", "--out", f"{tmp_path}/out", "--set", f"cache.folder={tmp_path}/out/cache"]
+    assert reproduce.main(words) == 2
+    assert f"lies in the folder of results {tmp_path}/out, which must not hold images" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
