@@ -118,10 +118,28 @@ def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
         parser: the parser of a program.
         what: what works at the same time, such as "sites".
     """
-    parser.add_argument("--jobs", type=int, metavar="N",
+    parser.add_argument("--jobs", type=whole_number(1), metavar="N",
                         help=f"how many {what} work at the same time, each in a process of its own (1: no process is "
                              "started). Default: as many as cores and memory allow, if this saves time; on a GPU 1. "
                              "The result does not depend on N")  # fmt: skip
+
+
+def whole_number(minimum: int) -> Callable[[str], int]:
+    """Return the type of a flag for `ArgumentParser.add_argument`: a function that converts a text to a number.
+
+    For any text that is not a whole number of at least `minimum`, the parser prints what was expected and what was
+    found, and ends the program with exit code 2.
+
+    Args:
+        minimum: the smallest number that is allowed, at least 0.
+    """
+
+    def convert(text: str) -> int:
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {minimum}, got {text}")
+        return int(text)
+
+    return convert
 
 
 def overrides(arguments: argparse.Namespace) -> list[str]:
