@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import time
 import traceback
 from dataclasses import replace
 from functools import partial
@@ -18,10 +19,12 @@ from medfed.core.errors import UserError
 from medfed.engines import worker_process
 from medfed.engines.in_process import InProcess
 from medfed.engines.worker_pool import balanced_groups
+from medfed.experiments.notices import record_notices
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
 from medfed.federation.site import Site
+from medfed.outputs.run_folder import RunFolder
 from medfed.testing.small_unet import SmallUNet
 
 SITES = "data.sites=[BMC, HK, RUNMC, UCL]"  # three train, UCL is unseen
@@ -172,6 +175,27 @@ def test_an_error_at_a_site_ends_the_program_alike_with_any_number_of_jobs(
         assert (exit_code, sentence in lines) == (code, True), lines
         assert ("Traceback (most recent call last):" in lines) == ("t: " not in sentence)
     assert ("t: the worker process of BMC failed: " in "\n".join(lines)) == ("t: " not in sentence)
+
+
+def test_notices_do_not_depend_on_the_number_of_jobs(tiny_phantom, tmp_path, monkeypatch):
+    """The first site is the slowest, so that the others warn earlier if they work at the same time."""
+    reply = Site.reply
+
+    def slow(site, request):
+        if site.name == "BMC" and request.kind == "train":
+            time.sleep(0.2)
+        return reply(site, request)
+
+    monkeypatch.setattr(Site, "reply", slow)
+    config = config_of(tiny_phantom, "method.name=ccst", "method.transfer=moments", "method.k=9",
+                       "method.min_patients=1")  # fmt: skip
+    notices = {}
+    for jobs in (1, 2):
+        run = RunFolder(tmp_path / str(jobs))
+        with record_notices(run, quiet=True) as notices[jobs]:
+            rounds(config, run.path, jobs, n=1)
+    of_sites = [text.split(":")[0] for text in notices[1] if "method.k is 9" in text]
+    assert of_sites == ["BMC", "HK", "RUNMC"] and notices[1] == notices[2]
 
 
 def test_groups_have_about_the_same_number_of_images():
