@@ -258,7 +258,10 @@ class Cache:
         max_gb: largest size of the stored images of one site in GB (10^9 bytes). Simulated clients together store no
             more than their sites would. Further images are computed again when they are needed. 0 stores none.
         keep: whether the images stay in `folder` after the run, so that a later run with the same settings uses them.
-            If false, the operating system removes them when the program ends, also after a crash.
+            If false, the operating system removes them when the program ends, also after a crash. If true, each seed,
+            unseen site and other setting of the restyling adds a file for each site, and `max_gb` limits the sum of a
+            site's files in `folder`: those that no run has opened for the longest time are deleted, but none that a run
+            is using.
     """
 
     folder: str | None = ""
