@@ -42,6 +42,9 @@ while True:
     if action() == "no":
         connection.send_bytes(b"e" + json.dumps({"kind": "user", "text": "training diverged"}).encode())
         continue
+    if action() == "bug":
+        connection.send_bytes(b"e" + json.dumps({"kind": "bug", "text": "KeyError: 'w'"}).encode())
+        continue
     for name, index in header["sites"].items():
         connection.send_bytes(b"s" + json.dumps([name, 1, 2]).encode())
         connection.send_bytes(b"n" + b"few images")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from fake_sites import install_fake_worker, is_alive, process_id
 
+from medfed.core.errors import WorkerBug
 from medfed.engines import worker_process
 from medfed.engines.worker_process import WorkerFailed, WorkerProcess
 
@@ -83,6 +84,15 @@ def test_an_error_of_the_site_is_reported_and_its_process_keeps_running(folder, 
     first = process_id(folder, "north")
     does(folder, "echo")
     assert ask(site, b"request") == b"request" and process_id(folder, "north") == first
+
+
+def test_a_process_with_a_bug_is_ended_and_started_again(folder, site):
+    does(folder, "bug")
+    with pytest.raises(WorkerFailed, match="^KeyError: 'w'$") as raised:
+        ask(site, b"request")
+    assert isinstance(raised.value.reported, WorkerBug) and not is_alive(process_id(folder, "north"))
+    does(folder, "echo")
+    assert ask(site, b"request") == b"request"
 
 
 def test_a_site_that_cannot_be_built_gives_the_reason_and_is_started_again(folder, site):
