@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from medfed.benchmarks.measures import MEASURES
-from medfed.cli.program import run_program
+from medfed.cli.program import run_program, whole_number
 from medfed.core.files import write_atomically
 
 
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     names = [name for name, *_ in MEASURES]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names,
                         help=f"measure only these: {', '.join(names)}")  # fmt: skip
-    parser.add_argument("--jobs", type=_at_least_two, metavar="N",
+    parser.add_argument("--jobs", type=whole_number(2), metavar="N",
                         help="number of processes of the measurement 'jobs', at least 2; the others use one process. "
                              "Default: as many as cores and memory allow, at least 2")  # fmt: skip
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for benchmark.json, the raw numbers")
@@ -50,13 +50,6 @@ def _measure(args: argparse.Namespace) -> int:
     if args.out is not None:
         write_atomically(args.out / "benchmark.json", json.dumps(results, indent=2) + "\n")
     return 0
-
-
-def _at_least_two(text: str) -> int:
-    """Return the number of processes on the command line; one process is always measured as well."""
-    if not text.isdigit() or int(text) < 2:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 2, got {text}")
-    return int(text)
 
 
 if __name__ == "__main__":

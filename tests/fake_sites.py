@@ -15,7 +15,7 @@ site = job["sites"][0]
 open(site + ".pid", "w").write(str(os.getpid()))
 action = lambda: open(site + ".does").read() if os.path.exists(site + ".does") else "echo"
 if action() == "no start":
-    connection.send_bytes(b"e" + b"sites: no images here")
+    connection.send_bytes(b"e" + json.dumps({"kind": "user", "text": "sites: no images here"}).encode())
     time.sleep(60)  # the parent must not wait for this process to end
 if action() == "not ready":
     time.sleep(60)
@@ -40,7 +40,10 @@ while True:
         connection.send_bytes(b"s" + json.dumps([site, 1, 2]).encode())
         time.sleep(0.01)
     if action() == "no":
-        connection.send_bytes(b"e" + b"training diverged")
+        connection.send_bytes(b"e" + json.dumps({"kind": "user", "text": "training diverged"}).encode())
+        continue
+    if action() == "bug":
+        connection.send_bytes(b"e" + json.dumps({"kind": "bug", "text": "KeyError: 'w'"}).encode())
         continue
     for name, index in header["sites"].items():
         connection.send_bytes(b"s" + json.dumps([name, 1, 2]).encode())

@@ -52,6 +52,7 @@ class ForkedWorker:
             code = 1
             try:
                 _close_inherited_files(pass_fds)
+                sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # those of pytest write to a closed file
                 tqdm.set_lock(threading.RLock())  # the parent's lock is shared, and stays locked if it is killed
                 code = _run_module(command)
             except BaseException:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 from medfed.cli.notes import show_notes_by
-from medfed.core.errors import UserError, arguments_are_flags, is_out_of_memory
+from medfed.core.errors import UserError, WorkerBug, arguments_are_flags, is_out_of_memory
 from medfed.core.import_path import import_from_current_folder
 from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, code_allowed, first_line
@@ -118,10 +118,28 @@ def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
         parser: the parser of a program.
         what: what works at the same time, such as "sites".
     """
-    parser.add_argument("--jobs", type=int, metavar="N",
+    parser.add_argument("--jobs", type=whole_number(1), metavar="N",
                         help=f"how many {what} work at the same time, each in a process of its own (1: no process is "
                              "started). Default: as many as cores and memory allow, if this saves time; on a GPU 1. "
                              "The result does not depend on N")  # fmt: skip
+
+
+def whole_number(minimum: int) -> Callable[[str], int]:
+    """Return the type of a flag for `ArgumentParser.add_argument`: a function that converts a text to a number.
+
+    For any text that is not a whole number of at least `minimum`, the parser prints what was expected and what was
+    found, and ends the program with exit code 2.
+
+    Args:
+        minimum: the smallest number that is allowed, at least 0.
+    """
+
+    def convert(text: str) -> int:
+        if not text.isdecimal() or int(text) < minimum:
+            raise argparse.ArgumentTypeError(f"expected a whole number of at least {minimum}, got {text}")
+        return int(text)
+
+    return convert
 
 
 def overrides(arguments: argparse.Namespace) -> list[str]:
@@ -145,7 +163,8 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
     The exit codes are:
 
     - the result of `work`, if it ends without an error;
-    - 1 if a file or folder cannot be written, for example because the disk is full, or if the memory is not enough;
+    - 1 if a file or folder cannot be written, for example because the disk is full, if the memory is not enough, or
+      for a bug in a worker process, which has printed the traceback (`WorkerBug`);
     - 2 for a UserError;
     - 129 for SIGHUP, 130 for Ctrl-C and 143 for SIGTERM;
     - 141, without a message, if the program that reads the output has ended, such as `head` in `medfed data | head`.
@@ -182,15 +201,27 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
         if not _drop_dead_streams():
             raise
         return CLOSED_PIPE
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+    except Exception as error:
+        sentence = str(error) if isinstance(error, WorkerBug) else machine_sentence(error)
+        if sentence is None:
             raise
-        return _end(name, (OUT_OF_MEMORY,), 1)
-    except OSError as error:
-        if error.errno not in _ADVICE:
-            raise
-        file = error.filename or "a file could not be written"
-        return _end(name, (f"{file}: {error.strerror}; {_ADVICE[error.errno]}",), 1)
+        return _end(name, (sentence,), 1)
+
+
+def machine_sentence(error: Exception) -> str | None:
+    """Return what happened and what to do, if the machine caused an error: a full disk, or too little memory.
+
+    Args:
+        error: the error.
+
+    Returns:
+        One sentence; None for a UserError and for a bug.
+    """
+    if isinstance(error, (MemoryError, RuntimeError)) and is_out_of_memory(error):
+        return OUT_OF_MEMORY
+    if isinstance(error, OSError) and error.errno in _ADVICE:
+        return f"{error.filename or 'a file could not be written'}: {error.strerror}; {_ADVICE[error.errno]}"
+    return None
 
 
 def _end(name: str, sentences: Iterable[str], code: int) -> int:

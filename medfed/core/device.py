@@ -12,11 +12,16 @@ def pick_device(name: str) -> torch.device:
     """Return the PyTorch device for the value of the command-line flag `--device`.
 
     Args:
-        name: "cpu", "cuda" or another PyTorch device name; "auto" selects CUDA if it is available, else the CPU.
+        name: "auto", "cpu" or "cuda"; "auto" selects CUDA if it is available, else the CPU.
 
     Raises:
-        UserError: if PyTorch has no device of this name, or `name` is "cuda" and no CUDA device is available.
+        UserError: if `name` is none of these three, or is "cuda" and no CUDA device is available.
     """
+    if name not in ("auto", "cpu", "cuda"):
+        raise UserError(
+            f"device: is '{name}'; expected auto, cpu or cuda (to choose one of several GPUs, set the environment "
+            "variable CUDA_VISIBLE_DEVICES)"
+        )
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError(
             "device: cuda: PyTorch found no CUDA device on this machine; use cpu, or auto, which uses a GPU only if "
@@ -24,10 +29,7 @@ def pick_device(name: str) -> torch.device:
         )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch.device(name)
-    except RuntimeError:
-        raise UserError(f"device: {name}: PyTorch knows no such device; use auto, cpu or cuda") from None
+    return torch.device(name)
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

@@ -19,6 +19,13 @@ class UserError(ValueError):
         return (str(self),)
 
 
+class WorkerBug(RuntimeError):
+    """Error: a worker process failed because of a mistake of medfed or of a user's method, not of a user's settings.
+
+    The worker has printed the traceback, so the programs print only the message, and end with exit code 1.
+    """
+
+
 MAX_SENTENCES = 50  # of one error; a list of 10,000 wrong entries would fill the terminal
 
 

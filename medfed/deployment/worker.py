@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,16 +21,17 @@ from pathlib import Path
 from typing import Any
 
 from medfed.cli.notes import show_notes_by
+from medfed.cli.program import machine_sentence
 from medfed.config.schema import Config, load_text
 from medfed.core.determinism import set_deterministic
-from medfed.core.errors import UserError, is_out_of_memory
+from medfed.core.errors import UserError
 from medfed.core.files import exclusive_lock
 from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import code_allowed
 from medfed.deployment.agreement import Agreement, Refused
 from medfed.deployment.guarded_site import GuardedSite, build_local_site
 from medfed.engines.in_process import InProcess
-from medfed.engines.worker_process import ERROR, READY, REPLY, STEP, WARNING
+from medfed.engines.worker_process import READY, REPLY, STEP, WARNING, error_frame
 from medfed.experiments.run_folds import serve_run
 from medfed.experiments.setup import build_sites
 from medfed.federation.engine import OnStep
@@ -120,8 +122,10 @@ def serve(connection: Connection) -> None:
                 bodies = [connection.recv_bytes() for _ in range(header["n_bodies"])]
                 for frame in _frames(replies, header, bodies, is_hospital):
                     connection.send_bytes(frame)
-    except UserError as error:
-        connection.send_bytes(ERROR + _reason(str(error), is_hospital))
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # the parent process has ended
+        raise
+    except Exception as error:
+        connection.send_bytes(_error_frame(error, is_hospital))
 
 
 def _runs(on_step: OnStep) -> Serve:
@@ -182,10 +186,7 @@ def _serve_by(engine: InProcess) -> Serve:
 
 
 def _frames(serve: Serve, header: Mapping[str, Any], bodies: list[bytes], is_hospital: bool) -> Iterator[bytes]:
-    """Yield a frame for each reply and a last one, or a frame with the reason why there is no reply.
-
-    A programming error is not caught: it ends the process, with its traceback in the log.
-    """
+    """Yield a frame for each reply and a last one, or a frame with the reason why there is no reply."""
     start = time.perf_counter()
     try:
         for reply in serve(header, bodies):
@@ -193,26 +194,24 @@ def _frames(serve: Serve, header: Mapping[str, Any], bodies: list[bytes], is_hos
         yield READY + str(time.perf_counter() - start).encode()
     except Refused as error:  # its text contains no names of files
         print(error, file=sys.stderr, flush=True)
-        yield ERROR + error.sent.encode()
-    except UserError as error:
-        yield ERROR + _reason(str(error), is_hospital)
-    except (ValueError, MemoryError, OSError) as error:  # a full disk is an OSError
-        yield ERROR + _reason(f"{type(error).__name__}: {error}", is_hospital)
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        yield ERROR + _reason(f"out of memory: {error}", is_hospital)
+        yield error_frame(UserError(error.sent))
+    except (BrokenPipeError, ConnectionResetError):  # progress or a warning could not be sent: the parent has ended
+        raise
+    except Exception as error:
+        yield _error_frame(error, is_hospital)
 
 
-def _reason(why: str, is_hospital: bool) -> bytes:
-    """Return the reason that is sent after an error.
+def _error_frame(error: Exception, is_hospital: bool) -> bytes:
+    """Return the frame that reports an error, after printing the traceback if the error is a bug.
 
     The text of an error may contain names of files, and thus of patients. A hospital writes it into its own log only.
     """
-    if is_hospital:
-        print(why, file=sys.stderr, flush=True)
-        why = "could not reply; the hospital's own log has the reason"
-    return why.encode()
+    if not isinstance(error, UserError) and machine_sentence(error) is None:
+        traceback.print_exception(error)
+        sys.stderr.flush()
+    elif is_hospital:
+        print(error, file=sys.stderr, flush=True)
+    return error_frame(error, "could not reply; the hospital's own log has the reason" if is_hospital else "")
 
 
 def _locked_error(folder: Path, holder: str) -> UserError:

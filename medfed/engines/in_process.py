@@ -18,7 +18,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError, WorkerBug, argument
 from medfed.core.machine import max_processes
 from medfed.engines.site_store import SiteStore
 from medfed.engines.worker_pool import WorkerPool, balanced_groups
@@ -106,6 +106,8 @@ class InProcess:
             UserError: if a site raises a UserError and the setting `federation.on_bad_update` is "stop" (with worker
                 processes, the first error in time), if a site's file in the engine's folder is missing or damaged, or
                 if a worker process ends.
+            OSError, MemoryError: if a site cannot write its files, or the memory is not enough, also in a worker.
+            WorkerBug: for any other error of a site in a worker process, which has printed the traceback.
         """
         complete, replies = self._complete(messages)
         start = time.perf_counter()
@@ -262,8 +264,11 @@ class InProcess:
 
     def _end_run(self, sites: Sequence[str], error: WorkerFailed) -> dict[str, Message]:
         """Raise the error of a site in a worker, or an error that names the sites of a worker that ended."""
-        if error.is_reported:
-            raise UserError(str(error)) from error
+        if isinstance(error.reported, WorkerBug):
+            names = ", ".join(sites)
+            raise WorkerBug(f"the worker process of {names} failed: {error}; its traceback is above") from error
+        if error.reported:
+            raise error.reported from error
         raise UserError(
             f"the worker process of {', '.join(sites)} failed: {error}; continue with {argument('resume', True)}, and "
             f"with a smaller {argument('jobs')} if memory ran out"

@@ -85,11 +85,14 @@ class WorkerPool:
     _on_step: OnStep | None = field(default=None, init=False)
     _stopping: bool = field(default=False, init=False)
     _callback_lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _warnings: dict[str, list[str]] = field(default_factory=dict, init=False)  # of this exchange, by name of the site
 
     def deliver(
         self, kind: str, messages: Mapping[str, Message], on_reply: OnReply | None, on_step: OnStep | None
     ) -> dict[str, Message]:
         """Let the sites reply to their requests; several workers work at the same time.
+
+        Warnings of the sites are shown at the end, in the order of the names, as if one site worked after another.
 
         Args:
             kind: the kind of all these requests: "share", "train" or "validate".
@@ -112,15 +115,18 @@ class WorkerPool:
                     on_reply(kind, name, len(replies), len(messages))
 
         asked = [[name for name in group if name in messages] for group in self.groups]
-        with ThreadPoolExecutor(self.n_at_once) as pool:
-            try:
-                parts = [{name: messages[name] for name in sorted(names)} for names in asked]
-                for job in as_completed([pool.submit(self._ask, kind, part, receive) for part in parts if part]):
-                    job.result()
-            except BaseException:
-                self._stopping = True  # makes the pool's threads return, for which leaving the `with` block waits
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        parts = [{name: messages[name] for name in sorted(names)} for names in asked]
+        try:
+            with ThreadPoolExecutor(self.n_at_once) as pool:
+                try:
+                    for job in as_completed([pool.submit(self._ask, kind, part, receive) for part in parts if part]):
+                        job.result()
+                except BaseException:
+                    self._stopping = True  # makes the pool's threads return, for which leaving the `with` block waits
+                    pool.shutdown(wait=False, cancel_futures=True)
+                    raise
+        finally:
+            self._show_warnings()
         return dict(sorted(replies.items()))
 
     def close(self) -> None:
@@ -143,6 +149,8 @@ class WorkerPool:
         """Send requests to the sites of one group, and pass each reply on as it arrives, in the order of the names."""
         process, left = self._process_of(next(iter(messages))), list(messages)
         indices, bodies = encode_requests(messages)
+        last = left[-1]  # a warning after the last reply counts as one of the last site
+        process.on_warning = lambda text: self._warnings.setdefault((left or [last])[0], []).append(text)
         try:
             for reply in process.ask({"kind": kind, "sites": indices}, *bodies, timeout_s=self.timeout_s,
                                      stopped=lambda: self._stopping):  # fmt: skip
@@ -156,7 +164,7 @@ class WorkerPool:
     def _process_of(self, site: str) -> WorkerProcess:
         group = next(group for group in self.groups if site in group)
         if group[0] not in self.processes:
-            self.processes[group[0]] = WorkerProcess(self.job_of(group), self._show_step, self._show_warning)
+            self.processes[group[0]] = WorkerProcess(self.job_of(group), self._show_step)
         return self.processes[group[0]]
 
     def _show_step(self, site: str, step: int, n_steps: int) -> None:
@@ -164,6 +172,8 @@ class WorkerPool:
             if self._on_step:
                 self._on_step(site, step, n_steps)
 
-    def _show_warning(self, text: str) -> None:
-        with self._callback_lock:
-            warnings.warn(text, stacklevel=2)
+    def _show_warnings(self) -> None:
+        """Show the warnings of an exchange in the order of the sites' names, whichever site was faster."""
+        for name in sorted(self._warnings):
+            for text in self._warnings.pop(name):
+                warnings.warn(text, stacklevel=2)

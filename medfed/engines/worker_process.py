@@ -13,17 +13,20 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
 
-from medfed.core.errors import UserError, argument
+from medfed.cli.program import machine_sentence
+from medfed.core.errors import UserError, WorkerBug, argument
 from medfed.core.import_path import child_import_path
 
 WORKER = "medfed.deployment.worker"  # started as a program, not imported
 REPLY, ERROR, STEP, WARNING, READY = b"a", b"e", b"s", b"n", b"r"  # the first byte of a frame from the worker
+USER, FILE, MEMORY, BUG = "user", "file", "memory", "bug"  # kinds of errors that a worker reports
 POLL_S = 0.2  # how often to check whether to stop
 TRANSFER_TIMEOUT_S = 60  # for a process that does not read a request, or stops in the middle of a reply
 LOAD_TIMEOUT_S = 3600.0  # for a process to start and to read its data, if the request has a timeout
@@ -89,12 +92,40 @@ class WorkerFailed(RuntimeError):
     reported the error, the text is the message of that error.
 
     Attributes:
-        is_reported: whether the worker itself reported the error. False if its process ended, crashed or was late.
+        reported: the error that the worker reported, as an exception of the same kind: a UserError, an OSError, a
+            MemoryError or a WorkerBug. None if the worker's process ended, crashed or was late.
     """
 
-    def __init__(self, why: str, is_reported: bool = False) -> None:
+    def __init__(self, why: str, reported: Exception | None = None) -> None:
         super().__init__(why)
-        self.is_reported = is_reported
+        self.reported = reported
+
+
+def error_frame(error: Exception, text: str = "") -> bytes:
+    """Return the frame with which a worker reports an error: the kind of the error and its text as JSON.
+
+    Args:
+        error: the error.
+        text: text that is sent instead of the error's own text; then no name of a file is sent either. "" sends the
+            error's own text.
+    """
+    content: dict[str, Any] = {"kind": BUG, "text": f"{type(error).__name__}: {error}"}
+    if isinstance(error, UserError):
+        content = {"kind": USER, "text": str(error)}
+    elif text and machine_sentence(error) is not None:
+        content["kind"] = USER
+    elif isinstance(error, OSError) and machine_sentence(error) is not None:
+        file = None if error.filename is None else str(error.filename)
+        content |= {"kind": FILE, "error": [error.errno, error.strerror, file]}
+    elif machine_sentence(error) is not None:
+        content["kind"] = MEMORY
+    return ERROR + json.dumps({**content, "text": text or content["text"]}).encode()
+
+
+def _failure(content: Mapping[str, Any]) -> WorkerFailed:
+    """Return the error that a worker reported with `error_frame`."""
+    text, kinds = content["text"], {USER: UserError, MEMORY: MemoryError, BUG: WorkerBug}
+    return WorkerFailed(text, OSError(*content["error"]) if content["kind"] == FILE else kinds[content["kind"]](text))
 
 
 @dataclass
@@ -120,6 +151,7 @@ class WorkerProcess:
     work_s: float = field(default=0.0, init=False)
     _process: subprocess.Popen | None = field(default=None, init=False)
     _connection: Connection | None = field(default=None, init=False)
+    _closing: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def ask(
         self, header: Mapping[str, Any], *bodies: bytes, timeout_s: float | None = None,
@@ -157,18 +189,23 @@ class WorkerProcess:
             raise WorkerFailed(self._how_it_ended(error)) from error
 
     def close(self) -> None:
-        """Kill the worker process, if it runs, and close the connection to it."""
-        if self._process is not None:
-            if self._process.poll() is None:
-                self._process.kill()
-            self._process.wait()
-        if self._connection is not None:
-            self._connection.close()
-        self._process = self._connection = None
+        """Kill the worker process, if it runs, and close the connection to it.
+
+        Several threads may call this method at the same time, and a signal may interrupt it; a second call then does
+        what is left. No file descriptor is closed twice, because its number may belong to another file by then.
+        """
+        if process := self._process:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        with self._closing:
+            connection, self._process, self._connection = self._connection, None, None
+        if connection is not None:
+            connection.close()
 
     def is_running(self) -> bool:
         """Return whether the worker process runs."""
-        return self._process is not None and self._process.poll() is None
+        return (process := self._process) is not None and process.poll() is None
 
     def start(self, stopped: Callable[[], bool] = lambda: False, timeout_s: float | None = None) -> None:
         """Start the process if it does not run, and wait until it is ready: a site has then read its data.
@@ -205,19 +242,19 @@ class WorkerProcess:
             self._process = subprocess.Popen(command, pass_fds=[worker_end.fileno()], env=environment,
                                              stdout=_log(), cwd="/", start_new_session=True)
             self._connection = Connection(own_end.detach())
-        self._connection.send_bytes(json.dumps(self.job).encode())
+        self._open_connection().send_bytes(json.dumps(self.job).encode())
         try:
             for _ in self._replies(deadline, stopped):  # there is none
                 pass
         except WorkerFailed as error:
-            if error.is_reported:  # the worker could not be built, so its process ends
+            if error.reported:  # the worker could not be built, so its process ends
                 self.close()
             raise
 
     def _open_connection(self) -> Connection:
-        if self._connection is None:
+        if (connection := self._connection) is None:
             raise EOFError("its process is not running")
-        return self._connection
+        return connection
 
     def _replies(self, deadline: float | None, stopped: Callable[[], bool]) -> Iterator[bytes]:
         """Yield the replies until the worker says that it is ready for the next request."""
@@ -235,7 +272,10 @@ class WorkerProcess:
                 self.work_s = float(content)
                 return
             if kind == ERROR:
-                raise WorkerFailed(content.decode(), is_reported=True)
+                failure = _failure(json.loads(content))
+                if isinstance(failure.reported, WorkerBug):  # what it left in memory or on the GPU is not known
+                    self.close()
+                raise failure
             if kind == REPLY:
                 yield content
             if kind == STEP and self.on_step:
@@ -244,10 +284,10 @@ class WorkerProcess:
                 self.on_warning(content.decode())
 
     def _how_it_ended(self, error: Exception) -> str:
-        if self._process is None:
+        if (process := self._process) is None:
             return f"its process did not start: {error}"
         try:
-            code = self._process.wait(EXIT_TIMEOUT_S)
+            code = process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.close()
             return "its process no longer reads requests or finishes its reply, and was ended"

@@ -69,8 +69,8 @@ def plan_comparison(
         The runs, and the methods that were left out for "all", with the reasons.
 
     Raises:
-        UserError: if a method, site, pair or varied setting is unknown or cannot be used, or if `out` contains files
-            and `resume` is false.
+        UserError: if a method, site, pair or varied setting is unknown or cannot be used, if `out` contains files and
+            `resume` is false, or if `cache.folder` lies in `out`.
     """
     if pairs and (sites or not leave_two_out):
         raise UserError(
@@ -96,6 +96,8 @@ def plan_comparison(
             f"{out}: holds runs of this comparison; continue it with {argument('resume', True)}, or choose another "
             f"folder with {argument('out')}"
         )
+    for cache in {fold.config.cache for fold in folds}:
+        cache.check_outside(out, config.source)
     if not resume:
         check_outside_data(out, dataset)
         check_no_other_files(out)

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from medfed.cli.program import machine_sentence
 from medfed.cli.progress import OnTraining, ProgressBar
 from medfed.config.schema import Config, load_text, resolved, to_yaml
 from medfed.core.device import pick_device
-from medfed.core.errors import UserError, argument
+from medfed.core.errors import UserError, WorkerBug, argument
 from medfed.core.machine import max_processes
 from medfed.engines.worker_process import (
     WorkerFailed,
@@ -56,7 +57,8 @@ class Unfinished:
 def run_folds(folds: Sequence[Fold], jobs: int | None, quiet: bool) -> Unfinished:
     """Train and score all runs of a comparison that are not finished.
 
-    A run that fails does not stop the others.
+    A run that fails does not stop the others, whatever the error: a mistake in the config, a full disk, too little
+    memory, or a bug, whose traceback is printed.
 
     Args:
         folds: the runs. Runs that were started before are continued.
@@ -140,8 +142,20 @@ def _do_here(fold: Fold, jobs: int | None, quiet: bool, unfinished: Unfinished) 
         do_run(fold.row, fold.config, fold.folder, jobs, quiet)
     except RunFolderLockedError:
         unfinished.locked.append(fold)
-    except UserError as error:
-        unfinished.failed[name_of(fold)] = str(error)
+    except BrokenPipeError:  # the program that reads the output has ended
+        raise
+    except Exception as error:  # the next run can still be done
+        unfinished.failed[name_of(fold)] = _reason(error)
+
+
+def _reason(error: Exception) -> str:
+    """Return why a run failed, in one sentence. The traceback of a bug is printed."""
+    if isinstance(error, UserError | WorkerBug):
+        return str(error)
+    if sentence := machine_sentence(error):
+        return sentence
+    traceback.print_exception(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _was_started(folder: RunFolder) -> bool:
@@ -214,7 +228,7 @@ def _do_in_worker(
                 unfinished.locked.append(fold)
     except WorkerFailed as error:
         more = f"; see {fold.folder.path / LOG}, and use a smaller {argument('jobs')} if memory ran out"
-        unfinished.failed[name_of(fold)] = f"{error}{'' if error.is_reported else more}"
+        unfinished.failed[name_of(fold)] = f"{error}{'' if error.reported else more}"
 
 
 def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
@@ -233,7 +247,7 @@ def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
         b"done" if the run is done; b"locked" if another process uses the run's folder.
 
     Raises:
-        UserError: if the run cannot be done.
+        UserError: if the run cannot be done. The traceback of a bug is then in `run.log`.
     """
     folder = RunFolder(Path(header["folder"]))
     folder.path.mkdir(parents=True, exist_ok=True)
@@ -246,12 +260,11 @@ def serve_run(header: Mapping[str, Any], on_training: OnTraining) -> bytes:
         do_run(row, config, folder, header["jobs"], quiet=False, on_training=on_training)
     except RunFolderLockedError:
         return LOCKED
-    except UserError as error:
-        print(error, file=sys.stderr)
-        raise
     except Exception as error:  # the next run can still be done
-        traceback.print_exc()
-        raise UserError(f"{type(error).__name__}: {error}; see {folder.path / LOG}") from error
+        reason = _reason(error)
+        print(reason, file=sys.stderr)
+        is_complete = isinstance(error, UserError) or machine_sentence(error) is not None
+        raise UserError(reason if is_complete else f"{reason}; see {folder.path / LOG}") from error
     return DONE
 
 

@@ -253,11 +253,15 @@ class Cache:
 
     Args:
         folder: where the images are stored during the run. "" is the temporary folder of the computer (the environment
-            variable TMPDIR, else /tmp). null stores the images in memory. The folder must not lie in the run's folder.
+            variable TMPDIR, else /tmp). null stores the images in memory. The folder must not lie in the folder of the
+            results of a run or of a comparison.
         max_gb: largest size of the stored images of one site in GB (10^9 bytes). Simulated clients together store no
             more than their sites would. Further images are computed again when they are needed. 0 stores none.
         keep: whether the images stay in `folder` after the run, so that a later run with the same settings uses them.
-            If false, the operating system removes them when the program ends, also after a crash.
+            If false, the operating system removes them when the program ends, also after a crash. If true, each seed,
+            unseen site and other setting of the restyling adds a file for each site, and `max_gb` limits the sum of a
+            site's files in `folder`: those that no run has opened for the longest time are deleted, but none that a run
+            is using.
     """
 
     folder: str | None = ""
@@ -281,7 +285,7 @@ class Cache:
         """Check that images of patients are not stored in a folder with results, which others may receive.
 
         Args:
-            folder: the folder with the results of a run.
+            folder: the folder with the results of a run, or of a comparison of several runs.
             source: the path of the config file, for the error message.
 
         Raises:

@@ -264,7 +264,7 @@ class Site:
         )
 
     def _samples(self, local: LocalRound) -> Samples:
-        """Return the samples that the method trains on (`Method.expand`), computed again if its tensors change.
+        """Return the samples that the method trains on (`Method.expand`), computed again if `expand_input` changes.
 
         The site's own images are kept on the device if they fit. Images that a method computes are not, because it may
         compute them only when they are requested.
@@ -274,10 +274,12 @@ class Site:
                 copy = on_device(self.training, local.device, max_device_bytes(local.device))
                 self._on_device = self.training, copy
             return self._on_device[1]
-        key = digest(pack({"tensors": local.message.tensors}, {}))
+        tensors = self.method.expand_input(local.message.tensors)
+        key = digest(pack({"tensors": tensors}, {}))
         if self._expanded is None or self._expanded[0] != key:
             self._expanded = None  # frees the images that the method computed before
-            expanded = self.method.expand(local, self.training, stream(self.seed, "expand", self.name))
+            view = replace(local, message=replace(local.message, tensors=tensors))  # nothing that is not in the key
+            expanded = self.method.expand(view, self.training, stream(self.seed, "expand", self.name))
             self._expanded = key, expanded
         return self._expanded[1]
 

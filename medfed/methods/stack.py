@@ -241,6 +241,14 @@ class Stack(Method):
         """
         return _joined(method.broadcast(_own(state, i), site) for i, method in enumerate(self.methods))
 
+    def expand_input(self, tensors: Tensors) -> Tensors:
+        """Select the broadcast tensors that the methods of the stack read to expand the samples.
+
+        Args:
+            tensors: the tensors that the site received, by name `NUMBER/NAME` (see `broadcast`).
+        """
+        return _joined(method.expand_input(select_prefix(tensors, f"{i}/")) for i, method in enumerate(self.methods))
+
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
         """Return the samples to train on: each method expands the samples that the method before it returned.
 

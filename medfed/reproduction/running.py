@@ -42,12 +42,15 @@ def run_entry(
     Raises:
         UserError: if the config, the data or the folder do not allow a comparison.
     """
+    configs = [command.load() for command in commands]
+    for config in configs:
+        config.cache.check_outside(out, config.source)
     texts, n_unfinished, outcomes = [heading(paper, entry, small)], 0, list[Outcome]()
     show(texts[0])
-    for command in commands:
+    for command, config in zip(commands, configs, strict=True):
         folder = folder_of(command, out, small)
         comparison = api.compare(
-            command.load(), command.choices(), folder, leave_two_out=command.leaves_two_out,
+            config, command.choices(), folder, leave_two_out=command.leaves_two_out,
             pairs=[(pair.partition("/")[0], pair.partition("/")[2]) for pair in command.pairs] or None,
             seeds=command.seeds, sites=list(command.sites) or None, varied=command.varied(),
             resume=resume and folder.exists(), jobs=jobs, progress=progress,

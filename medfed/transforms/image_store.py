@@ -10,9 +10,11 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -41,6 +43,10 @@ class ImageStore:
             With `cache.keep`, a run uses the images that an earlier run stored with the same text. Without
             `cache.keep`, the text is not used.
 
+    With `cache.keep`, there is one file for each site and content, and the limit is that of all files of the site in
+    the folder. To make room, the store deletes the files that were opened the longest time ago, but no file that a
+    process uses. A file that is deleted while a process opens it stays usable for this process, and is not kept.
+
     Raises:
         UserError: if no file can be created in the folder.
     """
@@ -49,18 +55,28 @@ class ImageStore:
         self.max_bytes, self._site, self._is_full = cache.max_bytes, site, False
         self._records: dict[int, bytes] = {}  # in memory
         self._file: BinaryIO | None = None
+        self._kept: Path | None = None  # path of the file, if it has one
         if cache.folder is not None and self.max_bytes > 0:
-            self._file = _open(cache, site, content)
+            self._file, self._kept = _open(cache, site, content)
+        self._n_bytes = 0  # of the kept file, for which there is room besides the other kept files
+        if self._file is not None and self._kept is not None:
+            os.truncate(self._file.fileno(), min(os.fstat(self._file.fileno()).st_size, self.max_bytes))
+            self._make_room(os.fstat(self._file.fileno()).st_size)
 
     def has_room(self, position: int, image: Tensor) -> bool:
         """Return whether `write` would store an image at a position.
+
+        With `cache.keep`, older files of the site that no process uses are deleted if this makes room.
 
         Args:
             position: number of the image, from 0. The limit counts all lower positions as used, so use the positions
                 without gaps.
             image: an image (C, H, W) with the shape of the images in the store. Its values are not used.
         """
-        return not self._is_full and (position + 1) * _record_bytes(image) <= self.max_bytes
+        n_bytes = (position + 1) * _record_bytes(image)
+        if self._is_full or n_bytes > self.max_bytes:
+            return False
+        return self._kept is None or n_bytes <= self._n_bytes or self._make_room(n_bytes)
 
     def read(self, position: int, original: Tensor) -> Tensor | None:
         """Return the image that is stored at a position.
@@ -116,9 +132,46 @@ class ImageStore:
                 stacklevel=2,
             )
 
+    def _make_room(self, n_bytes: int) -> bool:
+        """Delete the oldest unused kept files of the site until this file may have `n_bytes`; False if it may not."""
+        assert self._kept is not None
+        sizes = dict(_other_files(self._kept))
+        excess = n_bytes + sum(sizes.values()) - self.max_bytes
+        for path, size in sizes.items():
+            if excess <= 0:
+                break
+            excess -= size if _delete_unused(path) else 0
+        self._n_bytes = n_bytes if excess <= 0 else self._n_bytes
+        return excess <= 0
 
-def _open(cache: Cache, site: str, content: str) -> BinaryIO:
-    """Open the file of a store: without a name, or a kept one that no other process uses."""
+
+def _other_files(kept: Path) -> list[tuple[Path, int]]:
+    """Return the path and the size in bytes of each other kept file of a site, the oldest first."""
+    site = re.escape(kept.name.rpartition("-")[0])
+    files = []
+    for path in kept.parent.iterdir():
+        if path != kept and re.fullmatch(site + r"-[0-9a-f]{16}\.images", path.name):
+            with suppress(FileNotFoundError):  # another process has deleted it
+                status = path.stat()
+                files.append((status.st_mtime_ns, path, status.st_size))
+    return [(path, size) for _, path, size in sorted(files)]
+
+
+def _delete_unused(path: Path) -> bool:
+    """Delete a kept file; return False if a process uses it, or if it belongs to another user."""
+    try:
+        with open(path, "r+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _open(cache: Cache, site: str, content: str) -> tuple[BinaryIO, Path | None]:
+    """Open the file of a store: without a name, or a kept one that no other process uses, with its path."""
     folder = Path(cache.folder or tempfile.gettempdir())
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -127,10 +180,11 @@ def _open(cache: Cache, site: str, content: str) -> BinaryIO:
             file = os.fdopen(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return file
+                os.utime(file.fileno())  # now it is the file that was opened last
+                return file, folder / name
             except BlockingIOError:  # another run with the same settings writes it; this run uses a file of its own
                 file.close()
-        return tempfile.TemporaryFile(dir=folder, buffering=0)  # mode 0600
+        return tempfile.TemporaryFile(dir=folder, buffering=0), None  # mode 0600
     except OSError as error:
         raise UserError(
             f"cache.folder: no file for the restyled images of {site} can be created in {folder} ({error.strerror}); "

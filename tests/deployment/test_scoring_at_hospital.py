@@ -66,9 +66,10 @@ def test_a_mistake_in_the_file_is_one_sentence(file, old, new, sentence, capsys)
     assert sentence in printed and len(printed.strip().splitlines()) == 1
 
 
-def test_an_unknown_device_on_the_command_line_is_one_sentence():
-    with pytest.raises(UserError, match="device: nogpu: PyTorch knows no such device; use auto, cpu or cuda"):
-        pick_device("nogpu")
+@pytest.mark.parametrize("name", ["nogpu", "mps", "cuda:3", "meta", ""])
+def test_an_unknown_device_on_the_command_line_is_one_sentence(name):
+    with pytest.raises(UserError, match=f"^device: is '{name}'; expected auto, cpu or cuda "):
+        pick_device(name)
 
 
 def test_the_coordinator_cannot_set_what_each_hospital_decides(file, tmp_path, capsys):

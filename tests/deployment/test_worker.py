@@ -1,5 +1,7 @@
 """The frames that a site's process sends when it cannot reply."""
 
+import json
+
 import pytest
 
 from medfed.core.errors import UserError
@@ -13,6 +15,12 @@ HEADER = {"kind": "train", "sites": {"BMC": 0}}
 FILE = "data/BMC/patient_017.nii.gz: is cut short"
 
 
+def content(frame: bytes) -> tuple[str, str]:
+    assert frame[:1] == ERROR
+    sent = json.loads(frame[1:])
+    return sent.pop("kind"), sent.pop("text") if len(sent) == 1 else sent
+
+
 def raising(error: Exception):
     def serve(header, bodies):
         raise error
@@ -21,21 +29,27 @@ def raising(error: Exception):
 
 
 @pytest.mark.parametrize(
-    "error", [UserError(FILE), ValueError(FILE), OSError(FILE), RuntimeError(f"out of memory: {FILE}")]
+    "error",
+    [UserError(FILE), ValueError(FILE), OSError(FILE), OSError(28, "No space left on device", FILE), KeyError(FILE),
+     RuntimeError(f"out of memory: {FILE}")],
 )
 def test_a_hospital_sends_no_details_of_an_error_but_logs_them(error, capfd):
     (frame,) = _frames(raising(error), HEADER, [REQUEST], is_hospital=True)
-    assert frame == ERROR + b"could not reply; the hospital's own log has the reason"
-    assert "patient_017" in capfd.readouterr().err
+    kind, text = content(frame)
+    assert text == "could not reply; the hospital's own log has the reason" and kind in ("user", "bug")
+    log = capfd.readouterr().err
+    assert "patient_017" in log and ("Traceback" in log) == (kind == "bug")
     (frame,) = _frames(raising(error), HEADER, [REQUEST], is_hospital=False)
     assert b"patient_017" in frame, "a simulation sends the details"
 
 
 def test_a_refusal_is_sent_without_what_must_stay_at_the_hospital_and_a_reply_unchanged(capfd):
     refused = raising(Refused("was asked to 'run'"))
-    assert [*_frames(refused, HEADER, [REQUEST], True)] == [ERROR + b"was asked to 'run'"]
+    (frame,) = _frames(refused, HEADER, [REQUEST], True)
+    assert content(frame) == ("user", "was asked to 'run'")
     numbers = raising(Refused("the statistic 'mean' is of 2 patients", "the statistic 'mean' is of too few patients"))
-    assert [*_frames(numbers, HEADER, [REQUEST], True)] == [ERROR + b"the statistic 'mean' is of too few patients"]
+    (frame,) = _frames(numbers, HEADER, [REQUEST], True)
+    assert content(frame) == ("user", "the statistic 'mean' is of too few patients")
     assert "is of 2 patients" in capfd.readouterr().err, "only the hospital's own log has the number"
     reply, ready = _frames(lambda header, bodies: iter(bodies), HEADER, [REQUEST], True)
     assert reply == REPLY + REQUEST and ready.startswith(READY)

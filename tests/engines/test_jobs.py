@@ -1,9 +1,13 @@
 """The result does not depend on `jobs`, the number of worker processes among which the sites are divided."""
 
+import errno
 import os
 import shutil
 import signal
+import time
+import traceback
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import nibabel as nib
@@ -12,14 +16,18 @@ import pytest
 from conftest import tiny_yaml
 from forked_workers import fork_workers
 
+from medfed.cli.program import OUT_OF_MEMORY, run_program
 from medfed.config.schema import load_text
 from medfed.core.errors import UserError
 from medfed.engines import worker_process
 from medfed.engines.in_process import InProcess
 from medfed.engines.worker_pool import balanced_groups
+from medfed.experiments.notices import record_notices
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, digest
 from medfed.federation.rounds import federate
+from medfed.federation.site import Site
+from medfed.outputs.run_folder import RunFolder
 from medfed.testing.small_unet import SmallUNet
 
 SITES = "data.sites=[BMC, HK, RUNMC, UCL]"  # three train, UCL is unseen
@@ -151,6 +159,60 @@ def test_an_error_of_a_site_in_a_worker_is_that_of_a_site_in_this_process(on_bad
         assert reasons[0] == reasons[1] and reasons[0].startswith("training diverged")
     else:
         assert sentences[0] == sentences[1] and sentences[0].startswith("round 1: 0 of 3 sites")
+
+
+@pytest.mark.parametrize(("error", "code", "sentence"), [
+    (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1,
+     "t: /x/y: No space left on device; free some space and continue with --resume"),
+    (MemoryError("boom"), 1, f"t: {OUT_OF_MEMORY}"),
+    (ValueError("boom"), 1, "ValueError: boom"),
+    (KeyError("boom"), 1, "KeyError: 'boom'"),
+    (UserError("BMC: boom"), 2, "t: BMC: boom"),
+], ids=["full disk", "memory", "ValueError", "KeyError", "UserError"])  # fmt: skip
+def test_an_error_at_a_site_ends_the_program_alike_with_any_number_of_jobs(
+    error, code, sentence, tiny_phantom, tmp_path, monkeypatch, capfd
+):
+    """A bug keeps its traceback, which the worker prints."""
+
+    def fail(site, request):
+        raise error
+
+    monkeypatch.setattr(Site, "reply", fail)
+    config = config_of(tiny_phantom, "method.name=fedavg")
+    for jobs in (1, 2):
+        simulation = build_experiment(config, tmp_path / str(jobs), quiet=True, jobs=jobs)
+        requests = {"BMC": Message("train", simulation.start.weights, {}, {"round": 1, "last": 0})}
+        try:
+            exit_code = run_program("t", partial(simulation.engine.exchange, "train", requests))  # raises
+        except Exception as bug:  # Python prints the traceback and exits with 1
+            traceback.print_exception(bug)
+            exit_code = 1
+        simulation.engine.close()
+        lines = capfd.readouterr().err.splitlines()
+        assert (exit_code, sentence in lines) == (code, True), lines
+        assert ("Traceback (most recent call last):" in lines) == ("t: " not in sentence)
+    assert ("t: the worker process of BMC failed: " in "\n".join(lines)) == ("t: " not in sentence)
+
+
+def test_notices_do_not_depend_on_the_number_of_jobs(tiny_phantom, tmp_path, monkeypatch):
+    """The first site is the slowest, so that the others warn earlier if they work at the same time."""
+    reply = Site.reply
+
+    def slow(site, request):
+        if site.name == "BMC" and request.kind == "train":
+            time.sleep(0.2)
+        return reply(site, request)
+
+    monkeypatch.setattr(Site, "reply", slow)
+    config = config_of(tiny_phantom, "method.name=ccst", "method.transfer=moments", "method.k=9",
+                       "method.min_patients=1")  # fmt: skip
+    notices = {}
+    for jobs in (1, 2):
+        run = RunFolder(tmp_path / str(jobs))
+        with record_notices(run, quiet=True) as notices[jobs]:
+            rounds(config, run.path, jobs, n=1)
+    of_sites = [text.split(":")[0] for text in notices[1] if "method.k is 9" in text]
+    assert of_sites == ["BMC", "HK", "RUNMC"] and notices[1] == notices[2]
 
 
 def test_groups_have_about_the_same_number_of_images():

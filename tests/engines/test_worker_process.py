@@ -1,14 +1,17 @@
 """`WorkerProcess` with a fake worker that imports nothing; `test_processes` forks real workers."""
 
+import errno
 import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from fake_sites import install_fake_worker, is_alive, process_id
 
+from medfed.core.errors import WorkerBug
 from medfed.engines import worker_process
 from medfed.engines.worker_process import WorkerFailed, WorkerProcess
 
@@ -83,6 +86,15 @@ def test_an_error_of_the_site_is_reported_and_its_process_keeps_running(folder, 
     assert ask(site, b"request") == b"request" and process_id(folder, "north") == first
 
 
+def test_a_process_with_a_bug_is_ended_and_started_again(folder, site):
+    does(folder, "bug")
+    with pytest.raises(WorkerFailed, match="^KeyError: 'w'$") as raised:
+        ask(site, b"request")
+    assert isinstance(raised.value.reported, WorkerBug) and not is_alive(process_id(folder, "north"))
+    does(folder, "echo")
+    assert ask(site, b"request") == b"request"
+
+
 def test_a_site_that_cannot_be_built_gives_the_reason_and_is_started_again(folder, site):
     """The next request must not go to the process that reported the error, because that process ends."""
     does(folder, "no start")
@@ -116,6 +128,39 @@ def test_a_process_that_stalls_anywhere_is_ended(folder, site, monkeypatch, what
     with pytest.raises(WorkerFailed, match=f"^{sentence}$"):
         ask(site, b"request", timeout_s=0.5)
     assert not is_alive(process_id(folder, "north"))
+
+
+class Descriptor:
+    """A connection that can be closed only once, like a file descriptor; a signal may arrive while it is closed."""
+
+    def __init__(self, signal: type[BaseException] | None = None) -> None:
+        self.is_open, self.signal = True, signal
+
+    def close(self) -> None:
+        if not self.is_open:
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        self.is_open = False
+        time.sleep(0.05)
+        if self.signal:
+            raise self.signal
+
+
+def test_a_process_is_closed_once_if_two_threads_close_it(tmp_path):
+    site = WorkerProcess({"directory": str(tmp_path)})
+    site._connection = connection = Descriptor()
+    with ThreadPoolExecutor(2) as pool:
+        for closing in [pool.submit(site.close) for _ in range(2)]:
+            closing.result()
+    assert not connection.is_open
+
+
+def test_a_process_whose_closing_was_interrupted_can_be_closed_again(tmp_path):
+    site = WorkerProcess({"directory": str(tmp_path)})
+    site._connection = connection = Descriptor(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        site.close()
+    site.close()
+    assert not connection.is_open and site._connection is None
 
 
 def test_waiting_ends_when_stopped_returns_true(folder, site):

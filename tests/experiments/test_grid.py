@@ -9,6 +9,7 @@ from medfed.config.schema import load
 from medfed.core.errors import UserError, arguments_are_flags
 from medfed.experiments.cohorts import participating_sites
 from medfed.experiments.grid import Grid, check_rows, check_varied, validation_sites
+from medfed.experiments.leave_one_out import plan_comparison
 from medfed.experiments.method_choice import MethodChoice
 
 SITES = ["BMC", "HK", "UCL"]
@@ -179,3 +180,16 @@ def test_given_pairs_become_the_folds(config):
 def test_wrong_pairs_are_refused(pairs, sentence):
     with pytest.raises(UserError, match=sentence):
         validation_sites(SITES, pairs, "data")
+
+
+@pytest.mark.parametrize("place", ["cache", "fedavg", "."])
+@pytest.mark.parametrize("varied", [False, True])
+def test_images_of_patients_are_not_stored_in_the_folder_of_a_comparison(place, varied, tiny_config, tmp_path):
+    folder = tmp_path / "out" / place
+    inside, outside = [f"cache.folder={folder}"], [f"cache.folder={tmp_path / 'cache'}"]
+    vary = [Override.parse_each(f"cache.folder={tmp_path / 'cache'},{folder}", "--vary")] if varied else []
+    methods = [MethodChoice.parse("fedavg")]
+    with pytest.raises(UserError, match="cache.folder: .* lies in the folder of results .*out, which must not hold"):
+        plan_comparison(load(tiny_config, outside if varied else inside), tmp_path / "out", methods, varied=vary)
+    assert not (tmp_path / "out").exists()
+    assert plan_comparison(load(tiny_config, outside), tmp_path / "out", methods).folds

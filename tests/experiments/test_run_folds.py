@@ -1,5 +1,6 @@
 """The runs of a comparison over several processes. Only the slow test trains; the others replace `run`."""
 
+import errno
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ from fake_sites import is_alive
 from forked_workers import fork_workers
 
 from medfed import evaluate
+from medfed.cli.program import OUT_OF_MEMORY
 from medfed.config.schema import load_text, to_yaml
 from medfed.core.errors import UserError
 from medfed.experiments import run_folds as module
@@ -40,6 +42,12 @@ def fake_run(config, folder, quiet, jobs, on_training, expected):
             raise UserError(f"{site}: training diverged")
         case "bug":
             raise IndexError("index 3 is out of bounds")
+        case "full disk":
+            raise OSError(errno.ENOSPC, "No space left on device", "/x/y")
+        case "memory":
+            raise MemoryError
+        case "interrupt":
+            raise KeyboardInterrupt
         case "sleep":
             time.sleep(60)
     if on_training:
@@ -117,6 +125,26 @@ def test_a_failing_run_of_this_process_does_not_stop_the_others_either(folds, tm
     unfinished = run_folds(folds, 1, quiet=True)
     assert unfinished.failed == {"elcfs, unseen HK, seed 3": "HK: training diverged"}
     assert [fold.folder.is_finished() for fold in folds] == [True, False, True]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_may_fail_for_any_reason_without_stopping_the_others(jobs, folds, tmp_path, capfd):
+    for site, action in zip(SITES, ("full disk", "bug", "memory"), strict=True):
+        (tmp_path / f"{site}.does").write_text(action)
+    full, bug, memory = run_folds(folds, jobs, quiet=True).failed.values()
+    assert full == "/x/y: No space left on device; free some space and continue with --resume"
+    assert memory == OUT_OF_MEMORY
+    more = f"; see {tmp_path / 'HK' / 'run.log'}" if jobs == 2 else ""
+    assert bug == f"IndexError: index 3 is out of bounds{more}"
+    log = (tmp_path / "HK" / "run.log").read_text() if jobs == 2 else capfd.readouterr().err
+    assert log.count("Traceback (most recent call last):") == 1 and "IndexError: index 3 is out of bounds\n" in log
+
+
+def test_an_interruption_stops_the_runs_of_this_process(folds, tmp_path):
+    (tmp_path / "BMC.does").write_text("interrupt")
+    with pytest.raises(KeyboardInterrupt):
+        run_folds(folds, 1, quiet=True)
+    assert not (tmp_path / "HK").exists()
 
 
 def test_a_locked_run_is_skipped(folds):

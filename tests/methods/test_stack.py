@@ -13,9 +13,11 @@ from medfed.methods.elcfs import ELCFS
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fedgma import FedGMA
 from medfed.methods.fisc import FISC
+from medfed.methods.scaffold import SCAFFOLD
 from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.stack import Stack
 from medfed.methods.trimmed_mean import TrimmedMean
+from medfed.networks.style_transfer import StyleTransfer
 
 ELCFS_TOY = ELCFS(alpha=0.1, gamma=0.1, views=1, min_patients=1)
 STYLES = CCST(transfer="moments", k=2, min_patients=1)
@@ -49,6 +51,25 @@ def test_each_method_shares_tensors_under_its_own_number(toy):
     done = shared_run(toy, method, 2).rounds[0]
     names = {row["name"] for row in done.ledger if row["kind"] == "share" and row["direction"] == "up"}
     assert names == {"0/mean", "0/std", "1/windows"}
+
+
+@pytest.mark.parametrize("method", [STYLES, FISC(transfer="moments", min_patients=1)], ids=["ccst", "fisc"])
+def test_images_are_restyled_once_if_another_method_of_the_stack_broadcasts_new_tensors(toy, method, monkeypatch):
+    """SCAFFOLD's control variates change in every round, and the styles never."""
+    restyled, restyle = [], StyleTransfer.restyle
+    monkeypatch.setattr(StyleTransfer, "restyle", lambda *args: restyled.append(1) or restyle(*args))
+    numbers = []
+    for one, n_rounds in ((method, 1), (Stack((method, SCAFFOLD())), 3)):
+        restyled.clear()
+        rounds_of(toy, one, n_rounds)
+        numbers.append(len(restyled))
+    assert numbers[0] == numbers[1] > 0
+
+
+def test_a_stack_expands_again_if_a_tensor_changes_that_one_of_its_methods_reads():
+    tensors = {f"{i}/{name}": torch.zeros(1) for i, name in enumerate(("style/a/mean", "control/w"))}
+    assert Stack((STYLES, SCAFFOLD())).expand_input(tensors).keys() == {"0/style/a/mean"}
+    assert STYLES.expand_input({"style/a/mean": torch.zeros(1)}) and not SCAFFOLD().expand_input(tensors)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from medfed import __main__, __version__
+from medfed import __main__, __version__, benchmark, evaluate, reproduce, train
 from medfed.cli import program
 from medfed.cli.program import HungUp, Terminated, add_common_flags, overrides, run_program
 from medfed.core import registry
@@ -277,3 +277,16 @@ def test_a_missing_import_of_an_outside_module_is_named(rooms):
 def test_suggestions_ignore_case():
     assert registry.suggestion("ELCFS", ["elcfs", "fedavg"]) == "Did you mean 'elcfs'? Known: elcfs, fedavg"
     assert registry.suggestion("zzz", []) == "Known: none"
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", "", "²"])
+@pytest.mark.parametrize(("main", "words", "smallest"), [
+    (train.main, ["prostate"], 1), (evaluate.main, ["prostate", "--leave-one-site-out"], 1),
+    (reproduce.main, ["ccst", "table_2"], 1), (benchmark.main, [], 2),
+], ids=["train", "evaluate", "reproduce", "benchmark"])  # fmt: skip
+def test_a_wrong_number_of_jobs_gets_the_same_sentence_from_every_program(main, words, smallest, text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*words, f"--jobs={text}"])
+    assert ended.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith(f"--jobs: expected a whole number of at least {smallest}, got {text}")

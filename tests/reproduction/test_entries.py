@@ -267,3 +267,11 @@ def test_every_legible_number_is_printed_also_of_a_table_that_cannot_be_made(ent
     output = capsys.readouterr().out
     assert f"[{state}]" in output and "numbers: in the paper's text" in output
     assert all(number in output for number in numbers)
+
+
+def test_images_of_patients_are_not_stored_in_the_folder_of_all_results(tmp_path, capsys):
+    """The folder lies outside of the folder of each comparison, which is a part of the folder of all results."""
+    words = ["elcfs", "table_2", "--small", "--out", f"{tmp_path}/out", "--set", f"cache.folder={tmp_path}/out/cache"]
+    assert reproduce.main(words) == 2
+    assert f"lies in the folder of results {tmp_path}/out, which must not hold images" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
