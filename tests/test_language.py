@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from parsed_sources import parsed
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "medfed").rglob("*.py"))
@@ -21,7 +22,7 @@ FILE_FORMATS = ('"pictures"', "`pictures`", "lambda picture", "(picture)", "[pic
 
 @pytest.fixture(scope="module")
 def trees() -> list[tuple[Path, ast.Module]]:
-    return [(path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))) for path in MODULES]
+    return [(path.relative_to(ROOT), parsed(path)) for path in MODULES]
 
 
 def public_definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:

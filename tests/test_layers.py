@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from parsed_sources import parsed
 
 import medfed
 
@@ -53,7 +54,7 @@ def statements(node: ast.AST) -> Iterator[ast.stmt]:
 def imported(path: Path) -> set[str]:
     """The medfed modules that a file imports, also inside functions and for type checking."""
     result = set()
-    for node in statements(ast.parse(path.read_text())):
+    for node in statements(parsed(path)):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "medfed":
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             result |= {name if name in MODULES else node.module for name in names}
@@ -125,7 +126,7 @@ def test_files_that_a_config_names_do_not_know_each_other(graph, folder):
 
 def test_no_pickle_and_no_code_from_data():
     for path in MODULES.values():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("eval", "exec"), f"{path.name}:{node.lineno}"
             if isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -158,8 +158,8 @@ def test_replies_received_before_giving_up_are_returned():
 
 def test_a_controller_that_never_connects_is_given_up_after_the_timeout():
     threads = threading.active_count()
-    replies, _ = exchange(FakeJobs(*MAX_JOBS * [None]), join_timeout_s=0.3)
-    reason = "did not reply: FLARE's job ended: its controller did not connect within 0.3 s"
+    replies, _ = exchange(FakeJobs(*MAX_JOBS * [None]), join_timeout_s=0.1)
+    reason = "did not reply: FLARE's job ended: its controller did not connect within 0.1 s"
     assert replies["north"].facts["why"] == reason
     assert threading.active_count() <= threads  # no thread is left waiting
 
@@ -185,9 +185,9 @@ def test_a_controller_that_hangs_is_given_up_after_the_timeout():
         release.wait(6)
         raise EOFError
 
-    replies, _ = exchange(FakeJobs(*MAX_JOBS * [hung]), seconds=0.2, load_timeout_s=0.0, grace_s=0.3)
+    replies, _ = exchange(FakeJobs(*MAX_JOBS * [hung]), seconds=0.1, load_timeout_s=0.0, grace_s=0.1)
     release.set()
-    assert replies["north"].facts["why"] == "did not reply: FLARE's job ended: its controller sent nothing for 0.5 s"
+    assert replies["north"].facts["why"] == "did not reply: FLARE's job ended: its controller sent nothing for 0.2 s"
 
 
 def test_without_a_timeout_it_waits_as_long_as_the_job_runs():
@@ -196,7 +196,7 @@ def test_without_a_timeout_it_waits_as_long_as_the_job_runs():
 
     def start(settings):
         started.append(jobs(settings))
-        threading.Timer(0.5, lambda job=started[-1]: setattr(job, "reason", "FLARE says FINISHED:ABORTED")).start()
+        threading.Timer(0.2, lambda job=started[-1]: setattr(job, "reason", "FLARE says FINISHED:ABORTED")).start()
         return started[-1]
 
     flare = FlareConnection(start)
