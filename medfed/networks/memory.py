@@ -10,6 +10,8 @@ from torch import nn
 
 BYTES_PER_PARAMETER = 16  # in float32: the weight, its gradient, and Adam's two moments
 STORING_LAYERS = ("conv", "linear", "norm")  # parts of the names of layers whose outputs training keeps
+# On the device "meta", these layers of PyTorch take most of the time; their outputs have the shape of their inputs.
+SAME_SHAPE = (nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm, nn.LayerNorm)
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: i
     for layer in network.modules():
         if any(part in type(layer).__name__.lower() for part in STORING_LAYERS) and not list(layer.children()):
             layer.register_forward_hook(add_size)
+        if type(layer) in SAME_SHAPE:
+            layer.forward = nn.Identity().forward
     try:
         with torch.no_grad():
             network(torch.empty(2, channels, image_size, image_size, device="meta"))
