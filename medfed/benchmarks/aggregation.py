@@ -10,18 +10,20 @@ import torch
 from torch import Tensor
 
 from medfed.benchmarks.memory import measure_in_new_process, peak_bytes, print_result
+from medfed.core.determinism import cpu_threads
 from medfed.core.machine import resident_memory_bytes
 from medfed.core.malloc import keep_freed_memory
 from medfed.functional.weights import average
 from medfed.networks.densenet import DenseNetwork
 
 
+@cpu_threads(1)
 def time_aggregation(n_sites: int = 50, repeats: int = 3) -> dict[str, float]:
     """Time the weighted average of the weights of DenseNet121 (7 million numbers) over many sites.
 
     The peer is a loop in NumPy that adds the sites' arrays, times their fractions, to a sum in float64, as `average`
-    does. The limit is the time to read all weights once. All three are measured in turn, by the processor time of this
-    process.
+    does. The limit is the time to read all weights once. All three are measured in turn with one thread, by the
+    processor time of this process.
 
     Args:
         n_sites: number of sites.
@@ -94,7 +96,9 @@ def _replies(n_sites: int) -> tuple[list[dict[str, Tensor]], Tensor]:
     """Return different weights of DenseNet121 for each site, and the weight of each site in the average."""
     network = DenseNetwork().build(3, 2)
     rng = torch.Generator().manual_seed(0)
-    replies = [_noisy(network.state_dict(), rng) for _ in range(n_sites)]
+    entries = network.state_dict()
+    noise = torch.empty(max(entry.numel() for entry in entries.values()))
+    replies = [_noisy(entries, noise, rng) for _ in range(n_sites)]
     fractions = torch.rand(n_sites, generator=rng, dtype=torch.float64)
     return replies, fractions / fractions.sum()
 
@@ -104,12 +108,13 @@ def _n_bytes(weights: dict[str, Tensor]) -> int:
     return sum(entry.nbytes for entry in weights.values())
 
 
-def _noisy(entries: dict[str, Tensor], rng: torch.Generator) -> dict[str, Tensor]:
-    """Return a copy of a state dict with noise added to its floating-point entries."""
-    return {
-        name: entry + 0.01 * torch.rand(entry.shape, generator=rng) if entry.is_floating_point() else entry.clone()
-        for name, entry in entries.items()
-    }
+def _noisy(entries: dict[str, Tensor], noise: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
+    """Return a copy of a state dict with noise added to its floating-point entries, without further memory."""
+    copies = {name: entry.clone() for name, entry in entries.items()}
+    for copy in copies.values():
+        if copy.is_floating_point():
+            copy.view(-1).add_(noise[: copy.numel()].uniform_(0, 0.01, generator=rng))
+    return copies
 
 
 def aggregation_table(result: dict[str, float]) -> str:

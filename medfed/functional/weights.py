@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 Weights = Mapping[str, Tensor]
-MAX_CONVERTED = 1 << 20  # elements that are converted to float64 at a time, which bounds the memory
+N_CONVERTED = 1 << 16  # elements that are converted to float64 at a time: as many as fit into the processor's cache
 
 
 def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
@@ -43,27 +43,37 @@ def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
     for other in weights[1:]:
         check_same_entries(weights[0], other)
     factors = fractions.tolist()
-    return {name: _average_entry([entries[name] for entries in weights], factors) for name in weights[0]}
+    buffers = torch.empty(2, N_CONVERTED, dtype=torch.float64)  # always the same memory, which stays cached
+    return {name: _average_entry([entries[name] for entries in weights], factors, buffers) for name in weights[0]}
 
 
-def _average_entry(entries: list[Tensor], fractions: list[float]) -> Tensor:
-    """Return the weighted average of one entry of several state dicts; the largest value for integers."""
-    if not entries[0].is_floating_point():
+def _average_entry(entries: list[Tensor], fractions: list[float], buffers: Tensor) -> Tensor:
+    """Return the weighted average of one entry of several state dicts; the largest value for integers.
+
+    Args:
+        entries: K tensors of equal shape and dtype.
+        fractions: K factors.
+        buffers: (2, N) float64, memory that is overwritten: the sums of N elements, and N converted elements.
+    """
+    first = entries[0]
+    if not first.is_floating_point():
         return torch.stack(entries).amax(dim=0)
-    total = torch.zeros(entries[0].shape, dtype=torch.float64)
-    if total.numel() <= MAX_CONVERTED:
-        _add_weighted(total, entries, fractions)
-    else:
-        parts = (entry.reshape(-1).split(MAX_CONVERTED) for entry in entries)
-        for part, *values in zip(total.view(-1).split(MAX_CONVERTED), *parts, strict=True):
-            _add_weighted(part, values, fractions)
-    return total.to(entries[0].dtype)
+    if first.numel() <= buffers.shape[1]:
+        buffers = buffers[:, : first.numel()].view(2, *first.shape)
+        return _average_part(entries, fractions, buffers).to(first.dtype, copy=True)
+    mean = torch.empty_like(first, memory_format=torch.contiguous_format)
+    for part, *values in zip(*(entry.reshape(-1).split(buffers.shape[1]) for entry in (mean, *entries)), strict=True):
+        part.copy_(_average_part(values, fractions, buffers[:, : len(part)]))
+    return mean
 
 
-def _add_weighted(total: Tensor, values: list[Tensor], fractions: list[float]) -> None:
-    """Add tensors times their fractions to a float64 tensor, in place; PyTorch converts each tensor to float64."""
+def _average_part(values: list[Tensor], fractions: list[float], buffers: Tensor) -> Tensor:
+    """Return the weighted average of tensors in `buffers[0]`; `buffers` (2, ...) has their shape and is overwritten."""
+    total, converted = buffers
+    total.zero_()
     for value, fraction in zip(values, fractions, strict=True):
-        total.add_(value, alpha=fraction)
+        total.add_(converted.copy_(value), alpha=fraction)
+    return total
 
 
 def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]) -> Tensor:

@@ -146,23 +146,20 @@ class Segmentation(Task):
             0 and 1, and the index of each slice's volume (N,). S is `image_size`.
         """
         prepare_image = self.preprocessing()
-        images, labels = SliceBuffer(), SliceBuffer()
-        patient: list[Tensor] = []
-        moments: list[Tensor] = []
-        as_read: list[Tensor] = []
+        images, labels, patient, moments, as_read = (SliceBuffer() for _ in range(5))
         for volume in volumes:
             image = prepare_image({"image": volume.image})["image"].as_tensor().movedim(-1, 0)
-            n_volumes_left = max(0, n_volumes - len(patient) - 1)
+            number = len(as_read)  # of this volume
+            n_volumes_left = max(0, n_volumes - number - 1)
             images.append(image, n_volumes_left)
             labels.append(self._prepare_mask(volume), n_volumes_left)
-            patient.append(torch.full((len(image),), len(patient)))
-            as_read.append(facts_as_read(volume.image.as_tensor(), volume.spacing_mm))
+            patient.append(torch.full((len(image),), number), n_volumes_left)
+            as_read.append(facts_as_read(volume.image.as_tensor(), volume.spacing_mm)[None], n_volumes_left)
             if (of_volume := self.moments_of(image)) is not None:
-                moments.append(of_volume)
+                moments.append(of_volume, n_volumes_left)
             del volume  # the loop would keep it until the next volume is read
-        all_moments = torch.cat(moments) if moments else None
-        numbers = torch.cat(patient)
-        return Slices(images.content(), labels.content(), numbers, all_moments, as_read=torch.stack(as_read))
+        all_moments = moments.content() if len(moments) else None
+        return Slices(images.content(), labels.content(), patient.content(), all_moments, as_read=as_read.content())
 
     def _prepare_mask(self, volume: Volume) -> Tensor:
         """Return the mask of a volume on the grid of its prepared slices, (D, K, S, S) for K structures."""

@@ -15,10 +15,16 @@ class SliceBuffer:
     """A growing tensor of slices, to which the slices of one volume after another are appended.
 
     The slices are written into their final place, because concatenating them at the end would need twice the memory.
+    A list of small tensors for each volume would also need more memory: each of them stays where a large image was
+    freed, so that the next image does not fit there.
     """
 
     def __init__(self) -> None:
         self._slices, self._length = torch.empty(0), 0
+
+    def __len__(self) -> int:
+        """Return the number of appended slices."""
+        return self._length
 
     def append(self, slices: Tensor, n_volumes_left: int = 0) -> None:
         """Copy the slices of one volume behind those of the earlier volumes.

@@ -1,3 +1,4 @@
+import gc
 import math
 import weakref
 from pathlib import Path
@@ -88,6 +89,19 @@ def test_only_one_volume_is_in_memory_at_a_time():
             del case
 
     assert len(Segmentation(("organ",), 1, 8).prepare(read(), 4)) == 4 * 6 and len(earlier) == 4
+
+
+def test_preparing_a_volume_leaves_no_tensor_of_its_own_in_memory():
+    """A small tensor for each volume divides the memory that its large tensors free, so that it cannot be reused."""
+    n_tensors: list[int] = []
+
+    def read():
+        for _ in range(4):
+            n_tensors.append(sum(issubclass(type(item), torch.Tensor) for item in gc.get_objects()))
+            yield volume()
+
+    slices = Segmentation(("organ",), 1, 8).prepare(read(), 4)
+    assert len(set(n_tensors[1:])) == 1 and slices.patient.tolist() == sorted([*range(4)] * 6)
 
 
 def test_slices_are_written_into_memory_that_was_reserved_for_all_volumes():
