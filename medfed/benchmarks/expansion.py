@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from medfed.benchmarks.methods import NoiseSamples
 from medfed.benchmarks.timing import time_alternating
 from medfed.core.seeds import stream
 from medfed.federation.settings import Cache
 from medfed.functional.style import adain
 from medfed.networks.adain import load_codec
 from medfed.networks.style_transfer import StyleTransfer
+from medfed.tasks.slices import Slices
 from medfed.transforms.image_store import ImageStore
 from medfed.transforms.style_expansion import StyleExpansion
 
@@ -52,7 +52,7 @@ def time_expansion(size: int = 96, n_images: int = 32, n_styles: int = 3, repeat
           MiB. None where the system does not measure it.
     """
     images = torch.rand(n_images, 3, size, size, generator=stream(0, "images"))
-    samples = NoiseSamples(images, torch.zeros(n_images, dtype=torch.int64))
+    samples = Slices(images, torch.zeros(n_images, dtype=torch.int64), torch.arange(n_images))
     codec = load_codec("small")
     mean, std = torch.rand(2, n_styles, codec.channels, generator=stream(0, "styles"))
     order = torch.randperm(n_images * n_styles, generator=stream(0, "order"))
@@ -109,7 +109,7 @@ def expansion_table(result: Numbers) -> str:
     ])  # fmt: skip
 
 
-def _expansion(samples: NoiseSamples, mean: Tensor, std: Tensor, cache: Cache) -> StyleExpansion:
+def _expansion(samples: Slices, mean: Tensor, std: Tensor, cache: Cache) -> StyleExpansion:
     transfer = StyleTransfer("codec", "small", 1.0, 0)
 
     def restyle(image: Tensor, styles: Sequence[int], n_styles: int) -> Tensor:

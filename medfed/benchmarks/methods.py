@@ -10,13 +10,11 @@ from __future__ import annotations
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-from medfed.core.batch import Batch
 from medfed.core.seeds import seeded_layers, stream
 from medfed.engines.in_process import InProcess
 from medfed.federation.local_round import Samples
@@ -33,6 +31,7 @@ from medfed.methods.stable_fdg import StableFDG
 from medfed.networks.base import NetworkSettings
 from medfed.networks.resnet import Depth, ResidualNetwork
 from medfed.tasks.classification import Classification
+from medfed.tasks.slices import Slices
 from medfed.tasks.task import Task
 
 N_CLASSES, N_SITES = 7, 3
@@ -48,39 +47,6 @@ METHODS: dict[str, Method] = {
 }
 # Published time relative to FedAvg: Table 6 of StableFDG, seconds on its GPU divided by FedAvg's 4.57.
 PUBLISHED = {"ccst, k = 2": 9.03 / 4.57, "elcfs": 22.44 / 4.57, "stable_fdg": 7.39 / 4.57}
-
-
-@dataclass(frozen=True)
-class NoiseSamples:
-    """Random images with class labels, as the training data of a site.
-
-    Args:
-        images: (N, 3, S, S) in [0, 1].
-        labels: (N,), class numbers from 0.
-    """
-
-    images: Tensor
-    labels: Tensor
-
-    @property
-    def n_patients(self) -> int:
-        """Number of patients. It equals the number of images, because each image counts as one patient."""
-        return len(self.images)
-
-    def __len__(self) -> int:
-        """Return the number of images."""
-        return len(self.images)
-
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """Return some of the images and their labels as one batch.
-
-        Args:
-            indices: indices of the B chosen images, from 0 to N - 1.
-
-        Returns:
-            Images (B, 3, S, S) and labels (B,).
-        """
-        return Batch(self.images[list(indices)], self.labels[list(indices)])
 
 
 def time_methods(
@@ -177,7 +143,7 @@ def time_reply(site: Site, message: Message) -> tuple[float, int]:
     return time.perf_counter() - began, reply.facts.get("steps", 0)
 
 
-def noise_samples(name: str, n_images: int, size: int, n_classes: int = N_CLASSES) -> NoiseSamples:
+def noise_samples(name: str, n_images: int, size: int, n_classes: int = N_CLASSES) -> Slices:
     """Return RGB images of random pixels for a site. Image i has class i modulo the number of classes.
 
     Args:
@@ -187,7 +153,8 @@ def noise_samples(name: str, n_images: int, size: int, n_classes: int = N_CLASSE
         n_classes: number of classes.
     """
     rng = stream(0, "noise", name)
-    return NoiseSamples(torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images) % n_classes)
+    images, number = torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images)
+    return Slices(images, number % n_classes, number)
 
 
 def methods_table(result: dict) -> str:

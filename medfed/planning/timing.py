@@ -4,51 +4,26 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 
 import torch
-from torch import Tensor
 
 from medfed.config.schema import Config
 from medfed.core import machine
-from medfed.core.batch import Batch
 from medfed.engines.in_process import InProcess
 from medfed.experiments.setup import build_network, build_task, local_entries, prepare_device
 from medfed.federation.message import State
 from medfed.federation.rounds import federate
 from medfed.federation.settings import Federation
 from medfed.federation.site import Site
+from medfed.tasks.slices import Slices
 from medfed.tasks.task import Task
 
 N_ROUNDS = 4  # the first one is not counted: it computes what a method shares
 N_STEPS = 2  # steps of a site in a round
 # Assumed part of the wished minutes for training steps; the rest is reading, test and figures.
 USABLE = 0.75
-
-
-@dataclass(frozen=True)
-class _Noise:
-    """Random images with random labels, as the training data of a site: (N, C, S, S) in [0, 1]."""
-
-    images: Tensor
-    labels: Tensor
-    moments: Tensor | None
-
-    @property
-    def n_patients(self) -> int:
-        """Number of patients: one for each image."""
-        return len(self.images)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """Return some of the images and their labels as one batch."""
-        chosen = list(indices)
-        moments = None if self.moments is None else self.moments[chosen]
-        return Batch(self.images[chosen], self.labels[chosen], moments=moments)
 
 
 def measure_step(config: Config) -> float:
@@ -102,8 +77,8 @@ def describe_machine(step_s: float, n_sites: int) -> str:
     return f"a step takes {step_s:.2g} s on this machine, and {n_cores} site{'s' if n_cores > 1 else ''} work at a time"
 
 
-def _noise(task: Task, n_images: int, seed: int) -> _Noise:
-    """Return random images with labels: masks with a third of foreground, or classes in turn."""
+def _noise(task: Task, n_images: int, seed: int) -> Slices:
+    """Return random images of different patients: with masks with a third of foreground, or with classes in turn."""
     rng = torch.Generator().manual_seed(seed)
     images = torch.rand(n_images, task.channels, task.image_size, task.image_size, generator=rng)
     if task.uses_decoder:
@@ -113,4 +88,4 @@ def _noise(task: Task, n_images: int, seed: int) -> _Noise:
         labels = torch.arange(n_images) % task.out_channels
     moments = [task.moments_of(image[None]) for image in images]
     known = [value for value in moments if value is not None]
-    return _Noise(images, labels, torch.cat(known) if known else None)
+    return Slices(images, labels, torch.arange(n_images), torch.cat(known) if known else None)

@@ -55,7 +55,8 @@ class Slices:
 
     Args:
         images: (N, C, S, S) float32 in [0, 1].
-        labels: (N, K, S, S) uint8 of 0 and 1, one channel per structure.
+        labels: (N, K, S, S) uint8 of 0 and 1, one channel per structure. For images without masks, as in measurements
+            of speed, class numbers (N,).
         patient: (N,) int64, the index of the volume that each slice belongs to.
         moments: (N, 2, C) float32, mean and standard deviation of each channel over the volume of each slice; None
             if the task does not need them (`Task.moments_of`).
