@@ -11,7 +11,7 @@ from medfed.config.schema import resolved
 from medfed.core.files import write_atomically
 from medfed.experiments.grid import Fold
 from medfed.experiments.leave_one_out import ComparisonPlan
-from medfed.outputs.comparison_folder import ComparisonFolder
+from medfed.outputs.comparison_folder import ComparisonFolder, incomplete_local_runs
 from medfed.outputs.published.section import CompletedRun, to_published_markdown
 from medfed.outputs.tables.adaptation import read_unadapted
 from medfed.outputs.tables.comparison import build_table
@@ -128,10 +128,8 @@ def build_tables(plan: ComparisonPlan) -> ComparisonTables:
 
 def _complete_folds(folds: Sequence[Fold]) -> list[Fold]:
     """Return the finished runs, without those of `local` of whose unseen site and seed another run is unfinished."""
-    incomplete = {(fold.row.label, fold.site, fold.config.seed) for fold in folds
-                  if fold.row.trained_at and not fold.folder.is_finished()}  # fmt: skip
-    return [fold for fold in folds if fold.folder.is_finished()
-            and (fold.row.label, fold.site, fold.config.seed) not in incomplete]  # fmt: skip
+    incomplete = incomplete_local_runs(fold.planned for fold in folds)
+    return [fold for fold in folds if fold.folder.is_finished() and fold.planned.key("unseen") not in incomplete]
 
 
 def _joining(finished: Sequence[Fold], table: Table) -> Joining | None:
@@ -175,6 +173,7 @@ def _table(finished: list[Fold], role: str, plan: ComparisonPlan) -> Table:
             "transductive_by": summary.get("transductive_by") or ["tent"] * bool(summary.get("transductive")),
             "unadapted": read_unadapted(path, summary, scoring) if role == "unseen" else (),
         })
-    table = build_table(results, list(structures), plan.baseline, role)
+    planned = {fold.planned.key(role) for fold in plan.folds}
+    table = build_table(results, list(structures), plan.baseline, role, planned)
     left_out = ComparisonFolder.read(plan.out).note()
     return replace(table, notes=(*table.notes, left_out)) if left_out else table

@@ -18,6 +18,7 @@ from medfed.experiments.matching import check_match
 from medfed.experiments.method_choice import MethodChoice
 from medfed.experiments.references import with_effort, without_federation
 from medfed.experiments.setup import build_task, check_earlier_rounds
+from medfed.outputs.comparison_folder import PlannedRun
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import BASELINE, LOCAL, SENT, ComparisonRow, is_taken_without_federation
 
@@ -47,6 +48,12 @@ class Fold:
     site: str
     config: Config
     folder: RunFolder
+
+    @property
+    def planned(self) -> PlannedRun:
+        """The run as an entry of the comparison's plan."""
+        validation_site = self.config.federation.validation_site or ""
+        return PlannedRun(self.folder.path, self.row, self.site, validation_site, self.config.seed)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ class ComparisonPlan:
     baseline: str = BASELINE
 
     def write(self) -> None:
-        """Write the list of the runs as `comparison.json`, so that the report shows the same runs as the tables."""
-        write_comparison(self.out, [fold.folder.path for fold in self.folds], self.baseline)
+        """Write the plan as `comparison.json`, so that the report shows the same runs as the tables."""
+        write_comparison(self.out, [fold.planned for fold in self.folds], self.baseline)
 
 
 def plan_comparison(

@@ -25,6 +25,7 @@ MAY_CHANGE = (
     "cache.",
     "device",
     "evaluation.",
+    "federation.engine",
     "federation.reply_timeout_s",
     "federation.largest_change",
     "federation.largest_count",

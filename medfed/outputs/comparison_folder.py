@@ -1,23 +1,60 @@
-"""The file `comparison.json`: which runs in the folder of a comparison its tables show.
+"""The file `comparison.json`: the plan of a comparison, which lists the runs that its tables show.
 
 A folder may also contain runs of an earlier command, for example with more seeds. Without this file, the report would
-average over them while the tables do not.
+average over them while the tables do not. A run of the plan that has not finished is named in the notes of the tables.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.outputs.run_folder import RunFolder
-from medfed.outputs.tables.comparison_row import BASELINE
+from medfed.outputs.tables.block_statistics import Key
+from medfed.outputs.tables.comparison_row import BASELINE, ComparisonRow
 
 FILE = "comparison.json"
 RUNS = "*/unseen_*/seed_*"  # folders of the runs of a comparison
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of the plan of a comparison.
+
+    Args:
+        folder: folder of the run; it is missing before the run has started.
+        row: the row of the table.
+        unseen_site: name of the unseen site.
+        validation_site: name of the validation site; "" for none.
+        seed: the seed.
+    """
+
+    folder: Path
+    row: ComparisonRow
+    unseen_site: str
+    validation_site: str
+    seed: int
+
+    def key(self, role: str) -> Key:
+        """Return the row's label, the name of the site, and the seed, which identify the run in a table.
+
+        Args:
+            role: which sites are the columns of the table: "unseen" or "validation".
+        """
+        return self.row.label, self.unseen_site if role == "unseen" else self.validation_site, self.seed
+
+
+def incomplete_local_runs(planned: Iterable[PlannedRun]) -> set[Key]:
+    """Return the keys of the row `local` of which some site's model is not trained; tables do not show them.
+
+    Args:
+        planned: the plan of the comparison.
+    """
+    return {run.key("unseen") for run in planned if run.row.trained_at and not RunFolder(run.folder).is_finished()}
 
 
 @dataclass(frozen=True)
@@ -25,14 +62,16 @@ class ComparisonFolder:
     """The runs in the folder of a comparison.
 
     Args:
-        runs: the folders of the runs that belong to the comparison, finished or not, sorted.
+        runs: the folders of the runs that belong to the comparison and have started, sorted.
         others: the folders of finished runs that do not belong to it, sorted.
         baseline: the method with which the others are compared.
+        planned: the plan of the comparison; empty if the folder does not have it.
     """
 
     runs: tuple[Path, ...]
     others: tuple[Path, ...]
     baseline: str = BASELINE
+    planned: tuple[PlannedRun, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> ComparisonFolder:
@@ -51,12 +90,13 @@ class ComparisonFolder:
         try:
             content = json.loads((path / FILE).read_text(encoding="utf-8"))
             names, baseline = set(map(str, content["runs"])), str(content["baseline"])
+            planned = tuple(_planned_run(path, run) for run in content.get("plan", ()))  # older versions wrote none
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             raise UserError(f"{path / FILE}: does not list the runs of a comparison ({error!r}); start medfed.evaluate "
                             "with --resume, which writes the file again") from error
         runs = [folder for folder in present if folder.relative_to(path).as_posix() in names]
         others = [folder for folder in present if folder not in runs and RunFolder(folder).is_finished()]
-        return cls(tuple(runs), tuple(others), baseline)
+        return cls(tuple(runs), tuple(others), baseline, planned)
 
     def note(self) -> str:
         """Return a sentence about the finished runs that are left out; "" if there are none."""
@@ -68,17 +108,25 @@ class ComparisonFolder:
                 f"command did not ask for (methods {methods}; seeds {seeds})")  # fmt: skip
 
 
-def write_comparison(path: Path, runs: Iterable[Path], baseline: str) -> None:
+def write_comparison(path: Path, planned: Collection[PlannedRun], baseline: str) -> None:
     """Write `comparison.json`, which lists the runs of a comparison.
 
     Args:
         path: the folder of the comparison; it is created.
-        runs: the folders of its runs, inside `path`.
+        planned: its runs, with folders inside `path`.
         baseline: the method with which the others are compared.
 
     Raises:
         UserError: if the folder cannot be created.
     """
     RunFolder(path).create()  # says in one sentence why nothing can be written here
-    content = {"baseline": baseline, "runs": [run.relative_to(path).as_posix() for run in runs]}
+    plan = [{**asdict(run), "folder": run.folder.relative_to(path).as_posix()} for run in planned]
+    content = {"baseline": baseline, "runs": [run["folder"] for run in plan], "plan": plan}
     write_atomically(path / FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _planned_run(path: Path, content: dict) -> PlannedRun:
+    """Return a run of the plan of the comparison in the folder `path`, from its entry in `comparison.json`."""
+    row = ComparisonRow.of(content["row"])
+    return PlannedRun(path / str(content["folder"]), row,
+                      str(content["unseen_site"]), str(content["validation_site"]), int(content["seed"]))  # fmt: skip

@@ -7,6 +7,10 @@ import os
 import pytest
 from made_runs import CONFIG, class_rows, made_comparison, made_run
 
+from medfed.outputs.comparison_folder import ComparisonFolder, PlannedRun, write_comparison
+from medfed.outputs.report.run_data import read_runs
+from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.comparison_row import ComparisonRow
 from medfed.report import main
 
 
@@ -119,6 +123,27 @@ def test_a_comparison_with_unfinished_runs_shows_the_others_and_says_so(tmp_path
     assert main([str(comparison), "--quiet"]) == 0
     page = (comparison / "report.html").read_text()
     assert "Not finished and not shown: 1 of its runs." in page and "not run: elcfs, unseen A, seed 1" in page
+
+
+def test_runs_of_the_plan_that_never_started_are_named_and_incomplete_local_models_are_not_shown(tmp_path):
+    """`local` at unseen site A lacks the model of site C, so that its other model there says nothing about the row."""
+    comparison, rows = made_comparison(tmp_path / "all", seeds=(0,)), []
+    for site, trained_at in (("A", "B"), ("A", "C"), ("B", "A"), ("B", "C")):
+        rows.append((ComparisonRow("local", trained_at=trained_at), site))
+        path = comparison / rows[-1][0].folder / f"unseen_{site}" / "seed_0"
+        if (site, trained_at) != ("A", "C"):
+            made_run(path, "fedavg", site, sites=(trained_at,))
+            rows[-1][0].write(RunFolder(path))
+    rows += [(ComparisonRow(method), site) for method in ("fedavg", "elcfs", "ccst") for site in "ABC"]
+    plan = [PlannedRun(comparison / row.folder / f"unseen_{site}" / "seed_0", row, site, "", 0) for row, site in rows]
+    write_comparison(comparison, plan, "fedavg")
+    assert ComparisonFolder.read(comparison).planned == tuple(plan)
+    _, (read,) = read_runs([comparison])
+    assert {run.row.trained_at for run in read.runs if run.unseen == "A"} == {""}
+    notes = [note for note in read.tables[0][1].notes if note.startswith("not run")]
+    assert notes[0] == "not run: ccst, at no unseen site and with no seed, so it has no row"
+    assert "not run: local, unseen A, seed 0" in notes and not any("local, unseen B" in note for note in notes)
+    assert read.n_unfinished == len(plan) - len(read.runs) and read.n_unfinished >= 5
 
 
 def test_a_comparison_with_another_baseline_shows_the_differences_from_it_and_how_to_repeat_it(tmp_path):

@@ -217,6 +217,13 @@ def test_changes_that_would_mix_two_federations_are_refused_even_when_accepted(f
     assert (out / "config.yaml").read_bytes() == before
 
 
+def test_a_run_may_continue_with_another_engine_because_its_results_are_the_same(finished, tmp_path):
+    path, out = finished
+    shutil.copytree(out, tmp_path / "run")
+    code = run(path, tmp_path / "run", "--resume", "--accept-config-change", "--set", "federation.engine=processes")
+    assert code == 0 and "engine: processes" in (tmp_path / "run" / "config.yaml").read_text()
+
+
 def test_files_that_changed_since_the_start_are_refused(finished, tmp_path, small_phantom, capsys):
     path, _ = finished
     root = tmp_path / "copy"

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from medfed.config.strict_yaml import parse, read
 from medfed.core.errors import UserError
-from medfed.outputs.comparison_folder import ComparisonFolder
+from medfed.outputs.comparison_folder import ComparisonFolder, incomplete_local_runs
 from medfed.outputs.damaged_file import damaged_file
 from medfed.outputs.report.ledger_totals import Ledger, read_ledger
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.adaptation import read_unadapted
+from medfed.outputs.tables.block_statistics import Key
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_data import Table
 from medfed.outputs.tables.comparison_row import (
@@ -219,7 +220,7 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
     """
     paths = list(dict.fromkeys(paths))
     folders = {path: ComparisonFolder.read(path) for path in paths if not (path / "config.yaml").is_file()}
-    finished = {path: list(filter(_is_finished, folder.runs)) for path, folder in folders.items()}
+    finished = {path: _shown(folder) for path, folder in folders.items()}
     for path, folder in folders.items():
         if not folder.runs:
             raise UserError(f"{path}: the folder is neither a run nor a comparison; name a folder that medfed.train or "
@@ -238,8 +239,11 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
     return single, comparisons
 
 
-def _is_finished(run: Path) -> bool:
-    return (run / "summary.json").is_file()
+def _shown(folder: ComparisonFolder) -> list[Path]:
+    """Return the finished runs, without those of `local` of whose unseen site and seed another run is unfinished."""
+    incomplete = incomplete_local_runs(folder.planned)
+    hidden = {run.folder for run in folder.planned if run.key("unseen") in incomplete}
+    return [run for run in folder.runs if (run / "summary.json").is_file() and run not in hidden]
 
 
 def _row_from_path(comparison: Path, run: Path) -> ComparisonRow | None:
@@ -264,15 +268,16 @@ def _comparison(name: str, runs: list[Run], folder: ComparisonFolder | None = No
             raise UserError("the runs are of several data sets")
         if any(run.summary.get("unseen_site") is None for run in runs):
             raise UserError("a run left no site out")
-        tables = [(role, _table(runs, role, baseline)) for role in roles]
+        planned = folder.planned if folder else ()
+        tables = [(role, _table(runs, role, baseline, {run.key(role) for run in planned})) for role in roles]
     except UserError as error:
         why = str(error)
-    n_unfinished = len(folder.runs) - len(runs) if folder else 0
+    n_unfinished = len(folder.planned or folder.runs) - len(runs) if folder else 0
     left_out = folder.note() if folder else ""
     return Comparison(name, tuple(runs), tuple(tables), folder is not None, why, n_unfinished, left_out, baseline)
 
 
-def _table(runs: list[Run], role: str, baseline: str) -> Table:
+def _table(runs: list[Run], role: str, baseline: str, planned: Set[Key]) -> Table:
     results = [
         {
             "method": run.row_label,
@@ -289,7 +294,7 @@ def _table(runs: list[Run], role: str, baseline: str) -> Table:
         }
         for run in runs
     ]
-    return build_table(results, structures_of(runs, role), baseline, role)
+    return build_table(results, structures_of(runs, role), baseline, role, planned)
 
 
 def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:

@@ -114,7 +114,7 @@ class BlockStatistics:
             method, cells, self._average(cells, own),
             n_missed=sum(map(self.scoring.is_failure, rows)), n_cases=sum(map(self.scoring.is_case, rows)),
             differences=differences, difference=difference,
-            worst_site=worst(means, key=lambda site: means[site]) if means else None,
+            worst_site=worst(means, key=lambda site: means[site]) if len(means) == len(self.sites) else None,
         )  # fmt: skip
 
     def _cell(self, means: Sequence[float], estimate: Estimate | None) -> Cell | None:

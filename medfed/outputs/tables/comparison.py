@@ -6,7 +6,7 @@ the round, which seeds were used, and what its metrics mean (`medfed.tasks.scori
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
 from medfed.core.errors import UserError
@@ -25,7 +25,8 @@ from medfed.tasks.scoring import COMPARISON, Scoring
 
 
 def build_table(
-    results: Sequence[dict], structures: Sequence[str], baseline: str = BASELINE, role: str = "unseen"
+    results: Sequence[dict], structures: Sequence[str], baseline: str = BASELINE, role: str = "unseen",
+    planned: Set[Key] = frozenset(),
 ) -> Table:
     """Return the table that compares methods, with one column per unseen site or per validation site.
 
@@ -48,6 +49,8 @@ def build_table(
         structures: names of the structures in the order of the table; ["all"] for classification.
         baseline: label of the method with which all other methods are compared.
         role: which sites are the columns of the table: "unseen" or "validation".
+        planned: the label, the site and the seed of each run of the comparison's plan. A note names each of them that
+            is not in `results`. If it is empty, every method is expected at every site with every seed in `results`.
 
     Raises:
         UserError: if there are no results, if a run occurs twice, or if phantom (synthetic) and real data, two tasks,
@@ -88,7 +91,7 @@ def build_table(
                 blocks.append(Block(structure, column.key, metric.label, column.unit, metric.higher_is_better,
                                     lines, metric.decimals, statistics.n_tests))
     notes = (
-        *notes_of(runs, baselines, sites, seeds, baseline, blocks, scoring, role),
+        *notes_of(runs, planned, baselines, sites, seeds, baseline, blocks, scoring, role),
         *(f"{method}: the same training as {other}, config by config, so it is neither ranked nor tested"
           for method, other in copies.items()),
     )  # fmt: skip

@@ -82,7 +82,7 @@ class Line:
         differences: difference from the baseline at each site; None where one of the two scores is unknown. Empty for
             a baseline, and if the baseline was not run.
         difference: difference from the baseline, averaged over the sites; None where it is unknown.
-        worst_site: name of the site with the worst score; None without a score.
+        worst_site: name of the site with the worst score; None if a site has no score.
         rank: rank of the average among all methods; None if it is unknown for a site or for all other methods.
     """
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from itertools import product
 
 from medfed.metrics.failures import SHARE_METHOD
 from medfed.metrics.intervals import METHOD, MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS
-from medfed.outputs.tables.block_statistics import Runs
+from medfed.outputs.tables.block_statistics import Key, Runs
 from medfed.outputs.tables.comparison_data import Block, Difference, Line
 from medfed.outputs.tables.run_notes import data_label
 from medfed.tasks.scoring import COMPARISON, Scoring
@@ -55,13 +56,14 @@ def _units(scoring: Scoring, blocks: Sequence[Block]) -> str:
 
 
 def notes_of(
-    runs: Runs, baselines: Mapping[str, str | None], sites: Sequence[str], seeds: Sequence[int], baseline: str,
-    blocks: Sequence[Block], scoring: Scoring, role: str,
+    runs: Runs, planned: Set[Key], baselines: Mapping[str, str | None], sites: Sequence[str], seeds: Sequence[int],
+    baseline: str, blocks: Sequence[Block], scoring: Scoring, role: str,
 ) -> tuple[str, ...]:
     """Return the notes below the table: missing runs, different patients, the intervals, the test, and empty cells.
 
     Args:
         runs: the rows of each run, by (method, site, seed).
+        planned: (method, site, seed) of each planned run; if empty, all combinations of those of the finished runs.
         baselines: label of the baseline of each method, by the method's label; None for a row without a federation.
         sites: names of the columns.
         seeds: seeds of the runs.
@@ -70,8 +72,8 @@ def notes_of(
         scoring: the metrics of the task.
         role: which sites are the columns of the table: "unseen" or "validation".
     """
-    missing = [(m, s, seed) for m in baselines for s in sites for seed in seeds if (m, s, seed) not in runs]
-    notes = [f"not run: {m}, {role} {s}, seed {seed}" for m, s, seed in missing]
+    missing = sorted((planned or {*product(baselines, sites, seeds)}) - set(runs))
+    notes = [*_missing_notes(missing, baselines, role)]
     if missing and len(seeds) > 1:
         notes.append("the differences and ranks are over the runs that the compared methods all have, so that they may "
                      "not be the differences of the printed scores")  # fmt: skip
@@ -101,6 +103,19 @@ def notes_of(
     if any(None in line.cells for line in lines):
         notes.append(f"-: not run, or {scoring.missing_score_reason}; there is no average in this case")
     return tuple(notes)
+
+
+def _missing_notes(missing: Sequence[Key], shown: Collection[str], role: str) -> Iterator[str]:
+    """Yield a note for each method and site of which runs are missing, and one for each method without any run."""
+    for method in dict.fromkeys(method for method, _, _ in missing):
+        if method not in shown:
+            yield f"not run: {method}, at no {role} site and with no seed, so it has no row"
+            continue
+        seeds_of_site: dict[str, list[int]] = {}
+        for _, site, seed in (key for key in missing if key[0] == method):
+            seeds_of_site.setdefault(site, []).append(seed)
+        for site, seeds in seeds_of_site.items():
+            yield f"not run: {method}, {role} {site}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _interval_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str]:

@@ -136,6 +136,21 @@ def test_a_missing_fold_and_its_average_are_a_dash_with_a_note():
     assert (actual.cells[1], actual.average) == (None, None)
     assert "| elcfs | **93.00** | - | - |" in to_markdown(table)
     assert "not run: elcfs, unseen B, seed 0" in table.notes
+    assert (line(table, "elcfs").worst_site, line(table, "fedavg").worst_site) == (None, "B")
+
+
+def test_planned_runs_that_are_missing_are_noted_even_if_a_whole_method_a_site_or_a_seed_is_missing():
+    planned = {(method, site, seed) for method in ("fedavg", "elcfs", "ccst") for site in "ABC" for seed in (0, 1)}
+    table = build_table(two_methods()[:3], ["disc"], planned=planned - {("elcfs", "A", 1), ("elcfs", "B", 1)})
+    assert [note for note in table.notes if note.startswith("not run")] == [
+        "not run: ccst, at no unseen site and with no seed, so it has no row",
+        "not run: elcfs, unseen B, seed 0",
+        "not run: elcfs, unseen C, seeds 0, 1",
+        "not run: fedavg, unseen A, seed 1",
+        "not run: fedavg, unseen B, seed 1",
+        "not run: fedavg, unseen C, seeds 0, 1",
+    ]
+    assert not any(note.startswith("not run") for note in build_table(two_methods(), ["disc"]).notes)
 
 
 def test_a_missed_organ_is_counted_and_lowers_the_mean():
