@@ -215,7 +215,12 @@ def _start_config(start: Path, allow_unchecked: bool) -> tuple[dict[str, Any], s
         config = files.json("configs/inference.json") if "configs/inference.json" in files.names else None
     definition = config.get("network_def") if isinstance(config, dict) else None
     target = definition.get("_target_") if isinstance(definition, dict) else None
-    if not isinstance(config, dict) or not isinstance(target, str) or target in PROGRAMS:
+    if isinstance(target, str) and target in PROGRAMS:
+        raise UserError(
+            f"{start}: network_def in configs/inference.json loads a program, which cannot take averaged weights; "
+            "expected a network of monai.networks.nets without added layers of a method; train this network with medfed"
+        )
+    if not isinstance(config, dict) or not isinstance(target, str):
         raise UserError(f"{start}: configs/inference.json has no network_def that builds a network; the combined "
                         "weights could not be loaded into it")  # fmt: skip
     try:

@@ -26,6 +26,7 @@ MAX_BYTES = 1 << 20
 MAX_VALUES = 1000  # of a definition with its references; one of a bundle has about twenty
 NETWORKS = "monai.networks.nets."
 KEY = "network_def"
+PROGRAMS = ("torch.export.", "torch.jit.")  # where the functions are that load programs
 NOT_3D = "is a 3-D network; 3-D networks are not supported yet, only 2-D ones are"
 
 
@@ -77,6 +78,11 @@ def _parse(file: Path, definition: Any) -> NetworkDefinition:
     if not isinstance(definition, dict) or not isinstance(target := definition.get("_target_"), str):
         raise UserError(f"{file}: {KEY} is {definition!r}; expected _target_, the name of one of MONAI's networks, and "
                         "its arguments")
+    if target.startswith(PROGRAMS):
+        raise UserError(
+            f"{file}: {KEY}: loads a program, which medfed never runs; training can start only from a network of "
+            f"{NETWORKS[:-1]}; name another bundle, or set network.name to a network of medfed"
+        )
     arguments = {key: value for key, value in definition.items() if key != "_target_"}
     cls = None
     if target.startswith(NETWORKS) or "." not in target:

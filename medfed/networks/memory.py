@@ -1,17 +1,27 @@
-"""Estimate, before anything is allocated, how much memory a network and its training step need at least."""
+"""Estimate how much memory a network and its training step need at least; limit the size of a network.
+
+Both work before the memory is used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 BYTES_PER_PARAMETER = 16  # in float32: the weight, its gradient, and Adam's two moments
+MAX_TENSORS = 5_000  # that are created while a network is built; DenseNet264 creates 1,326
 STORING_LAYERS = ("conv", "linear", "norm")  # parts of the names of layers whose outputs training keeps
 # On the device "meta", these layers of PyTorch take most of the time; their outputs have the shape of their inputs.
 SAME_SHAPE = (nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm, nn.LayerNorm)
+CREATORS = frozenset([  # functions of PyTorch that create a tensor of a given size
+    torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.rand, torch.randint,
+    torch.randn, torch.randperm, torch.zeros,
+])  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,3 +74,33 @@ def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: i
     except Exception:
         return MemoryNeeds(n_bytes, 0)
     return MemoryNeeds(n_bytes, sum(sizes) / 2)
+
+
+class SizeLimit(TorchFunctionMode):
+    """Context manager in which no network can be built whose tensors have more values in total than allowed.
+
+    The values are counted before PyTorch reserves memory for them.
+
+    Args:
+        max_values: largest number of values of all tensors that are created in the `with` block, in this thread.
+
+    Raises:
+        ValueError: in the block, if there are more values, or more than `MAX_TENSORS` tensors.
+    """
+
+    def __init__(self, max_values: int) -> None:
+        super().__init__()
+        self.max_values, self.n_values, self.n_tensors = max_values, 0, 0
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        """Call a function of PyTorch, after the values are counted that the function creates."""
+        kwargs = kwargs or {}
+        if func in CREATORS:
+            described = {key: value for key, value in kwargs.items() if key != "generator"}
+            self.n_values += func(*args, **{**described, "device": "meta"}).numel()
+            self.n_tensors += 1
+            if self.n_values > self.max_values:
+                raise ValueError(f"the network has more than {self.max_values:,} values")
+            if self.n_tensors > MAX_TENSORS:
+                raise ValueError(f"the network has more than {MAX_TENSORS:,} tensors")
+        return func(*args, **kwargs)

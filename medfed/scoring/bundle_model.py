@@ -1,7 +1,8 @@
 """A MONAI bundle as a model that predicts masks or class probabilities; the bundle is read as data, and no code runs.
 
-The network comes from `network_def` (`medfed.networks.bundle`), the preprocessing and the postprocessing from
-`configs/inference.json` (`medfed.scoring.bundle_steps`), and the names of the outputs from `configs/metadata.json`.
+The network comes from the bundle's settings (`medfed.scoring.bundle_network`), the preprocessing and the postprocessing
+from `configs/inference.json` (`medfed.scoring.bundle_steps`), and the names of the outputs from
+`configs/metadata.json`.
 """
 
 from __future__ import annotations
@@ -18,17 +19,11 @@ from monai.data import MetaTensor
 from monai.transforms import Activationsd, AsDiscreted, Compose
 from torch import Tensor, nn
 
-from medfed.config import validation
-from medfed.core import registry
 from medfed.core.errors import UserError, argument, is_out_of_memory
-from medfed.networks import pretrained
-from medfed.networks.base import NetworkSettings
-from medfed.networks.bundle import WEIGHT_FILES, Bundle
 from medfed.outputs.bundle.files import open_bundle
-from medfed.outputs.bundle.program import PROGRAMS
+from medfed.scoring.bundle_network import INFERENCE, METADATA, load_network
 from medfed.scoring.bundle_steps import BundleSteps
 
-INFERENCE, METADATA = "configs/inference.json", "configs/metadata.json"
 BACKGROUND = "background"
 
 
@@ -195,13 +190,8 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         inference, metadata = (_object(files.json(name), path / name) for name in (INFERENCE, METADATA))
     steps = BundleSteps(inference, str(path / INFERENCE))
     n_channels, n_outputs, definition = _outputs(metadata, path / METADATA)
-    settings = _network_settings(path, inference, metadata)
-    network = settings.build(n_channels, n_outputs)
-    weights = _weights_file(path)
-    notices = pretrained.load_matching_weights(network, weights, (), settings.translate_weight_name)
-    if notices:
-        raise UserError(f"{notices[0]}; expected weights of the bundle's own network; copy the bundle again")
-    is_segmentation = bool(settings.decoder_levels)
+    loaded = load_network(path, inference, metadata, n_channels, n_outputs)
+    is_segmentation = bool(loaded.settings.decoder_levels)
     if not is_segmentation and sorted(definition) != list(range(n_outputs)):
         raise UserError(f"{path / METADATA}: network_data_format.outputs.pred.channel_def: names {len(definition)} "
                         f"classes, but the network has {n_outputs} outputs; expected a name for each")
@@ -210,24 +200,17 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
     facts = {
         "name": str(metadata.get("name", path.name)),
         "version": str(metadata.get("version", "")),
-        "network": type(settings).__name__,
-        "weights_sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
+        "network": loaded.description,
+        "weights_sha256": hashlib.sha256(loaded.weights.read_bytes()).hexdigest(),
         "inference_sha256": hashlib.sha256((path / INFERENCE).read_bytes()).hexdigest(),
         "trained_at": _trained_at(metadata),
     }
     return BundleModel(
-        path, network.to(device).eval(), n_channels, is_segmentation,
+        path, loaded.network.to(device).eval(), n_channels, is_segmentation,
         _structures(definition, n_outputs, is_label_map) if is_segmentation else definition,
         preprocessing, steps.inferer(), steps.postprocessing(preprocessing) if is_segmentation else None,
-        is_label_map, first, facts, settings.translate_weight_name,
+        is_label_map, first, facts, loaded.translate_weight_name,
     )  # fmt: skip
-
-
-def _weights_file(path: Path) -> Path:
-    for name in WEIGHT_FILES:
-        if (file := path / "models" / name).is_file():
-            return file
-    raise UserError(f"{path}: has no {' or '.join(f'models/{name}' for name in WEIGHT_FILES)}; copy the bundle again")
 
 
 def _object(content: Any, file: Path) -> dict[str, Any]:
@@ -257,26 +240,6 @@ def _structures(definition: Mapping[int, str], n_outputs: int, is_label_map: boo
     if not is_label_map and n_outputs == 1 and len(names) == 1:  # one mask, described as labels 0 and 1
         return {0: next(iter(names.values()))}
     return {number: name for number, name in names.items() if is_label_map or number < n_outputs}
-
-
-def _network_settings(path: Path, inference: Mapping[str, Any], metadata: Mapping[str, Any]) -> NetworkSettings:
-    """Return the settings of the bundle's network: from `network_def`, or of medfed's own network from the metadata."""
-    definition = inference.get("network_def")
-    if not (isinstance(definition, Mapping) and definition.get("_target_") in PROGRAMS):
-        try:
-            return Bundle(path=str(path)).network_settings
-        except ValueError as error:
-            raise UserError(str(error)) from None
-    provenance = metadata.get("medfed_provenance")
-    block = provenance.get("network") if isinstance(provenance, Mapping) else None
-    name = block.get("name") if isinstance(block, Mapping) else None
-    if not isinstance(block, Mapping) or name not in registry.known_names("networks") or name == "bundle":
-        raise UserError(
-            f"{path / INFERENCE}: network_def: loads a program, and medfed runs no code of a bundle; expected "
-            "a network of monai.networks.nets, or a bundle that medfed exported without layers of its method"
-        )
-    values = {key: value for key, value in block.items() if key not in ("name", "weights")}
-    return validation.load_settings(registry.resolve("networks", name), values, f"{path / METADATA}: network")
 
 
 def _trained_at(metadata: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 from medfed import aggregate
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.check import check_bundle
+from medfed.outputs.bundle.program import PROGRAM_DEF
 from medfed.outputs.bundle.write import write_bundle
 from medfed.tasks.segmentation import Segmentation
 
@@ -206,6 +207,12 @@ def test_a_damaged_start_is_a_sentence(files, start, trained, tmp_path, capsys):
     bad = damaged(start, tmp_path / "bad", **files)
     assert run(trained("A", 0.1), trained("B", 0.2), "--start", bad, "--out", tmp_path / "out") == 2
     assert str(bad) in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_a_start_whose_network_is_a_program_is_refused(start, trained, tmp_path, capsys):
+    bad = damaged(start, tmp_path / "bad", inference=json.dumps({"network_def": PROGRAM_DEF}))
+    assert run(trained("A", 0.1), trained("B", 0.2), "--start", bad, "--out", tmp_path / "out") == 2
+    assert "loads a program, which cannot take averaged weights; expected a network of" in capsys.readouterr().err
 
 
 def test_a_start_with_nan_or_a_folder_within_a_bundle_is_refused(start, trained, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from medfed.core.errors import UserError
 from medfed.core.registry import known_names, resolve, shipped_configs
 from medfed.experiments import memory
 from medfed.experiments.memory import check_network_memory, check_step_memory
-from medfed.networks.memory import MemoryNeeds, estimate_memory
+from medfed.networks.memory import MemoryNeeds, SizeLimit, estimate_memory
 
 UNET = {"channels": (4, 8, 16), "strides": (2, 2)}
 TASK = SimpleNamespace(channels=1, out_channels=1)
@@ -40,6 +41,29 @@ def test_every_network_is_estimated_and_fits_and_no_random_number_is_drawn(name)
     needs = estimate_memory(lambda: network.build(3, 2), 3, 96)
     assert needs is not None and 1e4 < needs.parameters < 1e10 and 0 < needs.per_image < GB
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_network_of_limited_size_has_the_same_weights_and_all_its_values_are_counted():
+    networks = []
+    for limit in (nullcontext(), SizeLimit(30 + 2 * 76)):
+        torch.manual_seed(0)
+        with limit:
+            networks.append(nn.Sequential(nn.Conv2d(1, 3, 3), *(nn.Conv2d(3, 1, 5) for _ in range(2))))
+    first, second = (network.state_dict() for network in networks)
+    assert all(torch.equal(first[name], second[name]) for name in first) and limit.n_values == 30 + 2 * 76
+
+
+@pytest.mark.parametrize("create", [lambda: nn.Linear(10**7, 10**7), lambda: torch.zeros(10**5, 10**5, 10**3),
+                                    lambda: torch.randn(10**13, generator=torch.Generator()),
+                                    lambda: nn.Conv2d(1, 1, 9)])  # fmt: skip
+def test_a_network_of_limited_size_is_refused_before_it_takes_memory(create):
+    with pytest.raises(ValueError, match="the network has more than 80 values"), SizeLimit(80):
+        create()
+
+
+def test_a_network_of_limited_size_has_a_limited_number_of_tensors():
+    with pytest.raises(ValueError, match="the network has more than 5,000 tensors"), SizeLimit(10**6):
+        nn.ModuleList(nn.PReLU() for _ in range(10**9))
 
 
 @pytest.mark.parametrize("overrides, sentence", [

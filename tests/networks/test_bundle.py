@@ -71,6 +71,8 @@ REFUSED = {
     "other activation": ({**SMALL, "act": "relu"}, "has arguments that medfed does not set"),
     "unknown argument": ({**SMALL, "depth": 3}, "unexpected keyword argument 'depth'"),
     "no network": (None, "has the key network_def"),
+    "program": ({"_target_": "torch.export.unflatten", "module": {"_target_": "torch.export.load", "f": "$x"}},
+                "loads a program, which medfed never runs; training can start only from a network of"),
 }
 
 

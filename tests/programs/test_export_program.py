@@ -188,6 +188,8 @@ def test_layers_of_a_method_are_left_out_unless_they_change_the_masks(run, metho
     models = run.path / "bundle/prostate_segmentation/models"
     weights = torch.load(models / "model.pt", weights_only=True)
     assert any(name.startswith("extra") for name in weights) == method.changes
+    facts = json.loads((models.parent / "configs" / "metadata.json").read_text())["medfed_provenance"]
+    assert facts["method_layers"] == method.changes and facts["network"]["features"] == [2, 2, 2, 2, 2, 2]
     plain = config.network.build(1, 1).eval()
     plain.load_state_dict({name: entry for name, entry in weights.items() if not name.startswith("extra")})
     image = torch.rand(3, 1, 32, 32, generator=torch.Generator().manual_seed(0))

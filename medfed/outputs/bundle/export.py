@@ -18,7 +18,7 @@ from medfed.federation.image_moments import constants_of
 from medfed.federation.method import Method
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
-from medfed.outputs.bundle.quality import quality_of_run, warn_of_added_layers
+from medfed.outputs.bundle.quality import quality_of_run
 from medfed.outputs.bundle.trained_network import NetworkWrapper
 from medfed.outputs.bundle.write import write_bundle
 from medfed.outputs.damaged_file import damaged_file
@@ -75,26 +75,24 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
         task = replace(task, constants=(mean, std))  # type: ignore[type-var]
         weights = {name: entry for name, entry in weights.items() if name not in constants}
     weights, wrap = select_inference_weights(config.method, config.network, task, weights)
-    quality, facts = quality_of_run(folder, weights), provenance(config, summary)
-    if wrap is not None:
-        warn_of_added_layers(quality, config.method_name)
-    if wrap is None:  # medfed builds the network from these settings, and never loads the bundle's exported program
-        facts["network"] = to_block(config.network.without_weights())
     return write_bundle(
         out or run / "bundle" / task.bundle(input_is_2d).name,
         network=config.network,
         weights=weights,
         wrap=wrap,
         task=task,
-        provenance=facts,
+        provenance={**provenance(config, summary), "method_layers": wrap is not None},
         summary=summary,
         input_is_2d=input_is_2d,
-        quality=None if wrap else quality,
+        quality=quality_of_run(folder, weights),
     )
 
 
 def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
     """Describe how a model was trained: method, settings, sites, number of rounds, selection rule and versions.
+
+    `medfed.score` builds the network from the entries `network` and `method_settings`, and does not load the program in
+    the bundle.
 
     Args:
         config: config of the run.
@@ -109,7 +107,8 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
         "method_about": registry.known_names("methods").get(name, ""),
         "method_references": _references(name),
         "method_preset": config.preset,
-        "method_settings": asdict(config.method),
+        "method_settings": to_block(config.method),
+        "network": to_block(config.network.without_weights()),
         "training_settings": asdict(config.training),
         "sites": summary.get("source_sites"),
         **{key: summary.get(key) for key in FACTS},

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from torch import Tensor, nn
 from medfed.core import site_names
 from medfed.core.errors import UserError
 from medfed.federation.quality import check_json
-from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.files import BundleFiles
 from medfed.outputs.damaged_file import damaged_file
 from medfed.outputs.run_folder import QUALITY_JSON, RunFolder
@@ -69,24 +67,21 @@ def quality_of_run(folder: RunFolder, weights: Mapping[str, Tensor]) -> BundleQu
 
 
 def write_quality(
-    folder: Path, quality: BundleQuality, network: NetworkSettings, module: nn.Module, channels: int, n_outputs: int
+    folder: Path, quality: BundleQuality, module: nn.Module, stored_weights: Callable[[], Mapping[str, Tensor]]
 ) -> None:
     """Write the local models and `docs/quality.json` into a bundle.
 
     Args:
         folder: the folder of the bundle, with `models/model.pt` and `docs/README.md`, to which a section is added.
         quality: what the run adds.
-        network: settings of the network.
         module: the network; its weights are the same afterwards.
-        channels: number of image channels.
-        n_outputs: number of structures.
+        stored_weights: function that returns the present weights of `module` under the names of `models/model.pt`.
     """
     own = {name: entry.clone() for name, entry in module.state_dict().items()}
     (folder / FOLDER).mkdir()
     for site, weights in quality.local_models.items():
         module.load_state_dict(dict(weights))
-        stored = network.monai_weights(module, channels, n_outputs)
-        data = safetensors.torch.save({name: entry.contiguous() for name, entry in stored.items()})
+        data = safetensors.torch.save({name: entry.contiguous() for name, entry in stored_weights().items()})
         (folder / f"{FOLDER}{site}{SUFFIX}").write_bytes(data)  # with the usual access rights, unlike `save_file`
     module.load_state_dict(own)
     sha256 = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
@@ -135,15 +130,3 @@ def check_quality_files(files: BundleFiles) -> None:
             check_json(files.json(QUALITY_FILE), QUALITY_FILE)
         except ValueError as error:
             raise UserError(f"{files.path}: {error}") from error
-
-
-def warn_of_added_layers(quality: BundleQuality | None, method: str) -> None:
-    """Warn that a bundle gets no local models, because its network has layers that the method added.
-
-    Args:
-        quality: what the run would add; None warns of nothing.
-        method: the name of the method.
-    """
-    if quality:
-        warnings.warn(f"the bundle has no local models, because {method} adds layers to the network, so that medfed "
-                      "cannot score the bundle", stacklevel=3)

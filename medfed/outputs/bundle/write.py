@@ -61,7 +61,7 @@ def write_bundle(
             are NIfTI volumes.
         wrap: function that adds the layers of the federated method to the network (`Method.wrap_network`). None is for
             the plain network. MONAI cannot build added layers, so a bundle with added layers needs the program.
-        quality: the sites' local models and sums, for `medfed.score --no-labels`; None writes none. Not with `wrap`.
+        quality: the sites' local models and sums, for `medfed.score --no-labels`; None writes none.
 
     Returns:
         `out`.
@@ -77,6 +77,10 @@ def write_bundle(
     template = template_folder(bundle.folder)
     definition = None if wrap else network.network_def(task.channels, task.out_channels)
     module = load_trained_network(network, weights, task, wrap)
+
+    def stored_weights() -> Mapping[str, Tensor]:
+        return module.state_dict() if wrap else network.monai_weights(module, task.channels, task.out_channels)
+
     facts = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
     configs = {
         "inference": inference_config(template, bundle, definition),
@@ -90,8 +94,7 @@ def write_bundle(
         (folder / "models").mkdir()
         if not definition:
             save_program(folder / PROGRAM, module, task.channels, task.image_size)
-        stored = module.state_dict() if wrap else network.monai_weights(module, task.channels, task.out_channels)
-        torch.save(stored, folder / "models" / "model.pt")
+        torch.save(stored_weights(), folder / "models" / "model.pt")
         versions = {name: installed_version(name).partition("+")[0] for name in ("torch", "monai")}
         versions |= configs["metadata"]["required_packages_version"] | {"fire": installed_version("fire")}
         card = model_card(
@@ -99,7 +102,7 @@ def write_bundle(
         )
         _write(folder / "docs" / "README.md", card)
         if quality:
-            write_quality(folder, quality, network, module, task.channels, task.out_channels)
+            write_quality(folder, quality, module, stored_weights)
         shutil.copyfile(template / "LICENSE", folder / "LICENSE")
         check_bundle(folder)
     return out

@@ -1,0 +1,191 @@
+"""The network of a bundle with its weights, built from plain values; no code of the bundle runs.
+
+The settings come from `network_def` (`medfed.networks.bundle`). If `network_def` loads a program, they come from what
+`medfed.export` recorded in `configs/metadata.json`: the settings of medfed's own network, and of the method if its
+layers change the output. The program is not loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from medfed.config import validation
+from medfed.core import registry
+from medfed.core.errors import UserError, UserErrors
+from medfed.core.mistakes import Mistake, describe_value
+from medfed.federation.method import Method
+from medfed.networks import pretrained
+from medfed.networks.base import NetworkSettings
+from medfed.networks.bundle import WEIGHT_FILES, Bundle
+from medfed.networks.memory import SizeLimit
+from medfed.outputs.bundle.program import PROGRAMS
+
+INFERENCE, METADATA = "configs/inference.json", "configs/metadata.json"
+PROVENANCE, NETWORK, METHOD, LAYERS = "medfed_provenance", "network", "method_settings", "method_layers"
+KINDS = {NetworkSettings: "networks", Method: "methods"}  # classes that a block of the metadata chooses by name
+# A file of weights has at least one byte for each value. A small network may have more values outside of its file, such
+# as the draws of FedSR.
+MIN_ALLOWED_VALUES = 1 << 20
+MAX_METHODS = 10  # of a stack
+EXPORT_AGAIN = "export the run again with this version of medfed"
+
+
+@dataclass(frozen=True)
+class LoadedNetwork:
+    """A bundle's network with its weights.
+
+    Args:
+        settings: settings of the network without the layers of a method.
+        network: the network on the CPU, with the layers of the method if the bundle needs them.
+        description: the class of the settings, and the names of the methods whose layers the network has.
+        weights: the file of weights.
+        translate_weight_name: returns the name in the network of an entry in the bundle's files of weights.
+    """
+
+    settings: NetworkSettings
+    network: nn.Module
+    description: str
+    weights: Path
+    translate_weight_name: Callable[[str], str]
+
+
+def load_network(
+    path: Path, inference: Mapping[str, Any], metadata: Mapping[str, Any], n_channels: int, n_outputs: int
+) -> LoadedNetwork:
+    """Build the network of a bundle and load its weights.
+
+    Args:
+        path: folder of the unpacked bundle.
+        inference: content of `configs/inference.json`.
+        metadata: content of `configs/metadata.json`.
+        n_channels: number of image channels.
+        n_outputs: number of structures or classes.
+
+    Raises:
+        UserError: if the network or the method is not one of those that medfed builds, if the network has more values
+            than the file of weights can hold, or if the weights do not fit. The message names the file and the key.
+    """
+    weights = _weights_file(path)
+    max_values = max(weights.stat().st_size, MIN_ALLOWED_VALUES)
+    definition = inference.get("network_def")
+    is_program = isinstance(definition, Mapping) and definition.get("_target_") in PROGRAMS
+    with SizeLimit(max_values):
+        settings = _own_settings(path, metadata) if is_program else _definition_settings(path)
+    description = type(settings).__name__
+    translate: Callable[[str], str] = settings.translate_weight_name
+    place = f"{path / METADATA}: {PROVENANCE}.{NETWORK}" if is_program else f"{path / INFERENCE}: network_def"
+    with _sized_for(weights, max_values, place):
+        network = settings.build(n_channels, n_outputs)
+    if is_program and (method := _method_with_layers(path, metadata)):
+        with _sized_for(weights, max_values, f"{path / METADATA}: {PROVENANCE}.{METHOD}"):
+            network = method.wrap_network(network, settings)
+        description = f"{description} with the layers of {_name(method)}"
+        translate = str  # unchanged, because these weights are stored under the names of medfed
+    if notices := pretrained.load_matching_weights(network, weights, (), translate):
+        raise UserError(f"{notices[0]}; expected weights of the bundle's own network; copy the bundle again")
+    return LoadedNetwork(settings, network, description, weights, translate)
+
+
+def _weights_file(path: Path) -> Path:
+    for name in WEIGHT_FILES:
+        if (file := path / "models" / name).is_file():
+            return file
+    raise UserError(f"{path}: has no {' or '.join(f'models/{name}' for name in WEIGHT_FILES)}; copy the bundle again")
+
+
+@contextmanager
+def _sized_for(weights: Path, max_values: int, place: str) -> Iterator[None]:
+    """Build no network in the block that has too many values; each error becomes a UserError that names the place."""
+    try:
+        with SizeLimit(max_values):
+            yield
+    except UserError as error:
+        raise UserError(f"{place}: {error}") from error
+    except Exception as error:  # PyTorch and MONAI raise many types for wrong arguments and sizes
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise UserError(f"{place}: the network cannot be built ({reason}); expected the network whose weights are in "
+                        f"models/{weights.name}; copy the bundle again") from error
+
+
+def _definition_settings(path: Path) -> NetworkSettings:
+    """Return the settings of the network of MONAI that `network_def` describes."""
+    try:
+        return Bundle(path=str(path)).network_settings
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _own_settings(path: Path, metadata: Mapping[str, Any]) -> NetworkSettings:
+    """Return the settings of medfed's own network that `medfed.export` recorded."""
+    provenance = metadata.get(PROVENANCE)
+    if not isinstance(provenance, Mapping):
+        raise UserError(
+            f"{path / INFERENCE}: network_def: loads a program, and medfed runs no code of a bundle; expected a "
+            f"network of monai.networks.nets, or the settings of the network in {METADATA}, as medfed.export writes it"
+        )
+    if NETWORK not in provenance:
+        raise UserError(
+            f"{path / METADATA}: {PROVENANCE}.{NETWORK}: is missing, so that medfed can build the network only from "
+            f"the program in models/, which it never runs; {EXPORT_AGAIN}"
+        )
+    block = provenance[NETWORK]
+    if isinstance(block, Mapping):
+        block = {key: value for key, value in block.items() if key != "weights"}
+    settings: NetworkSettings = _build(path, NetworkSettings, block, NETWORK)
+    return settings
+
+
+def _method_with_layers(path: Path, metadata: Mapping[str, Any]) -> Method | None:
+    """Return the method whose layers the network has; None for the plain network."""
+    provenance = metadata[PROVENANCE]
+    has_layers = provenance.get(LAYERS, False)
+    if not isinstance(has_layers, bool):
+        raise UserError(f"{path / METADATA}: {PROVENANCE}.{LAYERS}: expected true or false, got "
+                        f"{describe_value(has_layers)}; {EXPORT_AGAIN}")  # fmt: skip
+    if not has_layers:
+        return None
+    method: Method = _build(path, Method, provenance.get(METHOD), METHOD)
+    return method
+
+
+def _build(path: Path, cls: type, block: object, key: str) -> Any:
+    """Build settings from a block of the provenance; UserError with one sentence for each mistake."""
+    try:
+        settings, mistakes = validation.build(cls, block, (PROVENANCE, key), _choose)
+    except RecursionError:
+        raise UserError(f"{path / METADATA}: {PROVENANCE}.{key}: is nested too deeply; {EXPORT_AGAIN}") from None
+    if mistakes:
+        raise UserErrors(f"{path / METADATA}: {validation.with_key(mistake)}" for mistake in mistakes)
+    return settings
+
+
+def _choose(cls: type, block: Mapping[str, Any], path: validation.Path) -> validation.Choice:
+    """Return the class of medfed that a block names. A dotted name, which a config may have, is refused."""
+    if cls not in KINDS:
+        return validation.Choice(cls, block)
+    kind, name = KINDS[cls], block.get("name")
+    known = [known for known in registry.known_names(kind) if known != "bundle"]  # which would read another folder
+    if not isinstance(name, str) or name not in known:
+        sentence = (
+            f"got {describe_value(name)}; medfed imports no code of others for a bundle; expected one of medfed: "
+            f"{', '.join(known)}" if "name" in block else f"is missing; {EXPORT_AGAIN}"
+        )  # fmt: skip
+        return validation.Choice(None, mistakes=[Mistake((*path, "name"), sentence)])
+    methods = block.get("methods")
+    if kind == "methods" and isinstance(methods, list) and len(methods) > MAX_METHODS:
+        sentence = f"has {len(methods)} methods; expected at most {MAX_METHODS}"
+        return validation.Choice(None, mistakes=[Mistake((*path, "methods"), sentence)])
+    values = {key: value for key, value in block.items() if key != "name"}
+    return validation.Choice(registry.resolve(kind, name), values, ("name",))
+
+
+def _name(method: Method) -> str:
+    """Return the names of a method, or of the methods of a stack, joined by "+"."""
+    methods = getattr(method, "methods", (method,))
+    return "+".join(registry.name_of("methods", type(each)) for each in methods)

@@ -1,0 +1,229 @@
+"""A bundle with added layers of a method is scored as its run; the layers are built from settings, and no code runs."""
+
+import json
+import logging
+import shutil
+from dataclasses import asdict
+
+import pytest
+import torch
+from scored_bundles import CPU, write_classes, write_photographs
+
+import medfed
+from medfed.config.schema import load_dataset, load_text, to_yaml
+from medfed.core.errors import UserError
+from medfed.outputs.bundle.program import PROGRAM, save_program
+from medfed.outputs.run_folder import RunFolder
+from medfed.scoring import federated
+from medfed.scoring.arguments import ScoringInputs
+from medfed.scoring.bundle_model import load_bundle
+from medfed.scoring.ensemble import load_ensemble
+from medfed.scoring.score import score_bundle
+from medfed.tasks.factory import task_of_images
+
+SIDE = 32
+LOCAL_SITES = ("BMC", "HK")
+DENSE = "{name: densenet, init_features: 4, growth_rate: 2, blocks: [1, 1]}"
+RUNS = {  # config of a method, and of a network
+    "stable_fdg": ("{name: stable_fdg, stages: [1], dimension: 3}", DENSE),
+    "fedsr": ("{name: fedsr, n_samples: 5}", DENSE),
+    "jigen+fedsr": ("{name: stack, methods: [{name: jigen, n_orders: 3}, {name: fedsr}]}", DENSE),
+    "harmofl": ("{name: harmofl, half_width: 2}", "{name: unet, features: [4, 4, 4, 8, 8, 4]}"),
+    "mixstyle+harmofl": ("{name: stack, methods: [{name: mixstyle}, {name: harmofl}]}", "{name: elcfs_unet, width: 2}"),
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The folders of labelled images of the two tasks."""
+    root = tmp_path_factory.mktemp("data")
+    write_photographs(root / "folder")
+    write_classes(root / "folder_classes")
+    return root
+
+
+@pytest.fixture(scope="module")
+def export(tmp_path_factory, data):
+    """Function that returns the bundle of a finished run that nobody trained, its network, its task and its images."""
+    root, made = tmp_path_factory.mktemp("runs"), {}
+    save_program(root / "other.pt2", torch.nn.Identity(), 3, SIDE)
+
+    def exported(name):
+        if name not in made:
+            with pytest.MonkeyPatch.context() as patch:  # the program is not the network, so that loading it would fail
+                patch.setattr("medfed.outputs.bundle.write.save_program",
+                              lambda path, *network: shutil.copy(root / "other.pt2", path))  # fmt: skip
+                made[name] = _export(root / name, data, *RUNS[name])
+        return made[name]
+
+    return exported
+
+
+def _export(path, data, method, network):
+    kind = "folder" if "harmofl" in method else "folder_classes"
+    dataset = load_dataset(data / kind)
+    names = list(getattr(dataset, "classes", ())) or ["foreground"]
+    config = load_text(
+        f"data: {{name: {kind}, root: nowhere, image_size: {SIDE}, image_channels: 3, standardise: none}}\n"
+        f"network: {network}\nmethod: {method}\nfederation: {{unseen_site: here, rounds: 1}}\n", "test.yaml")
+    images = {"channels": 3, "structures": [], "classes": [], "intensity_range": [0.0, 255.0],
+              "standardised": "none", "pictures": True}  # fmt: skip
+    images |= {"structures" if kind == "folder" else "classes": names}
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        plain = config.network.build(3, len(names))
+        module = config.method.wrap_network(plain, config.network).eval()
+        for name, entry in module.state_dict().items():
+            if name.startswith("amplitude"):
+                entry.copy_(torch.rand_like(entry) / 4)
+    folder = RunFolder(path)
+    path.mkdir()
+    folder.write_text("config.yaml", to_yaml(config))
+    folder.save_model(module.state_dict())
+    folder.write_json("summary.json", {
+        "data": "phantom", "dataset": "toys", "method": config.method_name, "unseen_site": "here",
+        "source_sites": ["there"], "patients": {}, "selection": "last", "selected_round": 1, "rounds": 1, "seed": 1,
+        "config_sha256": "00", "versions": {}, "seen": {}, "unseen": {}, "images": images,
+        "task": "segmentation" if kind == "folder" else "classification",
+    })  # fmt: skip
+    if method == RUNS["harmofl"][0]:  # as a run with `federation.predict_quality`
+        folder.save_result_models({site: local_model(module, site) for site in LOCAL_SITES})
+        folder.write_json("quality.json", {"sites": dict.fromkeys(LOCAL_SITES, {"calibration": {}, "images": {}})})
+    bundle = medfed.export(path)
+    assert (bundle / PROGRAM).is_file()
+    return bundle, module, task_of_images(images, SIDE, config.evaluation), dataset
+
+
+def local_model(module, site):
+    """Return other weights of the same network."""
+    return {name: entry + len(site) for name, entry in module.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_bundle_with_the_layers_of_a_method_has_the_scores_of_its_run(name, export):
+    bundle, module, task, dataset = export(name)
+    expected = task.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None).rows
+    scores = score_bundle(bundle, dataset)
+    assert len(scores.rows) == len(expected) > 0
+    by_patient = {row["patient"]: row for row in scores.rows}
+    for row in expected:
+        numbers = {key: value for key, value in row.items() if isinstance(value, float)}
+        assert {key: by_patient[row["patient"]][key] for key in numbers} == pytest.approx(numbers, abs=1e-6) != {}
+    assert scores.summary["bundle"]["network"].endswith(f" with the layers of {name}")
+
+
+def test_without_its_layers_a_bundle_would_have_other_scores(export):
+    """The toys are not blind to the layers: the plain network predicts something else for each image."""
+    for name in ("stable_fdg", "fedsr", "harmofl"):
+        _, module, *_ = export(name)
+        image = torch.rand(2, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+        plain = load_text(f"data: {{name: folder, root: x}}\nmethod: {{name: fedavg}}\nnetwork: {RUNS[name][1]}\n", "")
+        network = plain.network.build(3, 1 if name == "harmofl" else 2).eval()
+        network.load_state_dict(module.state_dict(), strict=False)
+        with torch.no_grad():
+            assert not torch.allclose(network(image), module(image), atol=1e-3)
+
+
+def test_sites_score_a_bundle_with_added_layers_and_return_the_same_means(export):
+    bundle, _, _, dataset = export("fedsr")
+    (facts,) = federated.score_at_sites(ScoringInputs(str(bundle), str(dataset.root), {}), {"here": 1}).facts.values()
+    mean = score_bundle(bundle, dataset).summary["unseen"]["sites"]["here"]["all"]["accuracy"]["mean"]
+    assert facts["all.accuracy.mean"] == pytest.approx(mean)
+
+
+def test_a_bundle_with_added_layers_keeps_the_local_models_with_which_it_predicts_without_labels(export):
+    bundle, module, *_ = export("harmofl")
+    ensemble = load_ensemble(bundle, CPU)
+    assert set(ensemble.members) == set(LOCAL_SITES)
+    for site, member in ensemble.members.items():
+        state, expected = member.network.state_dict(), local_model(module, site)
+        assert all(torch.equal(state[name], entry) for name, entry in expected.items()) and "amplitude.window" in state
+
+
+def changed(export, tmp_path, name, change):
+    """Return a copy of a bundle whose recorded facts are changed."""
+    bundle = tmp_path / "bundle"
+    shutil.copytree(export(name)[0], bundle)
+    path = bundle / "configs" / "metadata.json"
+    metadata = json.loads(path.read_text())
+    change(metadata["medfed_provenance"])
+    path.write_text(json.dumps(metadata))
+    return bundle
+
+
+def settings(**values):
+    return lambda facts: facts["method_settings"].update(values)
+
+
+def network(**values):
+    return lambda facts: facts["network"].update(values)
+
+
+NAMED = "medfed imports no code of others for a bundle; expected one of medfed: "
+TOO_MANY = "the network cannot be built (the network has more than 1,048,576 values)"
+REFUSED = [  # the key and the beginning of the sentence; the bundle; what is changed
+    ("network: is missing, so that medfed can build", "fedsr", lambda facts: facts.pop("network")),
+    ("method_settings.name: is missing; export the run again", "fedsr", lambda facts: facts.pop("method_settings")),
+    ("method_layers: expected true or false, got the text 'yes'", "fedsr",
+     lambda facts: facts.update(method_layers="yes")),
+    (f"method_settings.name: got the text 'code_that_runs.Layers'; {NAMED}bigaug", "fedsr",
+     settings(name="code_that_runs.Layers")),
+    (f"method_settings.methods[1].name: got the text 'code_that_runs'; {NAMED}", "jigen+fedsr",
+     lambda facts: facts["method_settings"]["methods"][1].update(name="code_that_runs")),
+    (f"network.name: got the text 'code_that_runs.Network'; {NAMED}densenet", "fedsr",
+     network(name="code_that_runs.Network")),
+    (f"network.name: got the text 'bundle'; {NAMED}", "fedsr", network(name="bundle", path=".")),
+    (f"network.name: got ['densenet']; {NAMED}", "fedsr", network(name=["densenet"])),
+    ("method_settings.n_sample: unknown key. Did you mean 'n_samples'", "fedsr", settings(n_sample=5)),
+    ("method_settings.n_samples: expected a whole number, got the text '5'", "fedsr", settings(n_samples="5")),
+    (f"method_settings: {TOO_MANY}", "fedsr", settings(n_samples=10**9)),
+    (f"method_settings: {TOO_MANY}", "harmofl", settings(half_width=20_000)),
+    (f"method_settings: {TOO_MANY}", "stable_fdg", settings(dimension=10**15)),
+    (f"network: {TOO_MANY}", "fedsr", network(init_features=10**9)),
+    (f"network: {TOO_MANY}", "fedsr", network(blocks=[10**9])),
+    ("method_settings: methods contains another stack", "jigen+fedsr",
+     settings(methods=[{"name": "stack", "methods": [{"name": "dsu"}]}])),
+    ("method_settings.methods: has 60000 methods; expected at most 10", "jigen+fedsr",
+     settings(methods=[{"name": "dsu"}] * 60_000)),
+    ("method_settings: expected a block of keys and values, got [1]", "fedsr",
+     lambda facts: facts.update(method_settings=[1])),
+    ("method_settings: method.attention: StableFDG's attention needs one class per image", "harmofl",
+     lambda facts: facts.update(method_settings={"name": "stable_fdg"})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sentence", "name", "change"), REFUSED)
+def test_recorded_facts_from_which_nothing_can_be_built_are_refused_with_their_key(
+    sentence, name, change, export, tmp_path, monkeypatch
+):
+    (tmp_path / "code_that_runs.py").write_text("raise SystemExit('code has run')")
+    monkeypatch.syspath_prepend(tmp_path)
+    bundle = changed(export, tmp_path, name, change)
+    with pytest.raises(UserError) as raised:
+        load_bundle(bundle, CPU)
+    (message, *_) = raised.value.sentences
+    assert message.startswith(f"{bundle / 'configs' / 'metadata.json'}: medfed_provenance.{sentence}"), message
+
+
+def test_the_facts_that_earlier_versions_recorded_of_a_stack_are_not_enough(export, tmp_path):
+    """They had the settings of each method, and not its name."""
+    bundle, *_ = export("jigen+fedsr")
+    method = medfed.load_config(bundle.parent.parent / "config.yaml").method
+    assert "fedsr" not in json.dumps(asdict(method))
+    bundle = changed(export, tmp_path, "jigen+fedsr", settings(**asdict(method)))
+    with pytest.raises(UserError, match="export the run again with this version of medfed"):
+        load_bundle(bundle, CPU)
+
+
+def test_other_recorded_layers_than_those_of_the_weights_are_refused(export, tmp_path):
+    for number, change in enumerate((settings(half_width=3), lambda facts: facts.update(method_layers=False))):
+        bundle = changed(export, tmp_path / str(number), "harmofl", change)
+        with pytest.raises(UserError, match=r"model.pt belongs to another network: 'amplitude\.window' is"):
+            load_bundle(bundle, CPU)
