@@ -10,11 +10,12 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # pytest-xdist starts as many processes as there are cores
 
+import fcntl
 import gc
 import logging
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -37,17 +38,40 @@ logging.getLogger().addHandler(logging.NullHandler())  # warnings of libraries a
 warnings.filterwarnings("ignore", message=".*always_return_as_numpy.*", category=FutureWarning)
 
 
+class ReversedFolder(pytest.Dir):
+    """A folder of tests whose files and folders are collected from the last to the first."""
+
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        return reversed(list(super().collect()))
+
+
+def pytest_collect_directory(path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Let every second worker begin with the last file, so that no two workers compile the same files of a new clone.
+
+    Each worker finds half of the files compiled by another one.
+    """
+    is_reversed = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
+    return ReversedFolder.from_parent(parent, path=path) if is_reversed else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the tests by folder and file, because all workers must have them in the same order."""
+    items.sort(key=lambda item: item.path)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collect no garbage while the tests are collected, and afterwards only among the objects that the tests create.
 
     PyTorch, MONAI and the tests themselves are some million objects: looking at all of them takes half a second.
+    Little garbage is in cycles, so that it is collected less often than by default.
     """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
         gc.enable()
 
 
@@ -124,11 +148,19 @@ def two_rounds() -> Federation:
 
 @pytest.fixture(scope="session")
 def tiny_phantom(tmp_path_factory) -> Path:
-    """Six synthetic sites with four patients each, in the published folder layout, with small images."""
+    """Six synthetic sites with four patients each, in the published folder layout, with small images.
+
+    The first worker that needs the phantom makes it, for all workers.
+    """
     from medfed.phantoms.synthesis.prostate import make_prostate_phantom
 
-    root = tmp_path_factory.mktemp("data") / "prostate_phantom"
-    make_prostate_phantom(root, cases_per_site=4, matrix=40, seed=0)
+    own = tmp_path_factory.getbasetemp()
+    root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "data" / "prostate_phantom"
+    root.parent.mkdir(exist_ok=True)
+    with open(root.parent / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        if not root.exists():
+            make_prostate_phantom(root, cases_per_site=4, matrix=40, seed=0)
     return root
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from quick_patches import make_quick_patches
 from safetensors.torch import load_file
 
 from medfed import train
@@ -15,13 +16,12 @@ from medfed.experiments.setup import build_experiment
 from medfed.federation.rounds import federate
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_table import closing_table
-from medfed.phantoms.synthesis.histology import make_histology_phantom
 
 
 @pytest.fixture(scope="module")
 def patches(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "camelyon17_phantom"
-    make_histology_phantom(root, patches_per_site=15, patients_per_site=15)
+    make_quick_patches(root, patches_per_site=15, patients_per_site=15)
     return root
 
 

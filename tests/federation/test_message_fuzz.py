@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 from mutated_messages import MESSAGES, STATE, joined, mutated, refused_or_stable, split
 
 from medfed.federation.encoding import DTYPES, InvalidMessage
@@ -14,16 +15,25 @@ from medfed.federation.message import Message, State
 
 bounded = settings(max_examples=60, derandomize=True, deadline=None, database=None,
                    suppress_health_check=list(HealthCheck))  # fmt: skip
-characters = st.characters(exclude_categories=["Cs"])  # what UTF-8 encodes; looking at the codec takes a second
+any_characters = st.sampled_from(string.printable) | st.integers(0, 0x10FFFF).map(chr)  # `st.characters` takes a second
+characters = any_characters.filter(lambda character: not "\ud800" <= character <= "\udfff")  # what UTF-8 encodes
 names = st.text(characters, max_size=8)
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(st.characters(), max_size=5),
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(any_characters, max_size=5),
     lambda values: st.lists(values, max_size=3) | st.dictionaries(names, values, max_size=3), max_leaves=6,
 )  # fmt: skip
 shapes = st.lists(st.integers(0, 3), max_size=4)
 tensors = st.builds(lambda shape, dtype: torch.ones(shape, dtype=dtype), shapes,
                     st.sampled_from([*DTYPES.values(), torch.complex64, torch.complex128, torch.uint16]))  # fmt: skip
 groups = st.dictionaries(names, tensors, max_size=3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_constants_of_modules():
+    """Hypothesis reads no constants in medfed's files: that takes seconds, and depends on what is imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(providers, "_get_local_constants", lambda: providers._local_constants, raising=False)
+        yield
 
 
 @bounded

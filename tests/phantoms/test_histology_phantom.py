@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from quick_patches import quick_patch
 from scipy.ndimage import label as connected
 
 from medfed.core.errors import UserError
 from medfed.datasets.base import PHANTOM_MARK
 from medfed.datasets.camelyon17 import Camelyon17
 from medfed.phantoms.camelyon17_phantom import Camelyon17Phantom
-from medfed.phantoms.synthesis import histology_background
+from medfed.phantoms.synthesis import histology, histology_background
 from medfed.phantoms.synthesis.collection import stream
 from medfed.phantoms.synthesis.histology import make_histology_phantom, patch_table, simulate_patch
 from medfed.phantoms.synthesis.histology_cells import NucleusType, draw_nuclei, jittered_lattice
@@ -188,7 +189,13 @@ def test_patches_are_assigned_to_the_patients_in_turn():
     assert len({row.file for row in table}) == 35 and {row.split for row in patch_table(60, 3, 0)} == {0, 1}
 
 
-def test_a_phantom_is_generated_once_and_replaced_if_the_settings_change(tmp_path):
+@pytest.fixture
+def quick_patches(monkeypatch) -> None:
+    """The phantom's files are written, but no tissue is drawn."""
+    monkeypatch.setattr(histology, "simulate_patch", quick_patch)
+
+
+def test_a_phantom_is_generated_once_and_replaced_if_the_settings_change(tmp_path, quick_patches):
     def phantom(patches_per_site: int) -> Camelyon17Phantom:
         root = str(tmp_path / "c17_phantom")
         return Camelyon17Phantom(root=root, patches_per_site=patches_per_site, patients_per_site=1)
@@ -203,7 +210,7 @@ def test_a_phantom_is_generated_once_and_replaced_if_the_settings_change(tmp_pat
     assert [path.name for path in tmp_path.iterdir()] == ["c17_phantom"]
 
 
-def test_a_missing_dataset_is_replaced_by_its_phantom_if_the_config_allows_it(tmp_path):
+def test_a_missing_dataset_is_replaced_by_its_phantom_if_the_config_allows_it(tmp_path, quick_patches):
     small = Camelyon17Phantom(
         root=str(tmp_path / "c17_phantom"), patches_per_site=2, patients_per_site=1
     ).ensure_available()

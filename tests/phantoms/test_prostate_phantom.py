@@ -27,9 +27,15 @@ ENDORECTAL = [name for name, site in SITES.items() if site.coil == "endorectal"]
 
 
 @pytest.fixture(scope="module")
-def collection(tmp_path_factory) -> Path:
+def steps() -> list[tuple[int, int]]:
+    """Return what the generator of the collection reported after each case."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory, steps) -> Path:
     root = tmp_path_factory.mktemp("phantom") / "prostate"
-    make_prostate_phantom(root, cases_per_site=2, matrix=SMALL, seed=5)
+    make_prostate_phantom(root, 2, SMALL, seed=5, progress=lambda done, total: steps.append((done, total)))
     return root
 
 
@@ -318,10 +324,8 @@ def test_an_interruption_leaves_no_files_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_progress_counts_every_case(tmp_path):
-    steps = []
-    make_prostate_phantom(tmp_path / "p", 1, 32, progress=lambda done, total: steps.append((done, total)))
-    assert steps == [(n, 6) for n in range(1, 7)]
+def test_progress_counts_every_case(collection, steps):
+    assert steps == [(n, 12) for n in range(1, 13)]
 
 
 @pytest.mark.parametrize("wrong", [{"cases_per_site": 0}, {"matrix": 16}, {"severity": -1.0}])

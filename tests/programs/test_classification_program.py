@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from quick_patches import make_quick_patches
 from run_figures import drawn_figures
 
 from medfed import data, evaluate, train
@@ -19,7 +20,6 @@ from medfed.datasets.camelyon17 import Camelyon17
 from medfed.datasets.splits import split
 from medfed.experiments import grid
 from medfed.experiments.method_choice import MethodChoice
-from medfed.phantoms.synthesis.histology import make_histology_phantom
 from medfed.tasks.classification import Classification
 
 FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv",
@@ -32,7 +32,7 @@ PICTURES = {"training_curves.png", "reliability.png", "roc.png", "examples.png",
 @pytest.fixture(scope="module")
 def patches(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("data") / "camelyon17_phantom"
-    make_histology_phantom(root, patches_per_site=12, patients_per_site=3)
+    make_quick_patches(root, patches_per_site=12, patients_per_site=3)
     return root
 
 

@@ -1,0 +1,26 @@
+"""Patches in the layout of Camelyon17-WILDS for tests of runs, which do not look at the tissue: drawn in no time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from numpy import ndarray
+
+from medfed.phantoms.synthesis import histology
+from medfed.phantoms.synthesis.collection import stream
+
+
+def quick_patch(patient: int, number: int, label: int, seed: int = 0, severity: float = 1.0) -> tuple[ndarray, ndarray]:
+    """Draw a patch of 36 random colours around the colour of its patient; tumour is darker. Return it and its mask."""
+    colour = stream(seed, "colour", patient).uniform(120, 230, 3)
+    squares = colour + stream(seed, "squares", patient, number).normal(0, 20, (6, 6, 3)) - 40 * label
+    image = np.kron(squares.clip(0, 255).astype(np.uint8), np.ones((16, 16, 1), np.uint8))
+    return image, np.full(image.shape[:2], bool(label))
+
+
+def make_quick_patches(root: Path, patches_per_site: int, patients_per_site: int) -> None:
+    """Write the folder that `make_histology_phantom` writes with these numbers, with other images."""
+    with mock.patch.object(histology, "simulate_patch", quick_patch):
+        histology.make_histology_phantom(root, patches_per_site, patients_per_site)
