@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -211,10 +212,13 @@ def test_a_phantom_is_generated_once_and_replaced_if_the_settings_change(tmp_pat
 
 
 def test_a_missing_dataset_is_replaced_by_its_phantom_if_the_config_allows_it(tmp_path, quick_patches):
-    small = Camelyon17Phantom(
-        root=str(tmp_path / "c17_phantom"), patches_per_site=2, patients_per_site=1
-    ).ensure_available()
-    assert Camelyon17(root=small.root, if_missing="phantom").ensure_available().is_phantom
+    wanted = Camelyon17(root=str(tmp_path / "c17"), if_missing="phantom")
+    data = replace(wanted.phantom(), patches_per_site=2, patients_per_site=1).ensure_available()
+    assert data.is_phantom and data.root == str(tmp_path / "c17_phantom")
+    with pytest.raises(UserError, match="the folder .*c17' does not exist"):
+        replace(wanted, if_missing="error").ensure_available()
+    with mock.patch.object(Camelyon17, "phantom", lambda self: data):
+        assert wanted.ensure_available().root == data.root
 
 
 def test_a_folder_with_other_files_is_not_changed(tmp_path):
