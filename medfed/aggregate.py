@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from medfed.cli.defaults import RULES
 from medfed.cli.program import run_program
-from medfed.deployment.bundle_aggregation import RULES, Aggregation, aggregate_bundles
 from medfed.federation.settings import Federation
+
+if TYPE_CHECKING:
+    from medfed.deployment.bundle_aggregation import Aggregation
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the bundle to create")
     parser.add_argument("--images", type=int, nargs="+", metavar="N",
                         help="training images of each hospital, in the same order; default: all hospitals count alike")
-    parser.add_argument("--rule", choices=sorted(RULES), default="fedavg", help="default: fedavg, the weighted mean")
+    parser.add_argument("--rule", choices=RULES, default="fedavg", help="default: fedavg, the weighted mean")
     parser.add_argument("--on-bad-update", choices=("stop", "drop"), default="stop",
                         help="what happens if a hospital's weights fail a check; default: stop")
     parser.add_argument("--largest-change", type=float, default=Federation.largest_change, metavar="X",
@@ -42,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _aggregate(args: argparse.Namespace) -> int:
+    from medfed.deployment.bundle_aggregation import aggregate_bundles
+
     result = aggregate_bundles(args.sites, args.start, args.out, images=args.images, rule=args.rule,
                                on_bad_update=args.on_bad_update, largest_change=args.largest_change,
                                allow_unchecked_configs=args.allow_unchecked_configs)  # fmt: skip

@@ -7,15 +7,10 @@ import json
 import sys
 from pathlib import Path
 
-from medfed import api
-from medfed.auditing.audit import N_GALLERY, N_IMAGES, N_WEIGHTS_STEPS, audit, own_images_only
-from medfed.auditing.page import build_page
-from medfed.auditing.report_text import to_text
+from medfed.cli.defaults import N_GALLERY, N_IMAGES, N_WEIGHTS_STEPS
 from medfed.cli.program import add_code_flag, add_config_argument, overrides, run_program
-from medfed.config.schema import load
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
-from medfed.experiments.setup import build_experiment
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,6 +52,13 @@ def _audit(args: argparse.Namespace) -> int:
                                   ("--weights-steps", args.weights_steps, 0)):  # fmt: skip
         if number < minimum:
             raise UserError(f"{flag}: expected at least {minimum}, got {number}")
+    from medfed import api
+    from medfed.auditing.audit import audit, own_images_only
+    from medfed.auditing.page import build_page
+    from medfed.auditing.report_text import to_text
+    from medfed.config.schema import load
+    from medfed.experiments.setup import build_experiment
+
     config = load(api.find_config(args.config), overrides(args))
     config = own_images_only(config, args.site) if args.own_images else config
     out = args.out or Path("runs") / f"audit_{args.config.stem}"

@@ -10,7 +10,7 @@ import json
 import sys
 from pathlib import Path
 
-from medfed.benchmarks.measures import MEASURES
+from medfed.cli.defaults import MEASUREMENTS
 from medfed.cli.program import run_program, whole_number
 from medfed.core.files import write_atomically
 
@@ -25,9 +25,8 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 on success, 2 after an error that the user can correct.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.benchmark", description=__doc__)
-    names = [name for name, *_ in MEASURES]
-    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names,
-                        help=f"measure only these: {', '.join(names)}")  # fmt: skip
+    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, metavar="NAME", default=MEASUREMENTS,
+                        help=f"measure only these: {', '.join(MEASUREMENTS)}")  # fmt: skip
     parser.add_argument("--jobs", type=whole_number(2), metavar="N",
                         help="number of processes of the measurement 'jobs', at least 2; the others use one process. "
                              "Default: as many as cores and memory allow, at least 2")  # fmt: skip
@@ -38,6 +37,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _measure(args: argparse.Namespace) -> int:
+    from medfed.benchmarks.measures import MEASURES
+
     if args.out is not None:
         args.out.mkdir(parents=True, exist_ok=True)
     results = {}

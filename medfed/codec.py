@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 
 from medfed.cli.program import run_program
-from medfed.style_codec.commands import RECIPE_FLAGS, show_codec, train_codec
-from medfed.style_codec.images import N_TEXTURES
+from medfed.style_codec.recipe import N_TEXTURES, RECIPE_FLAGS
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -52,7 +51,13 @@ def main(argv: list[str] | None = None) -> int:
         command.add_argument("--device", default="auto", help="auto, cpu or cuda")
         command.add_argument("--quiet", action="store_true", help="print only the result, no progress")
     args = parser.parse_args(argv)
-    return run_program("medfed.codec", lambda: {"train": train_codec, "show": show_codec}[args.command](args))
+    return run_program("medfed.codec", lambda: _work(args))
+
+
+def _work(args: argparse.Namespace) -> int:
+    from medfed.style_codec.commands import show_codec, train_codec
+
+    return {"train": train_codec, "show": show_codec}[args.command](args)
 
 
 if __name__ == "__main__":

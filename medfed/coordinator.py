@@ -7,14 +7,7 @@ import sys
 from pathlib import Path
 
 from medfed.cli.program import add_code_flag, add_common_flags, run_program
-from medfed.deployment.coordinate import run_coordinator
-from medfed.deployment.prepare import prepare_federation
-from medfed.deployment.score_hospitals import NETWORK, score_at_hospitals
-from medfed.experiments.resume import check_no_other_files
-from medfed.scoring.arguments import add_scoring_arguments, minimum_of_sites, scoring_inputs
-from medfed.scoring.federated import ENGINES, SCORES, score_at_sites, write_site_scores
-from medfed.scoring.score import check_output
-from medfed.scoring.site import DEFAULT_MIN_PATIENTS
+from medfed.scoring.arguments import DEFAULT_MIN_PATIENTS, ENGINES, NETWORK, add_scoring_arguments
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,24 +58,15 @@ def main(argv: list[str] | None = None) -> int:
     scores.add_argument("--join-seconds", type=float, default=600.0, help="as for run")
     add_code_flag(scores)
     args = parser.parse_args(argv)
-    work = {"prepare": prepare_federation, "run": run_coordinator, "score": _score_at_sites}[args.command]
-    return run_program("medfed.coordinator", lambda: work(args), args.allow_code)
+    return run_program("medfed.coordinator", lambda: _work(args), args.allow_code)
 
 
-def _score_at_sites(args: argparse.Namespace) -> int:
-    """Score a bundle at the sites of a folder, and print and write the aggregates."""
-    inputs = scoring_inputs(args)
-    out = args.out or inputs.default_out()
-    if args.engine == NETWORK:
-        check_no_other_files(out)
-        scores = score_at_hospitals(args)
-    else:
-        check_output(out, dataset := inputs.load_dataset())
-        scores = score_at_sites(inputs, minimum_of_sites(args.min_patients, dataset.site_names()), args.engine)
-    write_site_scores(scores, out)
-    print(scores.to_text())
-    print(f"\nThe results are in {out}: {SCORES}, summary.json and ledger.csv.")
-    return 0
+def _work(args: argparse.Namespace) -> int:
+    from medfed.deployment.coordinate import run_coordinator
+    from medfed.deployment.prepare import prepare_federation
+    from medfed.deployment.score_hospitals import run_scoring
+
+    return {"prepare": prepare_federation, "run": run_coordinator, "score": run_scoring}[args.command](args)
 
 
 if __name__ == "__main__":

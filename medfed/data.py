@@ -7,18 +7,17 @@ import sys
 from pathlib import Path
 
 from medfed.cli.program import add_code_flag, run_program
-from medfed.cli.progress import ProgressBar
-from medfed.config.overrides import Override
-from medfed.config.schema import load, load_dataset
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
-from medfed.datasets import base, datalists
-from medfed.datasets.case_table import write_case_table
-from medfed.datasets.check_report import to_json, to_text
-from medfed.datasets.checking import check_dataset
-from medfed.outputs.dataset_cards import all_cards, format_card, format_data_block
-from medfed.preparation.commands import add_fetch_command, add_prepare_command, run_fetch, run_prepare
-from medfed.preparation.dicom_masks import add_dicom_seg_command, run_dicom_seg
+from medfed.preparation.commands import (
+    add_dicom_seg_command,
+    add_fetch_command,
+    add_prepare_command,
+    progress_bar,
+    run_dicom_seg,
+    run_fetch,
+    run_prepare,
+)
 
 OTHER_TABLES = (".xlsx", ".xls", ".ods", ".txt")
 
@@ -54,6 +53,8 @@ def _run(args: argparse.Namespace) -> int:
     runs = {"check": _check, "fetch": run_fetch, "prepare": run_prepare, "dicom-seg": run_dicom_seg}
     if args.command in runs:
         return runs[args.command](args)
+    from medfed.outputs.dataset_cards import all_cards, format_card
+
     print(format_card(args.name) if args.command else all_cards())
     return 0
 
@@ -62,22 +63,26 @@ def _check(args: argparse.Namespace) -> int:
     if args.path.is_file() and args.path.suffix.lower() in OTHER_TABLES:
         raise UserError(f"{args.path}: tables in this format are not read; expected a CSV file; save it in UTF-8 (in "
                         "Excel with 'Save as', file type 'CSV UTF-8'), and check the new file")  # fmt: skip
+    from medfed.config.overrides import Override
+    from medfed.config.schema import load, load_dataset
+    from medfed.datasets import datalists
+    from medfed.datasets.case_table import write_case_table
+    from medfed.datasets.check_report import to_json, to_text
+    from medfed.datasets.checking import check_dataset
+    from medfed.outputs.dataset_cards import format_data_block
+
     if args.path.is_file() and args.path.suffix.lower() not in datalists.SUFFIXES:
-        dataset = load(args.path, args.set).data.ensure_available(_bar("making the phantom", args.quiet))
+        dataset = load(args.path, args.set).data.ensure_available(progress_bar("making the phantom", args.quiet))
     else:
         dataset = load_dataset(args.path, args.dataset, [Override.parse(text) for text in args.set])
     if args.patients:
         write_case_table(dataset, args.patients)
-    report = check_dataset(dataset, args.allow_duplicates, _bar("reading", args.quiet))
+    report = check_dataset(dataset, args.allow_duplicates, progress_bar("reading", args.quiet))
     print(format_data_block(dataset), to_text(report), sep="\n")
     if args.json:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(args.json, to_json(report))
     return 2 if report.problems else 0
-
-
-def _bar(text: str, quiet: bool) -> base.Progress:
-    return lambda items: ProgressBar(items, desc=text, unit="case", disable=quiet, leave=False)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from medfed import api
 from medfed.cli.program import add_common_flags, add_config_argument, add_jobs_flag, overrides, run_program
-from medfed.config.overrides import Override
-from medfed.config.schema import load
 from medfed.core.errors import UserError
-from medfed.experiments.method_choice import MethodChoice
 from medfed.outputs.tables.comparison_row import BASELINE
 
 
@@ -56,6 +52,11 @@ def _evaluate(args: argparse.Namespace) -> int:
     if not (args.leave_one_site_out or args.leave_two_sites_out):
         raise UserError("choose --leave-one-site-out (each site is the unseen site in turn) or --leave-two-sites-out "
                         "(with a validation site as well)")
+    from medfed import api
+    from medfed.config.overrides import Override
+    from medfed.config.schema import load
+    from medfed.experiments.method_choice import MethodChoice
+
     config = load(api.find_config(args.config), overrides(args))
     number = "two_sites" if args.leave_two_sites_out else "one_site"
     comparison = api.compare(

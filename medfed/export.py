@@ -7,15 +7,16 @@ import sys
 import types
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from medfed import api
-from medfed.api import export
 from medfed.cli.program import add_code_flag, run_program
-from medfed.outputs.bundle.check import check_bundle
-from medfed.tasks.factory import TASKS
+from medfed.core.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from medfed.api import Run, export
 
 __all__ = ["export"]  # help(medfed.export) shows the function, although `medfed.export` is this module
-ENDINGS = tuple(f"_{name}" for name in TASKS)
+__getattr__, __dir__ = lazy_names(__name__, {"medfed.api": ("export",)})
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,6 +43,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _check(args: argparse.Namespace) -> int:
+    from medfed.outputs.bundle.check import check_bundle
+
     check_bundle(args.run)
     if not args.quiet:
         print(f"{args.run}: the bundle is complete; its configs name only classes that the check knows, and no code")
@@ -49,12 +52,16 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
+    from medfed.api import export
+    from medfed.tasks.factory import TASKS
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of methods that build their network once more
         out = export(args.run, args.out, force=args.force)
     if not args.quiet:
-        if not out.name.endswith(ENDINGS):
-            print(f"note: MONAI Label reads the task from the folder's name; let it end in {' or '.join(ENDINGS)}",
+        endings = tuple(f"_{name}" for name in TASKS)
+        if not out.name.endswith(endings):
+            print(f"note: MONAI Label reads the task from the folder's name; let it end in {' or '.join(endings)}",
                   file=sys.stderr)
         print(f"The bundle is {out}. It runs with MONAI alone, without medfed; docs/README.md explains how.")
     return 0
@@ -63,8 +70,10 @@ def _export(args: argparse.Namespace) -> int:
 class _CallableModule(types.ModuleType):
     """A module that can be called as `medfed.api.export`, because `medfed.export` is both a program and a function."""
 
-    def __call__(self, run: api.Run | str | Path, out: str | Path | None = None, *, force: bool = False) -> Path:
+    def __call__(self, run: Run | str | Path, out: str | Path | None = None, *, force: bool = False) -> Path:
         """Write the model of a finished run as a MONAI bundle; arguments as `medfed.api.export`."""
+        from medfed.api import export
+
         return export(run, out, force=force)
 
 

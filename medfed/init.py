@@ -7,11 +7,9 @@ import shlex
 import sys
 from pathlib import Path
 
+from medfed.cli.defaults import METHOD
 from medfed.cli.program import add_code_flag, run_program
-from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
-from medfed.planning.initialise import METHOD, write_config
-from medfed.planning.writing import count, describe
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,6 +44,10 @@ def main(argv: list[str] | None = None) -> int:
 def _init(args: argparse.Namespace) -> int:
     if args.unseen == "":
         raise UserError("--unseen: expected the name of a site")
+    from medfed.cli.progress import ProgressBar
+    from medfed.planning.initialise import write_config
+    from medfed.planning.writing import count, describe
+
     written = write_config(
         args.folder, args.out, args.unseen, args.method, args.minutes, args.set, args.dataset,
         progress=lambda cases: ProgressBar(cases, desc="reading", unit="case", disable=args.quiet, leave=False),

@@ -7,11 +7,8 @@ import sys
 from pathlib import Path
 
 from medfed.cli.program import run_program
-from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
-from medfed.outputs.report.page import build_page
-from medfed.outputs.report.run_data import read_runs
 
 NAME = "report.html"
 
@@ -62,6 +59,10 @@ def write_report(runs: list[Path], out: Path, quiet: bool = True) -> int:
         UserError: if a folder contains neither a finished run nor a comparison with a finished run, or if a file in a
             folder is damaged.
     """
+    from medfed.cli.progress import ProgressBar
+    from medfed.outputs.report.page import build_page
+    from medfed.outputs.report.run_data import read_runs
+
     def with_progress(jobs: list) -> ProgressBar:
         return ProgressBar(jobs, desc="reading", unit="run", disable=quiet or len(jobs) < 2, leave=False)
 

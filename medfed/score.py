@@ -7,9 +7,6 @@ import sys
 
 from medfed.cli.program import add_code_flag, run_program
 from medfed.scoring.arguments import add_scoring_arguments, scoring_inputs
-from medfed.scoring.no_labels import PREDICTIONS, predict_for
-from medfed.scoring.page import PAGE
-from medfed.scoring.score import check_output, score_bundle, write_scores
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -34,6 +31,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _score(args: argparse.Namespace) -> int:
+    from medfed.scoring.no_labels import PREDICTIONS, predict_for
+    from medfed.scoring.page import PAGE
+    from medfed.scoring.score import check_output, score_bundle, write_scores
+
     inputs = scoring_inputs(args)
     if args.no_labels or args.check_prediction:
         predictions, out = predict_for(inputs, args.out, args.check_prediction, args.quiet)

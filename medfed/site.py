@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from pathlib import Path
 
 from medfed.cli.program import run_program
-from medfed.core.determinism import set_deterministic
-from medfed.core.errors import UserError
-from medfed.datasets.base import Dataset
-from medfed.datasets.check_report import to_text
-from medfed.datasets.checking import check_dataset
-from medfed.deployment.agreement_check import check_agreement
-from medfed.deployment.dry_run import format_report, outgoing_rows
-from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site, describe_participation
-from medfed.deployment.join import check_output_folder, join_federation, read_site_file, training_work
-from medfed.deployment.join_scoring import scores_bundle, take_part_in_scoring
-from medfed.experiments.setup import progress_bar
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,46 +31,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _work(args: argparse.Namespace) -> int:
-    if scores_bundle(args.file):
-        return take_part_in_scoring(args.file, args.dry_run, lambda question: args.yes or _yes(question), args.quiet)
-    site_file, config = read_site_file(args.file)
-    check_output_folder(Path(site_file.folder), config.source)
-    set_deterministic(config.training.threads)
-    _check_data(config.data.ensure_available(None), args.quiet)
-    with warnings.catch_warnings():
-        # The data check has already reported its warnings, and that there is only one site is expected here.
-        warnings.simplefilter("ignore", UserWarning)
-        site = build_local_site(config, site_file.site)
-    rows = outgoing_rows(site, site_file.agrees)
-    print(format_report(rows, site, config.method_name, config.federation.rounds, site_file.agrees))
-    check_agreement(rows, site, site_file.agrees, config.source)
-    if args.dry_run:
-        return 0
-    if not args.yes and not _yes("\nDo you agree that this leaves your hospital in every round? [yes/no] "):
-        print("Nothing was sent.")
-        return 0
-    join_federation(site_file, *training_work(site_file, config), config.source, args.quiet)
-    folder = Path(site_file.folder)
-    print(f"The federation is over. The model is {folder / MODEL}; everything that was sent and received is listed in "
-          f"{folder / LEDGER}.\n{describe_participation(folder, site_file.agrees, config.privacy)}")
-    return 0
+    from medfed.deployment.take_part import run_site
 
-
-def _check_data(dataset: Dataset, quiet: bool) -> None:
-    """Print the report of `medfed.data check`; raise UserError if it has a problem."""
-    report = check_dataset(dataset, dataset.allow_duplicates, None if quiet else progress_bar("checking the data"))
-    print(to_text(report))
-    if report.problems:
-        raise UserError(f"{dataset.root}: number of problems in the data: {len(report.problems)}; correct them and "
-                        "repeat the command (nothing was sent)")
-
-
-def _yes(question: str) -> bool:
-    """Return whether the user types "yes"; false if there is no terminal to ask at."""
-    try:
-        return input(question).strip().lower() == "yes"
-    except EOFError:
-        return False
+    return run_site(args)
 
 
 if __name__ == "__main__":

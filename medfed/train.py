@@ -6,11 +6,7 @@ import argparse
 import shlex
 import sys
 
-from medfed import api
 from medfed.cli.program import add_common_flags, add_config_argument, add_jobs_flag, overrides, run_program
-from medfed.config.schema import load
-from medfed.experiments.run import default_folder
-from medfed.outputs.tables.learning import did_not_learn
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,6 +29,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _train(args: argparse.Namespace) -> int:
+    from medfed import api
+    from medfed.config.schema import load
+    from medfed.experiments.run import default_folder
+    from medfed.outputs.tables.learning import did_not_learn
+
     config = load(api.find_config(args.config), overrides(args))
     run = api.run(
         config, args.out or default_folder(config), resume=args.resume,

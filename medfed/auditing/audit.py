@@ -12,6 +12,7 @@ from medfed.auditing.inversion_cases import Case
 from medfed.auditing.report_text import METHOD_NOTES
 from medfed.auditing.sharing import SharedStatistics
 from medfed.auditing.weights_text import NOT_TRIED, WEIGHTS_NOTES
+from medfed.cli.defaults import N_GALLERY, N_IMAGES, N_WEIGHTS_STEPS
 from medfed.cli.progress import ProgressBar
 from medfed.config.schema import Config, changed
 from medfed.core.errors import UserError
@@ -26,8 +27,6 @@ from medfed.federation.method import Tensors
 from medfed.outputs.environment import versions
 from medfed.tasks.task import Task
 
-N_IMAGES, N_GALLERY = 3, 60  # default number of images to reconstruct, and size of the re-identification gallery
-N_WEIGHTS_STEPS = 100  # default number of steps of the attack on an update
 Figures = tuple[list[reconstruction.Reconstruction], list[Case]]
 
 

@@ -1,4 +1,7 @@
-"""All measurements of `python -m medfed.benchmark`: for each its name, its function, and the function of its table."""
+"""All measurements of `python -m medfed.benchmark`: for each its name, its function, and the function of its table.
+
+The names are those of `medfed.cli.defaults.MEASUREMENTS`, in the same order.
+"""
 
 from __future__ import annotations
 

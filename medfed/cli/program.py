@@ -1,4 +1,9 @@
-"""What the command-line programs share: their list, their flags, their exit codes and how errors are printed."""
+"""What the command-line programs share: their list, their flags, their exit codes and how errors are printed.
+
+Importing torch and MONAI takes seconds. A program therefore checks its flags first: its module imports only what the
+parser needs, and the function that `run_program` calls imports what the work needs. Defaults and choices of flags that
+other modules need as well are in `medfed.cli.defaults`, or in another module that imports neither torch nor MONAI.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from medfed.core import site_names
+from medfed.cli.defaults import RULES
+from medfed.core import registry, site_names
 from medfed.core.errors import UserError, argument
 from medfed.federation import ledger
 from medfed.federation.message import Message, State, digest
@@ -31,10 +32,6 @@ from medfed.federation.settings import Federation
 from medfed.federation.update_checks import find_failing_sites, validate_replies
 from medfed.functional.aggregation import change_norm
 from medfed.functional.weights import first_non_finite
-from medfed.methods.coordinate_median import CoordinateMedian
-from medfed.methods.fedavg import FedAvg
-from medfed.methods.norm_clipping import NormClipping
-from medfed.methods.trimmed_mean import TrimmedMean
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
 from medfed.outputs.bundle.program import PROGRAMS
@@ -42,9 +39,7 @@ from medfed.outputs.bundle.quality import CARD_TITLE, QUALITY_FILE
 from medfed.outputs.bundle.write import atomic_folder
 from medfed.tasks.bundle_training import TRAINED
 
-RULES: Mapping[str, type[Method]] = {
-    "fedavg": FedAvg, "coordinate_median": CoordinateMedian, "trimmed_mean": TrimmedMean, "norm_clipping": NormClipping,
-}  # fmt: skip
+METHODS: Mapping[str, type[Method]] = {rule: registry.resolve("methods", rule) for rule in RULES}
 WEIGHT_FILES = ("models/model.pt", "models/model.safetensors")
 TRAINED_FILE = f"models/{TRAINED}"  # what `configs/train.json` writes; `model.pt` is then the start
 BUFFER_ENDINGS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers, not trained
@@ -95,7 +90,7 @@ def aggregate_bundles(
         out: folder to create; it must not exist.
         images: number of training images of each site, in the order of `sites`, at least 1. None: all sites count
             alike.
-        rule: how the weights are combined, a key of `RULES`: "fedavg" is the mean, weighted by the numbers of images.
+        rule: how the weights are combined, one of `RULES`: "fedavg" is the mean, weighted by the numbers of images.
         on_bad_update: what happens if a site's weights cannot be read or fail a check: "stop" raises an error, "drop"
             leaves the site out.
         largest_change: as `federation.largest_change`, at least 1; None allows any change.
@@ -128,7 +123,7 @@ def aggregate_bundles(
         except UserError as error:
             replies.pop(name, None)
             rejected[name] = str(error)
-    method = RULES[rule]()
+    method = METHODS[rule]()
     used, failed = _check(replies, state, largest_change, method)
     rejected |= failed
     if rejected and (on_bad_update == "stop" or not used):

@@ -18,9 +18,9 @@ from medfed.federation.message import Message, State
 from medfed.federation.privacy import Privacy
 from medfed.federation.rounds import requests_with_last_round
 from medfed.outputs.tables.table import align_columns
-from medfed.scoring.arguments import ScoringInputs
+from medfed.scoring.arguments import DEFAULT_MIN_PATIENTS, ScoringInputs
 from medfed.scoring.federated import build_scoring_sites, outputs_of
-from medfed.scoring.site import DEFAULT_MIN_PATIENTS, SCORE, ScoringSite
+from medfed.scoring.site import SCORE, ScoringSite
 
 
 def scores_bundle(path: Path) -> bool:

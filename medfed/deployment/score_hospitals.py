@@ -1,4 +1,4 @@
-"""Ask the hospitals of a prepared federation over NVIDIA FLARE to score a bundle, as their coordinator."""
+"""Score a bundle at several sites as their coordinator: on this machine, or at hospitals over NVIDIA FLARE."""
 
 from __future__ import annotations
 
@@ -10,13 +10,50 @@ from medfed.core.device import pick_device
 from medfed.core.errors import UserError, argument
 from medfed.deployment.coordinate import find_kits, site_folders
 from medfed.engines.flare.kit import server_process
+from medfed.experiments.resume import check_no_other_files
 from medfed.federation.message import FAILED, Message
+from medfed.scoring.arguments import NETWORK, minimum_of_sites, scoring_inputs
 from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.bundle_tasks import task_of_outputs
-from medfed.scoring.federated import SETTINGS, SiteScores, collect_scores
+from medfed.scoring.federated import (
+    SCORES,
+    SETTINGS,
+    SiteScores,
+    collect_scores,
+    score_at_sites,
+    write_site_scores,
+)
+from medfed.scoring.score import check_output
 
-NETWORK = "nvflare"  # the name of the engine
 SCORING = "scoring"  # folder of FLARE's log and job
+
+
+def run_scoring(args: argparse.Namespace) -> int:
+    """Run `python -m medfed.coordinator score`: score a bundle at several sites, and print and write the aggregates.
+
+    Args:
+        args: the parsed arguments: those of `add_scoring_arguments`, `engine` (where the sites work), `min_patients`
+            (texts for `minimum_of_sites`), and for the engine `NETWORK` those of `score_at_hospitals`.
+
+    Returns:
+        The exit code 0.
+
+    Raises:
+        UserError: if an argument, the bundle or the images cannot be used, or the folder for the results holds other
+            files.
+    """
+    inputs = scoring_inputs(args)
+    out = args.out or inputs.default_out()
+    if args.engine == NETWORK:
+        check_no_other_files(out)
+        scores = score_at_hospitals(args)
+    else:
+        check_output(out, dataset := inputs.load_dataset())
+        scores = score_at_sites(inputs, minimum_of_sites(args.min_patients, dataset.site_names()), args.engine)
+    write_site_scores(scores, out)
+    print(scores.to_text())
+    print(f"\nThe results are in {out}: {SCORES}, summary.json and ledger.csv.")
+    return 0
 
 
 def score_at_hospitals(args: argparse.Namespace) -> SiteScores:

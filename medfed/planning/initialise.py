@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from medfed.cli.defaults import METHOD
 from medfed.config import strict_yaml
 from medfed.config.overrides import Override, apply
 from medfed.config.schema import Config, load_dataset, load_text, to_block
@@ -24,7 +25,6 @@ from medfed.planning.fingerprint import Fingerprint, take_fingerprint, with_chan
 from medfed.planning.rules import Plan
 
 SEED = 1337
-METHOD = "fedavg"
 MeasureStep = Callable[[Config], float]  # returns the seconds of one training step of a config
 MAX_MINUTES = 525_600
 WINDOW_HALF_WIDTH = 3.4  # cycles per image: a window of 7 x 7 of the spectrum, as in the paper of ELCFS

@@ -1,4 +1,7 @@
-"""The commands of `python -m medfed.data` that get a dataset: download it, or prepare it from original downloads."""
+"""The commands of `python -m medfed.data` that write files: get a dataset, or store masks as DICOM SEG objects.
+
+The program imports this module before it parses its flags, so nothing slow is imported at its top.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medfed.cli.progress import ProgressBar
 from medfed.core import registry
-from medfed.datasets.base import Progress
-from medfed.datasets.fetching import download
-from medfed.outputs.dataset_cards import format_paragraph
-from medfed.phantoms.synthetic import SyntheticDataset
 
 if TYPE_CHECKING:
+    from medfed.datasets.base import Progress
+
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
@@ -37,11 +37,15 @@ def run_fetch(args: argparse.Namespace) -> int:
     Raises:
         UserError: if there is no dataset of this name, or if the download fails.
     """
+    from medfed.datasets.fetching import download
+    from medfed.outputs.dataset_cards import format_paragraph
+    from medfed.phantoms.synthetic import SyntheticDataset
+
     folder = args.to or Path("data") / args.name
     dataset = registry.resolve("datasets", args.name)(root=str(folder))
     card = dataset.card
     if isinstance(dataset, SyntheticDataset):
-        dataset.ensure_available(_bar("making the phantom", args.quiet))
+        dataset.ensure_available(progress_bar("making the phantom", args.quiet))
         print(f"The phantom is in {folder}.")
     elif card.url is None:
         print(f"There is no direct download of {args.name}.", format_paragraph("how to get", card.how_to_get),
@@ -77,16 +81,46 @@ def run_prepare(args: argparse.Namespace) -> int:
     Raises:
         UserError: as `medfed.preparation.prepare.prepare`.
     """
-    from medfed.preparation.prepare import (  # imported here because other commands do not need it
-        format_summary,
-        prepare,
-    )
+    from medfed.preparation.prepare import format_summary, prepare
 
-    summary = prepare(args.name, args.sources, args.out, _bar("preparing", args.quiet))
+    summary = prepare(args.name, args.sources, args.out, progress_bar("preparing", args.quiet))
     print(format_summary(summary))
     print(f"The dataset is in {args.out}; to check it: python -m medfed.data check {args.out} --dataset {args.name}")
     return 0
 
 
-def _bar(text: str, quiet: bool) -> Progress:
+def add_dicom_seg_command(commands: Commands) -> None:
+    """Add the command `dicom-seg` to the commands of a parser, as `add_subparsers` returns them."""
+    command = commands.add_parser("dicom-seg", help="store masks of a bundle as DICOM SEG objects of their series")
+    command.add_argument("masks", type=Path, help="folder of the masks: SERIES_STRUCTURE.nii.gz, as a bundle writes")
+    command.add_argument("series", type=Path, help="folder with one folder for each series, which the bundle has read")
+    command.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder for the objects")
+
+
+def run_dicom_seg(args: argparse.Namespace) -> int:
+    """Write the DICOM SEG objects that the command-line arguments ask for; return the exit code 0.
+
+    Args:
+        args: the parsed arguments `masks`, `series` and `out`.
+
+    Raises:
+        UserError: as `medfed.preparation.dicom_masks.write_segmentations`.
+    """
+    from medfed.preparation.dicom_masks import write_segmentations
+
+    n_objects = write_segmentations(args.masks, args.series, args.out)
+    print(f"Wrote {n_objects} DICOM SEG object{'' if n_objects == 1 else 's'}. They contain the identifiers of the "
+          "patients, as the series do.")  # fmt: skip
+    return 0
+
+
+def progress_bar(text: str, quiet: bool) -> Progress:
+    """Return a function that shows the progress over cases.
+
+    Args:
+        text: what is done with the cases, such as "reading".
+        quiet: whether no bar is drawn.
+    """
+    from medfed.cli.progress import ProgressBar
+
     return lambda items: ProgressBar(items, desc=text, unit="case", disable=quiet, leave=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,37 +18,12 @@ from medfed.datasets.grids import reorder_axes
 from medfed.datasets.reading import read_labels
 from medfed.outputs.bundle.write import atomic_folder
 
-COMMAND = "dicom-seg"
 ENDING = ".nii.gz"
 MAX_LABEL_LENGTH = 64  # characters of SegmentLabel
 # DICOM allows an object to have these attributes without a value; a de-identified series may lack them.
 MAY_BE_EMPTY = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "AccessionNumber", "StudyID", "StudyDate",
                 "StudyTime", "ReferringPhysicianName")  # fmt: skip
 SERIES_NUMBER = 1000  # of the new series; medfed does not know which numbers the study has
-
-
-def add_dicom_seg_command(commands: Any) -> None:
-    """Add the command `dicom-seg` to the program `medfed data`.
-
-    Args:
-        commands: what `add_subparsers` of the program's parser returned.
-    """
-    parser = commands.add_parser(COMMAND, help="store masks of a bundle as DICOM SEG objects of their series")
-    parser.add_argument("masks", type=Path, help=f"folder of the masks: SERIES_STRUCTURE{ENDING}, as a bundle writes")
-    parser.add_argument("series", type=Path, help="folder with one folder for each series, which the bundle has read")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="new folder for the objects")
-
-
-def run_dicom_seg(args: argparse.Namespace) -> int:
-    """Write the DICOM SEG objects that the command-line arguments ask for; return the exit code 0.
-
-    Args:
-        args: the parsed arguments `masks`, `series` and `out`.
-    """
-    n_objects = write_segmentations(args.masks, args.series, args.out)
-    print(f"Wrote {n_objects} DICOM SEG object{'' if n_objects == 1 else 's'}. They contain the identifiers of the "
-          "patients, as the series do.")  # fmt: skip
-    return 0
 
 
 def write_segmentations(masks: Path, series: Path, out: Path) -> int:

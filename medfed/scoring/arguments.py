@@ -1,4 +1,7 @@
-"""The command-line arguments of the programs that score a bundle, and the inputs that they name."""
+"""The command-line arguments of the programs that score a bundle, and the inputs that they name.
+
+The programs import this module before they parse their flags, so nothing slow is imported at its top.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,16 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from medfed.config.overrides import Override
-from medfed.config.schema import load_dataset
 from medfed.core.errors import UserError, argument
-from medfed.datasets.base import Dataset
+
+if TYPE_CHECKING:
+    from medfed.datasets.base import Dataset
+
+ENGINES = ("in_process", "processes")  # of this machine, for `medfed.coordinator score`
+NETWORK = "nvflare"  # the name of its engine that asks the hospitals of a federation
+DEFAULT_MIN_PATIENTS = 5  # a site with fewer patients returns no score
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,9 @@ class ScoringInputs:
         Raises:
             UserError: if the folder has no layout that medfed recognises, or a setting is wrong.
         """
+        from medfed.config.overrides import Override
+        from medfed.config.schema import load_dataset
+
         return load_dataset(Path(self.folder), self.dataset, [Override.parse(text) for text in self.settings])
 
     def default_out(self) -> Path:

@@ -25,15 +25,14 @@ from medfed.outputs.environment import versions
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.run_notes import data_label
 from medfed.outputs.tables.table import align_columns
-from medfed.scoring.arguments import ScoringInputs
+from medfed.scoring.arguments import DEFAULT_MIN_PATIENTS, ScoringInputs
 from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.bundle_tasks import BundleSegmentation, BundleTask, task_of_bundle, with_labels_of
 from medfed.scoring.reply_check import check_scores
 from medfed.scoring.score import SUMMARY, check_channels, name_notices
-from medfed.scoring.site import COUNTS, DEFAULT_MIN_PATIENTS, PATIENTS, SCORE, TOO_FEW, ScoringSite
+from medfed.scoring.site import COUNTS, PATIENTS, SCORE, TOO_FEW, ScoringSite
 from medfed.tasks.scoring import ALL, RUN_TABLE
 
-ENGINES = ("in_process", "processes")
 SETTINGS = Federation(rounds=1, quorum=1, on_bad_update="drop")  # a site that fails is named, and left out
 SCORES = "scores.csv"
 
@@ -159,7 +158,7 @@ def score_at_sites(
     Args:
         inputs: the bundle and the images.
         min_patients: the minimum group size of each site.
-        engine_name: one of `ENGINES`.
+        engine_name: one of `medfed.scoring.arguments.ENGINES`.
 
     Returns:
         The scores.

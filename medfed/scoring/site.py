@@ -16,6 +16,7 @@ from medfed.datasets.case import Case
 from medfed.federation.message import WEIGHTS_NEEDED, Message
 from medfed.federation.settings import Training
 from medfed.metrics.summary import Group
+from medfed.scoring.arguments import DEFAULT_MIN_PATIENTS
 from medfed.scoring.bundle_model import BundleModel
 from medfed.scoring.bundle_tasks import BundleSegmentation, BundleTask
 from medfed.scoring.score import ROLE, predict_site
@@ -25,7 +26,6 @@ SCORE = "score"  # the kind of the request and of its reply
 PATIENTS, IMAGES, TOO_FEW = "patients", "images", "too_few_patients"
 COUNTS = ("n", "n_missed", "n_false_alarm", "n_absent", "n_wrong")
 OF_METRIC = ("n", "mean", "sd")
-DEFAULT_MIN_PATIENTS = 5
 
 
 @dataclass

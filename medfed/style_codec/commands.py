@@ -21,26 +21,13 @@ from medfed.networks.adain import CODEC_FILE_NAME, StyleCodec, load_codec, seria
 from medfed.outputs.environment import versions
 from medfed.outputs.figures.codec_examples import save_codec_examples
 from medfed.outputs.run_folder import RunFolder
-from medfed.style_codec.images import N_TEXTURES, ImagePool, Progress, crop_rng, folder_pool, read_image, synthetic_pool
-from medfed.style_codec.training import SMALL_RECIPE, CodecTraining, Recipe, check_weights
+from medfed.style_codec.images import ImagePool, Progress, crop_rng, folder_pool, read_image, synthetic_pool
+from medfed.style_codec.recipe import N_TEXTURES, RECIPE_FLAGS, SMALL_RECIPE, Recipe
+from medfed.style_codec.training import CodecTraining, check_weights
 
 CHECKPOINT, SETTINGS = "checkpoint.state", "settings.json"
 N_SAMPLE_IMAGES = 5
 PROGRESS_INTERVAL = 20  # steps between two updates of the text of the progress bar
-RECIPE_FLAGS = (
-    ("steps", int, f"number of training steps (small: {SMALL_RECIPE.steps}; else the paper's 160000)"),
-    ("warm_up", int, f"number of these steps that train an autoencoder (small: {SMALL_RECIPE.warm_up}; else 0)"),
-    ("batch_size", int, "number of images per step (8)"),
-    ("size", int, f"side of the crops in pixels (small: {SMALL_RECIPE.size}; else 256)"),
-    ("learning_rate", float, f"learning rate of Adam (small: {SMALL_RECIPE.learning_rate:g}; else 1e-4)"),
-    ("decay", float, f"learning rate / (1 + decay * step) (small: {SMALL_RECIPE.decay:g}; else 5e-5)"),
-    ("ramp", int, f"steps over which the learning rate rises from 0 (small: {SMALL_RECIPE.ramp}; else 0)"),
-    ("content_weight", float, "weight of the content loss (1)"),
-    ("style_weight", float, f"weight of the style loss (small: {SMALL_RECIPE.style_weight:g}; else 10)"),
-    ("pixel_weight", float, f"weight of the pixel error in own style (small: {SMALL_RECIPE.pixel_weight:g}; else 0)"),
-    ("leak", float, f"fraction of values outside [0, 1] that the losses see (small: {SMALL_RECIPE.leak:g}; else 1)"),
-    ("seed", int, "seed of all random draws (0)"),
-)
 
 
 def train_codec(args: argparse.Namespace) -> int:

@@ -19,9 +19,9 @@ from medfed.datasets.image_files import SUFFIXES, read_image_file
 from medfed.phantoms.synthesis import fundus, fundus_sites, histology, prostate_sites
 from medfed.phantoms.synthesis.prostate import simulate_examination
 from medfed.phantoms.synthesis.textures import random_texture
+from medfed.style_codec.recipe import N_TEXTURES
 
 Progress = Callable[[Iterable], Iterable]
-N_TEXTURES = 480
 N_CASES_PER_SITE = 2
 RESIZE_FACTOR = 4 / 3  # shorter side of an image divided by the side of a crop
 MAX_POOL_BYTES = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # half of this machine's memory

@@ -5,7 +5,7 @@ import torch
 from forked_workers import fork_workers
 
 from medfed import benchmark
-from medfed.benchmarks import aggregation, gpu, images, patches
+from medfed.benchmarks import aggregation, gpu, images, measures, patches
 from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
 from medfed.benchmarks.elcfs_round import Case, elcfs_table, time_elcfs
 from medfed.benchmarks.exchange import exchange_table, time_exchange
@@ -18,6 +18,7 @@ from medfed.benchmarks.methods import METHODS, methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
 from medfed.benchmarks.patches import measure_patches, patches_table
 from medfed.benchmarks.styles import styles_table, time_styles
+from medfed.cli.defaults import MEASUREMENTS
 from medfed.config.schema import load_text
 from medfed.methods.elcfs import ELCFS
 from medfed.testing.small_unet import SmallUNet
@@ -58,10 +59,14 @@ def test_a_round_and_runs_are_timed_in_one_process_and_over_the_cores(monkeypatc
     assert "a round of 5 sites" in jobs_table(found)
 
 
+def test_the_choices_of_the_program_are_the_measurements_in_their_order():
+    assert tuple(name for name, *_ in measures.MEASURES) == MEASUREMENTS
+
+
 def test_the_program_prints_the_tables_and_saves_the_numbers(tmp_path, monkeypatch, capsys):
     small = {"exchange": lambda: time_exchange(64, 1, 1, 1), "round": lambda: time_round(32, 1, 4, 1)}
     tables = {"exchange": exchange_table, "round": round_table}
-    monkeypatch.setattr(benchmark, "MEASURES", [(name, small[name], tables[name]) for name in small])
+    monkeypatch.setattr(measures, "MEASURES", [(name, small[name], tables[name]) for name in small])
     assert benchmark.main(["--out", str(tmp_path / "out")]) == 0
     output = capsys.readouterr().out
     assert "frequency exchange" in output and "one round of FedAvg" in output
@@ -71,7 +76,7 @@ def test_the_program_prints_the_tables_and_saves_the_numbers(tmp_path, monkeypat
 def test_only_the_named_measurements_run_and_the_processes_are_those_of_the_row_of_jobs(monkeypatch, capsys):
     calls = []
     fakes = [("round", lambda: calls.append("round"), str), ("jobs", lambda jobs: calls.append(jobs), str)]
-    monkeypatch.setattr(benchmark, "MEASURES", fakes)
+    monkeypatch.setattr(measures, "MEASURES", fakes)
     assert benchmark.main(["--only", "jobs", "--jobs", "3", "--quiet"]) == 0 and calls == [3]
     with pytest.raises(SystemExit):
         benchmark.main(["--jobs", "1"])

@@ -14,7 +14,8 @@ from medfed.networks.adain import load_codec
 from medfed.networks.vgg import Decoder, VGGEncoder
 from medfed.phantoms.synthesis.textures import random_texture
 from medfed.style_codec.images import crop_rng, folder_pool, synthetic_pool
-from medfed.style_codec.training import SMALL_RECIPE, CodecTraining, Recipe
+from medfed.style_codec.recipe import SMALL_RECIPE, Recipe
+from medfed.style_codec.training import CodecTraining
 
 TINY = "--size 16 --batch-size 2 --textures 4 --quiet --device cpu".split()
 

@@ -16,13 +16,13 @@ import torch
 from conftest import tiny_yaml
 
 from medfed import coordinator
-from medfed import site as hospital_program
 from medfed.config import strict_yaml
 from medfed.config.schema import load, to_yaml
 from medfed.core.errors import UserError
 from medfed.core.files import read_with_checksum
 from medfed.deployment import coordinate
 from medfed.deployment.coordinate import _finish
+from medfed.deployment.join import read_site_file
 from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message, State, failed_reply
 from medfed.outputs.bundle.export import export
@@ -93,7 +93,7 @@ def test_training_begins_where_a_simulation_begins(prepared, config):
 def test_a_hospitals_file_loads_and_agrees_to_no_statistic_yet(prepared, tmp_path, site):
     (tmp_path / f"{site}.yaml").write_text((prepared / "hospitals" / site / f"{site}.yaml").read_text())
     (tmp_path / "plan.yaml").write_text((prepared / "plan.yaml").read_text())
-    hospital, config = hospital_program.read_site_file(tmp_path / f"{site}.yaml")
+    hospital, config = read_site_file(tmp_path / f"{site}.yaml")
     assert hospital.site == site and hospital.agrees.sends == () and hospital.agrees.rounds == 2
     assert (hospital.agrees.min_patients, hospital.agrees.max_epsilon, hospital.agrees.delta) == (5, None, 1e-5)
     assert Path(config.data.root) == tmp_path / "data" and Path(hospital.kit) == tmp_path / "kit"

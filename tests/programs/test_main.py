@@ -61,6 +61,27 @@ def test_version_and_help(capsys):
     assert __main__.main(["-h"]) == 0 and "programs" in capsys.readouterr().out
 
 
+def test_every_program_reads_its_flags_before_it_imports_torch_or_monai():
+    """In one new process, through the command `medfed`, which imports the module of the program."""
+    code = (
+        "import sys\n"
+        "from medfed.__main__ import main\n"
+        "from medfed.cli.program import programs\n"
+        "codes = {}\n"
+        "for name in programs():\n"
+        "    for flag in ('--help', '--no-such-flag'):\n"
+        "        try: codes[name, flag] = main([name, flag])\n"
+        "        except SystemExit as end: codes[name, flag] = end.code\n"
+        "heavy = ('torch', 'monai', 'nvflare', 'matplotlib', 'scipy')\n"
+        "print(len(codes), {flag: set(code for (_, f), code in codes.items() if f == flag) for _, flag in codes},"
+        " [name for name in heavy if name in sys.modules])"
+    )
+    done = run_python(code)
+    n_calls = 2 * len(program.programs())
+    assert done.stdout.splitlines()[-1] == f"{n_calls} {{'--help': {{0}}, '--no-such-flag': {{2}}}} []"
+    assert done.stdout.count("usage: ") == done.stderr.count("usage: ") == n_calls / 2
+
+
 def test_an_unknown_program_suggests(capsys):
     assert __main__.main(["trian"]) == 2
     assert capsys.readouterr().err.startswith("medfed: no program 'trian'. Did you mean 'train'? Known: init, train")

@@ -14,7 +14,8 @@ from conftest import tiny_yaml
 from medfed import site as program
 from medfed.config.schema import load
 from medfed.core.errors import UserError
-from medfed.deployment.join import LOCK, lock_kit
+from medfed.deployment import take_part
+from medfed.deployment.join import LOCK, lock_kit, read_site_file
 from medfed.deployment.templates import site_file_text
 from medfed.engines.flare.kit import ADDRESS_FILE, CERTIFICATES
 from medfed.engines.flare.process import FlareProcess
@@ -49,7 +50,7 @@ def hospital(tmp_path, small_phantom):
 def joined(monkeypatch):
     """In place of joining: who would have."""
     result = []
-    monkeypatch.setattr(program, "join_federation", lambda hospital, *others: result.append(hospital.site))
+    monkeypatch.setattr(take_part, "join_federation", lambda hospital, *others: result.append(hospital.site))
     return result
 
 
@@ -116,7 +117,7 @@ def test_its_score_is_that_of_a_simulation_and_it_answers_nothing_else(small_pha
     simulation = build_experiment(load(tmp_path / "tiny.yaml"), None, quiet=True)
     request = Message("validate", simulation.start.weights, {}, {"round": 1})
     expected = simulation.engine.validation_site.reply(request)
-    _, config = program.read_site_file(with_validation_site("HK"))
+    _, config = read_site_file(with_validation_site("HK"))
     guarded = GuardedSite(build_local_site(config, "HK"), tmp_path, Agreement())
     assert guarded.reply(request) == expected and len(guarded.site.samples) == len(
         simulation.engine.validation_site.samples
@@ -141,7 +142,7 @@ def test_where_another_hospital_validates_this_one_trains_without_its_folder(wit
     from medfed.federation.site import Site
 
     path = with_validation_site("UCL")
-    _, config = program.read_site_file(path)
+    _, config = read_site_file(path)
     assert isinstance(build_local_site(config, "HK"), Site) and config.federation.validation_site == ""
 
 
@@ -149,13 +150,13 @@ def test_the_hospital_alone_decides_where_its_restyled_images_are_stored(hospita
     plan = tmp_path / "plan.yaml"
     plan.write_text(plan.read_text() + f"cache: {{folder: {tmp_path / 'everyone'}, max_gb: 99, keep: true}}\n")
     path = hospital()
-    assert program.read_site_file(path)[1].cache == Cache()
+    assert read_site_file(path)[1].cache == Cache()
     text = path.read_text()
     path.write_text(text.replace('folder: ""', "folder: scratch").replace("max_gb: 10.0", "max_gb: 2"))
-    assert program.read_site_file(path)[1].cache == Cache(str(tmp_path / "scratch"), 2.0)
+    assert read_site_file(path)[1].cache == Cache(str(tmp_path / "scratch"), 2.0)
     path.write_text(text.replace('folder: ""', "folder: medfed_HK/images"))
     with pytest.raises(UserError, match="HK.yaml: cache.folder: .* must not hold images of patients"):
-        program.read_site_file(path)
+        read_site_file(path)
 
 
 def test_what_was_not_agreed_to_is_shown_and_refused(hospital, capsys, joined):
@@ -222,7 +223,7 @@ def test_yes_joins(hospital, joined, monkeypatch):
 
 def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, capsys, joined, monkeypatch):
     path = hospital("windows")
-    monkeypatch.setattr(program, "build_local_site", None)  # calling it would fail
+    monkeypatch.setattr(take_part, "build_local_site", None)  # calling it would fail
     next(p for p in sorted((tmp_path / "data" / "HK").iterdir()) if "egmentation" in p.name).unlink()
     assert run(path, "--yes") == 2
     assert "problems in the data: 1; correct them and repeat the command" in capsys.readouterr().err and not joined
@@ -401,5 +402,5 @@ def test_a_plan_that_names_code_from_outside_is_refused_before_any_is_imported(t
     (tmp_path / "plan.yaml").write_text(f"data: {{name: prostate, root: data}}\n{block}\n")
     (tmp_path / "a.yaml").write_text("site: A\n")
     with pytest.raises(UserError, match="is code from outside medfed"):
-        program.read_site_file(tmp_path / "a.yaml")
+        read_site_file(tmp_path / "a.yaml")
     assert not (tmp_path / "ran").exists()

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from medfed.style_codec.images import ImagePool, crop_rng
-from medfed.style_codec.training import CodecTraining, Recipe
+from medfed.style_codec.recipe import Recipe
+from medfed.style_codec.training import CodecTraining
 
 SIZE, BATCH = 16, 4
 

@@ -8,10 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from medfed.core.errors import UserError
-from medfed.outputs.run_folder import RunFolder
+
+if TYPE_CHECKING:  # programs import this module before they parse their flags
+    from medfed.outputs.run_folder import RunFolder
 
 ROW_FILE = "row.json"  # file in the folder of every run of a comparison
 BASELINE = "fedavg"
