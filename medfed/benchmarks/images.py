@@ -29,7 +29,7 @@ from medfed.tasks.slices import Slices
 MIB = 2**20
 Set = tuple[str, tuple[int, int, int], int, int]
 SETS: tuple[Set, ...] = (  # name, image file (channels, height, width), number of images, side after resizing
-    ("one RGB image of 12 megapixels", (3, 4000, 3000), 1, 384),
+    ("5 RGB images of 12 megapixels", (3, 4000, 3000), 5, 384),
     ("1,000 grey images of 512 px", (1, 512, 512), 1000, 128),
 )
 N_TIMED = 20  # largest number of images that are timed
@@ -89,7 +89,8 @@ def images_table(result: dict[str, Any]) -> str:
             f"{row['prepared_mib']:>14.1f}{row['peak_mib']:>10.1f}{row['times_prepared']:>7.2f}"
             for row in result["rows"]
         ),
-        "  peak: memory above the start of the process. Limits: 1024 MiB for one image, ratio 2 for a site",
+        "  peak: memory above the start of the process. Limits: 1024 MiB for any number of images of 12 megapixels, "
+        "ratio 2 for 1,000 images",
     ])  # fmt: skip
 
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # parameter numbers of glibc's mallopt
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # parameter numbers of glibc's mallopt
 _NEVER = 2**31 - 1  # the largest threshold: memory is never returned
+_LARGE_BYTES = 2**25  # the largest M_MMAP_THRESHOLD that glibc accepts
+_DEFAULT_MMAP_MAX = 65536
+
+_is_kept = False  # whether `keep_freed_memory` was applied in this process
 
 
 def keep_freed_memory() -> bool:
@@ -14,13 +21,41 @@ def keep_freed_memory() -> bool:
     This is a setting of glibc's malloc. By default, malloc gets the memory of every large tensor from the operating
     system and returns it afterwards. Each training step then causes page faults for all its tensors: with the small
     U-Net these are half a million page faults per round, a sixth of the round's time. With this setting, the process
-    keeps its peak memory until it ends. CUDA memory is not affected.
+    keeps its peak memory until it ends, except in `return_large_blocks`. CUDA memory is not affected.
 
     Returns:
         Whether the setting was applied; False on a system without glibc.
     """
+    global _is_kept
+    mallopt = _mallopt()
+    settings = (_MMAP_THRESHOLD, _LARGE_BYTES), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER)
+    _is_kept = mallopt is not None and all(mallopt(*setting) for setting in settings)
+    return _is_kept
+
+
+@contextmanager
+def return_large_blocks() -> Iterator[None]:
+    """Return every new block of memory of 32 MiB or more to the operating system when it is freed, despite the setting.
+
+    Files of large images are read in this context. In the memory that a process keeps, the small blocks between the
+    large ones divide it into parts that are too small for the next image, so that the process would grow with the
+    number of images. Without `keep_freed_memory`, the context has no effect. It applies to all threads.
+    """
+    mallopt = _mallopt() if _is_kept else None
+    if mallopt is None:
+        yield
+        return
+    mallopt(_MMAP_MAX, _DEFAULT_MMAP_MAX)
     try:
-        mallopt = ctypes.CDLL(None).mallopt
+        yield
+    finally:
+        mallopt(_MMAP_MAX, 0)
+
+
+@cache
+def _mallopt() -> Callable[[int, int], int] | None:
+    """Return glibc's function that changes a parameter of malloc; None on a system without glibc."""
+    try:
+        return ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        return False
-    return bool(mallopt(_MMAP_MAX, 0)) and bool(mallopt(_TRIM_THRESHOLD, _NEVER))
+        return None

@@ -11,7 +11,7 @@ from medfed.config.schema import Config
 from medfed.core.errors import UserError, argument
 from medfed.experiments.grid import Fold, Grid, check_rows, check_varied, validation_sites
 from medfed.experiments.method_choice import MethodChoice
-from medfed.experiments.resume import check_no_other_files, check_outside_data
+from medfed.experiments.resume import check_cache_folder, check_no_other_files, check_outside_data
 from medfed.experiments.setup import progress_bar
 from medfed.outputs.comparison_folder import write_comparison
 from medfed.outputs.tables.comparison_row import BASELINE, is_federated
@@ -97,7 +97,7 @@ def plan_comparison(
             f"folder with {argument('out')}"
         )
     for cache in {fold.config.cache for fold in folds}:
-        cache.check_outside(out, config.source)
+        check_cache_folder(cache, dataset, out, config.source)
     if not resume:
         check_outside_data(out, dataset)
         check_no_other_files(out)

@@ -14,6 +14,7 @@ from medfed.datasets.base import Dataset
 from medfed.datasets.checking import MAX_HASHED_CASES, file_sha256
 from medfed.datasets.splits import Split
 from medfed.federation.message import State
+from medfed.federation.settings import Cache
 from medfed.functional.weights import check_same_entries
 from medfed.networks.adain import codec_path
 from medfed.outputs.run_folder import MANIFESTS, RunFolder
@@ -72,12 +73,37 @@ def check_outside_data(path: Path, dataset: Dataset) -> None:
     Raises:
         UserError: if the folder lies in the dataset's folder.
     """
-    root = Path(dataset.root)
-    if root.is_dir() and not dataset.is_phantom and path.resolve().is_relative_to(root.resolve()):
+    if _lies_in_data(path, dataset):
         raise UserError(
             f"{path}: lies in {dataset.root}, the folder with the images (data.root), and would mix results with data; "
             f"choose a folder outside with {argument('out')}"
         )
+
+
+def check_cache_folder(cache: Cache, dataset: Dataset, results: Path, source: str) -> None:
+    """Check that restyled images of patients are stored neither among the results nor among the images of a dataset.
+
+    Args:
+        cache: where the restyled images are stored.
+        dataset: the dataset. The restyled images of a phantom may lie in its folder.
+        results: the folder with the results of a run, or of a comparison of several runs.
+        source: the path of the config file, for the error message.
+
+    Raises:
+        UserError: if the setting `cache.folder` lies in one of these folders.
+    """
+    cache.check_outside(results, source)
+    if cache.folder and _lies_in_data(Path(cache.folder), dataset):
+        raise UserError(
+            f"{source}: cache.folder: {cache.folder} lies in {dataset.root}, the folder with the images (data.root), "
+            "and would mix restyled images with the originals; choose a folder outside"
+        )
+
+
+def _lies_in_data(path: Path, dataset: Dataset) -> bool:
+    """Return whether a path lies in the folder of a dataset that is no phantom."""
+    root = Path(dataset.root)
+    return root.is_dir() and not dataset.is_phantom and path.resolve().is_relative_to(root.resolve())
 
 
 def check_run_folder(

@@ -21,6 +21,7 @@ from medfed.experiments.resume import (
     BEGINNINGS,
     REMAINDERS,
     changed_settings,
+    check_cache_folder,
     check_data,
     check_no_other_files,
     check_outside_data,
@@ -127,7 +128,7 @@ def run(
     is_complete = folder.is_finished() and (folder.path / "model.safetensors").is_file()
     if is_complete and not changed_settings(folder, resolved(config)):
         return folder.read_json("summary.json")
-    config.cache.check_outside(folder.path, config.source)
+    check_cache_folder(config.cache, config.data, folder.path, config.source)
     with deterministic(config.training.threads), record_notices(folder, quiet, expected) as run_notices:
         run_notices += [notice for notice in config.notices if notice not in run_notices]
         experiment = build_experiment(config, folder.path / "sites", quiet, jobs)

@@ -253,8 +253,8 @@ class Cache:
 
     Args:
         folder: where the images are stored during the run. "" is the temporary folder of the computer (the environment
-            variable TMPDIR, else /tmp). null stores the images in memory. The folder must not lie in the folder of the
-            results of a run or of a comparison.
+            variable TMPDIR, else /tmp). null stores the images in memory. The folder must not lie in `data.root` or in
+            the folder of the results of a run or of a comparison.
         max_gb: largest size of the stored images of one site in GB (10^9 bytes). Simulated clients together store no
             more than their sites would. Further images are computed again when they are needed. 0 stores none.
         keep: whether the images stay in `folder` after the run, so that a later run with the same settings uses them.

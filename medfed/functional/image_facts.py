@@ -29,8 +29,8 @@ def facts_as_read(image: Tensor, spacing_mm: Sequence[float] | None) -> Tensor:
         (9,) float64, in the order of `AS_READ`; the voxel sizes are NaN without `spacing_mm`. The percentiles are those
         of all channels together, of at most `MAX_SAMPLED_VOXELS` values at equal distances.
     """
-    values = image.flatten().double()
-    values = values[:: max(1, len(values) // MAX_SAMPLED_VOXELS)].contiguous()
+    values = image.flatten()
+    values = values[:: max(1, len(values) // MAX_SAMPLED_VOXELS)].double().contiguous()
     sizes = [float(side) for side in image.shape[1:]]
     spacing = list(spacing_mm) if spacing_mm else [math.nan] * 3
     return torch.tensor([*sizes, *spacing, *quantiles(values, (0.05, 0.5, 0.95)).tolist()], dtype=torch.float64)

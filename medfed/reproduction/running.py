@@ -7,6 +7,7 @@ from pathlib import Path
 
 from medfed import api
 from medfed.core.files import write_atomically
+from medfed.experiments.resume import check_cache_folder
 from medfed.outputs.figures.scores import save_score_bars, save_score_lines
 from medfed.outputs.tables.run_notes import PHANTOM
 from medfed.reproduction.commands import Command
@@ -44,7 +45,7 @@ def run_entry(
     """
     configs = [command.load() for command in commands]
     for config in configs:
-        config.cache.check_outside(out, config.source)
+        check_cache_folder(config.cache, config.data, out, config.source)
     texts, n_unfinished, outcomes = [heading(paper, entry, small)], 0, list[Outcome]()
     show(texts[0])
     for command, config in zip(commands, configs, strict=True):

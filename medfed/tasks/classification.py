@@ -11,6 +11,7 @@ from monai.data import MetaTensor
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
+from medfed.core.malloc import return_large_blocks
 from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case, numbered_subjects
@@ -127,13 +128,18 @@ class ImageSamples:
         """Return the image at an index, (C, S, S) uint8."""
         if index in self._cache:
             return self._cache[index]
+        image = self._read(index)
+        self._keep(index, image)
+        return image
+
+    @return_large_blocks()
+    def _read(self, index: int) -> Tensor:
+        """Read and resize the image at an index, (C, S, S) uint8."""
         pixels = self.read(self.cases[index]).as_tensor()[..., 0]
         if pixels.shape[1:] != (self.size, self.size):
             size = (self.size, self.size)
             pixels = F.interpolate(pixels[None], size, mode="bilinear", antialias=True, align_corners=False)[0]
-        pixels = pixels.round().clamp(0, 255).to(torch.uint8)
-        self._keep(index, pixels)
-        return pixels
+        return pixels.round().clamp(0, 255).to(torch.uint8)
 
 
 @dataclass(frozen=True)
@@ -310,6 +316,7 @@ class Classification(Task):
             advance(1)
         return samples
 
+    @return_large_blocks()
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
         """Read the first 20,000 test images once, to find damaged files before training starts.
 

@@ -16,11 +16,11 @@ from monai.transforms import (
     KeepLargestConnectedComponentd,
     MapTransform,
     Orientationd,
-    ScaleIntensityRanged,
 )
 from torch import Tensor, nn
 
 from medfed.core.batch import Batch
+from medfed.core.malloc import return_large_blocks
 from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case, Volume, numbered_subjects
 from medfed.functional.hooks import capture_features
@@ -43,6 +43,7 @@ from medfed.tasks.task import MAX_CACHE_BYTES, Advance, Match, Notice, Observe, 
 from medfed.tasks.trivial_masks import MEAN_MASK, FixedMask, mean_masks
 from medfed.transforms.resize_slices import ResizeSlicesd
 from medfed.transforms.scale_percentiles import ScalePercentilesd
+from medfed.transforms.scale_range import ScaleRanged
 
 
 @dataclass(frozen=True)
@@ -126,10 +127,11 @@ class Segmentation(Task):
         if self.intensity_range is None:
             scale: MapTransform = ScalePercentilesd("image", low, high)
         else:
-            scale = ScaleIntensityRanged("image", *self.intensity_range, b_min=0.0, b_max=1.0, clip=True)
+            scale = ScaleRanged("image", *self.intensity_range)
         resize = ResizeSlicesd("image", self.image_size)
         return Compose([Orientationd("image", axcodes="RAS", labels=AXES), scale, resize])
 
+    @return_large_blocks()
     def prepare(self, volumes: Iterable[Volume], n_volumes: int = 0) -> Slices:
         """Prepare volumes for training or validation, and return their slices.
 
@@ -421,6 +423,7 @@ class Segmentation(Task):
         slices = self.prepare(_volumes(dataset, cases, notice, advance, observe), len(cases))
         return replace(slices, patient_of_volume=numbered_subjects(cases))
 
+    @return_large_blocks()
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
         """Read all test volumes and their masks once, to find damaged files before training starts.
 

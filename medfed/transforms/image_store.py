@@ -152,7 +152,7 @@ def _other_files(kept: Path) -> list[tuple[Path, int]]:
     for path in kept.parent.iterdir():
         if path != kept and re.fullmatch(site + r"-[0-9a-f]{16}\.images", path.name):
             with suppress(FileNotFoundError):  # another process has deleted it
-                status = path.stat()
+                status = path.lstat()
                 files.append((status.st_mtime_ns, path, status.st_size))
     return [(path, size) for _, path, size in sorted(files)]
 
@@ -177,7 +177,14 @@ def _open(cache: Cache, site: str, content: str) -> tuple[BinaryIO, Path | None]
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if cache.keep:
             name = f"{site}-{hashlib.sha256(content.encode()).hexdigest()[:16]}.images"
-            file = os.fdopen(os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o600), "r+b", buffering=0)
+            if (folder / name).is_symlink():
+                raise UserError(
+                    f"cache.folder: {folder / name} is a symbolic link; expected a file, so that images of patients "
+                    "stay in this folder; remove the link"
+                )
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            file = os.fdopen(os.open(folder / name, flags, 0o600), "r+b", buffering=0)
+            os.fchmod(file.fileno(), 0o600)  # an older file may have other permissions
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.utime(file.fileno())  # now it is the file that was opened last

@@ -6,12 +6,13 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from monai.config import KeysCollection
-from monai.transforms import MapTransform, ScaleIntensityRange
+from monai.transforms import MapTransform
 from monai.transforms.utils_pytorch_numpy_unification import percentile
 from monai.utils import convert_to_dst_type, convert_to_tensor
 from torch import Tensor
 
 from medfed.functional.quantiles import quantiles
+from medfed.transforms.scale_range import scale_range
 
 MAX_TORCH_VALUES = 1_000_000  # MONAI computes the percentiles of larger images with NumPy, which rounds differently
 
@@ -49,6 +50,5 @@ class ScalePercentilesd(MapTransform):
             else:
                 limits = quantiles(image, [percent / 100 for percent in self.percentiles])
             low, high = limits
-            in_range = ScaleIntensityRange(low, high, b_min=0.0, b_max=1.0, clip=True)(image)
-            scaled[key] = convert_to_dst_type(convert_to_tensor(in_range, track_meta=False), dst=scaled[key])[0]
+            scaled[key] = convert_to_dst_type(scale_range(image, low, high), dst=scaled[key])[0]
         return scaled

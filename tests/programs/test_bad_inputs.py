@@ -62,6 +62,12 @@ def test_results_among_the_images(eyes):
         assert not folder.exists()
 
 
+def test_restyled_images_among_the_images(eyes):
+    folder = eyes.place / "data" / "cache"
+    eyes.refused(eyes.train("--set", f"cache.folder={folder}"), f"cache.folder: {folder} lies in ", "data.root")
+    assert not folder.exists()
+
+
 def test_two_folders_of_one_site(eyes):
     shutil.copytree(eyes.place / "data" / "south", eyes.place / "data" / "South")
     sentence = "data: the site names 'South' and 'south' differ only in upper and lower case"

@@ -128,6 +128,12 @@ def test_preparing_images_is_compared_with_pillow_and_with_the_size_of_the_resul
     assert "few" in images.images_table(result)
 
 
+def test_the_memory_of_large_images_is_measured_with_a_site_of_several():
+    """The memory of freed blocks that a process keeps may grow with the number of images."""
+    (n_large,) = {n_images for _, (_, height, width), n_images, _ in images.SETS if height * width >= 12_000_000}
+    assert n_large >= 5
+
+
 def test_the_memory_of_a_site_with_many_patches_is_compared_with_the_limit(monkeypatch):
     grown = {"listed_mib": 2.0, "kept_mib": 9.0, "first_batches_mib": 5.0, "later_batches_mib": 0.5, "peak_mib": 20.0}
     monkeypatch.setattr(patches, "measure_in_new_process", lambda *_: {**grown, "n_images": 1024})

@@ -15,6 +15,8 @@ import torch
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
+from medfed.datasets.folder import Folder
+from medfed.experiments.resume import check_cache_folder
 from medfed.federation.settings import Cache
 from medfed.transforms.image_store import CHECKSUM_BYTES, ImageStore
 
@@ -172,6 +174,24 @@ def test_kept_files_of_other_sites_are_not_counted_and_not_deleted(tmp_path):
     assert len(list(tmp_path.iterdir())) == 5 and total(tmp_path, "HK-2") == 4 * N_BYTES
 
 
+def test_a_link_with_the_name_of_a_kept_file_is_not_followed(tmp_path):
+    kept(tmp_path / "cache", "a", 1)
+    (file,) = (tmp_path / "cache").iterdir()
+    outside = file.rename(tmp_path / "outside")
+    content = outside.read_bytes()
+    file.symlink_to(outside)
+    with pytest.raises(UserError, match=f"cache.folder: {file} is a symbolic link; expected a file.*remove the link"):
+        kept(tmp_path / "cache", "a", 2)
+    assert outside.read_bytes() == content and file.is_symlink()
+
+
+def test_a_kept_file_is_readable_by_the_user_only_whatever_its_permissions_were(tmp_path):
+    kept(tmp_path, "a", 1)
+    (file,) = tmp_path.iterdir()
+    file.chmod(0o664)
+    assert kept(tmp_path, "a", 0).read(0, ORIGINAL) is not None and mode(file) == 0o600
+
+
 def test_images_are_kept_only_in_a_folder_that_the_user_named():
     for folder in ("", None):
         with pytest.raises(ValueError, match="keep: is true, but images of patients are kept only in a folder that"):
@@ -209,3 +229,16 @@ def test_images_of_patients_are_not_stored_in_a_folder_of_results(tmp_path):
         Cache(str(tmp_path / "run" / "images")).check_outside(tmp_path / "run", "a.yaml")
     for folder in ("", None, str(tmp_path / "other")):
         Cache(folder).check_outside(tmp_path / "run", "a.yaml")
+
+
+def test_restyled_images_are_not_stored_among_the_originals(tmp_path):
+    data, results = Folder(root=str(tmp_path / "data")), tmp_path / "run"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    for folder in ("data", "data/cache", "link/cache"):
+        with pytest.raises(UserError, match=r"a.yaml: cache.folder: .* lies in .*data, .*\(data.root\).*; choose a"):
+            check_cache_folder(Cache(str(tmp_path / folder)), data, results, "a.yaml")
+    for other in ("", None, str(tmp_path / "data2")):
+        check_cache_folder(Cache(other), data, results, "a.yaml")
+    with pytest.raises(UserError, match="cache.folder: .* must not hold images of patients"):
+        check_cache_folder(Cache(str(results / "images")), data, results, "a.yaml")

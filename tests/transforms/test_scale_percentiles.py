@@ -1,11 +1,12 @@
-"""Scaling by percentiles gives the bits of MONAI's transform, with which exported bundles prepare images."""
+"""Scaling intensities gives the bits of MONAI's transforms, with which exported bundles prepare images."""
 
 import pytest
 import torch
 from monai.data import MetaTensor
-from monai.transforms import ScaleIntensityRangePercentilesd
+from monai.transforms import ScaleIntensityRanged, ScaleIntensityRangePercentilesd
 
 from medfed.transforms import ScalePercentilesd
+from medfed.transforms.scale_range import ScaleRanged
 
 
 def test_the_percentiles_become_0_and_1_and_what_lies_outside_is_clipped():
@@ -27,6 +28,15 @@ def test_all_bits_and_the_affine_are_those_of_monai(shape):
     assert ours["image"].applied_operations == monai["image"].applied_operations
 
 
-@pytest.mark.filterwarnings("ignore:Divide by zero")
 def test_a_constant_image_becomes_0():
     assert not ScalePercentilesd("image", 0.5, 99.5)({"image": torch.full((1, 4, 4, 2), 7.0)})["image"].any()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 255.0), (-150.0, 250.0), (0.1, 0.7)])
+def test_all_bits_with_a_fixed_range_are_those_of_monai(low, high):
+    image = MetaTensor(torch.randn(2, 30, 20, 3, generator=torch.Generator().manual_seed(1)) * 300)
+    before = image.clone()
+    monai = ScaleIntensityRanged("image", low, high, b_min=0.0, b_max=1.0, clip=True)({"image": image})["image"]
+    ours = ScaleRanged("image", low, high)({"image": image})["image"]
+    assert torch.equal(ours.as_tensor().view(torch.int32), monai.as_tensor().view(torch.int32))
+    assert torch.equal(ours.affine, monai.affine) and torch.equal(image, before)
