@@ -43,13 +43,16 @@ def assign_patients(
 
     Raises:
         UserError: if a named site does not exist, if no site is left to train on, if a site has no training images, if
-            the patients cannot be divided among the clients, or if an image occurs twice and the config does not allow
-            it.
+            the patients cannot be divided among the clients, if an image occurs twice and the config does not allow
+            it, or if a mask of the unseen site has another size than its image.
     """
     source, validating, unseen = _sites(dataset, federation, seed, file)
     cases = dataset.cases_by_site([*source, *validating, *unseen])
     if sum(map(len, cases.values())) <= MAX_HASHED_CASES:
         _refuse_duplicates(dataset, sum(cases.values(), []))
+        for case in sum((cases[site] for site in unseen), []):
+            if case.mask is not None:
+                dataset.check_sizes(case)  # by the headers: before the evaluation, no pixel of an unseen site is read
     splits = {site: split(cases[site], seed, dataset.validation_ratio, dataset.test_ratio) for site in source}
     for site, parts in splits.items():
         if not parts.train:
