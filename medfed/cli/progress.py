@@ -107,8 +107,8 @@ class RoundProgress(AbstractContextManager):
             total=rounds * n_sites,
             initial=rounds_done * n_sites,
             disable=quiet,
-            unit="site",
-            bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} sites, {remaining} left",
+            unit="update",
+            bar_format="{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} updates, {remaining} left",
         )
 
     def step(self, site: str, step: int, n_steps: int) -> None:

@@ -232,7 +232,7 @@ TASK_FIGURES: dict[str, Callable[[Results], None]] = {  # the names that `Scorin
 
 
 def _draw_styles(run: Results) -> None:
-    """Draw an image of a source site in the style of each other site, and the grey levels before and after."""
+    """Draw an image of a source site in the style of each other site, and histograms before and after."""
     axes = None if run.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
     rows, sites = {}, sorted(run.source_sites, key=lambda site: site.name)
     hidden = {site.name for site in sites[MAX_SITES:]}

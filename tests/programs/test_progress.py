@@ -60,7 +60,7 @@ def test_a_line_of_a_federation_names_round_site_and_step(clock, monkeypatch):
         bar.step("A", 3, 4)
         bar.step("A", 4, 4)
     (line,) = log.getvalue().splitlines()
-    assert line.startswith("round 2/2, A 4/4, validation score 0.250 50%, 2/4 sites, ")
+    assert line.startswith("round 2/2, A 4/4, validation score 0.250 50%, 2/4 updates, ")
 
 
 def test_a_quiet_bar_prints_no_line(clock, monkeypatch):

@@ -16,9 +16,11 @@ from medfed.tasks.scoring import BoxPlotValue, Scoring
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 ROLES = ("seen", "validation", "unseen")
 WIDTH_IN, ROW_IN, AXIS_IN = 5.0, 0.56, 0.6  # width of a panel; height of a group and of the axis below
+MIN_BOX = 3  # values; a box of fewer would suggest a distribution
 MAX_OUTLIERS = 30  # of a group that has more cases than `max_points`
 LOG_TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000)
 WIDE = 12  # times the median: a largest value above this makes the axis logarithmic
@@ -142,7 +144,7 @@ def box_figure(panels: Sequence[Sequence[BoxPanel]], max_points: int | None = No
     """Draw box plots with single values as points, and return them as a matplotlib figure.
 
     A box shows the median and the quartiles. As usual (Tukey), each whisker ends at the most distant value whose
-    distance from the box is at most 1.5 times the length of the box.
+    distance from the box is at most 1.5 times the length of the box. One or two values have points and no box.
 
     Args:
         panels: the panels of the figure, row by row. Every row has the same number of panels, and every panel the same
@@ -188,14 +190,10 @@ def _draw_panel(axes: Axes, panel: BoxPanel, max_points: int | None) -> None:
 
 def _draw_group(axes: Axes, y: float, group: BoxGroup, max_points: int | None) -> None:
     values, failed, colour = np.array(group.values, dtype=float), np.array(group.failed), role_colour(group.role)
-    plot = axes.boxplot(
-        values, positions=[y], widths=0.36, orientation="horizontal", showfliers=False, showcaps=False,
-        patch_artist=True, manage_ticks=False, boxprops={"facecolor": colour + "29", "edgecolor": colour},
-        medianprops={"color": colour, "linewidth": 2.5}, whiskerprops={"color": colour},
-    )  # fmt: skip
     shown = np.arange(len(values))
-    if max_points is not None and len(values) > max_points:
-        ends = np.concatenate([line.get_xdata() for line in plot["whiskers"]])
+    whiskers = _draw_box(axes, y, values, colour) if len(values) >= MIN_BOX else []
+    if whiskers and max_points is not None and len(values) > max_points:
+        ends = np.concatenate([line.get_xdata() for line in whiskers])
         outside = np.flatnonzero((values < ends.min()) | (values > ends.max()))
         shown = outside[np.linspace(0, len(outside) - 1, min(len(outside), MAX_OUTLIERS)).round().astype(int)]
     across = y + (shown % 5 - 2) * 0.05  # five lines, so that points of equal values do not overlap
@@ -204,3 +202,13 @@ def _draw_group(axes: Axes, y: float, group: BoxGroup, max_points: int | None) -
     for which, marker, marker_colour, style in ((good, "o", colour, circle), (~good, "x", BLACK, cross)):
         if which.any():  # an empty line would count in the layout as a point at the figure's corner
             axes.plot(values[shown][which], across[which], marker, color=marker_colour, **style)
+
+
+def _draw_box(axes: Axes, y: float, values: np.ndarray, colour: str) -> list[Line2D]:
+    """Draw a box with its whiskers, and return the lines of the whiskers."""
+    plot = axes.boxplot(
+        values, positions=[y], widths=0.36, orientation="horizontal", showfliers=False, showcaps=False,
+        patch_artist=True, manage_ticks=False, boxprops={"facecolor": colour + "29", "edgecolor": colour},
+        medianprops={"color": colour, "linewidth": 2.5}, whiskerprops={"color": colour},
+    )  # fmt: skip
+    return plot["whiskers"]

@@ -78,7 +78,7 @@ def save_common_examples(cases: Sequence[Mapping], path: str | Path, data_label:
         _example(axes, case)
     frames = [("s", GREEN, "right prediction"), ("s", VERMILION, "wrong prediction")]
     add_legend(figure, frames)
-    save_png(figure, path, f"The same images of the unseen site for every method ({data_label})")
+    save_png(figure, path, f"Images chosen without regard to scores ({data_label})")
 
 
 def _example(axes: Axes, case: Mapping) -> None:

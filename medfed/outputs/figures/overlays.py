@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 REFERENCE, PREDICTION = SKY, YELLOW
+TEXTS_IN, MAX_ROW_IN = 0.7, 3.8  # height of the texts above and below an image; of an image and its texts
 
 
 def save_overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, common_cases: bool = False) -> None:
@@ -52,18 +53,22 @@ def save_overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, c
     slices = [[_fullest_slice(case)] if common_cases else _slices(case) for case in upright]
     n_slices = max(map(len, slices))
     shape = (len(upright), n_slices) if n_slices > 1 else (1, len(upright))  # 2-D images stand side by side
-    figure = new_figure(max(6.0, 3.5 * shape[1]), 3.8 * shape[0] + 0.9)
+    keys = ("reference", "prediction")[: 1 if common_cases else 2]
+    regions = [_region(*(case[key].astype(bool) for key in keys)) for case in upright]
+    width_in = max(6.0, 3.5 * shape[1])
+    highest = max(_height_per_width(region) * case["aspect"] for region, case in zip(regions, upright))
+    row_in = min(highest * width_in / shape[1] + TEXTS_IN, MAX_ROW_IN)
+    figure = new_figure(width_in, row_in * shape[0] + 0.9)
     panels = figure.subplots(*shape, squeeze=False).reshape(len(upright), n_slices)
-    for line, case, places in zip(panels, upright, slices):
-        region = _region(*(case[key].astype(bool) for key in ("reference", "prediction")[: 1 if common_cases else 2]))
+    for line, case, places, region in zip(panels, upright, slices, regions):
         for axes, index in zip(line, places):
             _draw_slice(axes, case, index, region)
         for axes in line[len(places) :]:
             axes.set_visible(False)
         line[len(places) // 2].set_title(case["title"], fontsize=10)
     add_legend(figure, [("-", REFERENCE, "reference"), ("--", PREDICTION, "prediction")], dark=True)
-    choice = ", the same cases for every method" if common_cases else ""
-    save_png(figure, path, f"Prediction against reference{choice} ({data_label})")
+    title = "Cases chosen without regard to scores" if common_cases else "Prediction against reference"
+    save_png(figure, path, f"{title} ({data_label})")
 
 
 def _to_display(case: Mapping) -> dict:
@@ -100,6 +105,11 @@ def _region(*masks: np.ndarray) -> list[tuple[float, float]]:
         (max(place[0] - margin, 0) - 0.5, min(place[-1] + margin, size - 1) + 0.5)
         for place, size in zip(places, marked.shape)
     ]
+
+
+def _height_per_width(region: Sequence[tuple[float, float]]) -> float:
+    (top, bottom), (left, right) = region
+    return (bottom - top) / (right - left)
 
 
 def _draw_slice(axes: Axes, case: Mapping, index: int, region: Sequence[tuple[float, float]]) -> None:

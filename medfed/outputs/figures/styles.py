@@ -1,4 +1,4 @@
-"""Figures of styles: an image in the styles of other sites, one image per site in every style, and grey levels."""
+"""Figures of styles: an image in the styles of other sites, one image per site in every style, and histograms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from medfed.outputs.figures.figure import (
     to_display_orientation,
 )
 
-N_LEVELS = 64  # bins of a grey-level histogram
+N_BINS = 64  # of a histogram of intensities
 GAP = 0.06  # between two images of a grid, as a fraction of their width
 
 
@@ -52,7 +52,8 @@ def save_style_gallery(
         column[1].set_axis_off()
     panels[1, 0].clear()
     panels[1, 0].set_axis_off()
-    panels[1, 0].text(0.95, 0.5, "difference,\nmean over channels", ha="right", va="center", fontsize=9)
+    name = "difference" if len(first) == 1 else "difference,\nmean over channels"
+    panels[1, 0].text(0.95, 0.5, name, ha="right", va="center", fontsize=9)
     figure.colorbar(difference, ax=list(panels[1]), shrink=0.8, label="change of intensity")
     save_png(figure, path, f"One image in the styles of other sites ({data_label})")
 
@@ -112,30 +113,30 @@ def _tiled(lines: Sequence[Sequence[np.ndarray | None]]) -> tuple[np.ndarray, li
 
 
 def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label: str) -> None:
-    """Write a PNG file with histograms of the grey levels of each site, before and after an exchange of styles.
+    """Write a PNG file with histograms of the intensities of each site, before and after an exchange of styles.
 
-    The closer the lines of two sites, the more similar are their grey levels. The figure follows Figure 3 of CCST (Chen
+    The closer the lines of two sites, the more similar are their intensities. The figure follows Figure 3 of CCST (Chen
     et al., Federated Domain Generalization for Image Recognition via Cross-Client Style Transfer, WACV 2023,
     https://arxiv.org/abs/2210.00912).
 
     Args:
         images_by_site: dictionary from the name of a site to a pair: its images before and its images after the
-            exchange. Each is (N, C, H, W); N may differ. The grey level of a pixel is the mean over its channels.
+            exchange. Each is (N, C, H, W); N may differ. The intensity of a pixel is the mean over its channels.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
-    grey = {site: [as_array(images).mean(axis=1) for images in pair] for site, pair in images_by_site.items()}
-    values = [image for pair in grey.values() for image in pair]
+    intensities = {site: [as_array(images).mean(axis=1) for images in pair] for site, pair in images_by_site.items()}
+    values = [image for pair in intensities.values() for image in pair]
     low, high = min(image.min() for image in values), max(image.max() for image in values)
-    edges = np.linspace(low, max(high, low + 1e-6), N_LEVELS + 1)
+    edges = np.linspace(low, max(high, low + 1e-6), N_BINS + 1)
     figure = new_figure(9.5, 3.9)
     panels = figure.subplots(1, 2, sharex=True, sharey=True)
     for axes, which, name in zip(panels, (0, 1), ("before the exchange of styles", "after the exchange of styles")):
-        for (site, pair), (colour, dash) in zip(grey.items(), LINES * (len(grey) // len(LINES) + 1)):
+        for (site, pair), (colour, dash) in zip(intensities.items(), LINES * (len(intensities) // len(LINES) + 1)):
             share = np.histogram(pair[which], edges)[0] / pair[which].size
             axes.stairs(100 * share, edges, color=colour, linestyle=dash, linewidth=1.4, label=site)
-        axes.set(xlabel="grey level", ylabel="pixels (%)" if not which else "")
+        axes.set(xlabel="intensity", ylabel="pixels (%)" if not which else "")
         axes.set_title(name, fontsize=10)
         style_axes(axes)
     panels[1].legend(fontsize=8, frameon=False)
-    save_png(figure, path, f"Grey levels of the training images by site ({data_label})")
+    save_png(figure, path, f"Intensities of the training images by site ({data_label})")

@@ -34,7 +34,7 @@ CAPTIONS = {  # by file name
     "anything",
     "tsne": "Styles of the sites' training images before and after the exchange of styles, by t-SNE",
     "interpolation_tsne": "Restyled copies of one site's images with a fixed and with a random mixing ratio, by t-SNE",
-    "histograms": "Grey levels of the sites' training images before and after the exchange of styles",
+    "histograms": "Intensities of the sites' training images before and after the exchange of styles",
     "style_gallery": "A training image in the styles of the other sites",
     "style_grid": "One image of each site in the style of each site",
 }

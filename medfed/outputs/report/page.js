@@ -52,7 +52,8 @@ for (const stack of document.querySelectorAll(".layers")) {
   const layers = [...stack.children];
   const [left, leftLabel] = choice("Left", layers, 0);
   const [right, rightLabel] = choice("Right", layers, 1);
-  const slider = createElement("input", { type: "range", min: 0, max: 100, value: 50 });
+  // At first the left figure is complete. The edge between two figures would cut the texts of both.
+  const slider = createElement("input", { type: "range", min: 0, max: 100, value: 100 });
   const label = createElement("label", { className: "slide" }, "Share of the left figure ", slider);
   const show = () => {
     layers.forEach((layer, place) => {

@@ -211,6 +211,22 @@ def test_of_a_common_case_the_slice_with_the_largest_reference_area_is_shown(sav
     assert saved_figure["figure"].axes[0].get_xlim()[0] > 20
 
 
+def test_flat_images_have_a_figure_without_a_gap_above_the_legend(saved_figure):
+    """A panel is 3.5 inches wide: an image of 10 x 35 pixels is 1 inch high, with 0.7 inches of texts."""
+    def blank(n_rows):
+        return photograph_case() | dict.fromkeys(("image", "reference", "prediction"), torch.zeros(1, n_rows, 35, 1))
+
+    for rows, image_in in (((10, 10), 1), ((10, 25), 2.5), ((10, 70), 3.1)):
+        overlays.save_overlays(list(map(blank, rows)), "x.png", "real data")
+        title_and_legend_in = 0.9
+        assert saved_figure["figure"].get_figheight() == pytest.approx(image_in + 0.7 + title_and_legend_in)
+
+
+def test_the_title_of_common_cases_holds_for_a_single_run(saved_figure):
+    overlays.save_overlays([photograph_case()], "x.png", "real data", common_cases=True)
+    assert saved_figure["title"] == "Cases chosen without regard to scores (real data)"
+
+
 def test_the_look_at_the_unseen_site_has_its_curves_beside_those_of_the_sites_that_train(saved_figure):
     history = [row | {"boundary_distance": 0.1 * row["round"]} for row in HISTORY]
     scores = [{"round": n, "site": "U", "score": 0.05 * n, "boundary_distance": 0.01 * n} for n in (3, 6)]
@@ -256,6 +272,13 @@ def test_the_gallery_shows_every_style_and_the_differences(saved_figure):
     assert changes[0] == pytest.approx(np.full((6, 4), -0.4), abs=1e-6)
     assert not changes[1].any()
     assert bright(panels[0]) == (1, 3)
+
+
+@pytest.mark.parametrize("channels, name", [(1, "difference"), (3, "difference,\nmean over channels")])
+def test_only_the_difference_of_images_with_several_channels_is_called_a_mean(saved_figure, channels, name):
+    image = torch.rand(channels, 8, 8, generator=torch.Generator().manual_seed(0))
+    styles.save_style_gallery(image, {"as at B": image / 2}, "x.png", "real data")
+    assert name in [text.get_text() for axes in saved_figure["figure"].axes for text in axes.texts]
 
 
 def test_the_gallery_shows_slices_of_volumes_in_display_orientation(saved_figure):

@@ -49,9 +49,16 @@ def test_a_box_shows_the_quartiles_the_median_and_every_value():
 
 
 def test_a_failure_is_a_cross_and_a_group_without_values_is_only_a_name():
-    axes = box_axes(group([0.0, 1.0], [True, False]), group([], name="b"), limits=(0, 1))
-    assert markers(axes, "x") == [0.0] and markers(axes, "o") == [1.0]
-    assert [text.get_text() for text in axes.texts] == ["a, n=2", "b, n=0"] and len(axes.patches) == 1
+    axes = box_axes(group([0.0, 0.5, 1.0], [True, False, False]), group([], name="b"), limits=(0, 1))
+    assert markers(axes, "x") == [0.0] and markers(axes, "o") == [0.5, 1.0]
+    assert [text.get_text() for text in axes.texts] == ["a, n=3", "b, n=0"] and len(axes.patches) == 1
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.5, 0.7]])
+def test_one_or_two_values_are_points_without_a_box(values):
+    axes = box_axes(group(values), limits=(0, 1), max_points=1)
+    assert markers(axes, "o") == values
+    assert not axes.patches and all(line.get_marker() == "o" for line in axes.lines)
 
 
 def test_of_many_cases_only_those_outside_the_whiskers_are_drawn():
