@@ -105,6 +105,15 @@ def test_no_image_of_the_unseen_site_is_opened(folder, monkeypatch, settings):
     assert [any(site in path for path in opened) for site in ("north", "south", "west")] == [False, True, True]
 
 
+def test_masks_that_are_all_empty_are_refused_in_one_sentence(folder, capsys):
+    for path in folder.glob("*/masks/*.png"):
+        write(path, np.zeros((40, 60)))
+    assert init(folder) == 2
+    error = capsys.readouterr().err
+    assert "my images: no mask that is used for training shows foreground (sites that train: north, south)" in error
+    assert error.count("\n") == 1 and not Path("my.yaml").exists()
+
+
 def test_an_existing_file_is_not_overwritten(folder, capsys):
     Path("my.yaml").write_text("mine")
     assert init(folder) == 2
