@@ -254,6 +254,7 @@ def test_the_program_prints_the_table_and_refuses_a_used_folder_and_one_among_th
     assert "foreground is compared with Tool of the bundle" in printed and "\n  here " in printed
     assert (tmp_path / "out" / "figures" / "cases_here.png").is_file()
     page = (tmp_path / "out" / "scores.html").read_text()
+    assert "unseen" not in page and "Unseen" not in page
     assert "<svg" in page and '<td class="text">false alarm</td>' in page
     assert main(arguments) == 2 and "out: exists already" in capsys.readouterr().err
     arguments[3] = str(tmp_path / "data" / "here" / "out")

@@ -10,14 +10,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medfed.outputs.figures.figure import BLACK, add_legend, new_figure, role_colour, save_png, style_axes
+from medfed.outputs.figures.figure import (
+    BLACK,
+    NO_ROLE,
+    TRAINED_HERE,
+    add_legend,
+    new_figure,
+    role_colour,
+    save_png,
+    site_label,
+    style_axes,
+)
 from medfed.tasks.scoring import BoxPlotValue, Scoring
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-ROLES = ("seen", "validation", "unseen")
+ROLES = ("seen", TRAINED_HERE, "validation", "unseen", NO_ROLE)
 WIDTH_IN, ROW_IN, AXIS_IN = 5.0, 0.56, 0.6  # width of a panel; height of a group and of the axis below
 MAX_OUTLIERS = 30  # of a group that has more cases than `max_points`
 LOG_TICKS = (0, 1, 3, 10, 30, 100, 300, 1000, 3000, 10000)
@@ -81,7 +91,7 @@ def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path,
     ]
     figure = box_figure(panels)
     roles = [role for role in ROLES if any(row["role"] == role for row in rows)]
-    entries = [("s", role_colour(role), role) for role in roles]
+    entries = [("s", role_colour(role), role) for role in roles if role]
     add_legend(figure, [*entries, ("x", BLACK, "missed or false alarm")])
     save_png(figure, path, f"Scores of each case by site ({data_label})")
 
@@ -101,7 +111,7 @@ def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, s
     groups = []
     for place, site in sites:
         of_site = [row for row in rows if row["site"] == site and scoring.structure_of(row) == structure]
-        groups.append(box_group(f"{site} ({ROLES[place]})", of_site, measure, scoring, ROLES[place]))
+        groups.append(box_group(site_label(site, ROLES[place]), of_site, measure, scoring, ROLES[place]))
     return BoxPanel(measure.title, tuple(groups), cut_limits(measure.limits, groups), structure)
 
 
