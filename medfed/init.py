@@ -58,8 +58,16 @@ def _init(args: argparse.Namespace) -> int:
         print(f"Note: {note}.")
     print(f"\nPlan: images of {written.config.data.image_size} pixels, {plan.whole_steps} training steps at "
           f"{count(len(plan.site_steps), 'site')}; the config explains every value.")  # fmt: skip
+    print(f"Check all files first: {_check_command(args)}")
     print(f"Train: python -m medfed.train {shlex.quote(str(args.out))}")
     return 0
+
+
+def _check_command(args: argparse.Namespace) -> str:
+    """Return the command that checks the files of all sites, read with the user's settings."""
+    settings = [word for text in args.set if text.startswith("data.") for word in ("--set", text)]
+    dataset = ["--dataset", args.dataset] if args.dataset else []
+    return shlex.join(["python", "-m", "medfed.data", "check", str(args.folder), *dataset, *settings])
 
 
 if __name__ == "__main__":

@@ -88,7 +88,9 @@ class DatasetReport:
 
 
 @cpu_threads(1)
-def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Progress | None = None) -> DatasetReport:
+def check_dataset(
+    dataset: Dataset, allow_duplicates: bool = False, progress: Progress | None = None, others_take_part: bool = False
+) -> DatasetReport:
     """Read every case of a dataset and collect its properties, problems and warnings.
 
     A case is one image with its mask (segmentation) or its class (classification).
@@ -98,6 +100,8 @@ def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Pr
         allow_duplicates: True reports images that exist more than once as warnings instead of problems. The field
             `allow_duplicates` of the dataset does the same.
         progress: function that wraps the list of cases to show a progress bar, as tqdm does; None shows none.
+        others_take_part: whether other hospitals, whose images are not in the dataset, take part. A structure that no
+            mask of the dataset shows is then no problem, because their masks may show it.
 
     Returns:
         The report. A file that cannot be read is a problem in the report and raises no exception.
@@ -131,6 +135,7 @@ def check_dataset(dataset: Dataset, allow_duplicates: bool = False, progress: Pr
     cases_at = {site: found_at[site][0] for site in names}
     warnings += _patient_warnings(dataset, cases_at)
     never_shown = {site.name: _never_shown(site) for site in sites}
+    problems += [] if others_take_part else _shown_nowhere(dataset, sites)
     return DatasetReport(
         dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings),
         tuple(missing_rows(dataset, cases_at, never_shown)), tuple(dataset.structures), _classes(dataset),
@@ -316,6 +321,19 @@ def _never_shown(site: SiteFacts) -> list[str]:
     if not site.cases or len(site.cases) < site.n_cases:  # the masks of the other cases may contain them
         return []
     return sorted(set.intersection(*(set(case.missing) for case in site.cases)))
+
+
+def _shown_nowhere(dataset: Dataset, sites: Sequence[SiteFacts]) -> list[str]:
+    """Return the problem that no mask of any site shows some of the structures, if there is one."""
+    never_shown = [set(_never_shown(site)) for site in sites if site.n_cases]
+    names = [name for name in dataset.structures if never_shown and all(name in names for names in never_shown)]
+    if not names:
+        return []
+    keys = "check data.mask_values or data.mask_colours, and " if hasattr(dataset, "mask_values") else ""
+    return [
+        f"{dataset.root}: no mask of any site shows {' or '.join(names)}; expected every structure in at least one "
+        f"mask; {keys}look at the masks"
+    ]
 
 
 def _classes(dataset: Dataset) -> tuple[str, ...]:

@@ -60,7 +60,8 @@ def run_site(args: argparse.Namespace) -> int:
 
 def _check_data(dataset: Dataset, quiet: bool) -> None:
     """Print the report of `medfed.data check`; raise UserError if it has a problem."""
-    report = check_dataset(dataset, dataset.allow_duplicates, None if quiet else progress_bar("checking the data"))
+    progress = None if quiet else progress_bar("checking the data")
+    report = check_dataset(dataset, dataset.allow_duplicates, progress, others_take_part=True)
     print(to_text(report))
     if report.problems:
         raise UserError(f"{dataset.root}: number of problems in the data: {len(report.problems)}; correct them and "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 import torch
 from torch import Tensor
 
+from medfed.core.errors import UserError
 from medfed.datasets import image_files, reading
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
@@ -16,7 +17,7 @@ from medfed.datasets.folder import Folder
 from medfed.datasets.measures import sampled_percentiles
 from medfed.datasets.splits import sample_cases, split
 
-MAX_READ = 30  # cases of a site that are read; further ones hardly change a median
+MAX_READ = 30  # cases of a site that are read first; further ones hardly change a median
 PERCENTILES = (0.5, 99.5)
 
 
@@ -44,10 +45,9 @@ class Structure:
 
     Args:
         name: name of the structure.
-        foreground: mean fraction of the pixels that belong to the structure, over the slices that show it; 0 if none
-            does.
+        foreground: mean fraction of the pixels that belong to the structure, over the slices that show it.
         width: median over these slices of 2 * area / perimeter, as a fraction of the image's side. It is the width of a
-            line, and 0.39 of the diameter of a disc. 0 if no slice shows the structure.
+            line, and 0.39 of the diameter of a disc.
     """
 
     name: str
@@ -116,7 +116,8 @@ def take_fingerprint(
 ) -> Fingerprint:
     """Compute the fingerprint of the sites that train. No file of another site is opened.
 
-    Of each site, only the patients that train are read: neither those for validation nor those for the test.
+    Of each site, only the patients that train are read: neither those for validation nor those for the test. While no
+    mask that was read shows one of the structures, further cases are read.
 
     Args:
         dataset: the dataset with all its settings.
@@ -125,7 +126,8 @@ def take_fingerprint(
         progress: function that wraps the list of cases to show a progress bar, as tqdm does; None shows none.
 
     Raises:
-        UserError: if a file of these sites is missing, damaged or not as the dataset expects.
+        UserError: if a file of these sites is missing, damaged or not as the dataset expects, or if no mask of these
+            sites shows one of the structures.
     """
     found = {site: dataset.cases(site) for site in sorted(sites)}
     training = {
@@ -135,6 +137,7 @@ def take_fingerprint(
     facts: dict[str, list[_CaseFacts]] = {site: [] for site in found}
     for case in progress(chosen) if progress else chosen:
         facts[case.site].append(_read(dataset, case))
+    _read_until_shown(dataset, [case for cases in training.values() for case in cases], set(chosen), facts)
     every = [case_facts for of_site in facts.values() for case_facts in of_site]
     height, width, depth = (round(median(case_facts.shape[axis] for case_facts in every)) for axis in range(3))
     spacings = [case_facts.spacing_mm for case_facts in every if case_facts.spacing_mm is not None]
@@ -189,10 +192,36 @@ def _sizes(mask: Tensor) -> tuple[list[float], list[float]]:
     return (area[shown] / (height * width)).tolist(), widths.tolist()
 
 
+def _read_until_shown(
+    dataset: Dataset, training: Sequence[Case], chosen: Collection[Case], facts: Mapping[str, list[_CaseFacts]]
+) -> None:
+    """Read further training cases, and add their facts, until the masks that were read show every structure."""
+    n_structures = len(dataset.structures)
+    shown = {index for of_site in facts.values() for case_facts in of_site for index in _shown(case_facts)}
+    for case in training:
+        if len(shown) == n_structures:
+            return
+        if case not in chosen:
+            facts[case.site].append(_read(dataset, case))
+            shown |= _shown(facts[case.site][-1])
+    if len(shown) < n_structures:
+        missing = [name for index, name in enumerate(dataset.structures) if index not in shown]
+        raise UserError(
+            f"{dataset.root}: no mask that is used for training shows {' or '.join(missing)} (sites that train: "
+            f"{', '.join(facts)}); expected every structure in at least one of these masks; run python -m medfed.data "
+            "check, and correct the masks, the data settings that read them, or the choice of the unseen site"
+        )
+
+
+def _shown(facts: _CaseFacts) -> set[int]:
+    """Return the places of the structures that the mask of a case shows."""
+    return {index for index, foreground in enumerate(facts.foreground) if foreground}
+
+
 def _structure(name: str, index: int, facts: Sequence[_CaseFacts]) -> Structure:
     foreground = [value for case_facts in facts for value in case_facts.foreground[index]]
     widths = [value for case_facts in facts for value in case_facts.width[index]]
-    return Structure(name, fmean(foreground) if foreground else 0.0, median(widths) if widths else 0.0)
+    return Structure(name, fmean(foreground), median(widths))
 
 
 def _median_of(spacings: Sequence[tuple[float, ...]], axis: int) -> float:

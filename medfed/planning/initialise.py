@@ -17,6 +17,7 @@ from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.folder_classes import FolderClasses
+from medfed.experiments.cohorts import ONE_SITE
 from medfed.experiments.setup import build_network, build_task, local_entries
 from medfed.networks.efficientnet_lite import weights_are_installed
 from medfed.outputs.dataset_cards import format_data_block
@@ -98,6 +99,9 @@ def write_config(
     source = [site for site in names if site not in (held_out, validation_site)]
     if not source:
         raise UserError(f"{folder}: no site is left to train on; add a site, or name another --unseen SITE")
+    n_training = min(len(source), start.federation.participating or len(source))
+    if n_training == 1 and start.federation.clients < 2:
+        notes += (f"only one site trains: {ONE_SITE}",)
     images = start.data
     if "data.image_channels" not in fixed:
         images = with_channels_of(images, [case for site in source for case in images.cases(site)])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from medfed.core.files import write_atomically
 from medfed.metrics.mask_metric import ABSENT, OK
+from medfed.outputs.figures.figure import NO_ROLE, TRAINED_HERE
 from medfed.outputs.report.charts import site_boxes
 from medfed.outputs.report.elements import EmbeddedImage, Section, Table, rows_of_cells
 from medfed.outputs.report.embedded_figures import CAPTIONS, FigureBudget, embed
@@ -20,6 +21,7 @@ from medfed.tasks.scoring import Scoring
 
 PAGE = "scores.html"
 TEMPLATES = Path(__file__).with_name("templates")
+OWN_CAPTIONS = CAPTIONS | {"examples": "Images with the most confident right and wrong predictions"}
 MAX_FAILURES = 200  # rows of the table of failures
 OF_SITE = "cases_"  # beginning of the name of a figure with cases of one site
 IN_CHARTS = "site_boxes"  # the page has it as SVG
@@ -34,11 +36,12 @@ def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, rows:
         scoring: the metrics of the task.
         rows: the rows of `cases.csv`.
     """
+    shown = with_known_roles(rows, summary["bundle"]["trained_at"])
     is_phantom, name = summary["data"] == "phantom", summary["bundle"]["name"]
     label = "PHANTOM data" if is_phantom else "REAL data"
     scores = RunResults(
         site_score_table(scoring, summary, label, f"Scores by site: {name}", with_role=False), None,
-        site_boxes(list(rows), scoring, "scores", name, label), [], _figures(folder, name, label),
+        site_boxes(shown, scoring, "scores", name, label), [], _figures(folder, name, label),
     )  # fmt: skip
     sections = [
         Section("model", "What was scored", "model.html.jinja", _facts(summary)),
@@ -51,6 +54,20 @@ def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, rows:
         is_phantom=is_phantom, sections=sections,
     )  # fmt: skip
     write_atomically(folder / PAGE, page)
+
+
+def with_known_roles(rows: Sequence[dict], trained_at: Collection[str]) -> list[dict]:
+    """Return copies of the rows of `cases.csv` in which the role is what a bundle says about the sites, for figures.
+
+    Args:
+        rows: the rows of `cases.csv`. All have the role "unseen", because whether the model was trained at a site is
+            often not known.
+        trained_at: names of the sites at which the model was trained, as the bundle lists them.
+
+    Returns:
+        The rows with the role `TRAINED_HERE` at these sites, and `NO_ROLE` at other sites.
+    """
+    return [row | {"role": TRAINED_HERE if row["site"] in trained_at else NO_ROLE} for row in rows]
 
 
 def _facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -76,7 +93,7 @@ def _figures(folder: Path, name: str, label: str) -> list[EmbeddedImage]:
         if path.stem != IN_CHARTS and (data := budget.read(path)):
             site = path.stem.removeprefix(OF_SITE)
             of_site = f"Best, median and worst case of {site}: contours of reference and prediction"
-            caption = of_site if path.stem.startswith(OF_SITE) else CAPTIONS.get(path.stem, path.stem)
+            caption = of_site if path.stem.startswith(OF_SITE) else OWN_CAPTIONS.get(path.stem, path.stem)
             figures.append(embed(data, f"{caption}: {name}", label))
     return figures
 

@@ -27,7 +27,7 @@ from medfed.outputs.tables.run_notes import data_label
 from medfed.outputs.tables.table import align_columns
 from medfed.scoring.bundle_model import BundleModel, load_bundle
 from medfed.scoring.bundle_tasks import BundleSegmentation, BundleTask, task_of_bundle, with_labels_of
-from medfed.scoring.page import write_page
+from medfed.scoring.page import with_known_roles, write_page
 from medfed.tasks.results import EvaluationResult
 from medfed.tasks.task import Task
 
@@ -242,17 +242,18 @@ def _summarise(
 def _draw(scores: Scores, folder: Path) -> None:
     """Draw the figures of the task."""
     task, dataset, rows = scores.task, scores.dataset, scores.rows
+    shown_rows = with_known_roles(rows, scores.summary["bundle"]["trained_at"])
     label = "synthetic phantom data" if scores.summary["data"] == "phantom" else "real data"
     if isinstance(task, BundleSegmentation):
-        boxes.save_site_boxes(rows, task.scoring, folder / "site_boxes.png", label)
+        boxes.save_site_boxes(shown_rows, task.scoring, folder / "site_boxes.png", label)
         for site in list(scores.cases)[:MAX_SITES]:
             of_site = scores.results[site], dataset, scores.cases[site]
             draw_best_median_worst(*of_site, folder / f"cases_{site}.png", label)
         return
-    calibration.save_reliability_diagrams(rows, folder / "reliability.png", label)
-    calibration.save_roc_curves(rows, folder / "roc.png", label)
-    confusion.save_confusion_matrices(rows, folder / "confusion.png", label)
+    calibration.save_reliability_diagrams(shown_rows, folder / "reliability.png", label)
+    calibration.save_roc_curves(shown_rows, folder / "roc.png", label)
+    confusion.save_confusion_matrices(shown_rows, folder / "confusion.png", label)
     images = {(site, case.patient): case for site, of_site in scores.cases.items() for case in of_site}
     shown = [{"row": row, "image": dataset.read_image(images[row["site"], row["patient"]], [])[..., 0] / 255}
              for row in examples.select_confident(rows)]  # fmt: skip
-    examples.save_confident_examples(shown, folder / "examples.png", label)
+    examples.save_confident_examples(shown, folder / "examples.png", label, "the scored sites")

@@ -216,6 +216,20 @@ class TestMissingRows:
         assert row.startswith("north: no scores of disc, because no mask of the site shows it")
 
 
+def test_a_structure_that_no_mask_of_any_site_shows_is_a_problem_unless_other_hospitals_take_part(root):
+    for path in root.glob("*/masks/*.png"):
+        Image.fromarray(np.zeros((SIDE, SIDE), np.uint8)).save(path)
+    report = check(root)
+    assert report.problems == (
+        f"{root}: no mask of any site shows foreground; expected every structure in at least one mask; check "
+        "data.mask_values or data.mask_colours, and look at the masks",
+    )
+    at_hospital = check_dataset(Folder(root=str(root)), others_take_part=True)
+    assert at_hospital.problems == () and at_hospital.warnings == report.warnings
+    write(root, "south", "scan3", scan(1, 3))
+    assert check(root).problems == ()
+
+
 def test_two_colours_for_one_structure_are_named(root):
     for index, colour in enumerate(("#ff0000", "#00ff00", "#00ff00")):
         mask = Image.new("RGB", (SIDE, SIDE))

@@ -10,6 +10,7 @@ from medfed.outputs.figures import calibration, confusion, examples, styles
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.run_table import closing_table
 from medfed.outputs.tables.table import to_csv, to_json_dict, to_markdown, to_text
+from medfed.scoring.page import with_known_roles
 from medfed.tasks.class_scoring import ClassScoring, case_row
 
 summarise = ClassScoring().summarise
@@ -155,6 +156,17 @@ def test_the_roc_legend_names_every_site_also_one_of_one_class(drawn):
     output = [text.get_text() for text in drawn["figure"].axes[0].get_legend().get_texts()]
     assert output[0].startswith("Z (seen): ")
     assert output[-1] == "B (unseen): one class only"
+
+
+def test_figures_of_a_scored_bundle_show_no_role_but_that_the_model_was_trained_at_a_site(drawn):
+    rows = with_known_roles([row | {"role": "unseen"} for row in ROWS], ["Z"])
+    for draw in (calibration.save_reliability_diagrams, confusion.save_confusion_matrices):
+        draw(rows, "", "real data")
+        titles = [axes.get_title().split(",")[0] for axes in drawn["figure"].axes if axes.get_title()]
+        assert sorted(titles) == ["A", "Z (trained here)"]
+    calibration.save_roc_curves(rows, "", "real data")
+    names = [text.get_text().split(":")[0] for text in drawn["figure"].axes[0].get_legend().get_texts()]
+    assert sorted(names) == ["A", "Z (trained here)"]
 
 
 def test_confusion_counts_true_by_predicted(drawn):

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from medfed.core.errors import UserError
 from medfed.datasets.folder import Folder
 from medfed.datasets.recognition import recognise
+from medfed.planning import fingerprint as fingerprint_module
 from medfed.planning.fingerprint import take_fingerprint, with_channels_of
 
 
@@ -53,6 +55,27 @@ def test_only_patients_that_train_are_read(lines):
     for case in [*parts.validation, *parts.test]:
         case.image.write_bytes(b"damaged")
     assert take_fingerprint(lines, ["a"], 0) == before
+
+
+def test_a_structure_that_no_training_mask_shows_is_refused_in_one_sentence(lines):
+    for path in Path(lines.root).glob("a/masks/*.png"):
+        write(path, np.zeros((40, 100)))
+    assert take_fingerprint(lines, ["a", "b"], 0).structures == take_fingerprint(lines, ["b"], 0).structures
+    with pytest.raises(UserError, match=r"no mask that is used for training shows foreground \(sites that train: a\)"):
+        take_fingerprint(lines, ["a"], 0)
+
+
+def test_further_cases_are_read_until_a_mask_shows_the_structure(lines, monkeypatch):
+    monkeypatch.setattr(fingerprint_module, "MAX_READ", 1)
+    whole = take_fingerprint(lines, ["a"], 0)
+    read, paths = fingerprint_module._read, []
+    monkeypatch.setattr(fingerprint_module, "_read", lambda *case: (paths.append(case[1].mask), read(*case))[1])
+    take_fingerprint(lines, ["a"], 0)
+    for path in paths:
+        write(path, np.zeros((40, 100)))
+    n_before = len(paths)
+    assert take_fingerprint(lines, ["a"], 0).structures == whole.structures
+    assert len(paths) == 2 * n_before + 1
 
 
 def test_slices_of_volumes_are_counted_and_have_a_spacing(tmp_path):

@@ -105,6 +105,34 @@ def test_no_image_of_the_unseen_site_is_opened(folder, monkeypatch, settings):
     assert [any(site in path for path in opened) for site in ("north", "south", "west")] == [False, True, True]
 
 
+def test_masks_that_are_all_empty_are_refused_in_one_sentence(folder, capsys):
+    for path in folder.glob("*/masks/*.png"):
+        write(path, np.zeros((40, 60)))
+    assert init(folder) == 2
+    error = capsys.readouterr().err
+    assert "my images: no mask that is used for training shows foreground (sites that train: north, south)" in error
+    assert error.count("\n") == 1 and not Path("my.yaml").exists()
+
+
+def test_the_last_lines_name_the_check_of_all_files_and_the_training(folder, capsys):
+    assert init(folder, "--set", "training.batch_size=2", "--set", "data.structure_names=[polyp]") == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "Check all files first: python -m medfed.data check 'my images' --set 'data.structure_names=[polyp]'",
+        "Train: python -m medfed.train my.yaml",
+    ]
+
+
+def test_a_note_says_that_only_one_site_trains(folder, capsys):
+    sentence = "Note: only one site trains: this is local training, not a federation."
+    assert init(folder) == 0
+    assert sentence not in capsys.readouterr().out
+    assert init(folder, "--set", "federation.participating=1", "--out", "one.yaml") == 0
+    assert capsys.readouterr().out.splitlines().count(sentence) == 1
+    (folder / "south").rename("elsewhere")
+    assert init(folder, "--out", "left.yaml") == 0
+    assert capsys.readouterr().out.splitlines().count(sentence) == 1
+
+
 def test_an_existing_file_is_not_overwritten(folder, capsys):
     Path("my.yaml").write_text("mine")
     assert init(folder) == 2

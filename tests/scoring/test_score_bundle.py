@@ -243,6 +243,18 @@ def test_a_network_of_medfed_is_built_from_its_settings_and_not_loaded_as_a_prog
     assert load_bundle(bundle, CPU).channels == 3, "earlier versions exported TorchScript"
 
 
+def test_the_page_says_at_which_site_the_model_was_trained_and_gives_no_other_role(tmp_path):
+    write_photographs(tmp_path / "data")
+    dataset = load_dataset(tmp_path / "data")
+    task = Segmentation(("foreground",), dataset.channels, SIDE, (0.0, 255.0), Evaluation(0.5))
+    module = seeded(UNET, dataset.channels, 1)
+    for sites, label in ((["here"], "here (trained here), n="), (["other"], ">here, n=")):
+        bundle = exported(tmp_path / sites[0], UNET, module, task, {"sites": sites, "unseen_site": ""})
+        write_scores(score_bundle(bundle, dataset), tmp_path / f"out_{sites[0]}")
+        page = (tmp_path / f"out_{sites[0]}" / "scores.html").read_text(encoding="utf-8")
+        assert label in page and "(unseen)" not in page
+
+
 def test_the_program_prints_the_table_and_refuses_a_used_folder_and_one_among_the_images(tmp_path, capsys):
     from medfed.score import main
 
@@ -254,6 +266,7 @@ def test_the_program_prints_the_table_and_refuses_a_used_folder_and_one_among_th
     assert "foreground is compared with Tool of the bundle" in printed and "\n  here " in printed
     assert (tmp_path / "out" / "figures" / "cases_here.png").is_file()
     page = (tmp_path / "out" / "scores.html").read_text()
+    assert "unseen" not in page and "Unseen" not in page
     assert "<svg" in page and '<td class="text">false alarm</td>' in page
     assert main(arguments) == 2 and "out: exists already" in capsys.readouterr().err
     arguments[3] = str(tmp_path / "data" / "here" / "out")

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medfed.outputs.figures.figure import BLACK, add_legend, new_figure, role_colour, save_png, style_axes
+from medfed.outputs.figures.figure import (
+    BLACK,
+    NO_ROLE,
+    TRAINED_HERE,
+    add_legend,
+    new_figure,
+    role_colour,
+    save_png,
+    site_label,
+    style_axes,
+)
 from medfed.tasks.scoring import BoxPlotValue, Scoring
 
 if TYPE_CHECKING:
@@ -18,7 +28,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-ROLES = ("seen", "validation", "unseen")
+ROLES = ("seen", TRAINED_HERE, "validation", "unseen", NO_ROLE)
 WIDTH_IN, ROW_IN, AXIS_IN = 5.0, 0.56, 0.6  # width of a panel; height of a group and of the axis below
 MIN_BOX = 3  # values; a box of fewer would suggest a distribution
 MAX_OUTLIERS = 30  # of a group that has more cases than `max_points`
@@ -83,7 +93,7 @@ def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path,
     ]
     figure = box_figure(panels)
     roles = [role for role in ROLES if any(row["role"] == role for row in rows)]
-    entries = [("s", role_colour(role), role) for role in roles]
+    entries = [("s", role_colour(role), role) for role in roles if role]
     add_legend(figure, [*entries, ("x", BLACK, "missed or false alarm")])
     save_png(figure, path, f"Scores of each case by site ({data_label})")
 
@@ -103,7 +113,7 @@ def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, s
     groups = []
     for place, site in sites:
         of_site = [row for row in rows if row["site"] == site and scoring.structure_of(row) == structure]
-        groups.append(box_group(f"{site} ({ROLES[place]})", of_site, measure, scoring, ROLES[place]))
+        groups.append(box_group(site_label(site, ROLES[place]), of_site, measure, scoring, ROLES[place]))
     return BoxPanel(measure.title, tuple(groups), cut_limits(measure.limits, groups), structure)
 
 

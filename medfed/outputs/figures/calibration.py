@@ -20,6 +20,7 @@ from medfed.outputs.figures.figure import (
     role_colour,
     rows_by_site,
     save_png,
+    site_label,
     style_axes,
 )
 from medfed.tasks.class_scoring import classes_of, probabilities_and_labels
@@ -48,7 +49,7 @@ def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_la
         axes.plot(confidence, share, color=role_colour(role), linewidth=1)
         axes.scatter(confidence, share, s=10 + 150 * n / n.sum(), color=role_colour(role), alpha=0.8, zorder=3)
         ece = compute_class_metric(ExpectedCalibrationError(), probabilities, labels)
-        axes.set_title(f"{site} ({role}), n={len(site_rows)}\nECE {100 * (ece or 0.0):.1f} %", fontsize=9)
+        axes.set_title(f"{site_label(site, role)}, n={len(site_rows)}\nECE {100 * (ece or 0.0):.1f} %", fontsize=9)
         axes.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal", xlabel="confidence", ylabel="accuracy")
         style_axes(axes)
     save_png(figure, path, f"Accuracy by confidence ({data_label})")
@@ -74,7 +75,7 @@ def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) 
         probabilities, labels = probabilities_and_labels(site_rows)
         curve = macro_roc_curve(probabilities, labels)
         area = compute_class_metric(AreaUnderROC(), probabilities, labels)
-        label = f"{site} ({role}): " + ("one class only" if area is None else f"{100 * area:.1f} %")
+        label = f"{site_label(site, role)}: " + ("one class only" if area is None else f"{100 * area:.1f} %")
         style: dict[str, Any] = (
             {"color": BLACK, "linewidth": 2.2} if role == "unseen" else {"color": colour, "linewidth": 1.3}
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from medfed.outputs.figures.figure import BLACK, figure_with_panels, rows_by_site, save_png
+from medfed.outputs.figures.figure import BLACK, figure_with_panels, rows_by_site, save_png, site_label
 from medfed.tasks.class_scoring import classes_of
 
 
@@ -39,7 +39,7 @@ def save_confusion_matrices(rows: Sequence[Mapping], path: str | Path, data_labe
         axes.set_xticks(range(len(classes)), classes, rotation=90, fontsize=7)
         axes.set_yticks(range(len(classes)), classes, fontsize=7)
         axes.set(xlabel="predicted", ylabel="true")
-        axes.set_title(f"{site} ({role}), n={len(site_rows)}", fontsize=9)
+        axes.set_title(f"{site_label(site, role)}, n={len(site_rows)}", fontsize=9)
     if matrix is not None:
         figure.colorbar(matrix, ax=panels, shrink=0.7, label="share of the true class")
     save_png(figure, path, f"True class by predicted class ({data_label})")

@@ -39,7 +39,9 @@ def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
     return [row for correct in (1, 0) for row in [row for row in ranked if row["correct"] == correct][:n]]
 
 
-def save_confident_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
+def save_confident_examples(
+    cases: Sequence[Mapping], path: str | Path, data_label: str, sites: str = "the unseen site"
+) -> None:
     """Write a PNG file with images and their predictions: right ones in the upper row, wrong ones in the lower row.
 
     Args:
@@ -47,6 +49,7 @@ def save_confident_examples(cases: Sequence[Mapping], path: str | Path, data_lab
             [0, 1].
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+        sites: where the images come from; part of the title.
     """
     groups = [[case for case in cases if case["row"]["correct"] == correct] for correct in (1, 0)]
     figure = new_figure(1.0 + 2.1 * max(3, *map(len, groups)), 6.0)
@@ -58,7 +61,7 @@ def save_confident_examples(cases: Sequence[Mapping], path: str | Path, data_lab
             _example(axes, case)
         title = f"most confident\n{name}" if group else f"none {name}"
         line[0].text(-0.12, 0.5, title, transform=line[0].transAxes, rotation=90, ha="right", va="center", fontsize=10)
-    save_png(figure, path, f"Most confident predictions at the unseen site ({data_label})")
+    save_png(figure, path, f"Most confident predictions at {sites} ({data_label})")
 
 
 def save_common_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:

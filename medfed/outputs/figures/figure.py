@@ -29,7 +29,8 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (  # Okabe and Ito:
 )  # fmt: skip
 GREY, PALE = "#555555", "#DDDDDD"  # of the labels of axes; of grid lines
 LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
-ROLE_COLOURS = {"seen": BLUE, "validation": PURPLE, "unseen": VERMILION}
+TRAINED_HERE, NO_ROLE = "trained here", ""  # roles of sites at which a bundle is scored
+ROLE_COLOURS = {"seen": BLUE, TRAINED_HERE: BLUE, "validation": PURPLE, "unseen": VERMILION, NO_ROLE: VERMILION}
 MAX_COLUMNS = 5
 MAX_NAME = 26  # characters of a name above an image
 Site = tuple[str, str]  # (role, name)
@@ -213,9 +214,15 @@ def role_colour(role: str) -> str:
     """Return the colour, as "#RRGGBB", in which figures show the sites of a role.
 
     Args:
-        role: "seen" (sites that trained), "validation" (sites that only scored) or "unseen".
+        role: "seen" (sites that trained), "validation" (sites that only scored) or "unseen". For a bundle, it is
+            `TRAINED_HERE` or `NO_ROLE`.
     """
     return ROLE_COLOURS[role]
+
+
+def site_label(site: str, role: str) -> str:
+    """Return the name of a site with its role in brackets, such as "Mars (seen)"; for `NO_ROLE` only the name."""
+    return f"{site} ({role})" if role else site
 
 
 def shorten_name(name: str) -> str:

@@ -7,6 +7,7 @@ from fresh_imports import run_without
 from PIL import Image
 
 from medfed.outputs.figures import boxes, curves, overlays, styles
+from medfed.scoring.page import with_known_roles
 from medfed.tasks.mask_scoring import MaskScoring
 
 SCORING = MaskScoring()
@@ -123,6 +124,14 @@ def test_boxes_have_seen_sites_first_and_a_cross_for_each_failure(saved_figure):
     assert crosses == [0.0]
     assert right.get_xlabel() == "HD95 (% of diagonal) (logarithmic)"
     assert right.get_xlim()[1] > 90
+
+
+def test_boxes_of_a_scored_bundle_have_no_role_but_that_the_model_was_trained_at_a_site(saved_figure):
+    rows = with_known_roles([row | {"role": "unseen"} for row in ROWS], ["Z"])
+    boxes.save_site_boxes(rows, SCORING, "x.png", "real data")
+    figure = saved_figure["figure"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["Z (trained here), n=2", "A, n=2"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["trained here", "missed or false alarm"]
 
 
 def test_distances_of_cases_in_different_units_have_no_boxes(saved_figure):
