@@ -11,6 +11,7 @@ from medfed.datasets.reading import SUFFIXES
 
 WIDTH = 100  # characters per line
 MAX_EXAMPLES = 2  # of each group
+MAX_LISTED = 10  # problems, or places of one cause, in an error message
 MAX_PATTERNS = 12  # that a group lists in data.ignored_names
 _INDENT = "    "
 _NAMED = ": not read: "  # each such sentence about folders is shown, so that no folder is left out without a word
@@ -97,6 +98,25 @@ def format_groups(sentences: Sequence[str], root: str, sites: Sequence[str]) -> 
         cure = _LEFT_OUT.sub(f"data.ignored_names: [{_left_out(group)}]", cure)
         lines += _wrap(f"-> {cure}", _INDENT, _INDENT * 2) if cure else []
     return lines
+
+
+def join_problems(problems: Sequence[str], root: str) -> str:
+    """Return the text of an error message: the first problem, and in brackets the others, each cause once.
+
+    Args:
+        problems: at least one problem of the form "PLACE: what was found; what was expected; what to do".
+        root: folder of the dataset.
+    """
+    if len(problems) == 1:
+        return problems[0]
+    first, *others = group_sentences(problems, root)
+    same = ", ".join(filter(None, first.places[1:MAX_LISTED]))
+    listed = [f"of the same kind: {same}"] if same else []
+    for group in others:
+        places = ", ".join(filter(None, group.places[:MAX_LISTED]))
+        listed.append(f"{places}: {group.sentence}" if places else group.sentence)
+    shortened = ["...", "`medfed data check` shows all, grouped by cause"] if len(problems) > MAX_LISTED else []
+    return f"{problems[0]} (and {len(problems) - 1} more: {'; '.join([*listed[:MAX_LISTED], *shortened])})"
 
 
 def _examples(group: Group, root: str, noun: str) -> str:
