@@ -172,7 +172,7 @@ def read(path: str | Path) -> str:
             hint = f"For the config that comes with medfed, write '{Path(path).stem}' without folder and ending"
             raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
         others = sorted(str(other) for other in Path(path).parent.glob("*.y*ml"))
-        hint = suggestion(str(path), others) if others else "None is in that folder; check the path"
+        hint = suggestion(str(path), others) if others else _no_yaml_in(Path(path).absolute().parent)
         raise UserError(f"{path}: no such file; expected a YAML file. {hint}") from None
     except IsADirectoryError:
         own = shipped_configs().get(str(path))
@@ -184,6 +184,13 @@ def read(path: str | Path) -> str:
         raise UserError(f"{path}: not UTF-8 text ({byte}); save it as UTF-8") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; expected a YAML file") from None
+
+
+def _no_yaml_in(folder: Path) -> str:
+    """Return the end of the message that a YAML file is missing from a folder that has no other, or does not exist."""
+    if not folder.is_dir():
+        return f"The folder {folder} does not exist; correct the path"
+    return f"The folder {folder} has no YAML file; go to the folder of the file, or write the path of the file"
 
 
 def dump(document: Mapping[str, Any]) -> str:

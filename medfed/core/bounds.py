@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from typing import Annotated, Any, get_origin, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 from typing_extensions import TypedDict
 
@@ -37,6 +37,16 @@ Count = Annotated[int, Field(ge=1, le=1_000_000)]  # of steps, rounds, images; m
 ImageSize = Annotated[int, Field(ge=1, le=4096)]  # side in pixels; one float32 image of 4096 has 67 MB per channel
 Ratio = Annotated[float, Field(ge=0, le=1)]
 RatioBelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _refuse_null(name: object) -> object:
+    """Return the value; null, which an empty value in YAML means, is refused with what to write instead."""
+    if name is None:
+        raise ValueError('expected the name of a site, or "" for none')
+    return name
+
+
+SiteOrNone = Annotated[str, BeforeValidator(_refuse_null)]  # "" is none
 
 # Nothing is cast, except that a whole number is a number. Unknown keys, NaN and infinity are refused. Methods outside
 # of medfed may have fields of any class, which pydantic then checks with isinstance.

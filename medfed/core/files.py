@@ -232,6 +232,15 @@ def has_utf8_name(path: Path) -> bool:
     return str(path).isascii() or not any("\ud800" <= character <= "\udfff" for character in str(path))
 
 
+def note_absolute(path: Path) -> str:
+    """Return " (medfed looked for ABSOLUTE_PATH)" for the message that a path does not exist; "" if it is absolute.
+
+    Args:
+        path: the path as the user wrote it; a relative one starts at the current folder.
+    """
+    return "" if path.is_absolute() else f" (medfed looked for {path.absolute()})"
+
+
 def printable_path(path: Path) -> str:
     """Return a path as text that can always be printed. Bytes that are not valid UTF-8 appear as `\\xNN`."""
     return os.fsencode(path).decode(errors="backslashreplace")

@@ -14,14 +14,14 @@ from monai.data import MetaTensor
 from medfed.core import bounds, registry, site_names
 from medfed.core.bounds import ImageSize, PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
-from medfed.core.files import has_utf8_name, printable_path
+from medfed.core.files import has_utf8_name, note_absolute, printable_path
 from medfed.datasets import dicom_files, reading, unread, volume_headers
 from medfed.datasets.card import Card
 from medfed.datasets.case import Case, Volume
+from medfed.datasets.check_groups import join_problems
 from medfed.datasets.file_names import lies_inside, table_outside
 
 MAX_SITES = 1000
-MAX_LISTED_PROBLEMS = 10  # in an error message
 PHANTOM_MARK = "PHANTOM.json"  # this file in a folder marks its images as synthetic
 Standardise = Literal["none", "slice", "volume", "dataset", "imagenet"]  # see `Dataset`
 Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progress bar, as tqdm does
@@ -336,7 +336,10 @@ class Dataset:
             return self
         if self.if_missing == "phantom":
             return self.phantom().ensure_available(progress)
-        raise UserError(f"data.root: the folder '{self.root}' does not exist; expected {self._layout_and_help()}")
+        raise UserError(
+            f"data.root: the folder '{self.root}' does not exist{note_absolute(Path(self.root))}; expected "
+            f"{self._layout_and_help()}"
+        )
 
     def site_names(self) -> list[str]:
         """Return the names of the sites in use, sorted.
@@ -427,11 +430,7 @@ class Dataset:
         by_site = {site: self.cases_and_problems(site) for site in sites}
         problems = [problem for _, site_problems in by_site.values() for problem in site_problems]
         if problems:
-            listed = "; ".join(problems[1:MAX_LISTED_PROBLEMS])
-            if len(problems) > MAX_LISTED_PROBLEMS:
-                listed += "; ...; `medfed data check` shows all, grouped by cause"
-            other_problems = f" (and {len(problems) - 1} more: {listed})" if len(problems) > 1 else ""
-            raise UserError(problems[0] + other_problems)
+            raise UserError(join_problems(problems, self.root))
         return {site: cases for site, (cases, _) in by_site.items()}
 
     def load(self, case: Case) -> Volume:

@@ -6,11 +6,13 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from medfed.datasets.reading import SUFFIXES
 
 WIDTH = 100  # characters per line
 MAX_EXAMPLES = 2  # of each group
+MAX_LISTED = 10  # problems, or places of one cause, in an error message
 MAX_PATTERNS = 12  # that a group lists in data.ignored_names
 _INDENT = "    "
 _NAMED = ": not read: "  # each such sentence about folders is shown, so that no folder is left out without a word
@@ -71,8 +73,8 @@ def group_sentences(sentences: Iterable[str], root: str = "") -> list[Group]:
 def format_groups(sentences: Sequence[str], root: str, sites: Sequence[str]) -> list[str]:
     """Return sentences as lines of text, one paragraph for each cause.
 
-    A sentence that is alone in its group is shown completely. For other groups, the paragraph has the number of files
-    or sites, the first sentence, two examples, and on a line of its own what to do.
+    A sentence that is alone in its group is shown completely. For other groups, the paragraph has the number of files,
+    folders or sites, the first sentence, two examples, and on a line of its own what to do.
 
     Args:
         sentences: problems or warnings of a dataset check.
@@ -90,13 +92,41 @@ def format_groups(sentences: Sequence[str], root: str, sites: Sequence[str]) -> 
             continue
         found, _, rest = _IN_SITES.sub("", group.sentence).partition("; ")
         expected, _, cure = rest.rpartition("; ")
-        noun = "sites" if set(group.places) <= set(sites) else "files" if root in group.places[0] else "places"
+        noun = _noun(group.places, root, sites)
         lines += _wrap(f"{len(group.places):,} {noun}: {'; '.join(filter(None, [found, expected]))}", "  ", _INDENT)
         start = "in" if noun == "sites" else "such as"
         lines += _wrap(f"{start}: {_examples(group, root, noun)}", _INDENT, _INDENT * 2)
         cure = _LEFT_OUT.sub(f"data.ignored_names: [{_left_out(group)}]", cure)
         lines += _wrap(f"-> {cure}", _INDENT, _INDENT * 2) if cure else []
     return lines
+
+
+def join_problems(problems: Sequence[str], root: str) -> str:
+    """Return the text of an error message: the first problem, and in brackets the others, each cause once.
+
+    Args:
+        problems: at least one problem of the form "PLACE: what was found; what was expected; what to do".
+        root: folder of the dataset.
+    """
+    if len(problems) == 1:
+        return problems[0]
+    first, *others = group_sentences(problems, root)
+    same = ", ".join(filter(None, first.places[1:MAX_LISTED]))
+    listed = [f"of the same kind: {same}"] if same else []
+    for group in others:
+        places = ", ".join(filter(None, group.places[:MAX_LISTED]))
+        listed.append(f"{places}: {group.sentence}" if places else group.sentence)
+    shortened = ["...", "`medfed data check` shows all, grouped by cause"] if len(problems) > MAX_LISTED else []
+    return f"{problems[0]} (and {len(problems) - 1} more: {'; '.join([*listed[:MAX_LISTED], *shortened])})"
+
+
+def _noun(places: Sequence[str], root: str, sites: Sequence[str]) -> str:
+    """Return what the places of a group are: sites, folders, files or other places."""
+    if set(places) <= set(sites):
+        return "sites"
+    if root not in places[0]:
+        return "places"
+    return "folders" if all(Path(place).is_dir() for place in places) else "files"
 
 
 def _examples(group: Group, root: str, noun: str) -> str:

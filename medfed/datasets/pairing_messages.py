@@ -205,8 +205,8 @@ def no_mask_word(folder: Path, images: Mapping[str, Path]) -> str:
         others = ", ".join(f"'*{ending}.*'" for ending in endings[1:])
         text += (f", and data.ignored_names: [{others}]; if these files show several structures, merge them into one "
                  "file for each image, with the values 1, 2, ... (data.mask_values)")  # fmt: skip
-    text += "; if the images have classes and no masks, list them in a table (data.datalist) with the columns site, " \
-            "image and class"  # fmt: skip
+    text += "; if the images have classes (a classification needs at least two) and no masks, list them in a table " \
+            "(data.datalist) with the columns site, image and class"  # fmt: skip
     text += f"; if this folder holds no cases, leave it out with data.ignored_names: [{folder.name}]"
     if documents := file_names.outline_files(folder):
         text += f"; {documents} in this folder are not read: draw the outlines in them into image files"

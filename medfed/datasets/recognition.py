@@ -9,6 +9,7 @@ from pathlib import Path
 
 from medfed.core import registry
 from medfed.core.errors import UserError
+from medfed.core.files import note_absolute
 from medfed.datasets import datalists
 from medfed.datasets.base import Dataset
 
@@ -51,7 +52,9 @@ def recognise_layout(root: Path, name: str | None = None) -> Dataset:
     if root.is_file() and root.suffix.lower() in datalists.SUFFIXES:
         return _from_datalist(root, name)
     if not root.is_dir():
-        raise UserError(f"{root}: this is not a folder; expected a folder that contains one folder per site")
+        raise UserError(
+            f"{root}: this is not a folder{note_absolute(root)}; expected a folder that contains one folder per site"
+        )
     if name is not None:
         dataset_class = registry.resolve("datasets", name)
         return dataset_class.recognise(root) or dataset_class(root=str(root))

@@ -11,7 +11,16 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from medfed.core import bounds
-from medfed.core.bounds import Count, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Ratio, RatioBelowOne
+from medfed.core.bounds import (
+    Count,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Ratio,
+    RatioBelowOne,
+    SiteOrNone,
+)
 from medfed.core.errors import UserError
 
 Partition = Literal["domains", "heterogeneous", "dirichlet"]
@@ -166,9 +175,9 @@ class Federation:
             or with a method that keeps entries of the network at the sites. The training stays the same.
     """
 
-    unseen_site: str = ""
+    unseen_site: SiteOrNone = ""
     unseen_ratio: Annotated[float, Field(gt=0, le=1)] = 1.0
-    validation_site: str = ""
+    validation_site: SiteOrNone = ""
     participating: PositiveInt | None = None
     clients: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     partition: Partition = "domains"

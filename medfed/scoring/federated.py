@@ -140,9 +140,9 @@ def build_scoring_sites(
     if missing := [name for name in names if name not in known]:
         raise UserError(f"{inputs.folder}: has no images of the site '{missing[0]}'. {suggestion(missing[0], known)}")
     model = load_bundle(Path(inputs.bundle), pick_device(inputs.device))
+    cases = dataset.cases_by_site(list(names) or known)
     check_channels(model, dataset)
     task, assigned = task_of_bundle(model, dataset, dict(inputs.named))
-    cases = dataset.cases_by_site(list(names) or known)
     return [
         ScoringSite(name, model, task, assigned, dataset, with_labels_of(task, dataset, of_site),
                     min_patients.get(name, DEFAULT_MIN_PATIENTS))

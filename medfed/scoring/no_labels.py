@@ -196,10 +196,11 @@ def predict_for(inputs: ScoringInputs, out: Path | None, check: bool, quiet: boo
     true_dice: TrueDice | None = None
     if check:
         dataset = inputs.load_dataset()
+        images = Images.of_dataset(dataset)
         check_channels(ensemble.model, dataset)
         task, _ = task_of_bundle(ensemble.model, dataset, inputs.named)
         assert isinstance(task, BundleSegmentation)
-        images, true_dice = Images.of_dataset(dataset), true_dice_of(task, dataset)
+        true_dice = true_dice_of(task, dataset)
     elif inputs.dataset or inputs.settings or inputs.named:
         raise UserError(f"{argument('no_labels', True)}: reads no labels, so {argument('dataset')}, {argument('set')} "
                         f"and {argument('name')} have no effect; leave them out")

@@ -91,10 +91,10 @@ def score_bundle(
         UserError: if the bundle or the dataset cannot be used.
     """
     model = load_bundle(bundle, pick_device(device))
+    cases = dataset.cases_by_site(dataset.site_names())
     check_channels(model, dataset)
     task, assigned = task_of_bundle(model, dataset, named or {})
-    cases = {site: with_labels_of(task, dataset, of_site)
-             for site, of_site in dataset.cases_by_site(dataset.site_names()).items()}  # fmt: skip
+    cases = {site: with_labels_of(task, dataset, of_site) for site, of_site in cases.items()}
     with deterministic(Training().threads):
         results, notices = _predict(model, task, dataset, cases, quiet)
     result = EvaluationResult()
@@ -191,7 +191,8 @@ def check_channels(model: BundleModel, dataset: Dataset) -> None:
 
     Args:
         model: the bundle.
-        dataset: the labelled images.
+        dataset: the labelled images. Its images must have been found (`Dataset.cases_by_site`), because the number of
+            channels is read from them.
     """
     if dataset.channels == model.channels:
         return

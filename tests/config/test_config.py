@@ -161,7 +161,8 @@ BAD_VALUES = {
         "federation: {unseen_site: 7}", "a.yaml: federation.unseen_site: expected text, got 7; put it in quotes",
     ),
     "nothing for text": (
-        "federation: {unseen_site: }", "a.yaml: federation.unseen_site: expected text, got nothing",
+        "federation: {unseen_site: }",
+        'a.yaml: federation.unseen_site: expected the name of a site, or "" for none, got nothing',
     ),
     "nothing for a choice": ("device:", "a.yaml: device: must be one of auto, cpu, cuda, got nothing"),
     "octal": ("seed: 010", "a.yaml: seed: expected a whole number, got the text '010'; write 10"),

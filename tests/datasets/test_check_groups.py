@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from medfed.datasets.check_groups import format_groups, group_sentences
+from medfed.datasets.pairing_messages import no_mask_word
 
 ROOT = "/data"
 
@@ -20,6 +21,17 @@ def test_one_cause_is_one_paragraph_with_its_number_two_examples_and_the_cure():
     assert lines[0].startswith("  704 files: the mask stores its labels as 2 colours; expected one number per pixel")
     assert lines[1] == "    such as: HK/masks/0.png, HK/masks/1.png"
     assert lines[2] == "    -> name the colours in data.mask_colours: #000000, #00ff00" and len(lines) == 3
+
+
+def test_folders_are_counted_as_folders_and_a_folder_without_masks_may_be_one_of_at_least_two_classes(tmp_path):
+    problems = []
+    for site in ("HK", "UCL"):
+        folder = tmp_path / site / "tumour"
+        folder.mkdir(parents=True)
+        problems.append(no_mask_word(folder, {name: folder / f"{name}.png" for name in ("p0", "p1")}))
+    text = " ".join(" ".join(format_groups(problems, str(tmp_path), ["HK", "UCL"])).split())
+    assert text.startswith("2 folders: found 2 image files") and "such as: HK/tumour, UCL/tumour" in text
+    assert "if the images have classes (a classification needs at least two) and no masks, list them" in text
 
 
 def test_other_causes_and_other_colours_are_other_groups():

@@ -11,6 +11,7 @@ from PIL import Image
 
 from medfed.core.errors import UserError
 from medfed.datasets.folder import Folder
+from medfed.datasets.recognition import recognise
 
 
 def write_image(path: Path, seed: int = 0) -> None:
@@ -258,6 +259,20 @@ def test_the_voxels_of_an_mhd_may_not_lie_behind_a_link_either(tmp_path, tmp_pat
     volume(tmp_path / "north" / "a_mask.nii", (0, 1))
     with pytest.raises(UserError, match="a.mhd: .*voxels, lies outside .* symbolic link"):
         Folder(root=str(tmp_path)).cases("north")
+
+
+def test_the_error_about_a_missing_relative_folder_has_the_absolute_path_that_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    absolute = str(tmp_path / "own images")
+    with pytest.raises(UserError) as raised:
+        Folder(root="own images").ensure_available()
+    found = f"data.root: the folder 'own images' does not exist (medfed looked for {absolute}); expected ROOT/SITE/"
+    assert str(raised.value).startswith(found)
+    with pytest.raises(UserError, match=f"^own images: this is not a folder .medfed looked for {absolute}.; expected"):
+        recognise(Path("own images"))
+    with pytest.raises(UserError) as raised:
+        Folder(root=absolute).ensure_available()
+    assert str(raised.value).startswith(f"data.root: the folder '{absolute}' does not exist; expected ROOT/SITE/")
 
 
 def test_there_is_no_phantom_of_your_own_sites(tmp_path):

@@ -1,0 +1,43 @@
+"""What `medfed site` says if a path in the hospital's file, or the path of the file itself, is wrong."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from medfed.core.errors import UserError
+from medfed.deployment.take_part import run_site
+
+PLAN = """
+data: {name: folder, root: data}
+network: {name: unet, features: [4, 4, 4, 8, 8, 4]}
+method: {name: fedavg}
+federation: {rounds: 1}
+"""
+
+
+def refusal(file):
+    with pytest.raises(UserError) as raised:
+        run_site(Namespace(file=Path(file), yes=True, dry_run=True, quiet=True))
+    return str(raised.value)
+
+
+def test_a_missing_folder_of_images_is_named_with_the_path_that_starts_at_the_folder_of_the_hospitals_file(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "clinic").mkdir()
+    (tmp_path / "own").mkdir()  # in the current folder, where no path of the file starts
+    (tmp_path / "clinic" / "plan.yaml").write_text(PLAN)
+    (tmp_path / "clinic" / "HK.yaml").write_text("site: HK\nagrees: {rounds: 1}\ndata: {root: own}\n")
+    monkeypatch.chdir(tmp_path)
+    found = f"the folder 'clinic/own' does not exist (medfed looked for {tmp_path}/clinic/own)"
+    assert found in refusal("clinic/HK.yaml")
+
+
+def test_a_hospital_in_a_folder_without_yaml_files_learns_which_folder_was_searched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refusal("BMC.yaml") == (
+        f"BMC.yaml: no such file; expected a YAML file. The folder {tmp_path} has no YAML file; go to the folder of "
+        "the file, or write the path of the file"
+    )
+    assert f"The folder {tmp_path}/none does not exist" in refusal("none/BMC.yaml")
