@@ -52,7 +52,7 @@ def test_a_config_that_is_not_a_text_file(user):
     for words, spoiling in spoilt.items():
         spoiling()
         user.refused_before_training(f"tiny.yaml: {words}")
-    user.refused(train.main([str(user.place / "data" / "a.yaml")]), "no such file", "check the path")
+    user.refused(train.main([str(user.place / "data" / "a.yaml")]), "no such file", "data has no YAML file; go to")
 
 
 def test_results_among_the_images(eyes):
