@@ -21,6 +21,7 @@ from medfed.benchmarks.jobs import jobs_table, time_jobs
 from medfed.benchmarks.messages import count_bytes, messages_table
 from medfed.benchmarks.methods import methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
+from medfed.benchmarks.networks import networks_table, time_networks
 from medfed.benchmarks.patches import measure_patches, patches_table
 from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.benchmarks.verdicts import measure_verdicts, verdicts_table
@@ -37,6 +38,7 @@ MEASURES: tuple[tuple[str, Callable[..., Any], Callable[[Any], str]], ...] = (
     ("messages", count_bytes, messages_table),
     ("expansion", time_expansion, expansion_table),
     ("methods", time_methods, methods_table),
+    ("networks", time_networks, networks_table),
     ("metrics", time_metrics, metrics_table),
     ("aggregation", time_aggregation, aggregation_table),
     ("gpu", time_gpu, gpu_table),

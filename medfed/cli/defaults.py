@@ -12,5 +12,5 @@ RULES = ("coordinate_median", "fedavg", "norm_clipping", "trimmed_mean")
 # benchmark
 MEASUREMENTS = (
     "exchange", "round", "larger_round", "elcfs", "jobs", "images", "patches", "styles", "messages", "expansion",
-    "methods", "metrics", "aggregation", "gpu", "coverage", "verdicts",
+    "methods", "networks", "metrics", "aggregation", "gpu", "coverage", "verdicts",
 )  # fmt: skip

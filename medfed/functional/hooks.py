@@ -196,6 +196,18 @@ class _LayerPreHook:
         return (self.layer(inputs[0]),)
 
 
+def store_channels_last(network: nn.Module, path: str) -> None:
+    """Store the output of a submodule, and so all later feature maps, channels last on a CPU; no weight changes layout.
+
+    Convolutions on such maps are faster in some networks; `python -m medfed.benchmark --only networks` measures it.
+    """
+    network.get_submodule(path).register_forward_hook(_channels_last)
+
+
+def _channels_last(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
+    return output.contiguous(memory_format=torch.channels_last) if output.device.type == "cpu" else output
+
+
 def input_output_widths(layer: nn.Module) -> tuple[int, int]:
     """Return the numbers of input and output features of a linear layer, or of channels of a 2-D convolution.
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from medfed.core.bounds import PositiveInt, RatioBelowOne
 from medfed.core.errors import UserError
+from medfed.functional.hooks import store_channels_last
 from medfed.networks.base import NetworkSettings
 
 
@@ -62,6 +63,7 @@ class DenseNetwork(NetworkSettings):
             A module from images (B, in_channels, H, W) to logits (B, out_channels).
         """
         network = DenseNet(**self._arguments(in_channels, out_channels))
+        store_channels_last(network, "features.conv0")
         if self.norm == "batch_statistics":  # replaced afterwards: MONAI cannot initialise such a layer
             for path, norm in [item for item in network.named_modules() if isinstance(item[1], nn.BatchNorm2d)]:
                 parent, _, name = path.rpartition(".")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from medfed.core.bounds import RatioBelowOne
 from medfed.core.errors import UserError
+from medfed.functional.hooks import store_channels_last
 from medfed.networks import pretrained
 from medfed.networks.base import NetworkSettings
 
@@ -146,6 +147,7 @@ class EfficientNetLite(_PretrainedLite):
             drop_connect_rate=self.drop_connect,
             norm=("batch", {"eps": 1e-3}),  # momentum stays 0.1: the authors' 0.01 suits very long training
         )
+        store_channels_last(network, "_conv_stem")
         if self.freeze_batch_norm:
             for path, norm in [item for item in network.named_modules() if isinstance(item[1], nn.BatchNorm2d)]:
                 parent, _, name = path.rpartition(".")

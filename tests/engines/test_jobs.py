@@ -100,7 +100,7 @@ def test_results_do_not_depend_on_the_number_of_jobs(case, phantom, tmp_path):
 
 @pytest.mark.slow
 def test_results_of_a_densenet_do_not_depend_on_the_number_of_jobs(tmp_path):
-    """Its BatchNorm is averaged, and StableFDG shares styles in every round."""
+    """Its BatchNorm is averaged, its feature maps are channels last, and StableFDG shares styles in every round."""
     check_jobs(load_text(DENSENET.replace("FOLDER", str(tmp_path / "data")), "tiny.yaml"), tmp_path)
 
 

@@ -16,11 +16,13 @@ from medfed.benchmarks.jobs import jobs_table, time_jobs
 from medfed.benchmarks.messages import count_bytes, messages_table
 from medfed.benchmarks.methods import METHODS, methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
+from medfed.benchmarks.networks import networks_table, time_networks
 from medfed.benchmarks.patches import measure_patches, patches_table
 from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.cli.defaults import MEASUREMENTS
 from medfed.config.schema import load_text
 from medfed.methods.elcfs import ELCFS
+from medfed.networks.densenet import DenseNetwork
 from medfed.testing.small_unet import SmallUNet
 
 
@@ -110,6 +112,13 @@ def test_every_method_is_timed_on_the_same_round_as_fedavg():
     assert set(result["train_s"]) == set(METHODS) and result["over_fedavg"]["fedavg"] == 1
     assert result["share_s"]["fedavg"] == 0 < result["share_s"]["fisc"]
     assert "style only" in methods_table(result)
+
+
+def test_a_network_is_timed_with_both_layouts_of_its_feature_maps():
+    result = time_networks([(DenseNetwork(8, 4, (2, 2)), 2)], sizes=(32, 64), repeats=1)
+    assert [(row["network"], row["size"]) for row in result["rows"]] == [("DenseNetwork", 32), ("DenseNetwork", 64)]
+    assert all(row["step_times_faster"] > 0 < row["predict_times_faster"] for row in result["rows"])
+    assert len(networks_table(result).splitlines()) == 4
 
 
 def test_the_timed_distances_equal_those_of_monai():
