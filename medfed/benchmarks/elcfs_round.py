@@ -59,8 +59,8 @@ class Case:
 # As in configs/prostate.yaml and configs/prostate_paper.yaml, with one restyled copy of each image. The paper's batches
 # have five images; two are enough here, because at 384 pixels the time of a step is proportional to their number.
 CASES = (
-    Case(80, UNet(features=(16, 16, 32, 64, 128, 16)), 4, 20, ELCFS(alpha=0.04, ring_width=2)),
-    Case(384, ElcfsUNet(), 2, 2, ELCFS(alpha=0.01, min_patients=1)),
+    Case(80, UNet(features=(16, 16, 32, 64, 128, 16)), 4, 20, ELCFS(ring_width=2)),
+    Case(384, ElcfsUNet(), 2, 2, ELCFS(min_patients=1)),
 )
 Function = tuple[str, str, str]  # end of the file, name of the function, end of the file that calls it; "" is any
 PARTS: dict[str, tuple[Function, ...]] = {  # no function is called inside another one of this table

@@ -25,7 +25,7 @@ from medfed.methods.stable_fdg import StableFDG
 from medfed.networks.resnet import ResidualNetwork
 from medfed.tasks.classification import Classification
 
-METHODS: dict[str, Method] = {"fedavg": FedAvg(), "elcfs": ELCFS(alpha=0.1), "stable_fdg": StableFDG()}
+METHODS: dict[str, Method] = {"fedavg": FedAvg(), "elcfs": ELCFS(), "stable_fdg": StableFDG()}
 SITE = "a"  # the site whose bytes are counted
 
 

@@ -39,7 +39,7 @@ METHODS: dict[str, Method] = {
     "fedavg": FedAvg(),
     "ccst, k = 1": CCST(k=1),
     "ccst, k = 2": CCST(k=2),
-    "elcfs": ELCFS(alpha=0.04),
+    "elcfs": ELCFS(),
     "stable_fdg": StableFDG(),
     "stable_fdg, style only": StableFDG(attention=False),
     "stable_fdg, attention only": StableFDG(style=False),

@@ -28,7 +28,6 @@ from medfed.planning.rules import Plan
 SEED = 1337
 MeasureStep = Callable[[Config], float]  # returns the seconds of one training step of a config
 MAX_MINUTES = 525_600
-WINDOW_HALF_WIDTH = 3.4  # cycles per image: a window of 7 x 7 of the spectrum, as in the paper of ELCFS
 
 
 @dataclass(frozen=True)
@@ -188,17 +187,12 @@ def _data_block(dataset: Dataset) -> dict[str, Any]:
 def _complete(document: Mapping[str, Any], plan: Plan, fixed: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with all planned values in their blocks; those of the user are not applied yet."""
     completed = copy.deepcopy(dict(document))
-    side = fixed.get("data.image_size", plan.values["data.image_size"])
-    completed["method"] |= _method_settings(completed["method"]["name"], side)
+    if completed["method"]["name"] == "elcfs":
+        completed["method"]["ring_width"] = 2  # the default is that of the paper, for 384 pixels
     for key, value in plan.values.items():
         block, name = key.split(".")
         completed.setdefault(block, {})[name] = value
     return completed
-
-
-def _method_settings(name: str, side: int) -> dict[str, Any]:
-    """Return the settings of a method that depend on the image size."""
-    return {"alpha": round(WINDOW_HALF_WIDTH / side, 4), "gamma": 0.1, "ring_width": 2} if name == "elcfs" else {}
 
 
 def _reasons(
@@ -219,7 +213,6 @@ def _reasons(
         "data.validation_ratio": "part of each training site's patients for the learning curve",
         "data.test_ratio": "part of each training site's patients for the score on seen sites",
         "method.name": "averages the weights of the sites; the fastest method" if method == METHOD else "your choice",
-        "method.alpha": "a window of 7 x 7 numbers of the spectrum",
         "federation.unseen_site": unseen,
         **{choice.key: choice.reason for choice in plan.choices},
     }

@@ -265,7 +265,7 @@ def test_all_mistakes_of_a_file_are_listed_at_once():
         "a.yaml: data.root: expected text, got 7; put it in quotes",
         "a.yaml: network.norm: must be one of instance, batch, got false; YAML reads yes, no, on and off as true and "
         "false, so put the word in quotes",
-        "a.yaml: method.alpha: must lie in [0, 0.5), got 0.7",
+        "a.yaml: method.alpha: must lie in [0, 0.5) or be one of auto, got 0.7",
         f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? Known: {TRAINING_KEYS}",
     )
     with pytest.raises(UserError) as raised:  # blocks are compared once each is right
@@ -290,7 +290,7 @@ def test_settings_made_in_python_are_checked_too():
         "optimizer must be one of adam, sgd, got 'adm'. Did you mean 'adam'?\n"
         "batch_size must lie in [1, 1000000], got 0"
     )
-    with pytest.raises(ValueError, match=r"^alpha must lie in \[0, 0.5\), got 0.7$"):
+    with pytest.raises(ValueError, match=r"^alpha must lie in \[0, 0.5\) or be one of auto, got 0.7$"):
         ELCFS(alpha=0.7)
     with pytest.raises(ValueError, match="^seed must be at least 0, got -1$"):
         dataclasses.replace(read(), seed=-1)
@@ -361,8 +361,8 @@ def test_names_of_any_script_are_fine():
 
 @pytest.mark.parametrize("override, wrong", [
     ("method.ratio=1.5", "ratio: must be one of uniform, one or lie in [0, 1] or be a list of 2 numbers, got 1.5"),
-    ("method.alpha=0.5", "alpha: must lie in [0, 0.5), got 0.5"),
-    ("method.alpha=-0.01", "alpha: must lie in [0, 0.5), got -0.01"),
+    ("method.alpha=0.5", "alpha: must lie in [0, 0.5) or be one of auto, got 0.5"),
+    ("method.alpha=-0.01", "alpha: must lie in [0, 0.5) or be one of auto, got -0.01"),
     ("method.gamma=-1", "gamma: must be at least 0, got -1"),
 ])  # fmt: skip
 def test_a_hyper_parameter_out_of_range_is_refused(override, wrong):

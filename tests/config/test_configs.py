@@ -6,12 +6,12 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from medfed import api, evaluate, train
 from medfed.config.schema import load, load_text, resolved, to_yaml
 from medfed.experiments.grid import Grid
-from medfed.functional.fourier import window_half_width
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 PROGRAMS = {"train": train, "evaluate": evaluate}
@@ -33,8 +33,8 @@ def test_the_exchanged_window_is_seven_by_seven(path):
     config = load(path)
     if config.method_name != "elcfs":
         pytest.skip("exchanges no window")
-    size = config.data.image_size
-    assert window_half_width((size, size), config.method.alpha) == 3
+    image = torch.rand(1, 1, config.data.image_size, config.data.image_size)
+    assert config.method._spectrum(image).half_width == 3
 
 
 def test_the_paper_config_is_the_papers_setting():
@@ -43,6 +43,7 @@ def test_the_paper_config_is_the_papers_setting():
     assert sum(p.numel() for p in network.parameters()) == 3_179_569
     assert (config.data.image_size, config.federation.rounds, config.training.batch_size) == (384, 100, 5)
     assert (config.method.gamma, config.method.alpha, config.method.temperature) == (0.5, 0.01, 0.05)
+    assert (config.method.balance, config.method.denominator) == ("none", "positive_and_negatives")
     assert config.training.betas == (0.9, 0.99) and config.method.views == 0
 
 

@@ -11,7 +11,8 @@ from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.privacy import Privacy
 from medfed.functional.fourier import low_frequency_window, pack_window
-from medfed.methods.elcfs import BANK, ELCFS, WINDOWS
+from medfed.functional.meta_learning import inner_step
+from medfed.methods.elcfs import BANK, ELCFS, WINDOWS, _norm_ratio
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.stack import Stack
 from medfed.testing.small_unet import SmallUNet
@@ -87,6 +88,77 @@ def test_second_order_differs_from_first_order(toy):
     assert not torch.allclose(*results) and torch.allclose(*results, atol=1.0)
 
 
+def loss_by_hand(toy, method: ELCFS):
+    """Return the task's two losses together, the boundary loss, and the norms of two gradients at the last features."""
+    local = local_round(method, toy)
+    raw = local.forward(batch(), ("upcat_1", "upcat_2"))
+    inner = toy.task.loss(raw.logits, batch().label)
+    fast = inner_step(inner, local.parameters(), method.meta_step, method.inner_clamp)
+    views = local.forward(batch(), ("upcat_1", "upcat_2"), fast)
+    boundary = method.boundary_loss([raw, views])
+    norms = [torch.autograd.grad(loss, raw.features["upcat_1"], retain_graph=True)[0].square().sum().sqrt()
+             for loss in (inner, boundary)]  # fmt: skip
+    return inner + toy.task.loss(views.logits, views.label), boundary, *norms
+
+
+def loss_of(toy, method: ELCFS) -> torch.Tensor:
+    return method.loss(local_round(method, toy), batch())[0]
+
+
+def test_without_balance_the_boundary_loss_has_the_weight_gamma(toy):
+    method = ELCFS(balance="none", gamma=0.3, exchange=False)
+    task, boundary, *_ = loss_by_hand(toy, method)
+    assert torch.equal(loss_of(toy, method), task + 0.3 * boundary)
+
+
+def test_the_balanced_gradient_of_the_boundary_loss_is_gamma_times_that_of_the_segmentation_loss(toy):
+    method = ELCFS(gamma=0.3, exchange=False)
+    task, boundary, task_norm, boundary_norm = loss_by_hand(toy, method)
+    weight = (loss_of(toy, method) - task) / boundary
+    assert 0 < weight < 0.2 and torch.isclose(weight * boundary_norm, 0.3 * task_norm, rtol=1e-9)
+
+
+def test_the_balance_never_enlarges_the_weight_of_the_boundary_loss(toy):
+    """At a high temperature, the boundary loss has hardly a gradient."""
+    results = [loss_of(toy, ELCFS(balance=balance, temperature=1e4)) for balance in ("gradient", "none")]
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("scale", [0.0, math.inf, math.nan])
+def test_a_boundary_loss_whose_gradient_is_zero_or_not_finite_is_left_out(toy, scale):
+    class Spoilt(ELCFS):
+        def boundary_loss(self, outputs):
+            return (outputs[0].features["upcat_1"] * scale).sum()
+
+    assert torch.equal(loss_of(toy, Spoilt()), loss_of(toy, ELCFS(gamma=0.0)))
+
+
+def test_the_ratio_of_two_gradients_is_0_if_the_first_is_zero():
+    zero, one = torch.zeros(2), torch.tensor([3.0, 4.0])
+    assert [_norm_ratio(*pair) for pair in ((zero, one), (one, 2 * one))] == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("settings", [{"views": 3}, {"episodic": False}, {"boundary_features": "after_inner_step"},
+                                      {"second_order": True}, {"decoder_levels": 1}])  # fmt: skip
+def test_the_balance_works_with_other_settings(toy, settings):
+    method = ELCFS(alpha=ALPHA, **settings)
+    local = local_round(method, toy, bank_of("south"))
+    actual = gradients(local, method.loss(local, batch())[0])
+    assert all(torch.isfinite(g).all() for g in actual.values())
+
+
+@pytest.mark.parametrize("side", [64, 96, 384])
+def test_the_automatic_window_is_seven_by_seven_and_that_of_the_paper_at_384_pixels(side):
+    image = torch.rand(1, 1, side, side, generator=stream(0, "x"))
+    window = ELCFS()._spectrum(image).window()
+    assert window.shape[2:] == (7, 7)
+    assert torch.equal(window, low_frequency_window(image, 0.01)) is (side == 384)
+
+
+def test_the_automatic_window_of_a_tiny_image_fits_it():
+    assert ELCFS()._spectrum(torch.rand(1, 1, 6, 9)).window().shape[2:] == (5, 5)
+
+
 def test_a_site_shares_only_packed_windows(toy):
     data = SiteData("north", disc_slices("north"), toy.task, None, stream(0, "share"))
     shared = ELCFS(alpha=ALPHA).share(data, toy.network(ELCFS()))
@@ -116,7 +188,7 @@ def test_a_site_with_few_patients_warns_and_shares_nothing(toy):
 
 def test_a_window_that_contains_only_the_mean_gives_a_warning(toy):
     data = SiteData("north", disc_slices("north"), toy.task, None, stream(0, "share"))
-    warning = "method.alpha 0.01 and 32 pixels .* only the mean brightness.*set method.alpha to 0.109"
+    warning = "method.alpha 0.01 and 32 pixels .* only the mean brightness.*set method.alpha to auto"
     with pytest.warns(UserWarning, match=warning):
         shared = ELCFS(alpha=0.01).share(data, None)
     assert shared[WINDOWS].shape == (10, 1, 1)

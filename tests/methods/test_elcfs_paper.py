@@ -1,6 +1,7 @@
 """The loss of ELCFS with `preset: paper` against a second implementation of eq. 1-9, and its gradient."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -63,14 +64,13 @@ def exchanged(image, other, ratio):
     return np.fft.ifft2(np.fft.ifftshift(amplitude * np.exp(1j * phase))).real.clip(0, 1)
 
 
-def boundary_loss(theta, images, label):
-    """Eq. 5-8 for one image, its K - 1 copies (all in `images`) and one structure; None without the structure."""
+def boundary_loss(fine, deep, label):
+    """Eq. 5-8 for the features of one image and its K - 1 copies, and one structure; None without the structure."""
     mask = label.numpy() > 0.5
     if not mask.any():
         return None
     grown = ndimage.binary_dilation(mask, iterations=RING)
     regions = [mask & ~ndimage.binary_erosion(mask), grown & ~mask]
-    _, fine, deep = outputs_of(theta, images)
     features = torch.cat([fine, F.interpolate(deep, (SIDE, SIDE), mode="bilinear", align_corners=False)], dim=1)
     places = [torch.from_numpy(region) for region in regions]
     vectors = [(z[:, place].mean(dim=1), kind) for z in features for kind, place in enumerate(places)]
@@ -80,7 +80,7 @@ def boundary_loss(theta, images, label):
         for p, (h_p, other) in enumerate(vectors):
             if p != m and other == kind:
                 losses.append(-torch.log(torch.exp(F.cosine_similarity(h_m, h_p, dim=0) / TAU) / against))
-    assert len(losses) == 2 * len(images) * (len(images) - 1)
+    assert len(losses) == 2 * len(fine) * (len(fine) - 1)
     return sum(losses) / len(losses)
 
 
@@ -108,7 +108,7 @@ class Problem:
         )  # fmt: skip
         return method.loss(local, Batch(self.images, self.label))[0]
 
-    def second_implementation(self, theta):
+    def second_implementation(self, theta, balanced=False):
         rng, copies = stream(0, "test"), []
         for name in "ab":
             positions, ratios = torch.rand(2, 3, generator=rng)
@@ -116,17 +116,32 @@ class Problem:
             copies.append([exchanged(x[0].numpy(), donor[0].numpy(), r)
                            for x, donor, r in zip(self.images, donors, ratios.tolist(), strict=True)])  # fmt: skip
         copies = torch.tensor(np.array(copies))[:, :, None]  # (other site, image, 1, H, W)
-        inner = dice_loss(outputs_of(theta, self.images)[0], self.label)
+        logits, last_features, _ = outputs_of(theta, self.images)
+        inner = dice_loss(logits, self.label)
         gradients = torch.autograd.grad(inner, theta, create_graph=True)
         after = [weight - BETA * g for weight, g in zip(theta, gradients, strict=True)]  # eq. 4
         outer = dice_loss(outputs_of(after, copies.flatten(0, 1))[0], self.label.repeat(2, 1, 1, 1))
+        features = [outputs_of(after, torch.cat([self.images[b : b + 1], copies[:, b]]))[1:] for b in range(3)]
         boundary = 0
         for structure in (0, 1):
-            views = [torch.cat([self.images[b : b + 1], copies[:, b]]) for b in range(3)]
-            of_images = [boundary_loss(after, views[b], self.label[b, structure]) for b in range(3)]
+            of_images = [boundary_loss(*features[b], self.label[b, structure]) for b in range(3)]
             shown = [loss for loss in of_images if loss is not None]
             boundary = boundary + sum(shown) / len(shown)
-        return inner + outer + GAMMA * boundary  # eq. 8-9
+        weight = GAMMA
+        if balanced:
+            task = torch.autograd.grad(inner, last_features, retain_graph=True)[0]
+            own = [g[0] for g in torch.autograd.grad(boundary, [fine for fine, _ in features], retain_graph=True)]
+            weight = GAMMA * min(1.0, task.norm().item() / torch.stack(own).norm().item())
+        return inner + outer + weight * boundary  # eq. 8-9
+
+
+def test_the_balanced_loss_and_its_gradient_are_those_of_a_second_implementation():
+    problem, method = Problem(), replace(PAPER, balance="gradient")
+    theta = list(problem.network.parameters())
+    losses = problem.medfed_loss(method), problem.second_implementation(theta, balanced=True)
+    assert abs(losses[0] - problem.medfed_loss(PAPER)) > 0.1
+    torch.testing.assert_close(*losses, rtol=1e-10, atol=0)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, theta) for loss in losses), rtol=1e-8, atol=1e-12)
 
 
 def test_the_loss_of_the_paper_preset_is_that_of_a_second_implementation():
@@ -151,7 +166,7 @@ def test_the_gradient_of_the_paper_preset_is_that_of_finite_differences():
         assert math.isclose(actual, expected, rel_tol=1e-6)
 
 
-@pytest.mark.parametrize("key", sorted(ELCFS.presets["paper"].keys() - {"inner_clamp"}))
+@pytest.mark.parametrize("key", sorted(ELCFS.presets["paper"].keys() - {"inner_clamp", "alpha"}))  # auto is ALPHA
 def test_every_setting_of_the_paper_preset_changes_the_gradient(key):
     """A second-order term leaves the loss as it is, so the gradients are compared."""
     problem, default = Problem(), getattr(ELCFS(), key)

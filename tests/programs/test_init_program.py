@@ -156,7 +156,7 @@ def test_minutes_become_steps_by_a_measured_step(folder, monkeypatch):
 def test_a_training_step_can_be_measured_with_the_methods_settings(folder):
     initialise.write_config(folder, Path("my.yaml"), method="elcfs", settings=["data.image_size=32"])
     config = load("my.yaml", ["network.name=medfed.testing.small_unet.SmallUNet"])
-    assert config.method.alpha * 32 == pytest.approx(3.4, abs=0.01)
+    assert config.method.ring_width == 2
     assert 0 < timing.measure_step(config) < 60
 
 

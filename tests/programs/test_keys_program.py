@@ -29,9 +29,9 @@ def test_a_method_is_printed_with_types_ranges_defaults_presets_and_source(capsy
     assert "https://arxiv.org/abs/2103.06030" in text
     lines = text.splitlines()
     alpha, views = (next(line for line in lines if line.startswith(f"  {key} ")) for key in ("alpha", "views"))
-    assert alpha.split("  ")[1:] and "number in [0, 0.5)" in alpha and alpha.endswith("default 0.01")
+    assert alpha.split("  ")[1:] and "number in [0, 0.5)" in alpha and alpha.endswith('default "auto"')
     assert alpha.index("default") == views.index("default")  # columns
-    assert "Preset released: 0.0." in " ".join(text.split())
+    assert "Preset paper: 0.01. Preset released: 0.0." in " ".join(text.split())
 
 
 def test_a_key_is_printed_alone(capsys):
