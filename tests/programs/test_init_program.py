@@ -174,9 +174,9 @@ def test_settings_of_the_planned_network_can_be_chosen(folder, monkeypatch, caps
     monkeypatch.setattr(initialise, "weights_are_installed", lambda: True)
     assert init(folder, "--set", "network.freeze_batch_norm=false", "--set", "network.drop_connect=0.1") == 0
     network = load("my.yaml").network
-    assert not network.freeze_batch_norm and network.drop_connect == 0.1
+    assert not network.keeps_statistics and network.drop_connect == 0.1
     assert init(folder, "--set", "network.pretrained=false", "--out", "random.yaml") == 0
-    assert not load("random.yaml").network.freeze_batch_norm  # statistics of random weights must not be kept
+    assert not load("random.yaml").network.keeps_statistics  # statistics of random weights must not be kept
     assert init(folder, "--set", "data.image_size=48", "--out", "small.yaml") == 0
     assert "no network with ImageNet weights can process images of 48 pixels" in capsys.readouterr().out
 
