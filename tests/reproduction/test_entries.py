@@ -138,6 +138,17 @@ def test_the_tables_of_elcfs_train_on_all_source_images():
             assert (data.validation_ratio, data.test_ratio) == (0, 0), command.to_text()
 
 
+def test_elcfs_is_run_with_a_denominator_that_trains_and_the_papers_gamma_also_if_small():
+    """The printed denominator is a row of its own in Figure 7b."""
+    for entry in load_paper("elcfs").entries:
+        for command in commands_of(entry) + commands_of(entry, small=True):
+            method = command.load().method
+            gamma = 0.5 if command.config == "prostate_paper" else 0.1
+            assert (method.denominator, method.gamma) == ("positive_and_negatives", gamma), command.to_text()
+    printed = [method.gamma for method in methods_of("elcfs", "figure_7b", "elcfs") if method.denominator == "negatives"]
+    assert sorted(printed) == [0.1, 0.5]
+
+
 def test_without_contrast_fisc_has_no_regulariser_either():
     """The ablation v3 of Table 11: `contrast: 0` alone would leave a regulariser that shrinks the embeddings."""
     without = [method for method in methods_of("fisc", "table_11", "fisc") if method.contrast == 0]
