@@ -145,8 +145,8 @@ def test_elcfs_is_run_with_a_denominator_that_trains_and_the_papers_gamma_also_i
             method = command.load().method
             gamma = 0.5 if command.config == "prostate_paper" else 0.1
             assert (method.denominator, method.gamma) == ("positive_and_negatives", gamma), command.to_text()
-    printed = [method.gamma for method in methods_of("elcfs", "figure_7b", "elcfs") if method.denominator == "negatives"]
-    assert sorted(printed) == [0.1, 0.5]
+    rows = methods_of("elcfs", "figure_7b", "elcfs")
+    assert sorted(row.gamma for row in rows if row.denominator == "negatives") == [0.1, 0.5]
 
 
 def test_without_contrast_fisc_has_no_regulariser_either():
