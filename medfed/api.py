@@ -162,11 +162,11 @@ class Run:
     def scores(self) -> list[dict[str, Any]]:
         """Return the scores of all test images, as one dictionary for each row of the run's file `cases.csv`.
 
-        In segmentation there is one row for each patient and structure, with a value for each metric (None if the value
+        In segmentation there is one row for each image and structure, with a value for each metric (None if the value
         is unknown). In classification there is one row for each image, with the probability of each class and with
-        `correct` (1 or 0). All rows have the keys `site`, `role` and `patient`; in classification `patient` is the name
-        of the image and `subject` is the patient. `role` is "seen" for a site that took part in the training, "unseen"
-        for the unseen site, and "validation" for a validation site.
+        `correct` (1 or 0). All rows have the keys `site`, `role`, `patient` and `image` (the image's name). `role` is
+        "seen" for a site that took part in the training, "unseen" for the unseen site, and "validation" for a
+        validation site.
         """
         scoring = scoring_of(self.summary, self.folder / "summary.json")
         with damaged_file(self.folder / "cases.csv") as path:

@@ -48,7 +48,8 @@ def mask_rows(sites: list[str], unseen: str, shift: float = 0.0, n: int = 7, str
             missed = site == unseen and k == n - 1
             dice = 0.0 if missed else round(0.9 - 0.05 * place - 0.01 * k + shift, 4)
             rows.append({"site": site, "role": "unseen" if site == unseen else "seen", "patient": f"p{k}",
-                         "structure": structure, "status": "missed" if missed else "ok", **dict.fromkeys(METRICS),
+                         "image": f"p{k}", "structure": structure, "status": "missed" if missed else "ok",
+                         **dict.fromkeys(METRICS),
                          "dice": dice, "hd95_percent_of_diagonal": 90.0 if missed else 4.0 + k,
                          "hd_percent_of_diagonal": 90.0 if missed else 5.0 + k,
                          "assd_percent_of_diagonal": 90.0 if missed else 2.0 + k,
@@ -62,8 +63,8 @@ def class_rows(sites: list[str], unseen: str) -> list[dict]:
     for site in [*sites, unseen]:
         for k in range(10):
             p, label = float(rng.uniform(0.05, 0.95)), "ab"[k % 2]
-            rows.append({"site": site, "role": "unseen" if site == unseen else "seen", "patient": f"i{k}",
-                         "subject": f"s{k % 5}", "label": label, "predicted": "a" if p > 0.5 else "b", "p_a": p,
+            rows.append({"site": site, "role": "unseen" if site == unseen else "seen", "image": f"i{k}",
+                         "patient": f"s{k % 5}", "label": label, "predicted": "a" if p > 0.5 else "b", "p_a": p,
                          "p_b": 1 - p, "correct": int((p > 0.5) == (label == "a"))})  # fmt: skip
     return rows
 

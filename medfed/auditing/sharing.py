@@ -198,11 +198,10 @@ def images_by_patient(samples: Samples) -> list[list[int]]:
         One list for each patient: the indices of the patient's images. The patients are in the order of their first
         image. Each image counts as a patient if the samples contain no information about patients.
     """
-    if hasattr(samples, "patient"):
-        names = samples.patient.tolist()
-    else:
-        names = [case.subject for case in samples.cases] if hasattr(samples, "cases") else list(range(len(samples)))
-    return [[index for index, name in enumerate(names) if name == patient] for patient in dict.fromkeys(names)]
+    images: dict[int, list[int]] = {}
+    for index, patient in enumerate(samples.patient.tolist() if hasattr(samples, "patient") else range(len(samples))):
+        images.setdefault(patient, []).append(index)
+    return list(images.values())
 
 
 def evenly_spaced(items: Sequence, n: int) -> list:

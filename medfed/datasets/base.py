@@ -364,7 +364,7 @@ class Dataset:
             site: name of a site that `find_sites` finds.
 
         Returns:
-            Two lists. The first contains the usable cases, sorted by `Case.patient`, the name of the case. The second
+            Two lists. The first contains the usable cases, sorted by `Case.name`, the name of the case. The second
             contains the problems, one sentence each.
         """
         folder = self._site_folders()[site]
@@ -383,7 +383,7 @@ class Dataset:
             f"{printable_path(path)}: the file name is not valid UTF-8, so tables cannot contain it; rename the file"
             for path in not_utf8
         ]
-        counts = Counter(case.patient for case in cases)
+        counts = Counter(case.name for case in cases)
         problems += [
             f"{site}: {n} cases have the name '{name}'; expected every name once; rename the files"
             for name, n in counts.items() if n > 1
@@ -395,7 +395,7 @@ class Dataset:
             ]
         if unusable := {**outside, **not_utf8}:
             cases = [case for case in cases if not unusable.keys() & set(case.files)]
-        return sorted(cases, key=lambda case: case.patient), problems
+        return sorted(cases, key=lambda case: case.name), problems
 
     def cases(self, site: str) -> list[Case]:
         """Find the cases of one site. A case is one image with its mask (segmentation) or its class (classification).
@@ -404,7 +404,7 @@ class Dataset:
             site: name of the site.
 
         Returns:
-            The cases, sorted by `Case.patient`.
+            The cases, sorted by `Case.name`.
 
         Raises:
             UserError: if there is a problem with the names or locations of the site's files. One message lists all
@@ -421,7 +421,7 @@ class Dataset:
             sites: names of the sites.
 
         Returns:
-            Dictionary from the name of a site to the list of its cases, which is sorted by `Case.patient`.
+            Dictionary from the name of a site to the list of its cases, which is sorted by `Case.name`.
 
         Raises:
             UserError: if there is a problem with the names or locations of the files of these sites. One message lists

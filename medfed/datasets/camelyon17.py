@@ -149,7 +149,7 @@ class Camelyon17(Dataset):
             site: "hospital_1" to "hospital_5".
 
         Returns:
-            Two lists. The first contains the usable patches, one `Case` each, sorted by `Case.patient`, the name of the
+            Two lists. The first contains the usable patches, one `Case` each, sorted by `Case.name`, the name of the
             patch. The second contains the problems, one sentence each.
         """
         slides.clear_listings()  # files may have been added or removed since the last call
@@ -217,9 +217,9 @@ class Camelyon17(Dataset):
         patient, node, x, y, tumour, _, split, _ = row
         slide = f"patient_{patient:03d}_node_{node}"
         name = f"patch_{slide}_x_{x}_y_{y}"
-        subject = f"{patient:03d}_{node}" if self.splits == "slide" else f"{patient:03d}"
+        unit = f"{patient:03d}_{node}" if self.splits == "slide" else f"{patient:03d}"
         part = _PARTS[split] if self.splits == "published" else ""
-        return Case(site, name, _slide_folder(patches, slide) / f"{name}.png", None, subject, tumour, part)
+        return Case(site, name, _slide_folder(patches, slide) / f"{name}.png", None, unit, tumour, part)
 
     def _subset(self, cases: list[Case]) -> list[Case]:
         """Select at most `max_per_site` patches, from each class those whose names have the smallest hashes.
@@ -231,11 +231,11 @@ class Camelyon17(Dataset):
         with_tumour, normal = ([case for case in cases if case.label == label] for label in (1, 0))
         n_tumour = int(self.max_per_site * len(with_tumour) / len(cases) + 0.5)
         selected = _smallest_hashes(with_tumour, n_tumour) + _smallest_hashes(normal, self.max_per_site - n_tumour)
-        return sorted(selected, key=lambda case: case.patient)
+        return sorted(selected, key=lambda case: case.name)
 
 
 def _smallest_hashes(cases: list[Case], n: int) -> list[Case]:
-    return sorted(cases, key=lambda case: hashlib.blake2b(case.patient.encode(), digest_size=8).digest())[:n]
+    return sorted(cases, key=lambda case: hashlib.blake2b(case.name.encode(), digest_size=8).digest())[:n]
 
 
 @lru_cache(maxsize=256)

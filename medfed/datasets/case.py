@@ -17,27 +17,27 @@ class Case:
 
     Args:
         site: name of the site that holds the case.
-        patient: name of the case, unique within its site; tables and file names show it.
+        name: name of the case, unique within its site; tables and file names show it.
         image: path of the image file.
         mask: path of the mask file; None for classification.
-        subject: identifier of the patient. Cases with the same subject (two eyes, two visits) stay in the same part of
-            a split. "" takes `patient`, so that every case counts as a patient of its own.
+        patient: identifier of the patient. Cases of the same patient (two eyes, two visits) stay in the same part of a
+            split, and results count them as one patient. "" takes `name`, so that every case is a patient of its own.
         label: class number, starting at 0, for classification; None for segmentation.
         part: "train", "validation" or "test" if a published split assigns the case; "" lets `splits.split` decide.
         more_masks: paths of further masks of the image, such as those of its other lesions; the masks are joined.
     """
 
     site: str
-    patient: str
+    name: str
     image: Path
     mask: Path | None = None
-    subject: str = ""
+    patient: str = ""
     label: int | None = None
     part: str = ""
     more_masks: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "subject", self.subject or self.patient)
+        object.__setattr__(self, "patient", self.patient or self.name)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -75,11 +75,11 @@ class Volume:
     notices: tuple[str, ...] = ()
 
 
-def numbered_subjects(cases: Sequence[Case]) -> Tensor:
+def numbered_patients(cases: Sequence[Case]) -> Tensor:
     """Return a number for the patient of each case: (N,) int64, equal for cases of the same patient.
 
     Args:
-        cases: N cases. The same subject at two sites is two patients.
+        cases: N cases. The same name of a patient at two sites means two patients.
     """
     numbers: dict[tuple[str, str], int] = {}
-    return torch.tensor([numbers.setdefault((case.site, case.subject), len(numbers)) for case in cases])
+    return torch.tensor([numbers.setdefault((case.site, case.patient), len(numbers)) for case in cases])

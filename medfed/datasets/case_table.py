@@ -39,7 +39,7 @@ def write_case_table(dataset: Dataset, path: Path) -> None:
     writer.writerow(COLUMNS)
     for site in dataset.site_names():
         for case in dataset.cases_and_problems(site)[0]:
-            writer.writerow([site, case.subject, case.patient, case.image, ";".join(map(str, case.files[1:]))])
+            writer.writerow([site, case.patient, case.name, case.image, ";".join(map(str, case.files[1:]))])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

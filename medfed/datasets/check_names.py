@@ -64,7 +64,7 @@ def year_problems(folder: Path, cases: Sequence[Case]) -> list[str]:
         folder: folder of the site.
         cases: the cases of the site.
     """
-    patients = sorted({case.subject for case in cases})
+    patients = sorted({case.patient for case in cases})
     if len(patients) == len(cases) or not are_years(patients):
         return []
     return [

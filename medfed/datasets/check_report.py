@@ -82,7 +82,7 @@ def _row(site: SiteFacts) -> tuple[str, ...]:
     return (
         site.name,
         str(site.n_cases),
-        str(len({case.subject for case in cases})),
+        str(len({case.patient for case in cases})),
         _ranges([case.shape[:2] if is_2d else case.shape for case in cases]),
         _spacings(cases),
         " ".join(str(value) for value in sorted({value for case in cases for value in case.labels})),

@@ -32,7 +32,7 @@ def missing_rows(
         )
     for site, site_cases in cases.items():
         parts = split(site_cases, _SEED, dataset.validation_ratio, dataset.test_ratio)
-        n_patients = len({case.subject for case in site_cases})
+        n_patients = len({case.patient for case in site_cases})
         published = any(case.part for case in site_cases)
         few = "its published split has no such part" if published else f"of its {n_patients} patient(s), none is in it"
         for part, ratio, score in (

@@ -66,7 +66,7 @@ class NearDuplicates:
             (a, sha_a), (b, sha_b) = self._cases[first], self._cases[second]
             if a.site != b.site and sha_a != sha_b:
                 across.append(f"{a.site}/{a.image.name} and {b.site}/{b.image.name}")
-            elif a.site == b.site and a.subject != b.subject and sha_a != sha_b:
+            elif a.site == b.site and a.patient != b.patient and sha_a != sha_b:
                 within[a.site].append(f"{a.image.name} and {b.image.name}")
         sentences = [
             f"{_count(across)} of nearly equal images {'lie' if len(across) > 1 else 'lies'} in two sites, such as "

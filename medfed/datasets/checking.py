@@ -28,8 +28,8 @@ class CaseFacts:
     """Properties of one case whose files can be read.
 
     Args:
-        patient: name of the case, unique within its site.
-        subject: identifier of the patient.
+        name: name of the case, unique within its site.
+        patient: identifier of the patient.
         shape: image size (H, W, D) in voxels.
         spacing_mm: voxel size along H, W, D in mm; None if the file does not store it.
         lowest, highest: range of the intensities.
@@ -40,8 +40,8 @@ class CaseFacts:
         sha256: SHA-256 of the image file, hexadecimal (`file_sha256`).
     """
 
+    name: str
     patient: str
-    subject: str
     shape: tuple[int, ...]
     spacing_mm: tuple[float, ...] | None
     lowest: float
@@ -192,7 +192,7 @@ def check_case(
     if similar is not None:
         similar.add(case, image, sha256)
     return CaseFacts(
-        case.patient, case.subject, tuple(image.shape[1:]), reading.spacing_mm(case.image, image), float(image.min()),
+        case.name, case.patient, tuple(image.shape[1:]), reading.spacing_mm(case.image, image), float(image.min()),
         float(image.max()), labels, tuple(missing), foreground, tuple(notices), sha256,
     ), []  # fmt: skip
 
@@ -282,7 +282,7 @@ def _notice_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
         notices = [(f"no {name} in the mask", case) for case in site.cases for name in case.missing]
         notices += [(notice, case) for case in site.cases for notice in case.notices]
         for text, n in Counter(text for text, _ in notices).items():
-            first = " and ".join([case.patient for other, case in notices if other == text][:2])
+            first = " and ".join([case.name for other, case in notices if other == text][:2])
             warnings.append(f"{site.name}: {text}: in {n} of {site.n_cases} cases, the first "
                             f"{'is' if n == 1 else 'are'} {first}")
         warnings += _mask_value_warnings(site)
@@ -310,8 +310,8 @@ def _patient_warnings(dataset: Dataset, cases_at: Mapping[str, list[Case]]) -> l
         return []
     warnings = []
     for site, cases in cases_at.items():
-        if all(case.subject == case.patient and not case.part for case in cases):
-            names = [case.patient if case.mask else case.patient.rpartition("/")[2] for case in cases]
+        if all(case.patient == case.name and not case.part for case in cases):
+            names = [case.name if case.mask else case.name.rpartition("/")[2] for case in cases]
             warnings += check_names.patient_warning(site, names)
     return warnings
 
@@ -350,7 +350,7 @@ def _mask_value_warnings(site: SiteFacts) -> list[str]:
     if len(value_pairs) < 2 or any(len(case.labels) > 2 for case in site.cases):
         return []
     rarest = min(value_pairs, key=lambda labels: value_pairs[labels])
-    first = next(case.patient for case in site.cases if case.labels == rarest)
+    first = next(case.name for case in site.cases if case.labels == rarest)
     listed = "; ".join(f"{reading.format_values(labels)} in {n} masks" for labels, n in value_pairs.most_common())
     return [
         f"{site.name}: the masks contain different values ({listed}), the first with the rarest values is {first}; "

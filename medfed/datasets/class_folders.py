@@ -171,8 +171,8 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
                 by_stem, class_problems = _image_files(path)
                 prefix = path.relative_to(folder).as_posix()
                 for stem, file in by_stem.items():
-                    subject = file_names.extract_patient(stem, self.patient_pattern, file, class_problems)
-                    cases.append(Case(site, f"{prefix}/{stem}", file, None, subject, label, part))
+                    patient = file_names.extract_patient(stem, self.patient_pattern, file, class_problems)
+                    cases.append(Case(site, f"{prefix}/{stem}", file, None, patient, label, part))
                 problems += class_problems
         return cases, problems + check_names.year_problems(folder, cases)
 

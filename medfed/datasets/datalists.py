@@ -397,7 +397,7 @@ def _part_problems(path: Path, site: str, cases: Sequence[Case]) -> list[str]:
     """Return the problem that patients of a site are in two parts of the split, if there are some."""
     parts: dict[str, set[str]] = {}
     for case in cases:
-        parts.setdefault(case.subject, set()).add(case.part)
+        parts.setdefault(case.patient, set()).add(case.part)
     in_two = [patient for patient, both in parts.items() if len(both) > 1]
     if not in_two:
         return []

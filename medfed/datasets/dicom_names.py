@@ -30,11 +30,11 @@ def hide_names(case: Case, salt: bytes) -> Case:
     """Return a DICOM case with names that tell nothing about its patient.
 
     Args:
-        case: a case that is named by its folder, and whose `subject` is PatientID, or the folder if PatientID is empty.
+        case: a case that is named by its folder, and whose `patient` is PatientID, or the folder if PatientID is empty.
         salt: the site's secret, from `read_salt`.
     """
-    patient = patient_key(salt, case.subject)
-    return replace(case, patient=case_key(salt, patient, case.patient), subject=patient)
+    patient = patient_key(salt, case.patient)
+    return replace(case, name=case_key(salt, patient, case.name), patient=patient)
 
 
 def patient_key(salt: bytes, patient: str) -> str:

@@ -67,7 +67,7 @@ def shared_patient_warnings(site: str, cases: Iterable[Case], ignored_names: Seq
     Returns:
         One sentence with the setting that tells the patients apart, or an empty list.
     """
-    images = {case.image: case.subject for case in cases if case.image.is_dir()}
+    images = {case.image: case.patient for case in cases if case.image.is_dir()}
     if len(images) < 2 or len(set(images.values())) > 1:
         return []
     headers = [entry for image in images for entry in islice(_headers(image, ignored_names), 1)]

@@ -283,11 +283,11 @@ class Folder(Dataset):
         found = self._pairs(folder)
         cases = []
         for name, (image, mask) in found.pairs.items():
-            subject = file_names.extract_patient(name, self.patient_pattern, image, found.problems)
+            patient = file_names.extract_patient(name, self.patient_pattern, image, found.problems)
             if self.patient_pattern is None and image.is_dir():
-                subject = dicom.patient_id(image, self.ignored_names)
-            subject = subject or found.patients.get(name, "")
-            cases.append(Case(site, name, image, mask, subject, more_masks=found.more_masks.get(name, ())))
+                patient = dicom.patient_id(image, self.ignored_names)
+            patient = patient or found.patients.get(name, "")
+            cases.append(Case(site, name, image, mask, patient, more_masks=found.more_masks.get(name, ())))
         hidden = self._hide_names(folder, cases)
         return hidden, found.problems + check_names.year_problems(folder, hidden)
 

@@ -118,11 +118,11 @@ def site_facts(
         - `orientation.CODE`: how many images have this orientation.
     """
     facts: dict[str, float] = {
-        PATIENTS: len({case.subject for case in cases}), IMAGES: len(cases), MEASURED: len(measured)
+        PATIENTS: len({case.patient for case in cases}), IMAGES: len(cases), MEASURED: len(measured)
     }  # fmt: skip
     for name in (*SIZES, *SPACINGS, *INTENSITIES):
         values = {case: measures.values[name] for case, measures in measured.items() if name in measures.values}
-        if len({case.subject for case in values}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
+        if len({case.patient for case in values}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
             numbers = np.quantile(list(values.values()), list(QUANTILES.values()))
             if name in INTENSITIES:
                 numbers = np.where(np.abs(numbers) < INTENSITY_LIMITS[0], 0.0, numbers)  # rounding errors of the file
@@ -143,7 +143,7 @@ def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_pati
     groups = {"shown": list(shown), "empty": [case for case in measured if case not in shown]}
     sizes = _sizes_of_groups(groups, min_patients)
     facts: dict[str, float] = {f"{label}.{IMAGES}": sizes["shown"]} if len(sizes) == len(groups) else {}
-    if len({case.subject for case in shown}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
+    if len({case.patient for case in shown}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
         n_axes = min(map(len, shown.values()))
         for axis, (position, spread) in enumerate(zip(POSITIONS[:n_axes], SPREADS, strict=False)):
             centres = [centre[axis] for centre in shown.values()]
@@ -153,7 +153,7 @@ def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_pati
 
 
 def _sizes_of_groups(groups: Mapping[str, Sequence[Case]], min_patients: int) -> dict[str, int]:
-    allowed = large_groups({name: [case.subject for case in group] for name, group in groups.items()}, min_patients)
+    allowed = large_groups({name: [case.patient for case in group] for name, group in groups.items()}, min_patients)
     return {name: len(groups[name]) for name in allowed}
 
 

@@ -56,7 +56,7 @@ def partition(
             "dirichlet", if a client would have fewer than `min_images`.
     """
     training = {site: splits[site].train for site in sorted(splits)}
-    n_patients = sum(len({case.subject for case in cases}) for cases in training.values())
+    n_patients = sum(len({case.patient for case in cases}) for cases in training.values())
     if n_patients < n_clients:
         raise ValueError(
             f"{n_clients} clients share {n_patients} training patients; expected at most {n_patients} clients; set a "
@@ -68,7 +68,7 @@ def partition(
         sizes = {site: len(cases) for site, cases in training.items()}
         if rule == "domains" and len(sizes) <= n_clients:
             sizes = dict.fromkeys(sizes, 1)
-        patients = {site: len({case.subject for case in cases}) for site, cases in training.items()}
+        patients = {site: len({case.patient for case in cases}) for site, cases in training.items()}
         shares = heterogeneous_shares(sizes, n_clients, mixing if rule == "heterogeneous" else 0.0, patients)
     train = assign_to_clients(training, shares, seed)
     validation = assign_to_clients({site: splits[site].validation for site in training}, shares, seed)
@@ -200,7 +200,7 @@ def assign_to_clients(cases: Mapping[str, Iterable[Case]], shares: Shares, seed:
         clients = _client_of_each_patient(patients, shares[site], index, len(cases))
         for patient_cases, client in zip(patients, clients, strict=True):
             by_client[client] += patient_cases
-    return [sorted(client_cases, key=lambda case: (case.site, case.patient)) for client_cases in by_client]
+    return [sorted(client_cases, key=lambda case: (case.site, case.name)) for client_cases in by_client]
 
 
 def _main_clients(sizes: Mapping[str, int], n_clients: int, n_patients: Mapping[str, int]) -> dict[str, list[int]]:
@@ -223,7 +223,7 @@ def _rank_patients(cases: Iterable[Case], seed: int) -> list[list[Case]]:
     """Group the cases of one site by patient, and order the patients by hash."""
     by_patient: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
-        by_patient.setdefault((case.site, case.subject), []).append(case)
+        by_patient.setdefault((case.site, case.patient), []).append(case)
     return [by_patient[patient] for patient in sorted(by_patient, key=lambda patient: _hash(seed, "client", *patient))]
 
 

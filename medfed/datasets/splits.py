@@ -16,9 +16,9 @@ class Split:
     """Training, validation and test cases of one site; no patient is in two parts.
 
     Args:
-        train: training cases, sorted by `Case.patient`.
-        validation: validation cases, sorted by `Case.patient`.
-        test: test cases, sorted by `Case.patient`.
+        train: training cases, sorted by `Case.name`.
+        validation: validation cases, sorted by `Case.name`.
+        test: test cases, sorted by `Case.name`.
     """
 
     train: list[Case]
@@ -33,7 +33,7 @@ class Split:
 def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio: float) -> Split:
     """Split one site's cases into training, validation and test parts. All cases of a patient are in the same part.
 
-    The patients (`Case.subject`) are ordered by the SHA-256 of (seed, site, patient). In this order, the first patients
+    The patients (`Case.patient`) are ordered by the SHA-256 of (seed, site, patient). In this order, the first patients
     are used for validation, the next patients for test, and the remaining patients for training. The order of `cases`
     has no influence. If a patient is added, few other patients move to another part.
 
@@ -54,8 +54,8 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
         test_ratio: fraction of the patients for test, in [0, 1).
 
     Returns:
-        The cases of the three parts. Each part is sorted by `Case.patient`, which is the name of the case (the patient
-        is `Case.subject`).
+        The cases of the three parts. Each part is sorted by `Case.name`, which is the name of the case (the patient
+        is `Case.patient`).
 
     Raises:
         ValueError: if a ratio is negative or their sum is not below 1.
@@ -65,17 +65,17 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
             "validation_ratio and test_ratio must be at least 0 and sum to less than 1, "
             f"got {validation_ratio} and {test_ratio}"
         )
-    cases = sorted(cases, key=lambda case: case.patient)
+    cases = sorted(cases, key=lambda case: case.name)
     if any(case.part for case in cases):
         train, validation, test = ([case for case in cases if case.part == part] for part in PARTS)
         if not validation and validation_ratio > 0:
             divided = split([replace(case, part="") for case in train], seed, validation_ratio, 0.0)
             train, validation = divided.train, divided.validation
         return Split(train, validation, test)
-    ranked = sorted({(case.site, case.subject) for case in cases}, key=lambda patient: _rank(seed, *patient))
+    ranked = sorted({(case.site, case.patient) for case in cases}, key=lambda patient: _rank(seed, *patient))
     n_validation, n_test = _counts(len(ranked), validation_ratio, test_ratio)
     parts = ranked[n_validation + n_test :], ranked[:n_validation], ranked[n_validation : n_validation + n_test]
-    return Split(*([case for case in cases if (case.site, case.subject) in part] for part in map(set, parts)))
+    return Split(*([case for case in cases if (case.site, case.patient) in part] for part in map(set, parts)))
 
 
 def sample_cases(cases: Iterable[Case], seed: int, ratio: float) -> list[Case]:
@@ -90,14 +90,14 @@ def sample_cases(cases: Iterable[Case], seed: int, ratio: float) -> list[Case]:
         ratio: fraction of the cases, in (0, 1]. Their number is rounded, and is at least 1 if there is a case.
 
     Returns:
-        The sampled cases, sorted by `Case.patient`, which is the name of the case.
+        The sampled cases, sorted by `Case.name`, which is the name of the case.
     """
-    ranked = sorted(cases, key=lambda case: _rank(seed, case.site, f"case {case.patient}"))
-    return sorted(ranked[: max(1, int(len(ranked) * ratio + 0.5))], key=lambda case: case.patient)
+    ranked = sorted(cases, key=lambda case: _rank(seed, case.site, f"case {case.name}"))
+    return sorted(ranked[: max(1, int(len(ranked) * ratio + 0.5))], key=lambda case: case.name)
 
 
-def _rank(seed: int, site: str, subject: str) -> bytes:
-    return hashlib.sha256("\x1f".join((str(seed), site, subject)).encode()).digest()
+def _rank(seed: int, site: str, patient: str) -> bytes:
+    return hashlib.sha256("\x1f".join((str(seed), site, patient)).encode()).digest()
 
 
 def _counts(n: int, validation_ratio: float, test_ratio: float) -> tuple[int, int]:

@@ -108,11 +108,11 @@ def _draw_boxes(run: Results) -> None:
 
 
 def _draw_overlays(run: Results) -> None:
-    """Draw the best, the median and the worst unseen patient, and some chosen without looking at scores."""
+    """Draw the best, the median and the worst unseen image, and some chosen without looking at scores."""
     rows = run.result.rows
-    dice = case_selection.mean_dice_by_patient(rows)
+    dice = case_selection.mean_dice_by_image(rows)
     draw_best_median_worst(run.result, run.dataset, run.unseen, run.folder / "unseen_cases.png", run.label)
-    same = [row["patient"] for row in case_selection.select_common_cases(rows, SAME_CASES)]
+    same = [row["image"] for row in case_selection.select_common_cases(rows, SAME_CASES)]
     if same:
         cases = _scored(run.result, run.dataset, run.unseen, same)
         scores = {name: f"Dice {dice[name]:.3f}" if name in dice else "no structure, none predicted" for name in same}
@@ -134,7 +134,7 @@ def draw_best_median_worst(
         path: the PNG file to write.
         label: "real data" or "synthetic phantom data", part of the title.
     """
-    dice = case_selection.mean_dice_by_patient(result.rows)
+    dice = case_selection.mean_dice_by_image(result.rows)
     telling = case_selection.select_best_median_worst(result.rows)
     by_name = _scored(result, dataset, cases, telling.values())
     shown = [
@@ -146,17 +146,17 @@ def draw_best_median_worst(
 
 
 def _scored(
-    result: EvaluationResult, dataset: Dataset, unseen: Sequence[Case], patients: Collection[str]
+    result: EvaluationResult, dataset: Dataset, unseen: Sequence[Case], names: Collection[str]
 ) -> dict[str, dict]:
-    """Return the unseen cases of these patients as `overlays` takes them, by patient."""
+    """Return the unseen cases of these names as `overlays` takes them, by name."""
     cases = {}
-    for case in (case for case in unseen if case.patient in patients):
+    for case in (case for case in unseen if case.name in names):
         volume = dataset.load(case)
-        cases[case.patient] = {
-            "name": "\n".join(map(shorten_name, (case.site, case.patient))),
+        cases[case.name] = {
+            "name": "\n".join(map(shorten_name, (case.site, case.name))),
             "image": _for_display(volume.image.as_tensor()),
             "reference": volume.mask.as_tensor(),
-            "prediction": result.masks[case.patient].unpack(),
+            "prediction": result.masks[case.name].unpack(),
             "spacing": volume.spacing_mm,
             **({} if volume.spacing_mm is None else {"affine": volume.image.affine}),
         }
@@ -197,8 +197,8 @@ def _draw_examples(run: Results) -> None:
 
 
 def _with_images(run: Results, rows: list[dict]) -> list[dict]:
-    cases = {case.patient: case for case in run.unseen}
-    images = (next(run.task.network_images(run.dataset, [cases[row["patient"]]]))[0] for row in rows)
+    cases = {case.name: case for case in run.unseen}
+    images = (next(run.task.network_images(run.dataset, [cases[row["image"]]]))[0] for row in rows)
     return [{"row": row, "image": image} for row, image in zip(rows, images, strict=True)]
 
 
@@ -286,9 +286,9 @@ def _restyled(run: Results, site: Site) -> RestyledImages:
     return RestyledImages(images, styled, patients)
 
 
-def _shown_images(run: Results, site: Site) -> tuple[Tensor, list]:
+def _shown_images(run: Results, site: Site) -> tuple[Tensor, list[int]]:
     """Return evenly spaced training images of a site, and the patient of each."""
     samples, n = site.training, len(site.training)
     chosen = torch.linspace(0, n - 1, min(n, STYLED_IMAGES)).round().long().tolist()
-    patients = run.task.patients_of(samples)
+    patients = getattr(samples, "patient", torch.arange(n)).tolist()  # without patients, each image is one
     return samples.batch(chosen).image, [patients[place] for place in chosen]

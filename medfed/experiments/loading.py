@@ -82,7 +82,7 @@ class SiteImages:
             return None
         measures, self.measures = self.measures, {}
         facts = partial(site_facts, cases, measures, len(self.dataset.classes))
-        return SiteSurvey(len({case.subject for case in cases}), min_patients, len(self.task.labels), facts)
+        return SiteSurvey(len({case.patient for case in cases}), min_patients, len(self.task.labels), facts)
 
     def check_files(self, cases: Sequence[Case]) -> None:
         """Read the cases that will be tested after the training, to find damaged files before the training starts.

@@ -234,7 +234,7 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
     origin = "phantom" if dataset.is_phantom else "real"
     codec_digests = {name: file_sha256(codec_path(name)) for name in codecs}
     files = {
-        f"{case.site}/{case.patient}": [
+        f"{case.site}/{case.name}": [
             file_sha256(path) if hashed else path.stat().st_size for path in case.files
         ]
         for case in cases

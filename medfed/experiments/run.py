@@ -204,7 +204,7 @@ def _begin(
 def _cases_of(patients: Split) -> dict[str, list[str]]:
     """Return the training and validation cases of a client, as SITE/CASE."""
     parts = {"train": patients.train, "validation": patients.validation}
-    return {part: [f"{case.site}/{case.patient}" for case in cases] for part, cases in parts.items()}
+    return {part: [f"{case.site}/{case.name}" for case in cases] for part, cases in parts.items()}
 
 
 def _warn_of_settings(settings: Federation, n_sites: int) -> None:

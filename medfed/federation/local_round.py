@@ -39,7 +39,7 @@ class Output:
 class Samples(Protocol):
     """A sequence of images with labels.
 
-    Samples may also have an attribute `patient_ids`, (N,) int64, with equal numbers for images of the same patient
+    Samples may also have an attribute `patient`, (N,) int64, with equal numbers for images of the same patient
     (`count_patients`).
     """
 
@@ -312,10 +312,10 @@ def count_patients(samples: Samples, indices: Tensor) -> int:
 
     Returns:
         The number of patients; 0 without images. If the samples do not say which patient an image shows (they have no
-        attribute `patient_ids`), images count as those of one patient.
+        attribute `patient`), images count as those of one patient.
     """
-    patient_ids = getattr(samples, "patient_ids", None)
-    return min(len(indices), 1) if patient_ids is None else len(patient_ids[indices].unique())
+    patient = getattr(samples, "patient", None)
+    return min(len(indices), 1) if patient is None else len(patient[indices].unique())
 
 
 def batches(samples: Samples, size: int, order: Tensor | None = None) -> Iterator[Batch]:

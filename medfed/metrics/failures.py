@@ -22,8 +22,8 @@ class Share:
     """The share of patients for whom something failed.
 
     Args:
-        count: number of failed patients. With several models or seeds, it is the sum over the patients of the fraction
-            of models that failed.
+        count: number of failed patients. With several images, models or seeds, it is the sum over the patients of
+            the fraction of their scores that failed.
         n: number of patients.
         low: lower end of the 95 % interval of the share, in [0, 1].
         high: upper end of the 95 % interval of the share, in [0, 1].
@@ -54,7 +54,8 @@ def share_of(failed: Sequence[float]) -> Share | None:
     counts it is the exact interval of `scipy.stats.binomtest`, which does not take the fractions of several models.
 
     Args:
-        failed: one value per patient: 1 if the patient failed, otherwise 0; a fraction for the mean of several models.
+        failed: one value per patient: 1 if the patient failed, otherwise 0; a fraction for the mean of several images
+            or models.
 
     Returns:
         The share; None without patients.
@@ -73,7 +74,7 @@ def failure_shares(rows: Iterable[Mapping], dice_below: float) -> dict[str, Shar
 
     Args:
         rows: rows of `cases.csv` of one structure, with "site", "patient", "dice" and "status". A patient has several
-            rows if several models were scored.
+            rows if several images were scored, or by several models.
         dice_below: a Dice below this value, in (0, 1], is a failure.
 
     Returns:
@@ -98,7 +99,7 @@ def summarise_failures(rows: Sequence[Mapping], dice_below: float) -> dict:
     """Summarise the failures of a run by role, site and structure.
 
     Args:
-        rows: all rows of `cases.csv`, one per patient and structure.
+        rows: all rows of `cases.csv`, one per image and structure.
         dice_below: a Dice below this value, in (0, 1], is a failure.
 
     Returns:

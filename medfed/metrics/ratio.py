@@ -11,7 +11,7 @@ from torch import Tensor
 from medfed.metrics.case_file import write_rows
 from medfed.metrics.summary import present_roles
 
-COLUMNS = ("site", "role", "patient", "reference", "predicted", "error")
+COLUMNS = ("site", "role", "patient", "image", "reference", "predicted", "error")
 
 
 def vertical_ratio(inner: Tensor, outer: Tensor) -> float | None:
@@ -31,14 +31,17 @@ def vertical_ratio(inner: Tensor, outer: Tensor) -> float | None:
     return heights[0] / heights[1] if heights[1] else None
 
 
-def ratio_row(site: str, role: str, patient: str, reference: float | None, predicted: float | None) -> dict:
-    """Return one patient's row of `ratios.csv`: the ratio of two structures' heights (optic cup to optic disc).
+def ratio_row(
+    site: str, role: str, patient: str, image: str, reference: float | None, predicted: float | None
+) -> dict:
+    """Return one image's row of `ratios.csv`: the ratio of two structures' heights (optic cup to optic disc).
 
     Args:
         site: name of the patient's site.
         role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it did not
             train, but may have helped to select the round).
-        patient: name of the patient's image or volume, unique within the site.
+        patient: identifier of the patient.
+        image: name of the patient's image or volume, unique within the site.
         reference: ratio in the true mask; None if the outer structure of the true mask is empty.
         predicted: ratio in the predicted mask; None if the outer structure of the predicted mask is empty. For the
             error, None counts as 0.
@@ -46,7 +49,9 @@ def ratio_row(site: str, role: str, patient: str, reference: float | None, predi
     Returns:
         The arguments by name, and "error": the absolute difference of the two ratios, or None if `reference` is None.
     """
-    row = {"site": site, "role": role, "patient": patient, "reference": reference, "predicted": predicted}
+    row = {"site": site, "role": role, "patient": patient, "image": image} | {
+        "reference": reference, "predicted": predicted,
+    }  # fmt: skip
     return row | {"error": None if reference is None else abs(reference - (predicted or 0.0))}
 
 
@@ -54,22 +59,25 @@ def summarise_ratios(rows: Sequence[Mapping]) -> dict:
     """Summarise, by role and site, the errors of a predicted ratio of heights, such as optic cup to optic disc.
 
     Args:
-        rows: one dict per patient, with "site", "role" ("seen", "unseen" or "validation"), "patient" and "error" (the
+        rows: one dict per image, with "site", "role" ("seen", "unseen" or "validation"), "patient" and "error" (the
             absolute error of the ratio, or None), as `ratio_row` returns them.
 
     Returns:
         {ROLE: {"sites": {SITE: {"n", "mean_error"}}, "mean_error"}}. For a site, "n" is the number of patients whose
-        error is known, and "mean_error" is the mean absolute error of these patients. A site without such patients is
+        error is known, and "mean_error" is the mean of their errors (of each, the mean of
+        the images first). A site without such patients is
         left out. For a role, "mean_error" is the mean of the sites' mean errors, or None if the role has no sites. The
         dict is empty if there are no rows.
     """
     summary: dict = {}
     for role in present_roles(rows) if rows else ():
         known = [row for row in rows if row["role"] == role and row["error"] is not None]
+        errors: dict[str, dict[str, list[float]]] = {}
+        for row in known:
+            errors.setdefault(row["site"], {}).setdefault(row["patient"], []).append(row["error"])
         sites = {
-            site: {"n": len(errors), "mean_error": fmean(errors)}
-            for site in sorted({row["site"] for row in known})
-            for errors in [[row["error"] for row in known if row["site"] == site]]
+            site: {"n": len(patients), "mean_error": fmean(map(fmean, patients.values()))}
+            for site, patients in sorted(errors.items())
         }
         mean = fmean(site["mean_error"] for site in sites.values()) if sites else None
         summary[role] = {"sites": sites, "mean_error": mean}
@@ -77,14 +85,14 @@ def summarise_ratios(rows: Sequence[Mapping]) -> dict:
 
 
 def write_ratios(path: str | Path, rows: Sequence[Mapping]) -> None:
-    """Write the file `ratios.csv`, sorted by role, site and patient. The value None becomes an empty cell.
+    """Write the file `ratios.csv`, sorted by role, site and image. The value None becomes an empty cell.
 
     Args:
         path: the file to write.
-        rows: one dict per patient, with the ratio of two structures' heights in the true and in the predicted mask, as
+        rows: one dict per image, with the ratio of two structures' heights in the true and in the predicted mask, as
             `ratio_row` returns it.
     """
-    write_rows(path, [dict(row) for row in rows], COLUMNS, ("role", "site", "patient"), _format_value)
+    write_rows(path, [dict(row) for row in rows], COLUMNS, ("role", "site", "image"), _format_value)
 
 
 def _format_value(value: object, column: str) -> str:

@@ -31,11 +31,11 @@ def summarise(
 ) -> dict:
     """Compute the scores of each role, site and structure from the rows of a run, then their means over the sites.
 
-    A row is a dict with the results of one image, or of one structure of one patient. The role of a site is "seen" (it
+    A row is a dict with the results of one image, or of one structure of one image. The role of a site is "seen" (it
     trained), "unseen" (it did not train) or "validation" (it did not train, but may have helped to select the round).
 
     Args:
-        rows: all rows of the run, each with at least `site`, `role` and `patient`.
+        rows: all rows of the run, each with at least `site`, `role` and `image`.
         structure_of: function from a row to the name of its structure.
         score_group: function that computes the scores of one group. Its argument is the rows of one role, site and
             structure. It returns the counts by name and, for each of `metrics`, a dict with at least `n` (number of
@@ -59,7 +59,7 @@ def summarise(
     for role in present_roles(rows):
         groups: dict[str, dict[str, list[dict]]] = {}
         of_role = [row for row in rows if row["role"] == role]
-        for row in sorted(of_role, key=lambda row: (row["site"], structure_of(row), row["patient"])):
+        for row in sorted(of_role, key=lambda row: (row["site"], structure_of(row), row["image"])):
             groups.setdefault(row["site"], {}).setdefault(structure_of(row), []).append(row)
         sites = {
             site: {name: score_group(group) for name, group in of_site.items()}

@@ -163,7 +163,7 @@ def _first(cases: Sequence[Case], seed: int) -> list[Case]:
 
 def _of_site(name: str, cases: Sequence[Case], n_training: int, facts: Sequence[_CaseFacts]) -> SiteFingerprint:
     n_slices = fmean(case_facts.shape[2] for case_facts in facts) if facts else 0.0
-    n_patients = len({case.subject for case in cases})
+    n_patients = len({case.patient for case in cases})
     return SiteFingerprint(name, len(cases), n_patients, round(n_training * n_slices))
 
 

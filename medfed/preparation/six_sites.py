@@ -43,7 +43,7 @@ def find(source: Path) -> Download | None:
 
 def _entries(dataset: Prostate, site: str, folder: Path) -> list[Entry]:
     cases, problems = dataset.find_cases(site, folder)
-    usable = [Entry(site, case.patient, partial(_files, dataset, case)) for case in cases]
+    usable = [Entry(site, case.name, partial(_files, dataset, case)) for case in cases]
     left_out = [problem.partition(": ") for problem in problems]
     return usable + [Entry(site, Path(path).name, None, reason) for path, _, reason in left_out]
 
@@ -52,7 +52,7 @@ def _files(dataset: Prostate, case: Case) -> Mapping[str, Content]:
     """Return the unchanged files of a case, after reading them."""
     dataset.load(case)
     parts = ((case.image, ""), (case.mask_path, "_segmentation"))
-    return {f"{case.site}/{case.patient}{part}{_suffix(path)}": path.read_bytes() for path, part in parts}
+    return {f"{case.site}/{case.name}{part}{_suffix(path)}": path.read_bytes() for path, part in parts}
 
 
 def _suffix(path: Path) -> str:

@@ -30,7 +30,7 @@ from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.bundle_tasks import BundleSegmentation, BundleTask, task_of_bundle, with_labels_of
 from medfed.scoring.reply_check import check_scores
 from medfed.scoring.score import SUMMARY, check_channels, name_notices
-from medfed.scoring.site import COUNTS, PATIENTS, SCORE, TOO_FEW, ScoringSite
+from medfed.scoring.site import COUNTS, IMAGES, PATIENTS, SCORE, TOO_FEW, ScoringSite
 from medfed.tasks.scoring import ALL, RUN_TABLE
 
 SETTINGS = Federation(rounds=1, quorum=1, on_bad_update="drop")  # a site that fails is named, and left out
@@ -90,7 +90,7 @@ class SiteScores:
         used = {row["metric"] for row in self.rows()}
         columns = [column for column in scoring.columns_in(RUN_TABLE) if column.key in used]
         counts = [key for key in COUNTS if any(f"{k}.{key}" in facts for facts in self.facts.values() for k in outputs)]
-        table = [["site", "output", "patients", *(c.key for c in columns), *counts]]
+        table = [["site", "output", "patients", "images", *(c.key for c in columns), *counts]]
         for site, facts in self.facts.items():
             if TOO_FEW in facts:
                 table.append([site, "", "fewer than its minimum", *[""] * (len(table[0]) - 3)])
@@ -98,14 +98,14 @@ class SiteScores:
             for key, name in outputs.items():
                 if f"{key}.n" in facts:
                     scores = [_score(facts, f"{key}.{column.key}") for column in columns]
-                    table.append([site, name, str(facts[PATIENTS]), *scores,
+                    table.append([site, name, str(facts[PATIENTS]), str(facts[IMAGES]), *scores,
                                   *(str(facts.get(f"{key}.{count}", "")) for count in counts)])  # fmt: skip
         table += [[site, "", "no valid reply", *[""] * (len(table[0]) - 3)] for site in self.silent]
         text = align_columns([[(cell, "") for cell in line] for line in table], False, n_left=2)
         sent = format_sums(sum_bytes(self.ledger)["up"])
         return "\n".join([
             data_label(self.summary["data"]), self.summary["bundle"]["name"], *self.summary["notices"], "", text, "",
-            "Each score is the mean over the cases of a site, ± is the standard deviation, () is the number of cases "
+            f"Each score is the {scoring.score_description}, ± is the standard deviation, () is the number of images "
             "with a value. A score of fewer patients than the site's minimum is not sent.",
             f"The sites sent {sent}.",
         ])  # fmt: skip

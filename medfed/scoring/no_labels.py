@@ -89,7 +89,7 @@ def predict_quality(
             facts.append(ensemble.image_facts(image, is_2d, spacing_mm(case.image, image)))
             true = true_dice(case, masks) if true_dice else {}
             for name, mask in masks.items():
-                names = {"site": case.site, "case": case.patient, "structure": name}
+                names = {"site": case.site, "case": case.name, "structure": name}
                 known = {"true_dice": true[name]} if name in true else {}
                 shown = agreements[name] if bool(mask.any()) else None
                 rows.append({**names, **_predicted(calibrations[name], shown), **known})

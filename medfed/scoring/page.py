@@ -110,13 +110,13 @@ def failures(scoring: Scoring, rows: Sequence[dict], label: str) -> Table | str:
         The table; if there is no failure, a sentence that says so.
     """
     if scoring.has_structures:
-        head = ("site", "case", "structure", "failure")
-        entries = [(row["site"], row["patient"], row["structure"], _failure(row)) for row in rows if _failure(row)]
+        head = ("site", "image", "structure", "failure")
+        entries = [(row["site"], row["image"], row["structure"], _failure(row)) for row in rows if _failure(row)]
         caption = "Missed structures, false alarms, and masks that do not overlap"
         none = "No structure was missed, there is no false alarm, and every mask overlaps with its reference."
     else:
-        head = ("site", "case", "class", "predicted")
-        entries = [(row["site"], row["patient"], row["label"], row["predicted"])
+        head = ("site", "image", "class", "predicted")
+        entries = [(row["site"], row["image"], row["label"], row["predicted"])
                    for row in rows if scoring.is_failure(row)]  # fmt: skip
         caption, none = "Wrongly classified images", "Every image was classified correctly."
     if not entries:

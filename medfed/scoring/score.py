@@ -57,7 +57,7 @@ class Scores:
 
     @property
     def rows(self) -> list[dict]:
-        """The rows of `cases.csv`: one for each image, or for each structure of each patient."""
+        """The rows of `cases.csv`: one for each image, or for each structure of each image."""
         return [row for result in self.results.values() for row in result.rows]
 
     def to_text(self) -> str:
@@ -232,7 +232,7 @@ def _summarise(
         "dataset": dataset.card.title,
         "bundle": dict(model.facts),
         "compared_with": dict(assigned),
-        "patients": {site: len({case.subject for case in of_site}) for site, of_site in cases.items()},
+        "patients": {site: len({case.patient for case in of_site}) for site, of_site in cases.items()},
         "images": {site: len(of_site) for site, of_site in cases.items()},
         "versions": versions(),
         "notices": notices,
@@ -254,7 +254,7 @@ def _draw(scores: Scores, folder: Path) -> None:
     calibration.save_reliability_diagrams(shown_rows, folder / "reliability.png", label)
     calibration.save_roc_curves(shown_rows, folder / "roc.png", label)
     confusion.save_confusion_matrices(shown_rows, folder / "confusion.png", label)
-    images = {(site, case.patient): case for site, of_site in scores.cases.items() for case in of_site}
-    shown = [{"row": row, "image": dataset.read_image(images[row["site"], row["patient"]], [])[..., 0] / 255}
+    images = {(site, case.name): case for site, of_site in scores.cases.items() for case in of_site}
+    shown = [{"row": row, "image": dataset.read_image(images[row["site"], row["image"]], [])[..., 0] / 255}
              for row in examples.select_confident(rows)]  # fmt: skip
     examples.save_confident_examples(shown, folder / "examples.png", label, "the scored sites")

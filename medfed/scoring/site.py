@@ -81,7 +81,7 @@ class ScoringSite:
             raise ValueError(f"{self.name}: only scores a model and replies to '{SCORE}', not to '{request.kind}'")
         if request.weights_digest and not request.weights:
             return Message(WEIGHTS_NEEDED)
-        n_patients = len({case.subject for case in self.cases})
+        n_patients = len({case.patient for case in self.cases})
         if n_patients < self.min_patients:
             return Message(SCORE, facts={TOO_FEW: 1})
         self.network.load_state_dict(request.weights)
@@ -99,10 +99,9 @@ class ScoringSite:
 
     def _n_patients(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         """Return the number of patients behind each metric; a score of classification is of all patients."""
-        subjects = {case.patient: case.subject for case in self.cases}
         is_of_all = not self.task.scoring.has_structures
         return {
-            column.key: len({subjects[row["patient"]] for row in rows if is_of_all or row[column.key] is not None})
+            column.key: len({row["patient"] for row in rows if is_of_all or row[column.key] is not None})
             for column in self.task.scoring.columns
         }
 

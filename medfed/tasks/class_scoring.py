@@ -1,7 +1,7 @@
 """Results of classification: one row per image.
 
-A row is a plain dict, as `case_row` makes it: `site`, `role` ("seen", "unseen" or "validation"), `patient` (name of the
-image), `subject` (the patient), `label` and `predicted` (names of classes), a column `p_CLASS` per class (probability)
+A row is a plain dict, as `case_row` makes it: `site`, `role` ("seen", "unseen" or "validation"), `patient`, `image`
+(its name), `label` and `predicted` (names of classes), a column `p_CLASS` per class (probability)
 and `correct` (0 or 1). Scores are computed over all images of a site, under the single structure "all".
 """
 
@@ -49,10 +49,9 @@ class ClassScoring(Scoring):
         CASES: (),
         GAP: ("accuracy", "auroc"),
     }
-    other_columns = ("site", "role", "patient", "subject", "label", "predicted")
-    counts = ("n", "n_subjects", "n_wrong")
+    other_columns = ("site", "role", "patient", "image", "label", "predicted")
+    counts = ("n", "n_patients", "n_wrong")
     has_structures = False
-    leading_counts = (("n", "images"), ("n_subjects", "patients"))
     trailing_counts = ()
     spread_over_sites = True
     spread_note = "± is the sd over sites"
@@ -80,14 +79,15 @@ class ClassScoring(Scoring):
                 select the round).
 
         Returns:
-            "n" (number of images), "n_subjects" (patients), "n_wrong" (misclassified images), "n_by_class" (images per
+            "n" (number of images), "n_patients" (patients), "n_wrong" (misclassified images), "n_by_class" (images per
             class), and for each metric {"n" (number of images), "mean" (the score over all images)} and the entries of
             `medfed.metrics.summary.interval_entries`. There is no interval for a metric without one, or if the score is
             undefined without one of the patients.
         """
-        classes, subjects = classes_of(rows), sorted({row["subject"] for row in rows})
+        classes = classes_of(rows)
         group: Group = {
-            "n": len(rows), "n_subjects": len(subjects), "n_wrong": sum(not row["correct"] for row in rows),
+            "n": len(rows), "n_patients": len({row["patient"] for row in rows}),
+            "n_wrong": sum(not row["correct"] for row in rows),
             "n_by_class": {name: sum(row["label"] == name for row in rows) for name in classes},
         }  # fmt: skip
         limits = {column.key: column.limits for column in self.columns}
@@ -117,7 +117,7 @@ class ClassScoring(Scoring):
         """
         correct: dict[tuple, list[int]] = {}
         for row in rows if key == "accuracy" else ():
-            correct.setdefault((row["site"], row["subject"]), []).append(row["correct"])
+            correct.setdefault((row["site"], row["patient"]), []).append(row["correct"])
         return {patient: sum(values) / len(values) for patient, values in correct.items()}
 
     def summarise(self, rows: Sequence[dict]) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class ClassScoring(Scoring):
         """
         classes, checked = classes_of(rows), set()
         for row in rows:
-            case, name = (row["site"], row["patient"]), f"{row['site']}/{row['patient']}"
+            case, name = (row["site"], row["image"]), f"{row['site']}/{row['image']}"
             if case in checked:
                 raise ValueError(f"{name} occurs in two rows of the scores; expected one row for each image")
             checked.add(case)
@@ -183,7 +183,7 @@ class ClassScoring(Scoring):
         """
         self.check(rows)
         header = (*self.other_columns, *(f"p_{name}" for name in classes_of(rows)), "correct")
-        write_rows(path, rows, header, ("role", "site", "patient"), lambda value, _: str(value))
+        write_rows(path, rows, header, ("role", "site", "image"), lambda value, _: str(value))
 
     def read_cases(self, path: str | Path) -> list[dict]:
         """Read the rows of a classification run from a CSV file that `write_cases` wrote.
@@ -192,8 +192,8 @@ class ClassScoring(Scoring):
             path: the file.
 
         Returns:
-            One dict per image, by column name: "site", "role", "patient" (name of the image), "subject" (the patient),
-            "label" and "predicted" (names of classes), "p_CLASS" (probability of each class) and "correct" (0 or 1).
+            One dict per image, by column name: "site", "role", "patient", "image" (its name), "label" and "predicted"
+            (names of classes), "p_CLASS" (probability of each class) and "correct" (0 or 1).
 
         Raises:
             UserError: if the file has another header, or a line that is not valid.
@@ -312,25 +312,25 @@ class ClassScoring(Scoring):
         value is 1 for a correct image and 0 for a wrong one. The standard deviation of the values, divided by sqrt(n),
         is the jackknife standard error of s (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, ch. 11).
         """
-        subjects = sorted({row["subject"] for row in rows})
-        n = len(subjects)
+        patients = sorted({row["patient"] for row in rows})
+        n = len(patients)
         if n < 2:
             return {}
         probabilities, labels = probabilities_and_labels(rows)
-        index_of = {subject: index for index, subject in enumerate(subjects)}
-        subject_of = np.array([index_of[row["subject"]] for row in rows])
+        index_of = {patient: index for index, patient in enumerate(patients)}
+        patient_of = np.array([index_of[row["patient"]] for row in rows])
         score = compute_class_metrics(metrics, probabilities, labels, np.ones((1, len(rows))))
-        without = compute_without_each_patient(metrics, probabilities, labels, subject_of)
+        without = compute_without_each_patient(metrics, probabilities, labels, patient_of)
         values = {name: score[name] + (n - 1) * (part.mean() - part) for name, part in without.items()}
         return {
-            name: dict(zip(subjects, of_patients.tolist(), strict=True))
+            name: dict(zip(patients, of_patients.tolist(), strict=True))
             for name, of_patients in values.items()
             if np.isfinite(of_patients).all()
         }
 
 
 def case_row(
-    site: str, role: str, patient: str, subject: str, label: int, probabilities: Sequence[float], classes: Sequence[str]
+    site: str, role: str, patient: str, image: str, label: int, probabilities: Sequence[float], classes: Sequence[str]
 ) -> dict:
     """Make the row of one image for `cases.csv`.
 
@@ -338,20 +338,19 @@ def case_row(
         site: name of the site.
         role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it did not
             train, but may have helped to select the round).
-        patient: name of the image, unique within its site. The column has the name "patient" in the results of all
-            tasks.
-        subject: identifier of the patient whom the image shows.
+        patient: identifier of the patient whom the image shows.
+        image: name of the image, unique within its site.
         label: true class of the image, a class number in 0..K-1.
         probabilities: (K,) predicted probabilities in [0, 1]; the predicted class is the most probable one.
         classes: names of the K classes, in the order of the class numbers.
 
     Returns:
-        "site", "role", "patient" and "subject" as given, "label" and "predicted" (names of classes), "p_CLASS" (the
+        "site", "role", "patient" and "image" as given, "label" and "predicted" (names of classes), "p_CLASS" (the
         probability of each class) and "correct" (1 if the predicted class is the true one, else 0).
     """
     values = [float(value) for value in probabilities]
     predicted = int(np.argmax(values))
-    row = {"site": site, "role": role, "patient": patient, "subject": subject, "label": classes[label]}
+    row = {"site": site, "role": role, "patient": patient, "image": image, "label": classes[label]}
     row["predicted"] = classes[predicted]
     columns: dict[str, object] = {f"p_{name}": value for name, value in zip(classes, values, strict=True)}
     return row | columns | {"correct": int(predicted == label)}

@@ -14,7 +14,7 @@ from medfed.core.batch import Batch
 from medfed.core.malloc import return_large_blocks
 from medfed.core.seeds import stream_seed
 from medfed.datasets.base import Dataset, Standardise
-from medfed.datasets.case import Case, numbered_subjects
+from medfed.datasets.case import Case, numbered_patients
 from medfed.datasets.checking import MAX_HASHED_CASES
 from medfed.tasks.augmentation import draw_affine, warp
 from medfed.tasks.bundle_template import Constants
@@ -69,12 +69,12 @@ class ImageSamples:
     @property
     def n_patients(self) -> int:
         """Number of different patients; it is smaller than the number of images if a patient has several images."""
-        return len(self.patient_ids.unique())
+        return len(self.patient.unique())
 
     @property
-    def patient_ids(self) -> Tensor:
+    def patient(self) -> Tensor:
         """The patient of each image: (N,) int64, with equal numbers for images of the same patient."""
-        return numbered_subjects(self.cases)
+        return numbered_patients(self.cases)
 
     @property
     def labels(self) -> Tensor:
@@ -371,12 +371,12 @@ class Classification(Task):
         rows: Rows = []
         read = _reader(dataset, notice)
         # Tent and batch statistics use the images of a batch together, so their order must not depend on the class.
-        cases = sorted(cases, key=lambda case: stream_seed(0, "order", case.site, case.patient))
+        cases = sorted(cases, key=lambda case: stream_seed(0, "order", case.site, case.name))
         for indices in even_parts(torch.arange(len(cases))):
             batch = [cases[index] for index in indices.tolist()]
             probabilities = self.probabilities(network, self.prepare(batch, read), match).tolist()
             for case, values in zip(batch, probabilities, strict=True):
-                row = case_row(case.site, role, case.patient, case.subject, case.label, values, self.classes)
+                row = case_row(case.site, role, case.patient, case.name, case.label, values, self.classes)
                 rows.append(row)
             advance(len(batch))
         return EvaluationResult(rows)
@@ -395,14 +395,6 @@ class Classification(Task):
             (C, S, S) in [0, 1], not yet standardised. C is `channels` and S is `image_size`.
         """
         return samples.batch([int(samples.labels.argmax())]).image[0]
-
-    def patients_of(self, samples: ImageSamples) -> list[str]:
-        """Return the identifier of the patient that each image shows, in the order of the images.
-
-        Args:
-            samples: N images. Several images can show the same patient.
-        """
-        return [case.subject for case in samples.cases]
 
     def bundle(self, input_is_2d: bool) -> ClassBundle:
         """Return the object that fills the MONAI bundle for a trained classification model.

@@ -1,7 +1,9 @@
-"""Results of segmentation: one row per patient and structure.
+"""Results of segmentation: one row per image and structure.
 
-A row is a plain dict: `site`, `role` ("seen", "unseen" or "validation"), `patient`, `structure`, a value for each
-column of the metrics (None if it is not defined), and `status` (`medfed.metrics.mask_metric.STATUSES`).
+A row is a plain dict: `site`, `role` ("seen", "unseen" or "validation"), `patient`, `image` (the name of a case),
+`structure`, a value for each column of the metrics (None if it is not defined), and `status`
+(`medfed.metrics.mask_metric.STATUSES`). Scores are means over patients; the value of a patient is the mean of the
+patient's images.
 """
 
 from __future__ import annotations
@@ -44,12 +46,12 @@ MASK_METRICS: tuple[Metric, ...] = (
     MaskCalibrationError(),
 )  # fmt: skip
 IN_VOXELS_OF_FILE = PooledHausdorffDistance95.name  # no mean without a voxel size: the sizes of the images may differ
-CASE = ("site", "patient", "structure")
+CASE = ("site", "image", "structure")
 
 
 @dataclass(frozen=True)
 class MaskScoring(Scoring):
-    """Computes, stores and describes the results of segmentation, from one row (a dict) per patient and structure.
+    """Computes, stores and describes the results of segmentation, from one row (a dict) per image and structure.
 
     Args:
         metrics: all metrics of the run; the first is the main metric.
@@ -68,30 +70,29 @@ class MaskScoring(Scoring):
         CASES: ("dice", "hd95"),
         GAP: ("dice", "hd95"),
     }
-    other_columns = ("site", "role", "patient", "structure", "status")
-    counts = ("n", *(f"n_{status}" for status in STATUSES[1:]))
+    other_columns = ("site", "role", "patient", "image", "structure", "status")
+    counts = ("n", "n_patients", *(f"n_{status}" for status in STATUSES[1:]))
     has_structures = True
-    leading_counts = (("n", "cases"),)
     trailing_counts = (("n_missed", "missed"),)
     spread_over_sites = False
-    spread_note = "± is the sd over cases"
+    spread_note = "± is the sd over patients, each of whom counts with the mean of the images"
     notes = (
         "A missed organ or a false alarm counts as Dice 0 and as a distance of the image diagonal; a structure that is "
         "absent from reference and prediction is left out",
         f"A distance is in mm if the image file states its voxel size, and otherwise in {PERCENT_OF_DIAGONAL} of the "
         "image, because the sizes of the images may differ",
     )
-    score_description = "mean over cases"
+    score_description = "mean over patients"
     failure_heading = "missed"
     missing_score_reason = "not all of a site's cases have this unit"
-    tested_population = "all n unseen patients (each averaged over seeds first)"
+    tested_population = "all n unseen patients (each averaged over seeds and images first)"
     figures = ("site_boxes", "mask_overlays")
 
     @property
     def case_columns(self) -> tuple[str, ...]:
         """Names of the columns of `cases.csv`, in the order of the file.
 
-        The first columns identify the row: site, role, patient and structure. Then the columns of the scores follow.
+        The first columns identify the row: site, role, patient, image and structure. The columns of the scores follow.
         The last column is "status", which says whether the true mask or the predicted mask is empty.
         """
         first, last = self.other_columns[:-1], self.other_columns[-1:]
@@ -105,37 +106,49 @@ class MaskScoring(Scoring):
         """Compute counts and scores from the rows of one site and one structure.
 
         Args:
-            rows: one row (a dict) per patient, all of the same site and structure. The role of the site is the same in
+            rows: one row (a dict) per image, all of the same site and structure. The role of the site is the same in
                 all rows: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train, but may
                 have helped to select the round).
 
         Returns:
-            "n" (number of patients in the means), "n_missed" (patients of whom only the true mask contains the
-            structure), "n_false_alarm" (only the predicted mask contains it), "n_absent" (neither mask contains it),
-            and for each column, such as "dice" or "hd95_mm", {"n" (number of values), "mean", "sd"} and the entries of
-            `medfed.metrics.summary.interval_entries`. Values that are not defined are None.
+            "n" and "n_patients" (numbers of images and patients in the means), "n_missed" (images of which only the
+            true mask contains the structure), "n_false_alarm" (only the predicted mask contains it), "n_absent"
+            (neither mask contains it), and for each column, such as "dice" or "hd95_mm", {"n" (number of images with a
+            value), "mean" and "sd" over patients} and the entries of `medfed.metrics.summary.interval_entries`. Values
+            that are not defined are None.
         """
         count = {f"n_{status}": sum(row["status"] == status for row in rows) for status in STATUSES[1:]}
-        group: Group = {"n": len(rows) - count["n_absent"]} | count
+        present = [row for row in rows if self.is_case(row)]
+        group: Group = {"n": len(present), "n_patients": len({row["patient"] for row in present})} | count
         for column in self.columns:
-            in_rows = (self._comparable_value(row, column.key) for row in rows)
-            values = np.array([value for value in in_rows if value is not None], dtype=np.float64)
+            of_patients = self._values_by_patient(rows, column.key)
+            values = np.array([fmean(of_images) for of_images in of_patients.values()], dtype=np.float64)
             mean = float(values.mean()) if len(values) else None
             sd = float(values.std(ddof=1)) if len(values) > 1 else None
-            group[column.key] = {"n": len(values), "mean": mean, "sd": sd, **interval_entries(values, column.limits)}
+            n = sum(map(len, of_patients.values()))
+            group[column.key] = {"n": n, "mean": mean, "sd": sd, **interval_entries(values, column.limits)}
         return group
+
+    def _values_by_patient(self, rows: Sequence[dict], key: str) -> dict[str, list[float]]:
+        """Return the known values of a column, one per image, by patient."""
+        values: dict[str, list[float]] = {}
+        for row in rows:
+            value = self._comparable_value(row, key)
+            if value is not None:
+                values.setdefault(row["patient"], []).append(value)
+        return values
 
     def summarise(self, rows: Sequence[dict]) -> dict[str, Any]:
         """Compute all scores of a segmentation run, as the part of `summary.json` that describes them.
 
         Args:
-            rows: all rows of the run, one per patient and structure.
+            rows: all rows of the run, one per image and structure.
 
         Returns:
             JSON values: the entries of `Scoring.summarise`, and "failures" (`summarise_failures`).
 
         Raises:
-            ValueError: if a row is invalid, or a structure of a patient has two rows.
+            ValueError: if a row is invalid, or a structure of an image has two rows.
         """
         return super().summarise(rows) | {"failures": summarise_failures(rows, self.failure_dice)}
 
@@ -174,44 +187,47 @@ class MaskScoring(Scoring):
         return replace(self, failure_dice=limit)
 
     def patient_values(self, rows: Sequence[dict], key: str) -> dict[str, float]:
-        """Return the value of each patient; empty if a patient with the structure has none.
+        """Return the mean of each patient's images; empty if an image with the structure has no value.
 
         Args:
-            rows: the rows of one run, site and structure, one per patient.
+            rows: the rows of one run, site and structure, one per image.
             key: name of the column, such as "dice" or "hd95_mm".
         """
-        values = {row["patient"]: self._comparable_value(row, key) for row in rows if self.is_case(row)}
-        known = {patient: value for patient, value in values.items() if value is not None}
-        return known if len(known) == len(values) else {}
+        if any(self._comparable_value(row, key) is None for row in rows if self.is_case(row)):
+            return {}
+        return {patient: fmean(values) for patient, values in self._values_by_patient(rows, key).items()}
 
     def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
-        """Return the mean of each case over the rows that have the column, by (site, patient, structure).
+        """Return the score of each patient, by (site, patient, structure): the mean of the patient's images.
+
+        The value of an image is first averaged over the runs in which it has one.
 
         Args:
-            rows: the rows of one or more runs, one per patient, structure and run.
+            rows: the rows of one or more runs, one per image, structure and run.
             key: name of the column, such as "dice" or "hd95_mm".
             absent: value of a row whose true and predicted mask both lack the structure; None leaves the row out.
         """
-        values: dict[tuple, list[float]] = {}
+        values: dict[tuple, dict[str, list[float]]] = {}
         for row in rows:
             value = row.get(key)
             if value is None and absent is not None and not self.is_case(row):
                 value = absent
             if value is not None:
-                values.setdefault(tuple(row[name] for name in CASE), []).append(value)
-        return {case: fmean(case_values) for case, case_values in values.items()}
+                images = values.setdefault((row["site"], row["patient"], row["structure"]), {})
+                images.setdefault(row["image"], []).append(value)
+        return {patient: fmean(map(fmean, images.values())) for patient, images in values.items()}
 
     def check(self, rows: Sequence[dict]) -> None:
-        """Check that every row is valid, and that no structure of a patient has two rows.
+        """Check that every row is valid, and that no structure of an image has two rows.
 
         A row is invalid if a score is not finite (None stands for an unknown score), if the role is not "seen",
         "unseen" or "validation", or if the status is not "ok", "missed", "false_alarm" or "absent".
 
         Args:
-            rows: all rows of a run, one per patient and structure.
+            rows: all rows of a run, one per image and structure.
 
         Raises:
-            ValueError: if a row is invalid, or a structure of a patient has two rows.
+            ValueError: if a row is invalid, or a structure of an image has two rows.
         """
         checked: set[tuple] = set()
         for row in rows:
@@ -229,16 +245,16 @@ class MaskScoring(Scoring):
                 raise ValueError(f"{name}: {not_finite[0]} is {values[not_finite[0]]}; expected a number or None")
 
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
-        """Write the rows to the file `cases.csv`, sorted by role, site, patient and structure.
+        """Write the rows to the file `cases.csv`, sorted by role, site, image and structure.
 
         Scores have six decimals. A score that is not defined becomes an empty cell.
 
         Args:
             path: the file.
-            rows: all rows of a run, one per patient and structure.
+            rows: all rows of a run, one per image and structure.
 
         Raises:
-            ValueError: if a row is invalid, or a structure of a patient has two rows.
+            ValueError: if a row is invalid, or a structure of an image has two rows.
         """
         self.check(rows)
         metrics = {column.key for column in self.columns}
@@ -246,7 +262,7 @@ class MaskScoring(Scoring):
         def format_cell(value: Any, column: str) -> str:
             return str(value) if column not in metrics else "" if value is None else f"{value:.6f}"
 
-        write_rows(path, rows, self.case_columns, ("role", "site", "patient", "structure"), format_cell)
+        write_rows(path, rows, self.case_columns, ("role", "site", "image", "structure"), format_cell)
 
     def read_cases(self, path: str | Path) -> list[dict]:
         """Read the rows of a segmentation run from a CSV file that `write_cases` wrote.
@@ -255,17 +271,12 @@ class MaskScoring(Scoring):
             path: the file.
 
         Returns:
-            One dict per patient and structure, by column name. Scores are numbers; an empty cell becomes None.
+            One dict per image and structure, by column name. Scores are numbers; an empty cell becomes None.
 
         Raises:
             UserError: if the file has another header, or a line that is not valid.
         """
         lines, header = read_csv(path), self.case_columns
-        if lines and {"site", "patient"} <= set(lines[0]) and any(name.endswith("_px") for name in lines[0]):
-            raise UserError(
-                f"{path}: the file has the column {next(name for name in lines[0] if name.endswith('_px'))}, so this "
-                f"run was made by an older version of medfed; expected the columns {','.join(header)}; run it again"
-            )
         if not lines or tuple(lines[0]) != header:
             raise UserError(
                 f"{path}: the first line is not {','.join(header)}; expected the cases.csv of a segmentation run; "
@@ -285,22 +296,21 @@ class MaskScoring(Scoring):
         Rows are left out if neither the true mask nor the predicted mask contains the structure.
 
         Args:
-            rows: all rows of the site and structure, one per patient.
+            rows: all rows of the site and structure, one per image.
             key: name of the column, such as "dice" or "hd95_mm".
 
         Returns:
             The mean as stored: Dice is in [0, 1], a distance is in the unit of the column. None if one of the remaining
             rows has no value in the column, or if no row remains.
         """
-        values = [self._comparable_value(row, key) for row in rows if self.is_case(row)]
-        defined = [value for value in values if value is not None]
-        return fmean(defined) if defined and len(defined) == len(values) else None
+        values = self.patient_values(rows, key)
+        return fmean(values.values()) if values else None
 
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
         """Return whether at least one of the rows has a score in the column `key`.
 
         Args:
-            rows: rows with the scores of one structure of one patient each.
+            rows: rows with the scores of one structure of one image each.
             key: name of the column, such as "dice" or "hd95_mm".
         """
         return any(self._comparable_value(row, key) is not None for row in rows)
@@ -309,11 +319,11 @@ class MaskScoring(Scoring):
         """Compare two methods by a paired Wilcoxon signed-rank test over patients and structures.
 
         Each pair is one structure of one patient. For each method, the values of a pair are first averaged over the
-        seeds.
+        seeds and over the patient's images.
 
         Args:
-            rows_a: rows of the first method, one per patient, structure and seed.
-            rows_b: rows of the second method, one per patient, structure and seed.
+            rows_a: rows of the first method, one per image, structure and seed.
+            rows_b: rows of the second method, one per image, structure and seed.
             key: name of the column to compare, such as "dice" or "hd95_mm".
 
         Returns:
@@ -329,7 +339,7 @@ class MaskScoring(Scoring):
         """Return whether a structure was missed: the true mask contains the structure, but the predicted mask is empty.
 
         Args:
-            row: the results of one structure of one patient, with "status".
+            row: the results of one structure of one image, with "status".
         """
         return row["status"] == MISSED
 
@@ -339,7 +349,7 @@ class MaskScoring(Scoring):
         A row counts if the true mask or the predicted mask contains the structure.
 
         Args:
-            row: the results of one structure of one patient, with "status".
+            row: the results of one structure of one image, with "status".
         """
         return row["status"] != ABSENT
 
@@ -347,7 +357,7 @@ class MaskScoring(Scoring):
         """Return whether box plots draw a row as a cross: if the true mask or the predicted mask lacks the structure.
 
         Args:
-            row: the results of one structure of one patient, with "status".
+            row: the results of one structure of one image, with "status".
         """
         return row["status"] != OK
 
@@ -355,7 +365,7 @@ class MaskScoring(Scoring):
         """Return one entry for each metric that box plots show: Dice, HD95, and the metrics under `evaluation.metrics`.
 
         Args:
-            rows: the rows that are drawn, one per patient and structure. The rows decide the unit of a distance: mm if
+            rows: the rows that are drawn, one per image and structure. The rows decide the unit of a distance: mm if
                 all rows have a value in mm, percent of the image's diagonal if all rows have such a value. Otherwise
                 the distance is left out. Rows whose structure is in neither mask do not count.
         """
@@ -407,7 +417,7 @@ class MaskScoring(Scoring):
             notes.append(f"False alarms (structures predicted where the reference has none): {n_false_alarm}.")
         if n_absent:
             notes.append(
-                f"Cases without the structure in reference and prediction, left out of all means: {n_absent}."
+                f"Images without the structure in reference and prediction, left out of all means: {n_absent}."
             )
         if ratio := summary.get("vertical_ratio"):
             inner, outer = ratio["of"]

@@ -18,6 +18,7 @@ from medfed.metrics.summary import Group, summarise
 
 ALL = "all"  # name of the only structure in the results of a task without structures
 RUN_TABLE, COMPARISON, CARD, CASES, GAP = VIEWS = ("run_table", "comparison", "card", "cases", "gap")
+LEADING_COUNTS = (("n_patients", "patients"), ("n", "images"))  # (count, heading) of columns before the scores of a run
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,7 @@ class BoxPlotValue:
 class Scoring(ABC):
     """Base class of the results of a task: how scores are computed from rows, stored in files, and described in tables.
 
-    A row is a dict with the results of one image (classification), or of one structure of one patient's volume
-    (segmentation).
+    A row is a dict with the results of one image (classification), or of one structure of one image (segmentation).
 
     Args:
         metrics: all metrics of the run, in the order of the columns in files. The first is the task's main metric.
@@ -62,7 +62,6 @@ class Scoring(ABC):
     other_columns: ClassVar[tuple[str, ...]]  # columns of cases.csv that are not metrics
     counts: ClassVar[tuple[str, ...]]  # counts in each group of the summary; the first is the number of scored cases
     has_structures: ClassVar[bool]  # whether there are scores for several structures of a case
-    leading_counts: ClassVar[tuple[tuple[str, str], ...]]  # (count, heading) of columns before the scores of a run
     trailing_counts: ClassVar[tuple[tuple[str, str], ...]]  # (count, heading) of columns after the scores of a run
     spread_over_sites: ClassVar[bool]  # whether the standard deviation is over sites instead of cases
     spread_note: ClassVar[str]  # explains the standard deviation in the table of a run
@@ -130,7 +129,7 @@ class Scoring(ABC):
 
         Args:
             rows: all rows of the run. A row is a dict with the results of one image, or of one structure of one
-                patient.
+                image.
 
         Returns:
             JSON values: "task" (name of the task), "metrics" (name, unit, limits ... of each metric), "chosen_metrics"
@@ -199,7 +198,7 @@ class Scoring(ABC):
         For classification, which has no structures, the name is "all".
 
         Args:
-            row: the results of one image, or of one structure of one patient.
+            row: the results of one image, or of one structure of one image.
         """
 
     @abstractmethod
@@ -207,7 +206,7 @@ class Scoring(ABC):
         """Compute counts and scores from the rows of one site and one structure.
 
         Args:
-            rows: one row (a dict) per image or patient, all of the same site and structure. The role of the site is the
+            rows: one row (a dict) per image, all of the same site and structure. The role of the site is the
                 same in all rows: "seen" (it trained), "unseen" (it did not train) or "validation" (it did not train,
                 but may have helped to select the round).
 
@@ -244,10 +243,10 @@ class Scoring(ABC):
 
     @abstractmethod
     def check(self, rows: Sequence[dict]) -> None:
-        """Check that every row is valid, and that no image, or structure of a patient, has two rows.
+        """Check that every row is valid, and that no image, or structure of an image, has two rows.
 
         Args:
-            rows: all rows of a run. A row is a dict with the results of one image, or of one structure of one patient.
+            rows: all rows of a run. A row is a dict with the results of one image, or of one structure of one image.
 
         Raises:
             ValueError: if a row is not valid, or if there are two rows of the same image or structure.
@@ -259,7 +258,7 @@ class Scoring(ABC):
 
         Args:
             path: the file.
-            rows: all rows of a run. A row is a dict with the results of one image, or of one structure of one patient.
+            rows: all rows of a run. A row is a dict with the results of one image, or of one structure of one image.
         """
 
     @abstractmethod
@@ -270,7 +269,7 @@ class Scoring(ABC):
             path: the file.
 
         Returns:
-            One dict per line, by column name: the results of one image, or of one structure of one patient.
+            One dict per line, by column name: the results of one image, or of one structure of one image.
 
         Raises:
             UserError: if the file has another header, or a line that is not valid.
@@ -281,7 +280,7 @@ class Scoring(ABC):
         """Compute the score that a comparison table shows for one site and structure.
 
         Args:
-            rows: all rows of the site and structure. A row is a dict with the results of one image or patient.
+            rows: all rows of the site and structure. A row is a dict with the results of one image.
             key: name of the column, such as "dice" or "hd95_mm".
 
         Returns:
@@ -294,7 +293,7 @@ class Scoring(ABC):
         """Return whether the column `key` has a score for these rows, so that a comparison table shows the column.
 
         Args:
-            rows: rows of one structure. A row is a dict with the results of one image or patient.
+            rows: rows of one structure. A row is a dict with the results of one image.
             key: name of the column, such as "dice" or "hd95_mm".
         """
 
@@ -302,8 +301,8 @@ class Scoring(ABC):
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
         """Compare two methods by a paired Wilcoxon signed-rank test.
 
-        The values of a patient are first averaged over the seeds. For classification, each patient then gives one pair
-        of values. For segmentation, each structure of a patient gives one pair of values.
+        The values of a patient are first averaged over the seeds and the patient's images. For classification, each
+        patient then gives one pair of values. For segmentation, each structure of a patient gives one pair of values.
 
         Args:
             rows_a: rows of `cases.csv` of the first method, from the runs of all seeds.
@@ -326,7 +325,7 @@ class Scoring(ABC):
         classification, a failure is a wrongly classified image.
 
         Args:
-            row: the results of one image, or of one structure of one patient.
+            row: the results of one image, or of one structure of one image.
         """
 
     @abstractmethod
@@ -337,7 +336,7 @@ class Scoring(ABC):
         classification, every row (one image) counts.
 
         Args:
-            row: the results of one image, or of one structure of one patient.
+            row: the results of one image, or of one structure of one image.
         """
 
     @abstractmethod
@@ -348,7 +347,7 @@ class Scoring(ABC):
         there are no crosses.
 
         Args:
-            row: the results of one image, or of one structure of one patient.
+            row: the results of one image, or of one structure of one image.
         """
 
     @abstractmethod

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from medfed.core.batch import Batch
 from medfed.core.malloc import return_large_blocks
 from medfed.datasets.base import Dataset, Standardise
-from medfed.datasets.case import Case, Volume, numbered_subjects
+from medfed.datasets.case import Case, Volume, numbered_patients
 from medfed.functional.hooks import capture_features
 from medfed.functional.image_facts import AS_READ, facts_as_read, facts_of_prepared
 from medfed.losses.dice import soft_dice_loss
@@ -204,9 +204,9 @@ class Segmentation(Task):
     def validate(
         self, network: nn.Module, samples: Slices, decoder_levels: Sequence[str] = ()
     ) -> dict[str, float]:
-        """Compute the mean Dice over patients and structures on the prepared slices.
+        """Compute the mean Dice over volumes and structures on the prepared slices.
 
-        A structure is left out if neither the true mask nor the predicted mask of a patient contains it. A structure
+        A structure is left out if neither the true mask nor the predicted mask of a volume contains it. A structure
         that only one of these masks contains has a Dice of 0.
 
         Args:
@@ -224,7 +224,7 @@ class Segmentation(Task):
         device = next(network.parameters()).device
         measured_levels = decoder_levels[:N_LEVELS] if self.evaluation.boundary_distance else ()
         distances: list[Tensor] = []
-        overlap = torch.zeros(int(samples.patient.max()) + 1, self.out_channels, dtype=torch.float64)
+        overlap = torch.zeros(int(samples.volume.max()) + 1, self.out_channels, dtype=torch.float64)
         total = torch.zeros_like(overlap)
         for start in range(0, len(samples), MAX_SLICES):
             part = slice(start, start + MAX_SLICES)
@@ -236,9 +236,9 @@ class Segmentation(Task):
                 distances += boundary_distance(levels, samples.labels[part].to(device)).cpu()
             predicted = (logits.sigmoid() > self.evaluation.threshold).cpu()
             reference = samples.labels[part].bool()
-            overlap.index_add_(0, samples.patient[part], (predicted & reference).sum(dim=(-2, -1)).double())
+            overlap.index_add_(0, samples.volume[part], (predicted & reference).sum(dim=(-2, -1)).double())
             sizes = predicted.sum((-2, -1)) + reference.sum((-2, -1))
-            total.index_add_(0, samples.patient[part], sizes.double())
+            total.index_add_(0, samples.volume[part], sizes.double())
         present = total > 0
         score = float((2 * overlap[present] / total[present]).mean()) if bool(present.any()) else 0.0
         return {"score": score, **({"boundary_distance": float(torch.stack(distances).mean())} if distances else {})}
@@ -258,8 +258,8 @@ class Segmentation(Task):
         device = next(network.parameters()).device
         to_masks = Compose(self._masks_from_probabilities())
         masks = []
-        for number in samples.patient.unique(sorted=True).tolist():
-            of_volume = (samples.patient == number).nonzero().flatten()
+        for number in samples.volume.unique(sorted=True).tolist():
+            of_volume = (samples.volume == number).nonzero().flatten()
             parts = []
             for part in of_volume.split(MAX_SLICES):
                 moments = None if samples.moments is None else samples.moments[part]
@@ -276,8 +276,8 @@ class Segmentation(Task):
         Returns:
             V tensors (K, S, S, D) bool, one channel for each of K structures.
         """
-        numbers = samples.patient.unique(sorted=True)
-        return [samples.labels[samples.patient == number].movedim(0, -1).bool() for number in numbers]
+        numbers = samples.volume.unique(sorted=True)
+        return [samples.labels[samples.volume == number].movedim(0, -1).bool() for number in numbers]
 
     def describe_samples(self, samples: Slices) -> tuple[Tensor, list[int]]:
         """Return facts about prepared volumes, and the number of the patient of each.
@@ -290,12 +290,12 @@ class Segmentation(Task):
             numbers, which are equal for volumes of the same patient.
         """
         facts, patients = [], []
-        for index, number in enumerate(samples.patient.unique(sorted=True)):
-            of_volume = samples.patient == number
+        for index, number in enumerate(samples.volume.unique(sorted=True)):
+            of_volume = samples.volume == number
             unknown = torch.full((len(AS_READ),), torch.nan, dtype=torch.float64)
             as_read = unknown if samples.as_read is None else samples.as_read[index]
             facts.append(torch.cat([as_read, facts_of_prepared(samples.images[of_volume])]))
-            patients.append(int(samples.patient_ids[of_volume][0]))
+            patients.append(int(samples.patient[of_volume][0]))
         return torch.stack(facts), patients
 
     def trivial_scores(self, training: Slices, samples: Slices) -> dict[str, float]:
@@ -311,7 +311,7 @@ class Segmentation(Task):
         Returns:
             The "score" of `validate` for each of the three masks, by a description of the mask.
         """
-        mean = mean_masks(training.labels, training.patient)
+        mean = mean_masks(training.labels, training.volume)
         masks = {NO_FOREGROUND: torch.zeros_like(mean), ALL_FOREGROUND: torch.ones_like(mean), MEAN_MASK: mean}
         return {name: self.validate(FixedMask(mask), samples)["score"] for name, mask in masks.items()}
 
@@ -421,7 +421,7 @@ class Segmentation(Task):
             UserError: if a file cannot be read.
         """
         slices = self.prepare(_volumes(dataset, cases, notice, advance, observe), len(cases))
-        return replace(slices, patient_of_volume=numbered_subjects(cases))
+        return replace(slices, patient_of_volume=numbered_patients(cases))
 
     @return_large_blocks()
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
@@ -502,15 +502,15 @@ class Segmentation(Task):
             masks_of_structure = predicted[index], reference[index]
             of_structure = None if probabilities is None else probabilities[index]
             scores = compute_mask_metrics(metrics, *masks_of_structure, volume.spacing_mm, of_structure)
-            names = {"site": case.site, "role": role, "patient": case.patient, "structure": structure}
+            names = {"site": case.site, "role": role, "patient": case.patient, "image": case.name}
             on_prepared = prepared_scores(*prepared[index], scores) if prepared else {}
-            result.rows.append({**names, **scores, **on_prepared})
+            result.rows.append({**names, "structure": structure, **scores, **on_prepared})
         if dataset.ratio_structures:
             inner, outer = map(self.structures.index, dataset.ratio_structures)
             ratios = [vertical_ratio(masks[inner], masks[outer]) for masks in (reference, predicted)]
-            result.ratios.append(ratio_row(case.site, role, case.patient, *ratios))
+            result.ratios.append(ratio_row(case.site, role, case.patient, case.name, *ratios))
         if role == "unseen":
-            result.masks[case.patient] = PackedMask.pack(predicted)
+            result.masks[case.name] = PackedMask.pack(predicted)
 
     def typical_image(self, samples: Slices) -> Tensor:
         """Return one slice that represents a site in figures of the appearance of the sites' images.
@@ -524,17 +524,6 @@ class Segmentation(Task):
             (C, S, S) in [0, 1], not yet standardised. C is `channels` and S is `image_size`.
         """
         return samples.images[int(samples.labels.flatten(1).sum(dim=1).argmax())]
-
-    def patients_of(self, samples: Slices) -> list[int]:
-        """Return, for each slice, the index of the volume that the slice belongs to. Each volume counts as one patient.
-
-        Args:
-            samples: N slices of a site's volumes.
-
-        Returns:
-            N integers from 0, in the order of the slices.
-        """
-        return samples.patient.tolist()
 
     def bundle(self, input_is_2d: bool) -> MaskBundle:
         """Return the object that fills the MONAI bundle for a trained segmentation model.

@@ -57,7 +57,7 @@ class Slices:
         images: (N, C, S, S) float32 in [0, 1].
         labels: (N, K, S, S) uint8 of 0 and 1, one channel per structure. For images without masks, as in measurements
             of speed, class numbers (N,).
-        patient: (N,) int64, the index of the volume that each slice belongs to.
+        volume: (N,) int64, the index of the volume that each slice belongs to.
         moments: (N, 2, C) float32, mean and standard deviation of each channel over the volume of each slice; None
             if the task does not need them (`Task.moments_of`).
         patient_of_volume: (V,) int64, with equal numbers for volumes of the same patient; None if each volume is of
@@ -68,7 +68,7 @@ class Slices:
 
     images: Tensor
     labels: Tensor
-    patient: Tensor
+    volume: Tensor
     moments: Tensor | None = None
     patient_of_volume: Tensor | None = None
     as_read: Tensor | None = None
@@ -80,12 +80,12 @@ class Slices:
     @property
     def n_patients(self) -> int:
         """Number of different patients that the slices belong to; a patient may have several volumes."""
-        return len(self.patient_ids.unique())
+        return len(self.patient.unique())
 
     @property
-    def patient_ids(self) -> Tensor:
+    def patient(self) -> Tensor:
         """The patient of each slice: (N,) int64, with equal numbers for slices of the same patient."""
-        return self.patient if self.patient_of_volume is None else self.patient_of_volume[self.patient]
+        return self.volume if self.patient_of_volume is None else self.patient_of_volume[self.volume]
 
     def batch(self, indices: Sequence[int]) -> Batch:
         """Return the slices at the given indices as a batch.

@@ -373,17 +373,6 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def patients_of(self, samples: Any) -> list[Any]:
-        """Return which patient each sample belongs to.
-
-        Args:
-            samples: N samples of a site (images or slices), as `load` returns them.
-
-        Returns:
-            N identifiers of patients, in the order of the samples.
-        """
-
-    @abstractmethod
     def bundle(self, input_is_2d: bool) -> BundleTemplate:
         """Return the object that fills the MONAI bundle for a trained model of this task.
 

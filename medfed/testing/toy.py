@@ -75,7 +75,7 @@ class DiscImages:
     n_patients: int = 5
 
     @property
-    def patient_ids(self) -> Tensor:
+    def patient(self) -> Tensor:
         """The patient of each image: (N,) int64; all patients have about the same number of images."""
         return torch.arange(len(self)) * self.n_patients // len(self)
 

@@ -1,5 +1,7 @@
 """Tests that the audited statistics are those that the coordinator would receive."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -116,7 +118,10 @@ def test_the_shared_window_is_placed_at_its_frequencies(toy):
 
 
 def test_images_are_grouped_by_patient(toy):
-    assert images_by_patient(toy.samples("north", 6)) == [[0, 1], [2, 3], [4, 5]]
+    samples = toy.samples("north", 6)
+    assert images_by_patient(samples) == [[0, 1], [2, 3], [4, 5]]
+    two_visits = replace(samples, patient_of_volume=torch.tensor([0, 1, 0]))
+    assert images_by_patient(two_visits) == [[0, 1, 4, 5], [2, 3]]
     assert evenly_spaced(range(10), 2) == [2, 7] and evenly_spaced([1, 2], 5) == [1, 2]
 
 

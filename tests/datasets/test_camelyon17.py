@@ -53,8 +53,8 @@ def test_the_table_alone_tells_sites_patches_and_classes(root):
     data = Camelyon17(root=str(root))
     assert data.site_names() == ["hospital_1", "hospital_4"]
     first = next(case for case in data.cases("hospital_1") if case.image == patch_file(root, ROWS[0]))
-    assert first.patient == "patch_patient_004_node_4_x_3328_y_21792"
-    assert (first.site, first.subject, first.label, first.mask, first.part) == ("hospital_1", "004", 0, None, "")
+    assert first.name == "patch_patient_004_node_4_x_3328_y_21792"
+    assert (first.site, first.patient, first.label, first.mask, first.part) == ("hospital_1", "004", 0, None, "")
     assert sorted(case.label for case in data.cases("hospital_4")) == [0, 0, 1, 1]
     assert data.classes == ("normal", "tumour") and data.structures == () and data.channels == 3
     assert data.intensity_range == (0.0, 255.0) and not data.is_phantom
@@ -86,10 +86,10 @@ def test_there_is_no_mask_to_load(root):
 
 
 def test_patients_stay_together_unless_slides_are_asked_for(root):
-    def subjects(splits: str) -> set[str]:
-        return {case.subject for case in Camelyon17(root=str(root), splits=splits).cases("hospital_1")}
+    def patients(splits: str) -> set[str]:
+        return {case.patient for case in Camelyon17(root=str(root), splits=splits).cases("hospital_1")}
 
-    assert subjects("patient") == {"004"} and subjects("slide") == {"004_2", "004_4"}
+    assert patients("patient") == {"004"} and patients("slide") == {"004_2", "004_4"}
 
 
 def test_the_published_split_has_no_test_part(root):
@@ -175,7 +175,7 @@ def test_a_patch_that_is_deleted_later_is_named_when_it_is_read(root):
     data = Camelyon17(root=str(root))
     case = data.cases("hospital_4")[0]
     case.image.unlink()
-    with pytest.raises(UserError, match=f"{case.patient}.png: the file does not exist"):
+    with pytest.raises(UserError, match=f"{case.name}.png: the file does not exist"):
         data.read_image(case, [])
 
 

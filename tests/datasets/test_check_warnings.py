@@ -163,7 +163,7 @@ class TestPatients:
         assert "east: the file names suggest 3 patients for 5 images" in warning and "7_left and 7_right" in warning
         pattern = warning.partition("data.patient_pattern: '")[2].partition("'")[0]
         report = check(root, sites=("east",), patient_pattern=pattern)
-        assert report.warnings == () and {case.subject for case in report.sites[0].cases} == {"7", "8", "9"}
+        assert report.warnings == () and {case.patient for case in report.sites[0].cases} == {"7", "8", "9"}
         assert "(.+)" in warning and check(root, patient_pattern="(.+)").warnings == ()
 
     def test_patches_in_folders_of_classes(self, tmp_path):
@@ -188,7 +188,7 @@ class TestPatients:
                 Image.fromarray(scan(ord(site[0]), number)).save(path)
         dataset = FolderClasses(root=str(tmp_path), image_channels=1)
         merged = replace(dataset, patient_pattern="(.+)").cases("north")
-        assert len({case.subject for case in merged}) == 3 < len(merged)
+        assert len({case.patient for case in merged}) == 3 < len(merged)
         for warning in check_dataset(dataset).warnings:
             assert ", or '(.+)' if each" not in warning
             assert "give the files of different classes different names first" in warning

@@ -42,7 +42,7 @@ def test_a_dataset_in_order_has_its_facts_and_no_problem(data):
     hk = report.sites[0]
     assert report.problems == () and (hk.name, hk.n_cases, len(hk.cases)) == ("HK", 3, 3)
     facts = hk.cases[0]
-    assert (facts.patient, facts.shape, facts.labels) == ("Case00", (8, 8, 3), (0, 1))
+    assert (facts.name, facts.shape, facts.labels) == ("Case00", (8, 8, 3), (0, 1))
     assert facts.spacing_mm == (0.6, 0.6, 3.6)
     assert 1 <= facts.lowest < facts.highest < 900 and facts.missing == ()
     assert facts.sha256 == hashlib.sha256((Path(data.root) / "HK" / "Case00.nii.gz").read_bytes()).hexdigest()
@@ -127,7 +127,7 @@ def test_text_and_json_contain_the_same_facts(data):
     assert lines[1].startswith("HK    3      3         8 x 8 x 3  0.6 x 0.6 x 3.6  0 1     ")
     assert lines[-1] == "0 problems, 2 warnings."
     loaded = json.loads(to_json(report))
-    assert loaded["sites"][1]["cases"][2]["patient"] == "Case02" and loaded["warnings"] == list(report.warnings)
+    assert loaded["sites"][1]["cases"][2]["name"] == "Case02" and loaded["warnings"] == list(report.warnings)
 
 
 def test_different_sizes_are_shown_as_a_range(data):

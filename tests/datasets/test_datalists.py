@@ -50,10 +50,10 @@ def test_a_table_names_sites_patients_pairs_and_parts(root):
     dataset = recognise(root)
     assert dataset == Folder(root=str(root), datalist="list.csv") == recognise(root / "list.csv")
     assert dataset.site_names() == ["north", "south"]
-    assert [(case.patient, case.subject, case.mask.name, case.part) for case in dataset.cases("north")] == [
+    assert [(case.name, case.patient, case.mask.name, case.part) for case in dataset.cases("north")] == [
         ("1", "p1", "1m.png", "train"), ("2", "p1", "2m.png", "train"), ("3", "p2", "3m.png", "test"),
     ]  # fmt: skip
-    assert [case.patient for case in split(dataset.cases("north"), 0, 0.0, 0.5).test] == ["3"]
+    assert [case.name for case in split(dataset.cases("north"), 0, 0.0, 0.5).test] == ["3"]
     assert dataset.load(dataset.cases("south")[0]).mask.sum() == 8
     assert dataset.unread([case for site in dataset.site_names() for case in dataset.cases(site)], []) == []
 
@@ -103,7 +103,7 @@ def test_a_table_with_classes_is_for_classification(root):
     (root / "list.csv").write_text("site,image,class\nn,all/1.png,cat\nn,all/2.png,dog\ns,all/3.png,dog\n")
     dataset = recognise(root)
     assert dataset == FolderClasses(root=str(root), datalist="list.csv") and dataset.classes == ("cat", "dog")
-    assert [(case.patient, case.label) for case in dataset.cases("n")] == [("1", 0), ("2", 1)]
+    assert [(case.name, case.label) for case in dataset.cases("n")] == [("1", 0), ("2", 1)]
     assert dataset.site_warnings("s") == ["s: no images of the class 'cat'"]
     chosen = FolderClasses(root=str(root), datalist="list.csv", class_names=("dog", "horse"))
     with pytest.raises(UserError, match="'class' of the site n is empty or unknown in line 2; expected one of dog"):
@@ -139,7 +139,7 @@ def test_equal_names_of_a_site_get_their_folders(root):
         for name in ("x.png", "y.png"):
             (root / site / name).write_bytes((root / "all" / "1.png").read_bytes())
     dataset = table(root, "site,image,mask\nnorth,a/x.png,a/y.png\nnorth,b/x.png,b/y.png\n")
-    assert [case.patient for case in dataset.cases("north")] == ["a/x", "b/x"]
+    assert [case.name for case in dataset.cases("north")] == ["a/x", "b/x"]
 
 
 def test_columns_and_files_that_are_not_read_are_named(root):
@@ -180,7 +180,7 @@ def test_the_list_of_the_medical_segmentation_decathlon_decides(root):
         content = {"training": entries, "test": ["./imagesTs/3.png"], "labels": {"0": "background", "1": "gland"}}
         (root / "msd" / site / "dataset.json").write_text(json.dumps(content))
     dataset = recognise(root / "msd")
-    assert [(case.patient, case.mask.parent.name) for case in dataset.cases("north")] == [("1", "labelsTr")]
+    assert [(case.name, case.mask.parent.name) for case in dataset.cases("north")] == [("1", "labelsTr")]
     unread = dataset.unread([case for site in ("north", "south") for case in dataset.cases(site)], [])
     assert f"{root / 'msd' / 'north'}: not read: imagesTs/ (1 file)" in unread
     assert f"{root / 'msd' / 'north' / 'imagesTr'}: not read: 2.png" in unread
@@ -203,9 +203,9 @@ def decathlon(root: Path, pairs: list[tuple[str, str]], **settings) -> Folder:
 
 def test_equal_names_in_a_list_of_the_decathlon_are_all_kept(root):
     dataset = decathlon(root, [("im/a/1.png", "m/a/1.png"), ("im/b/1.png", "m/b/1.png"), ("im/b/2.png", "m/b/2.png")])
-    assert [case.patient for case in dataset.cases("north")] == ["2", "im/a/1", "im/b/1"]
+    assert [case.name for case in dataset.cases("north")] == ["2", "im/a/1", "im/b/1"]
     dataset = Folder(root=dataset.root, ignored_names=("a",))
-    assert [case.patient for case in dataset.cases("north")] == ["1", "2"]
+    assert [case.name for case in dataset.cases("north")] == ["1", "2"]
 
 
 def test_mistakes_in_a_list_of_the_decathlon_are_named(root):
@@ -244,7 +244,7 @@ def test_a_table_may_write_umlauts_in_another_unicode_form_than_the_disk(root):
     for name, end in (("1", ".png"), ("1m", "_mask.png")):
         (root / "all" / f"{name}.png").rename(root / f"{stored}{end}")
     dataset = table(root, f"site,image,mask\nnorth,{typed}.png,{typed}_mask.png\nnorth,all/2.png,all/2m.png\n")
-    case = next(case for case in dataset.cases("north") if case.patient == typed.rpartition("/")[2])
+    case = next(case for case in dataset.cases("north") if case.name == typed.rpartition("/")[2])
     assert (case.image, case.mask) == (root / f"{stored}.png", root / f"{stored}_mask.png")
     (root / f"{typed}.png").parent.mkdir(exist_ok=True)
     (root / f"{typed}.png").write_bytes((root / f"{stored}.png").read_bytes())

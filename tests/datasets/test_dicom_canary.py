@@ -79,7 +79,7 @@ def test_a_checked_and_trained_federation_holds_no_word_of_the_patients(
              "names": "\n".join(seen).encode(), "messages": b"".join(messages)}  # fmt: skip
     assert [name for name, content in seen.items() if any(word in content.lower() for word in WORDS)] == []
     salts = [(root / site / dicom_names.SALT_FILE).read_bytes() for site in ("BMC", "HK", "UCL")]
-    names = [case.subject.encode() for case in Folder(str(root)).cases("UCL")]
+    names = [case.patient.encode() for case in Folder(str(root)).cases("UCL")]
     assert any(names[0] in content for content in files), "the files do not name the cases at all"
     assert [name for name, content in seen.items() if any(salt in content for salt in salts)] == []
     assert len(set(salts)) == 3

@@ -90,7 +90,7 @@ class TestLayouts:
         pairs, problems = found(tmp_path)
         assert pairs == {f"n/{p}/{time} n/{p}/{time}_mask.nii.gz" for p in "ab" for time in ("pre", "post")}
         assert problems == []
-        assert sorted(Counter(case.subject for case in Folder(str(tmp_path)).cases("n")).values()) == [2, 2]
+        assert sorted(Counter(case.patient for case in Folder(str(tmp_path)).cases("n")).values()) == [2, 2]
 
     def test_the_folder_of_a_case_is_not_taken_for_a_site(self, tmp_path):
         series(tmp_path / "sites" / "n" / "T2")
@@ -230,26 +230,26 @@ class TestNames:
 
     def test_two_studies_of_a_patient_have_the_same_patient_and_different_names(self, tmp_path):
         cases = self.cases(tmp_path, {"a": "CANARY", "b": "CANARY", "c": "other"})
-        assert cases["a"].subject == cases["b"].subject != cases["c"].subject
-        assert len({case.patient for case in cases.values()}) == 3
+        assert cases["a"].patient == cases["b"].patient != cases["c"].patient
+        assert len({case.name for case in cases.values()}) == 3
         for case in cases.values():
-            assert re.fullmatch("p[0-9a-f]{12}", case.subject) and case.patient.startswith(case.subject + "_")
+            assert re.fullmatch("p[0-9a-f]{12}", case.patient) and case.name.startswith(case.patient + "_")
 
     def test_names_do_not_change_between_runs_and_differ_between_secrets(self, tmp_path):
         first = self.cases(tmp_path, {"a": "7"})["a"]
         assert Folder(str(tmp_path)).cases("n") == [first]
         other = Folder(str(tmp_path), dicom_salt=str(tmp_path / "salt")).cases("n")[0]
-        assert other.subject != first.subject
+        assert other.patient != first.patient
 
     def test_without_an_identifier_the_folder_is_the_patient(self, tmp_path):
         cases = self.cases(tmp_path, {"Doe^Jane/s1": "", "Doe^Jane/s2": "", "Roe": ""})
-        assert cases["Doe^Jane/s1"].subject == cases["Doe^Jane/s2"].subject != cases["Roe"].subject
-        assert "oe" not in "".join(case.patient + case.subject for case in cases.values())
+        assert cases["Doe^Jane/s1"].patient == cases["Doe^Jane/s2"].patient != cases["Roe"].patient
+        assert "oe" not in "".join(case.name + case.patient for case in cases.values())
 
     def test_a_pattern_comes_before_the_identifier(self, tmp_path):
         cases = self.cases(tmp_path, {"x1_a": "7", "x1_b": "8", "x2_a": "7"}, patient_pattern="^(x[0-9])")
-        assert cases["x1_a"].subject == cases["x1_b"].subject != cases["x2_a"].subject
-        assert "x1" not in cases["x1_a"].subject
+        assert cases["x1_a"].patient == cases["x1_b"].patient != cases["x2_a"].patient
+        assert "x1" not in cases["x1_a"].patient
 
     def test_a_table_names_folders_of_slices(self, tmp_path):
         for folder, patient in (("CANARY/1", "7"), ("CANARY/2", "7"), ("CANARY/3", "8")):
@@ -259,8 +259,8 @@ class TestNames:
         (tmp_path / "list.csv").write_text("\n".join(["site,image,mask", *rows]))
         dataset = Folder(str(tmp_path), datalist="list.csv")
         cases = {case.image.name: case for case in dataset.cases("n")}
-        assert cases["1"].subject == cases["2"].subject != cases["3"].subject
-        assert "CANARY" not in "".join(case.patient + case.subject for case in cases.values())
+        assert cases["1"].patient == cases["2"].patient != cases["3"].patient
+        assert "CANARY" not in "".join(case.name + case.patient for case in cases.values())
         assert dataset.load(cases["1"]).image.shape == (1, 4, 3, 2)
 
     def test_the_secret_can_be_read_by_its_owner_only(self, tmp_path):

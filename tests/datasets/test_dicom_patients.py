@@ -86,7 +86,7 @@ class TestASiteOfOnePatient:
         assert "no split by patient" in warning and "ANON" not in warning
         pattern = re.search(r"data\.patient_pattern .* such as '(.*?)' for the first", warning)[1]
         cured = Folder(str(tmp_path), patient_pattern=pattern)
-        assert len({case.subject for case in cured.cases("BMC")}) == 3 and cured.site_warnings("BMC") == []
+        assert len({case.patient for case in cured.cases("BMC")}) == 3 and cured.site_warnings("BMC") == []
 
     @pytest.mark.parametrize("key, values", [("PatientSex", "MF"), ("PatientBirthDate", ("19500101", "19600101"))])
     def test_patients_of_different_sex_or_age_are_not_one(self, tmp_path, key, values):
@@ -143,7 +143,7 @@ class TestTheTableOfTheSite:
             for case, patient in (("a", "7"), ("b", "7"), ("c", "8"))
         }
         cases = Folder(str(root)).cases("BMC")
-        assert {row["case"]: row["mask"] for row in rows} == {case.patient: str(case.mask) for case in cases}
+        assert {row["case"]: row["mask"] for row in rows} == {case.name: str(case.mask) for case in cases}
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         printed = capsys.readouterr().out
         assert keys["7"] not in printed and "series" not in printed

@@ -44,7 +44,7 @@ def colour(root: Path, **values) -> Folder:
 
 
 def names(data: Folder, site: str) -> list[tuple[str, str, str]]:
-    return [(case.patient, case.image.name, case.mask.name) for case in data.cases(site)]
+    return [(case.name, case.image.name, case.mask.name) for case in data.cases(site)]
 
 
 def test_images_and_masks_in_two_folders(root):
@@ -106,13 +106,13 @@ def test_all_files_without_a_counterpart_are_in_one_message(root):
         assert part in str(error.value)
 
 
-def test_two_eyes_of_a_patient_have_the_same_subject(tmp_path):
+def test_two_eyes_of_a_patient_belong_together(tmp_path):
     for name in ("Image_04L", "Image_04R", "Image_05L"):
         write_image(tmp_path / "north" / f"{name}.png")
         mask(tmp_path / "north" / f"{name}_mask.png")
     cases = colour(tmp_path, patient_pattern=r"_(\d+)").cases("north")
-    assert [case.subject for case in cases] == ["04", "04", "05"]
-    assert [case.patient for case in cases] == ["Image_04L", "Image_04R", "Image_05L"]
+    assert [case.patient for case in cases] == ["04", "04", "05"]
+    assert [case.name for case in cases] == ["Image_04L", "Image_04R", "Image_05L"]
     with pytest.raises(UserError, match="patient_pattern .* does not match the name 'Image_04L'"):
         colour(tmp_path, patient_pattern=r"_(\d+)R").cases("north")
 
@@ -309,7 +309,7 @@ def test_a_file_name_that_is_not_utf8_is_refused_before_training(tmp_path):
             (tmp_path / "made.png").rename(os.fsdecode(os.fsencode(folder) + b"/" + name))
     data = Folder(root=str(tmp_path))
     cases, problems = data.cases_and_problems("north")
-    assert [case.patient for case in cases] == ["plain"]
+    assert [case.name for case in cases] == ["plain"]
     assert len(problems) == 2 and all("caf\\xe9.png: the file name is not valid UTF-8" in text for text in problems)
     with pytest.raises(UserError, match="not valid UTF-8, so tables cannot contain it; rename the file"):
         data.cases("north")

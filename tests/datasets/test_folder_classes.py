@@ -26,7 +26,7 @@ def root(tmp_path) -> Path:
 
 
 def cases_of(data: FolderClasses, site: str) -> list[tuple[str, int]]:
-    return [(case.patient, case.label) for case in data.cases(site)]
+    return [(case.name, case.label) for case in data.cases(site)]
 
 
 def test_sites_classes_and_labels_are_the_folders(root):
@@ -36,7 +36,7 @@ def test_sites_classes_and_labels_are_the_folders(root):
     assert data.site_names() == ["photo", "sketch"] and data.classes == ("dog", "horse")
     assert cases_of(data, "photo") == [("dog/1", 0), ("dog/2", 0), ("horse/1", 1), ("horse/2", 1)]
     assert (data.channels, data.structures, data.intensity_range) == (3, (), (0.0, 255.0))
-    assert all(case.mask is None and case.subject == case.patient for case in data.cases("photo"))
+    assert all(case.mask is None and case.patient == case.name for case in data.cases("photo"))
 
 
 def test_class_names_select_and_order_the_classes(root):
@@ -103,13 +103,13 @@ def test_grey_images_with_more_than_8_bits_need_intensity_max(root):
         plain.read_image(plain.cases("photo")[0], [])
 
 
-def test_images_of_a_patient_have_the_same_subject(root):
+def test_images_of_a_patient_belong_together(root):
     for name in ("p1_a", "p1_b", "p2_a"):
         write_image(root / "photo" / "dog" / f"{name}.png")
     with pytest.raises(UserError, match="does not match the name '1'"):
         FolderClasses(root=str(root), patient_pattern=r"(p\d)").cases("photo")
     cases = FolderClasses(root=str(root), patient_pattern=r"(p?\d)").cases("photo")
-    assert [case.subject for case in cases if case.patient.startswith("dog/p")] == ["p1", "p1", "p2"]
+    assert [case.patient for case in cases if case.name.startswith("dog/p")] == ["p1", "p1", "p2"]
 
 
 def test_a_site_without_any_image_is_an_error(root):

@@ -56,13 +56,13 @@ def test_the_domains_are_the_four_sites(root):
 
 def test_both_folders_are_merged_and_split_by_patient(root):
     cases = Fundus(root=str(root)).cases("RIM-ONE-r3")
-    assert [(case.patient, case.part) for case in cases] == [("n1", ""), ("n2", ""), ("n3", "")]
+    assert [(case.name, case.part) for case in cases] == [("n1", ""), ("n2", ""), ("n3", "")]
 
 
 def test_the_published_split_keeps_the_folders_apart(root):
     cases = Fundus(root=str(root), published_split=True).cases("RIM-ONE-r3")
     parts = split(cases, 0, 0.0, 0.2)
-    assert [case.patient for case in parts.train] == ["n1", "n2"] and [case.patient for case in parts.test] == ["n3"]
+    assert [case.name for case in parts.train] == ["n1", "n2"] and [case.name for case in parts.test] == ["n3"]
 
 
 def test_the_cup_is_also_disc(root):
@@ -77,7 +77,7 @@ def test_site_names_and_plain_folders_are_understood_too(tmp_path):
     write(tmp_path / "rim-one-R3", "x.JPG", names=("Images", "masks"))
     data = Fundus(root=str(tmp_path))
     (case,) = data.cases("RIM-ONE-r3")
-    assert (data.site_names(), case.patient, case.mask.name) == (["RIM-ONE-r3"], "x", "x.png")
+    assert (data.site_names(), case.name, case.mask.name) == (["RIM-ONE-r3"], "x", "x.png")
     assert int(data.load(case).mask[1].sum()) == 24
 
 
@@ -92,7 +92,7 @@ def test_all_image_formats_are_read(tmp_path, name):
     write(tmp_path / "Domain1" / "train" / "ROIs", name, mask_name="P.bmp")
     data = Fundus(root=str(tmp_path))
     (case,) = data.cases("DRISHTI-GS")
-    assert case.patient == "p" and case.mask.name == "P.bmp" and data.load(case).image.shape[0] == 3
+    assert case.name == "p" and case.mask.name == "P.bmp" and data.load(case).image.shape[0] == 3
 
 
 def test_the_thresholds_are_the_published_ones(tmp_path):
@@ -175,12 +175,12 @@ def test_a_site_without_images_is_an_error(tmp_path):
         Fundus(root=str(tmp_path)).cases("REFUGE-val")
 
 
-def test_both_eyes_of_a_patient_have_the_same_subject(tmp_path):
-    subjects = {"N-43-L": "N-43", "N-43-R": "N-43", "G-43-L": "G-43", "test-S-7-L_576_32,32": "S-7",
+def test_both_eyes_of_a_patient_belong_together(tmp_path):
+    patients = {"N-43-L": "N-43", "N-43-R": "N-43", "G-43-L": "G-43", "test-S-7-L_576_32,32": "S-7",
               "train-S-7-R_576_32,32": "S-7", "S-8-Left": "S-8-Left"}  # fmt: skip
-    for name in subjects:
+    for name in patients:
         write(tmp_path / "Domain2" / "train" / "ROIs", f"{name}.png")
-    assert {case.patient: case.subject for case in Fundus(root=str(tmp_path)).cases("RIM-ONE-r3")} == subjects
+    assert {case.name: case.patient for case in Fundus(root=str(tmp_path)).cases("RIM-ONE-r3")} == patients
 
 
 def test_the_published_counts_are_those_of_1060_images():

@@ -184,18 +184,18 @@ def test_folders_of_classes_with_equal_file_names_are_asked_about(tmp_path):
 
 def test_the_folder_of_a_patient_with_several_images_is_the_patient(tmp_path):
     dataset = recognise(make(tmp_path, "{n,s}/{p1,p2}/images/{1,2}.png {n,s}/{p1,p2}/masks/{1,2}.png"))
-    assert [(case.patient, case.subject) for case in dataset.cases("n")] == [
+    assert [(case.name, case.patient) for case in dataset.cases("n")] == [
         ("p1/1", "p1"), ("p1/2", "p1"), ("p2/1", "p2"), ("p2/2", "p2"),
     ]  # fmt: skip
     (warning,) = dataset.site_warnings("n")
     assert warning.startswith("n: all images in a folder count as one patient, such as those in p1")
     by_name = replace(dataset, patient_pattern=r"/(\d)")
-    assert [case.subject for case in by_name.cases("n")] == ["1", "2", "1", "2"] and by_name.site_warnings("n") == []
+    assert [case.patient for case in by_name.cases("n")] == ["1", "2", "1", "2"] and by_name.site_warnings("n") == []
 
 
 def test_folders_of_parts_are_not_patients_and_give_a_warning(tmp_path):
     dataset = recognise(make(tmp_path, "{n,s}/{train,test}/images/{1,2}.png {n,s}/{train,test}/masks/{1,2}.png"))
-    assert len({case.subject for case in dataset.cases("n")}) == 4
+    assert len({case.patient for case in dataset.cases("n")}) == 4
     (warning,) = dataset.site_warnings("n")
     assert warning.startswith("n: the folders test and train are read together") and "datalist" in warning
 
@@ -212,7 +212,7 @@ def test_a_hospital_alone_with_folders_of_patients_confirms_its_name(tmp_path):
     with pytest.raises(UserError, match=r"p1 and p2 in n look like sites; .* set data.sites: \[n\]"):
         recognise(tmp_path)
     dataset = Folder(root=str(tmp_path), sites=("n",))
-    assert [case.patient for case in dataset.cases("n")] == ["p1/1", "p1/2", "p2/1", "p2/2"]
+    assert [case.name for case in dataset.cases("n")] == ["p1/1", "p1/2", "p2/1", "p2/2"]
 
 
 def test_every_file_and_folder_that_is_not_read_is_named_once(tmp_path):
@@ -302,7 +302,7 @@ def test_folders_of_cases_with_a_single_image_give_no_warning(tmp_path):
 ])  # fmt: skip
 def test_the_only_patient_of_a_part_is_one_patient(layout, tmp_path):
     dataset = recognise(make(tmp_path, layout))
-    assert {case.subject for case in dataset.cases("n")} == {"P1", "P2", "P3", "P4"}
+    assert {case.patient for case in dataset.cases("n")} == {"P1", "P2", "P3", "P4"}
 
 
 NFC, NFD = (unicodedata.normalize(form, "Bähr") for form in ("NFC", "NFD"))

@@ -46,7 +46,7 @@ def test_a_list_of_a_site_behind_a_link_is_not_read(root):
     (root / "A" / "dataset.json").symlink_to(root.parent / "list.json")
     with pytest.raises(UserError, match="dataset.json: this table lies outside"):
         Folder(root=str(root)).cases("A")
-    assert [case.patient for case in Folder(root=str(root), follow_symlinks=True).cases("A")] == ["a"]
+    assert [case.name for case in Folder(root=str(root), follow_symlinks=True).cases("A")] == ["a"]
 
 
 def test_the_published_table_behind_a_link_is_not_read(root):

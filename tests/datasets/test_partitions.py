@@ -115,7 +115,7 @@ def test_the_order_of_cases_and_sites_does_not_matter_and_the_seed_does():
 def test_who_holds_a_person_is_the_same_on_every_machine():
     r"""`printf '7\x1fclient\x1fnorth\x1f0000' | sha256sum` begins with c016; 0001 to 0003: a7e4, c078, 5e61."""
     first, second = client_cases(2, "domains", {"north": 4}, seed=7)
-    assert [[case.subject for case in client] for client in (first, second)] == [["0001", "0003"], ["0000", "0002"]]
+    assert [[case.patient for case in client] for client in (first, second)] == [["0001", "0003"], ["0000", "0002"]]
 
 
 @pytest.mark.parametrize("rule", get_args(Partition))
@@ -125,7 +125,7 @@ def test_all_images_of_a_person_are_at_one_client(rule):
     holders: dict[tuple, set] = {}
     for name, client in clients.items():
         for case in client.train + client.validation:
-            holders.setdefault((case.site, case.subject), set()).add(name)
+            holders.setdefault((case.site, case.patient), set()).add(name)
     assert len(holders) == 2 * (18 + 6) and all(len(names) == 1 for names in holders.values())
     assert all(not client.test for client in clients.values())
 

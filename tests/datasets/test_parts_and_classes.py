@@ -53,7 +53,7 @@ def test_parts_are_sites_if_the_user_lists_them_and_one_site_if_they_lie_in_its_
     assert len(Folder(root=str(tmp_path / "a"), sites=("fold1", "fold2")).cases("fold1")) == 2
     make(tmp_path / "b", "UKE/{fold1,fold2}/{images,masks}/{1,2}.png")
     cases = recognise(tmp_path / "b").cases("UKE")
-    assert [case.subject for case in cases] == ["fold1/1", "fold1/2", "fold2/1", "fold2/2"]
+    assert [case.patient for case in cases] == ["fold1/1", "fold1/2", "fold2/1", "fold2/2"]
 
 
 def test_names_of_parts_are_recognised_and_those_of_hospitals_and_patients_are_not():
@@ -77,7 +77,7 @@ def test_class_folders_in_parts_of_a_site_are_joined(tmp_path):
     photographs(tmp_path, "{n,s}/train/{dog/d,cat/c}{1,2}.png {n,s}/val/{dog/d,cat/c}3.png")
     dataset = recognise(tmp_path)
     assert isinstance(dataset, FolderClasses) and dataset.classes == ("cat", "dog")
-    assert [(case.patient, case.label) for case in dataset.cases("n")] == [
+    assert [(case.name, case.label) for case in dataset.cases("n")] == [
         ("train/cat/c1", 0), ("train/cat/c2", 0), ("train/dog/d1", 1), ("train/dog/d2", 1),
         ("val/cat/c3", 0), ("val/dog/d3", 1),
     ]  # fmt: skip

@@ -37,7 +37,7 @@ def root(tmp_path) -> Path:
 def test_the_published_layout_is_found(root):
     data = Prostate(root=str(root))
     assert data.site_names() == ["BMC", "RUNMC"]
-    assert [case.patient for case in data.cases("RUNMC")] == ["Case00", "Case01"]
+    assert [case.name for case in data.cases("RUNMC")] == ["Case00", "Case01"]
     assert data.cases("BMC")[0].mask.name == "Case00_Segmentation.nii.gz"
     assert (data.channels, data.structures, data.intensity_range, data.is_phantom) == (1, ("prostate",), None, False)
 

@@ -99,7 +99,7 @@ def test_the_lists_of_pacs_decide_the_split_whatever_the_ratios(pacs_root, lists
     cases = PACS(root=str(pacs_root), lists=str(lists)).cases("photo")
     for ratios in ((0.1, 0.2), (0.4, 0.0)):
         parts = split(cases, 1, *ratios)
-        assert [case.patient for case in parts.validation] == ["dog/pic_000"] and not parts.test
+        assert [case.name for case in parts.validation] == ["dog/pic_000"] and not parts.test
         assert len(parts.train) == 15
     without = split(PACS(root=str(pacs_root)).cases("photo"), 1, 0.4, 0.0)
     assert len(without.validation) == 6, "0.4 * 16 without lists"
@@ -118,14 +118,14 @@ def test_digits_dg_has_four_domains_of_ten_digits_with_the_published_split(digit
     data = DigitsDG(root=str(digits_root))
     assert data.site_names() == ["mnist", "mnist_m", "svhn", "syn"] and data.classes == tuple("0123456789")
     cases = data.cases("svhn")
-    assert len(cases) == len({case.subject for case in cases}) == 30, "each image is a patient of its own"
+    assert len(cases) == len({case.patient for case in cases}) == 30, "each image is a patient of its own"
     assert all(case.image.parent.name == str(case.label) for case in cases)
     for ratios in ((0.1, 0.2), (0.0, 0.0)):
         parts = split(cases, 1, *ratios)
-        names = [[case.patient for case in part] for part in (parts.train, parts.validation, parts.test)]
+        names = [[case.name for case in part] for part in (parts.train, parts.validation, parts.test)]
         assert names[0] == [f"train/{digit}/{k:05d}" for digit in range(10) for k in range(2)]
         assert names[1:] == [[f"val/{digit}/00000" for digit in range(10)], []]
-    image = data.read_image(next(case for case in cases if case.patient == "val/7/00000"), [])
+    image = data.read_image(next(case for case in cases if case.name == "val/7/00000"), [])
     assert image.shape == (3, 32, 32, 1) and [round(float(c.mean()) / 10) for c in image] == [12, 14, 11]
 
 
@@ -155,9 +155,9 @@ def test_a_share_of_the_unseen_site_is_tested_and_the_other_sites_are_whole(pacs
         federation = Federation(unseen_site="sketch", unseen_ratio=ratio)
         splits, _, unseen = assign_patients(data, federation, seed, "x.yaml")
         assert all(len(parts.train) == 16 for parts in splits.values())
-        return [case.patient for case in unseen["sketch"]]
+        return [case.name for case in unseen["sketch"]]
 
-    everything = [case.patient for case in data.cases("sketch")]
+    everything = [case.name for case in data.cases("sketch")]
     assert assigned(1.0) == everything
     with pytest.raises(UserError, match="x.yaml: federation.unseen_ratio: is 0.25, which has no effect without"):
         assign_patients(data, Federation(unseen_ratio=0.25), 0, "x.yaml")

@@ -170,9 +170,9 @@ def test_sides_within_names_suggest_patients_and_years_do_not(names, patients):
 
 def test_folders_of_sides_and_findings_are_no_patients(tmp_path):
     make(tmp_path / "a", "{n,s}/{images,masks}/{left,right}/{p1,p2}.png")
-    assert [case.subject for case in recognise(tmp_path / "a").cases("n")] == ["p1", "p2", "p1", "p2"]
+    assert [case.patient for case in recognise(tmp_path / "a").cases("n")] == ["p1", "p2", "p1", "p2"]
     make(tmp_path / "b", "{n,s}/{benign,malignant}/{1,2}{,_mask}.png")
-    assert len({case.subject for case in recognise(tmp_path / "b").cases("n")}) == 4
+    assert len({case.patient for case in recognise(tmp_path / "b").cases("n")}) == 4
 
 
 def test_a_letter_counts_if_the_name_says_that_it_is_a_mask():

@@ -36,7 +36,7 @@ def config(tiny_config):
 
 def patients(config, part="train"):
     splits, clients, _ = assign_patients(config.data, config.federation, config.seed, "")
-    return {name: {(case.site, case.patient) for case in getattr(held, part)} for name, held in
+    return {name: {(case.site, case.name) for case in getattr(held, part)} for name, held in
             (clients or splits).items() if held.train}  # fmt: skip
 
 
@@ -168,7 +168,7 @@ def test_nothing_is_in_the_ledger_of_a_row_without_a_federation_and_the_costs_sa
 def test_the_differences_are_those_of_the_cases_files(comparison):
     def dice(row: str, role: str) -> dict:
         with open(comparison / "out" / row / "unseen_UCL" / "seed_3" / "cases.csv", newline="") as file:
-            return {(line["site"], line["patient"]): float(line["dice"]) for line in csv.DictReader(file)
+            return {(line["site"], line["image"]): float(line["dice"]) for line in csv.DictReader(file)
                     if line["role"] == role}  # fmt: skip
 
     with open(comparison / "out" / "joining.csv", newline="") as file:

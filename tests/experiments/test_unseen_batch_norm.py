@@ -64,13 +64,13 @@ def test_a_figure_shows_the_mask_of_the_adapted_network(small_phantom):
     case = simulation.unseen["UCL"][0]
     simulation.network.load_state_dict(unseen_weights(simulation.engine.local_sites, weights))
     plain = simulation.task.predict(simulation.network, simulation.dataset.load(case))
-    assert not torch.equal(findings.masks[case.patient].unpack(), plain)
+    assert not torch.equal(findings.masks[case.name].unpack(), plain)
 
 
 def _check_masks_are_those_of_the_scores(simulation, findings):
     """Whatever network predicted: with its own BatchNorm, that of the nearest site, or one that adapts."""
-    volumes = {case.patient: simulation.dataset.load(case) for cases in simulation.unseen.values() for case in cases}
-    of_unseen = {row["patient"]: row["dice"] for row in findings.rows if row["role"] == "unseen"}
+    volumes = {case.name: simulation.dataset.load(case) for cases in simulation.unseen.values() for case in cases}
+    of_unseen = {row["image"]: row["dice"] for row in findings.rows if row["role"] == "unseen"}
     assert of_unseen.keys() == findings.masks.keys() == volumes.keys()
     for patient, dice in of_unseen.items():
         mask, volume = findings.masks[patient].unpack(), volumes[patient]

@@ -15,8 +15,8 @@ from medfed.federation.survey import SiteSurvey, check_survey, large_groups, sur
 from medfed.federation.survey_mismatches import find_mismatches
 
 
-def case(number: int, subject: str = "", label: int | None = None, suffix: str = "nii.gz") -> Case:
-    return Case("HK", f"c{number}", Path(f"{number}.{suffix}"), subject=subject, label=label)
+def case(number: int, patient: str = "", label: int | None = None, suffix: str = "nii.gz") -> Case:
+    return Case("HK", f"c{number}", Path(f"{number}.{suffix}"), patient=patient, label=label)
 
 
 def volume(value: float = 1.0, spacing=(0.5, 0.5, 3.0), orientation=(-1, -1, 1), mask_at=(0, 0, 0)):

@@ -59,7 +59,7 @@ def test_r17_distances_against_brute_force(measurement):
 
 def means(cases: list) -> dict[str, float]:
     """Return the means over the patients of one site, by metric."""
-    rows = [{"site": "A", "role": "seen", "patient": f"p{number}", "structure": "organ",
+    rows = [{"site": "A", "role": "seen", "patient": f"p{number}", "image": f"p{number}", "structure": "organ",
              **compute_mask_metrics(MASK_METRICS, *case)} for number, case in enumerate(cases)]  # fmt: skip
     result = MaskScoring().summarise(rows)["seen"]["sites"]["A"]["organ"]
     return {name: result[name]["mean"] for name in ("dice", *LOWER_IS_BETTER) if name in result}

@@ -8,7 +8,7 @@ import torch
 
 from medfed.core.batch import Batch
 from medfed.core.seeds import stream
-from medfed.datasets.case import Case, numbered_subjects
+from medfed.datasets.case import Case, numbered_patients
 from medfed.federation.image_moments import moments_request
 from medfed.federation.local_round import SiteData, count_patients
 from medfed.federation.message import Message
@@ -37,7 +37,7 @@ class Images:
     def __init__(self, means: list[float], patients: list[int]) -> None:
         noise = 0.05 * torch.randn(len(means), 3, 8, 8, generator=stream(0, "noise"))
         self.images = (torch.tensor(means)[:, None, None, None] + noise).clamp(0, 1)
-        self.patient_ids = torch.tensor(patients)
+        self.patient = torch.tensor(patients)
         self.n_patients = len(set(patients))
 
     def __len__(self) -> int:
@@ -67,13 +67,13 @@ def test_images_of_one_patient_count_once_and_unknown_patients_as_one():
 
 
 def test_slices_of_two_volumes_of_one_patient_are_one_patient():
-    """Two visits: `patient` is the number of the volume, which validation needs."""
-    cases = [Case("A", f"p{k}_visit{v}", None, subject=f"p{k}") for k, v in ((0, 1), (0, 2), (1, 1))]
-    assert numbered_subjects([*cases, replace(cases[0], site="B")]).tolist() == [0, 0, 1, 2], "a name at two sites"
+    """Two visits: `volume` is the number of the volume, which validation needs."""
+    cases = [Case("A", f"p{k}_visit{v}", None, patient=f"p{k}") for k, v in ((0, 1), (0, 2), (1, 1))]
+    assert numbered_patients([*cases, replace(cases[0], site="B")]).tolist() == [0, 0, 1, 2], "a name at two sites"
     slices = Slices(torch.zeros(6, 1, 4, 4), torch.zeros(6, 1, 4, 4), torch.tensor([0, 0, 1, 1, 2, 2]))
     assert slices.n_patients == 3
-    of_two = replace(slices, patient_of_volume=numbered_subjects(cases))
-    assert of_two.n_patients == 2 and of_two.patient_ids.tolist() == [0, 0, 0, 0, 1, 1]
+    of_two = replace(slices, patient_of_volume=numbered_patients(cases))
+    assert of_two.n_patients == 2 and of_two.patient.tolist() == [0, 0, 0, 0, 1, 1]
 
 
 def test_elcfs_and_single_styles_are_of_one_patient():
@@ -123,7 +123,7 @@ def test_a_loss_is_of_the_validation_patients():
     toy, method = ToySegmentation(), FedDGGA()
     site = site_of(method, toy)
     weights = toy.start(method).weights
-    four = Slices(site.training.images[:4], site.training.labels[:4], site.training.patient[:4])
+    four = Slices(site.training.images[:4], site.training.labels[:4], site.training.volume[:4])
     for samples, n in ((None, 5), (four, 2)):
         site.validation = samples
         for kind in ("share", "train"):

@@ -7,7 +7,8 @@ from medfed.metrics.failures import Share, failure_shares, share_of, summarise_f
 
 
 def row(patient, dice, status="ok", site="A", role="unseen"):
-    return {"site": site, "role": role, "patient": patient, "structure": "organ", "dice": dice, "status": status}
+    names = {"site": site, "role": role, "patient": patient, "image": patient, "structure": "organ"}
+    return names | {"dice": dice, "status": status}
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 1), (1, 1), (0, 13), (3, 13), (13, 13), (7, 200)])

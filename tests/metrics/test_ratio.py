@@ -22,12 +22,12 @@ def test_empty_structures():
 
 
 def test_a_missed_disc_counts_as_ratio_zero_and_an_absent_one_as_unknown():
-    assert ratio_row("a", "seen", "1", 0.6, None)["error"] == 0.6
-    assert ratio_row("a", "seen", "1", None, 0.3)["error"] is None
+    assert ratio_row("a", "seen", "1", "1", 0.6, None)["error"] == 0.6
+    assert ratio_row("a", "seen", "1", "1", None, 0.3)["error"] is None
 
 
 def test_means_are_over_patients_then_over_sites():
-    rows = [ratio_row(site, "seen", str(i), 0.5, value)
+    rows = [ratio_row(site, "seen", str(i), str(i), 0.5, value)
             for site, values in (("a", (0.4, 0.6)), ("b", (0.9,))) for i, value in enumerate(values)]  # fmt: skip
     result = summarise_ratios(rows)
     assert result["seen"]["sites"]["a"] == {"n": 2, "mean_error": pytest.approx(0.1)}
@@ -35,8 +35,16 @@ def test_means_are_over_patients_then_over_sites():
     assert summarise_ratios([]) == {}
 
 
+def test_the_error_of_a_patient_is_the_mean_of_the_images():
+    """Patient p has errors 0.1 and 0.3, patient q has 0.6: (0.2 + 0.6) / 2."""
+    rows = [ratio_row("a", "unseen", patient, image, 0.9, 0.9 - error)
+            for patient, image, error in (("p", "1", 0.1), ("p", "2", 0.3), ("q", "3", 0.6))]  # fmt: skip
+    assert summarise_ratios(rows)["unseen"]["sites"]["a"] == {"n": 2, "mean_error": pytest.approx(0.4)}
+
+
 def test_the_file_is_sorted_with_six_decimals(tmp_path):
-    write_ratios(tmp_path / "r.csv", [ratio_row("b", "seen", "1", 0.5, 0.25), ratio_row("a", "seen", "2", None, None)])
+    errors = [ratio_row("b", "seen", "1", "1", 0.5, 0.25), ratio_row("a", "seen", "2", "2", None, None)]
+    write_ratios(tmp_path / "r.csv", errors)
     with open(tmp_path / "r.csv") as file:
         rows = list(csv.DictReader(file))
     assert [row["site"] for row in rows] == ["a", "b"] and rows[1]["error"] == "0.250000" and rows[0]["error"] == ""

@@ -25,7 +25,7 @@ def rows_of(site, right, role="unseen"):
         sure = 0.9 - 0.01 * k
         predicted = k % 2 if ok else 1 - k % 2
         probabilities = (1 - sure, sure) if predicted else (sure, 1 - sure)
-        result.append(case_row(site, role, f"i{k:02}", f"s{k:02}", k % 2, probabilities, ("normal", "tumour")))
+        result.append(case_row(site, role, f"s{k:02}", f"i{k:02}", k % 2, probabilities, ("normal", "tumour")))
     return result
 
 
@@ -97,7 +97,7 @@ def test_the_closing_table_has_a_line_a_site_the_means_and_the_gap():
     assert lines[0] == [PHANTOM]
     assert lines[1] == ["ccst; round 3 of 5 by the rule 'last'"]
     assert "[] is the 95 % interval over patients" in text and "; ± is the sd over sites.\n" in text
-    assert lines[3] == ["site", "images", "patients", "accuracy %", "AUROC %", "balanced %", "ECE %"]
+    assert lines[3] == ["site", "patients", "images", "accuracy %", "AUROC %", "balanced %", "ECE %"]
     assert [result[:3] for result in lines[4:7]] == [["A", "4", "4"], ["B", "4", "4"], ["C (UNSEEN)", "4", "4"]]
     assert lines[4][3] == "100.00"
     assert lines[7][:4] == ["mean seen", "8", "8", "75.00 ± 35.36"]
@@ -179,7 +179,7 @@ def test_confusion_counts_true_by_predicted(drawn):
 
 def test_the_telling_images_are_the_surest_unseen_right_ones_then_the_surest_wrong_ones():
     """Of A the rights are 0, 2, 3, 5 and the wrongs 1, 4, the sureness falling."""
-    assert [row["patient"] for row in examples.select_confident(ROWS, 2)] == ["i00", "i02", "i01", "i04"]
+    assert [row["image"] for row in examples.select_confident(ROWS, 2)] == ["i00", "i02", "i01", "i04"]
     assert {row["site"] for row in examples.select_confident(ROWS)} == {"A"}
 
 

@@ -53,7 +53,7 @@ def test_the_real_dataset_class_reads_the_phantom(collection):
     data = Camelyon17(root=str(collection))
     assert data.site_names() == sorted(SITES) and data.is_phantom
     cases = data.cases("hospital_3")
-    assert [case.label for case in cases].count(1) == 2 and {case.subject for case in cases} == {"040", "041"}
+    assert [case.label for case in cases].count(1) == 2 and {case.patient for case in cases} == {"040", "041"}
     notices = []
     assert data.read_image(cases[0], notices).shape == (3, 96, 96, 1) and notices == []
 

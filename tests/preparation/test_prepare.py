@@ -121,7 +121,7 @@ def test_rim_one_uses_the_left_half_and_names_the_eye(tmp_path):
     image = Image.open(tmp_path / "out" / "RIM-ONE-r3" / "images" / "N-1-L.png")
     assert image.size == (200, 200)
     cases, _ = Fundus(root=str(tmp_path / "out")).cases_and_problems("RIM-ONE-r3")
-    assert [case.subject for case in cases] == ["N-1"]
+    assert [case.patient for case in cases] == ["N-1"]
     assert check_dataset(Fundus(root=str(tmp_path / "out"))).problems == ()
 
 

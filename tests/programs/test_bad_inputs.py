@@ -227,7 +227,7 @@ def test_empty_masks_are_counted_and_a_missed_organ_has_the_diagonal_as_distance
     spoil(user.mask("BMC", 0), lambda array: 0 * array)
     always = ("--set", "evaluation.threshold=0.9999999", "--set", "federation.rounds=1")
     summary = user.goes_on("BMC: 1 of 4 images: no prostate in the mask", more=always)
-    unseen = {row["patient"]: row for row in user.rows("cases.csv") if row["role"] == "unseen"}
+    unseen = {row["image"]: row for row in user.rows("cases.csv") if row["role"] == "unseen"}
     assert [row["status"] for row in unseen.values()] == ["absent", "missed", "missed", "missed"]
     assert unseen["Case01"]["dice"] == unseen["Case01"]["hd95_mm"] == ""
     image = nib.load(user.image("UCL", 1))

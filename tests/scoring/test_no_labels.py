@@ -16,7 +16,7 @@ def test_images_are_found_in_folders_and_files_called_like_masks_are_left_out(tm
         (tmp_path / "here" / name).parent.mkdir(parents=True, exist_ok=True)
         Image.new("L", (4, 6)).save(tmp_path / "here" / name, "PNG")
     images = Images.in_folder(tmp_path / "here", 1)
-    assert [(case.site, case.patient) for case in images.cases] == [("here", "a"), ("X", "b"), ("X", "visit/c")]
+    assert [(case.site, case.name) for case in images.cases] == [("here", "a"), ("X", "b"), ("X", "visit/c")]
     assert all(case.mask is None for case in images.cases) and not images.is_phantom
     assert images.read(images.cases[0]).shape == (1, 6, 4, 1)
     assert Images.in_folder(tmp_path / "here", 3).read(images.cases[0]).shape == (3, 6, 4, 1)

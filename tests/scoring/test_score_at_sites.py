@@ -77,7 +77,7 @@ def test_a_metric_of_fewer_patients_than_the_minimum_is_left_out_and_without_the
 
 def test_images_of_one_patient_are_one_patient(inputs):
     for site in federated.build_scoring_sites(inputs, (), {"here": 4, "there": 1}):
-        site.cases = [replace(case, subject=str(place // 2)) for place, case in enumerate(site.cases)]
+        site.cases = [replace(case, patient=str(place // 2)) for place, case in enumerate(site.cases)]
         facts = site.reply(request_of(site)).facts
         expected = {"here": {"too_few_patients": 1}, "there": {"patients": 2, "images": 4}}[site.name]
         assert expected.items() <= facts.items() and ("1.dice.mean" in facts) == (site.name == "there")

@@ -94,10 +94,10 @@ def test_an_exported_classification_bundle_has_the_scores_of_its_task_with_the_c
     bundle = exported(tmp_path / "bundle", network, module, task)
     scores = score_bundle(bundle, dataset)
     own = Classification(dataset.classes, 3, SIDE)
-    expected = {row["patient"]: row for row in own.evaluate(
+    expected = {row["image"]: row for row in own.evaluate(
         module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None).rows}  # fmt: skip
     for row in scores.rows:
-        other = expected[row["patient"]]
+        other = expected[row["image"]]
         assert row["label"] == other["label"] and row["p_b"] == pytest.approx(other["p_a"], abs=1e-6)
     assert scores.summary["compared_with"] == {"a": "A", "b": "B"}
     write_scores(scores, tmp_path / "out")

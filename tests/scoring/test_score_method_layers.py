@@ -112,10 +112,10 @@ def test_a_bundle_with_the_layers_of_a_method_has_the_scores_of_its_run(name, ex
     expected = task.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None).rows
     scores = score_bundle(bundle, dataset)
     assert len(scores.rows) == len(expected) > 0
-    by_patient = {row["patient"]: row for row in scores.rows}
+    by_image = {row["image"]: row for row in scores.rows}
     for row in expected:
         numbers = {key: value for key, value in row.items() if isinstance(value, float)}
-        assert {key: by_patient[row["patient"]][key] for key in numbers} == pytest.approx(numbers, abs=1e-6) != {}
+        assert {key: by_image[row["image"]][key] for key in numbers} == pytest.approx(numbers, abs=1e-6) != {}
     assert scores.summary["bundle"]["network"].endswith(f" with the layers of {name}")
 
 

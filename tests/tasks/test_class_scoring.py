@@ -14,8 +14,8 @@ summarise, write_cases, read_cases = SCORING.summarise, SCORING.write_cases, SCO
 CLASSES = ("normal", "tumour")
 
 
-def row(site, role, patient, label, second, subject=None, classes=CLASSES):
-    return case_row(site, role, patient, subject or patient, label, (1 - second, second), classes)
+def row(site, role, image, label, second, patient=None, classes=CLASSES):
+    return case_row(site, role, patient or image, image, label, (1 - second, second), classes)
 
 
 def cohort(site="A", role="seen", n=40, images_per_patient=4, seed=0):
@@ -23,7 +23,7 @@ def cohort(site="A", role="seen", n=40, images_per_patient=4, seed=0):
     labels = rng.integers(0, 2, n)
     return [
         row(site, role, f"i{k:03}", int(label), float(np.clip(rng.normal(0.35 + 0.3 * label, 0.2), 0, 1)),
-            subject=f"s{k // images_per_patient}")
+            patient=f"s{k // images_per_patient}")
         for k, label in enumerate(labels)
     ]  # fmt: skip
 
@@ -53,9 +53,9 @@ def test_the_interval_is_over_patients_not_images():
     """A hundred images of as many patients, or of ten patients with all images right or all wrong: 10 x variance."""
     is_correct = [k % 10 < 7 for k in range(100)]
     one_each = [row("A", "seen", f"{k:03}", 1, 0.9 if ok else 0.1) for k, ok in enumerate(is_correct)]
-    ten_each = [image | {"subject": f"s{k % 10}"} for k, image in enumerate(one_each)]
+    ten_each = [image | {"patient": f"s{k % 10}"} for k, image in enumerate(one_each)]
     narrow, wide = (summarise(rows)["seen"]["sites"]["A"]["all"] for rows in (one_each, ten_each))
-    assert (narrow["n_subjects"], wide["n_subjects"]) == (100, 10)
+    assert (narrow["n_patients"], wide["n_patients"]) == (100, 10)
     assert narrow["accuracy"]["mean"] == wide["accuracy"]["mean"] == 0.7
     widths = [group["accuracy"]["high"] - group["accuracy"]["low"] for group in (narrow, wide)]
     assert widths[1] / widths[0] == pytest.approx(10**0.5, rel=0.15)
@@ -72,7 +72,7 @@ def test_intervals_contain_the_score_and_do_not_depend_on_other_sites_or_order()
 
 
 def test_a_single_patient_has_scores_and_no_interval():
-    rows = [image | {"subject": "s"} for image in cohort(n=6)]
+    rows = [image | {"patient": "s"} for image in cohort(n=6)]
     score = summarise(rows)["seen"]["sites"]["A"]["all"]["accuracy"]
     assert score["mean"] is not None
     assert (score["low"], score["high"]) == (None, None)
@@ -109,8 +109,8 @@ def test_the_paired_test_is_over_patients():
 
     Over images, n would be 14, and seven would not differ.
     """
-    good = [row("A", "unseen", f"{k}_{i}", 1, 0.9, subject=str(k)) for k in range(7) for i in range(2)]
-    poor = [row("A", "unseen", f"{k}_{i}", 1, 0.9 - 0.8 * i, subject=str(k)) for k in range(7) for i in range(2)]
+    good = [row("A", "unseen", f"{k}_{i}", 1, 0.9, patient=str(k)) for k in range(7) for i in range(2)]
+    poor = [row("A", "unseen", f"{k}_{i}", 1, 0.9 - 0.8 * i, patient=str(k)) for k in range(7) for i in range(2)]
     result = SCORING.paired_test(good, poor, "accuracy")
     assert (result["n"], result["n_differ"]) == (7, 7)
     assert result["p"] < 0.02
@@ -135,7 +135,7 @@ def test_rows_are_bit_identical_after_writing_and_reading(tmp_path):
     assert sorted(rows_read, key=lambda image: image["site"]) == sorted(rows, key=lambda image: image["site"])
     assert summarise(rows_read) == summarise(rows)
     first = (tmp_path / "cases.csv").read_bytes()
-    assert first.startswith(b"site,role,patient,subject,label,predicted,p_normal,p_tumour,correct\n")
+    assert first.startswith(b"site,role,patient,image,label,predicted,p_normal,p_tumour,correct\n")
     write_cases(tmp_path / "cases.csv", rows)
     assert (tmp_path / "cases.csv").read_bytes() == first
 

@@ -27,7 +27,7 @@ class Reader:
 
     def __call__(self, case: Case) -> MetaTensor:
         self.n += 1
-        return MetaTensor(torch.full((3, self.side, self.side, 1), 10.0 * int(case.patient)))
+        return MetaTensor(torch.full((3, self.side, self.side, 1), 10.0 * int(case.name)))
 
 
 def test_images_are_in_zero_to_one_with_their_labels():

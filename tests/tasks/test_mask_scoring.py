@@ -17,9 +17,10 @@ write_cases, read_cases = SCORING.write_cases, SCORING.read_cases
 unknown = dict.fromkeys(column.key for column in SCORING.columns)
 
 
-def row(site, role, patient, dice, hd95_percent_of_diagonal=None, status="ok", structure="disc", **others):
-    keys = {"site": site, "role": role, "patient": patient, "structure": structure, "status": status}
-    return keys | unknown | {"dice": dice, "hd95_percent_of_diagonal": hd95_percent_of_diagonal} | others
+def row(site, role, image, dice, hd95_percent_of_diagonal=None, status="ok", structure="disc", patient="", **others):
+    keys = {"site": site, "role": role, "patient": patient or image, "image": image, "structure": structure}
+    scores = unknown | {"dice": dice, "hd95_percent_of_diagonal": hd95_percent_of_diagonal}
+    return keys | {"status": status} | scores | others
 
 
 def cohort(site="A", role="seen", n=12, seed=0, structure="disc"):
@@ -49,6 +50,28 @@ def test_means_spreads_and_gap_by_hand():
     assert summary["gap"]["disc"] == {
         "dice": pytest.approx(0.2), "hd95_mm": None, "hd95_percent_of_diagonal": pytest.approx(4.0 - 10.0),
     }  # fmt: skip
+
+
+def test_ten_images_of_two_patients_have_no_interval_and_a_patient_counts_once():
+    """Patient p has nine images of Dice 0.9, q one of 0.5: mean 0.7, with the spread of two patients."""
+    rows = [row("A", "unseen", f"{k}", 0.5 if k == 9 else 0.9, patient="q" if k == 9 else "p") for k in range(10)]
+    summary = summarise(rows)
+    group = summary["unseen"]["sites"]["A"]["disc"]
+    assert (group["n"], group["n_patients"], group["dice"]["n"], group["dice"]["n_patients"]) == (10, 2, 10, 2)
+    assert group["dice"]["mean"] == pytest.approx(0.7) == SCORING.overall_score(rows, "dice")
+    assert group["dice"]["sd"] == pytest.approx(math.sqrt(0.08))
+    assert (group["dice"]["low"], group["dice"]["high"]) == (None, None)
+    mean = summary["unseen"]["mean"]["disc"]
+    assert (mean["n"], mean["n_patients"], mean["dice"]["low"]) == (10, 2, None)
+    low_dice = summary["failures"]["unseen"]["all"]["disc"]["low_dice"]
+    assert (low_dice["count"], low_dice["n"]) == (1, 2), "q fails, p does not"
+
+
+def test_a_patient_without_the_structure_in_one_image_counts_with_the_others():
+    rows = [row("A", "seen", "1", 0.8, patient="p"), row("A", "seen", "2", None, status="absent", patient="p"),
+            row("A", "seen", "3", None, status="absent", patient="q")]  # fmt: skip
+    group = summarise(rows)["seen"]["sites"]["A"]["disc"]
+    assert (group["n"], group["n_patients"], group["n_absent"], group["dice"]["mean"]) == (1, 1, 2, 0.8)
 
 
 def test_relative_distances_and_millimetres_are_never_averaged():
@@ -231,7 +254,7 @@ def test_the_same_rows_in_any_order_give_the_same_bytes(tmp_path):
 def test_the_file_of_cases_has_the_columns_and_six_decimals(tmp_path):
     write_cases(tmp_path / "cases.csv", [row("A", "seen", "1", 2 / 3, hd_percent_of_diagonal=4)])
     assert (tmp_path / "cases.csv").read_bytes().decode() == (
-        ",".join(CASE_COLUMNS) + "\nA,seen,1,disc,0.666667,,,,4.000000,,,,,ok\n"
+        ",".join(CASE_COLUMNS) + "\nA,seen,1,1,disc,0.666667,,,,4.000000,,,,,ok\n"
     )
 
 
@@ -240,11 +263,9 @@ def test_the_file_of_cases_has_the_columns_and_six_decimals(tmp_path):
     [
         ("", "first line is not site,role"),
         ("site,dice\nA,1\n", "first line is not site,role"),
-        (",".join(CASE_COLUMNS).replace("_percent_of_diagonal", "_px") + "\n",
-         "_px, so this run was made by an older version of medfed; expected the columns site,.*; run it again"),
-        (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,good,,,,,,,,,ok\n", "line 2: dice is 'good'"),
-        (",".join(CASE_COLUMNS) + "\nA,seen,1\n", "line 2: has 3 values, expected 14"),
-        (",".join(CASE_COLUMNS) + "\nA,seen,1,disc,nan,,,,,,,,,ok\n", "A/1/disc: dice is nan"),
+        (",".join(CASE_COLUMNS) + "\nA,seen,1,1,disc,good,,,,,,,,,ok\n", "line 2: dice is 'good'"),
+        (",".join(CASE_COLUMNS) + "\nA,seen,1\n", "line 2: has 3 values, expected 15"),
+        (",".join(CASE_COLUMNS) + "\nA,seen,1,1,disc,nan,,,,,,,,,ok\n", "A/1/disc: dice is nan"),
     ],
 )
 def test_another_file_is_refused_with_its_name(tmp_path, text, words):

@@ -103,7 +103,7 @@ def test_preparing_a_volume_leaves_no_tensor_of_its_own_in_memory():
             yield volume()
 
     slices = Segmentation(("organ",), 1, 8).prepare(read(), 4)
-    assert len(set(n_tensors[1:])) == 1 and slices.patient.tolist() == sorted([*range(4)] * 6)
+    assert len(set(n_tensors[1:])) == 1 and slices.volume.tolist() == sorted([*range(4)] * 6)
 
 
 @pytest.mark.parametrize("task", [Segmentation(("organ",), 1, 8), Classification(("no", "yes"), 1, 8)])
@@ -144,7 +144,7 @@ def test_prepared_slices_are_in_range_and_labels_are_binary():
     slices = Segmentation(("organ",), 1, 32).prepare([volume(), volume(shape=(30, 30, 4))])
     assert slices.images.shape == (10, 1, 32, 32) and slices.images.dtype == torch.float32
     assert slices.images.min() >= 0 and slices.images.max() <= 1
-    assert slices.labels.unique().tolist() == [0, 1] and slices.patient.tolist() == [0] * 6 + [1] * 4
+    assert slices.labels.unique().tolist() == [0, 1] and slices.volume.tolist() == [0] * 6 + [1] * 4
 
 
 def test_a_fixed_range_maps_its_ends_to_zero_and_one():
@@ -213,7 +213,8 @@ def test_the_calibration_error_is_that_of_the_probabilities_in_the_file_around_t
 
 
 def test_the_limit_of_a_failure_is_recorded_and_changes_no_other_score():
-    rows = [{"site": "A", "role": "unseen", "patient": "p", "structure": "organ", "status": "ok", "dice": 0.6}]
+    names = {"site": "A", "role": "unseen", "patient": "p", "image": "p", "structure": "organ"}
+    rows = [names | {"status": "ok", "dice": 0.6}]
     scorings = [Segmentation(("organ",), 1, 32, evaluation=Evaluation(failure_dice=limit)).scoring
                 for limit in (0.5, 0.7)]  # fmt: skip
     full = [dict.fromkeys(column.key for column in scoring.columns) | rows[0] for scoring in scorings]

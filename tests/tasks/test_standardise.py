@@ -84,7 +84,7 @@ def test_each_slice_of_a_site_has_the_moments_of_its_own_volume():
     samples = task.prepare(volumes)
     batch = samples.batch([0, 1, 4])
     for row, volume in zip(batch.moments, (0, 0, 1)):
-        own = samples.images[samples.patient == volume].double()
+        own = samples.images[samples.volume == volume].double()
         assert torch.allclose(row.double(), torch.stack([own.mean(), own.std(unbiased=False)])[:, None])
     assert torch.equal(task.augment(batch, rng).moments, batch.moments)
     assert segmentation("slice").prepare(volumes).moments is None

@@ -81,7 +81,7 @@ def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path,
     distance metric has a large value (the diagonal of the image), so the axis of a distance can be logarithmic.
 
     Args:
-        rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
+        rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of an image.
         scoring: the metrics of the run's task.
         path: the PNG file to write.
         data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
@@ -104,7 +104,7 @@ def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, s
     Sites that trained come first, then the validation sites and the unseen sites.
 
     Args:
-        rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of a patient.
+        rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of an image.
         structure: name of the structure (such as an organ) to show. Rows of other structures are left out.
         measure: the metric to show: its title, the limits of its axis, and a function that returns its value for a row.
         scoring: the metrics of the run's task, which also decide which cases are drawn as crosses.
@@ -122,7 +122,7 @@ def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring
 
     Args:
         name: the text above the box.
-        rows: rows of `cases.csv`: one dict of scores per image, or per structure of a patient.
+        rows: rows of `cases.csv`: one dict of scores per image, or per structure of an image.
         measure: the metric to show: its title, the limits of its axis, and a function that returns its value for a row.
         scoring: the metrics of the run's task, which also decide which cases are drawn as crosses.
         role: how the site took part: "seen" (it trained), "validation" (it only scored) or "unseen". The role decides

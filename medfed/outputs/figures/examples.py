@@ -35,7 +35,7 @@ def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
         by confidence (the probability of the predicted class), the highest first.
     """
     unseen = [dict(row) for row in rows if row["role"] == "unseen"]
-    ranked = sorted(unseen, key=lambda row: (-_confidence(row), row["site"], row["patient"]))
+    ranked = sorted(unseen, key=lambda row: (-_confidence(row), row["site"], row["image"]))
     return [row for correct in (1, 0) for row in [row for row in ranked if row["correct"] == correct][:n]]
 
 
@@ -90,7 +90,7 @@ def _example(axes: Axes, case: Mapping) -> None:
     show_image(axes, as_array(case["image"]))
     axes.spines[:].set(color=GREEN if row["correct"] else VERMILION, linewidth=2.5)
     predicted = f"{row['predicted']} {100 * _confidence(row):.1f} %"
-    lines = (shorten_name(row["site"]), shorten_name(row["patient"]), f"is {row['label']}", f"predicted {predicted}")
+    lines = (shorten_name(row["site"]), shorten_name(row["image"]), f"is {row['label']}", f"predicted {predicted}")
     axes.set_title("\n".join(lines), fontsize=8)
 
 

@@ -179,7 +179,7 @@ def rows_by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
     """Group the rows of a run's `cases.csv` by site.
 
     Args:
-        rows: one dict of scores per image, or per structure of a patient, with `role` and `site`.
+        rows: one dict of scores per image, or per structure of an image, with `role` and `site`.
 
     Returns:
         The rows of each site, by (role, name of the site). The role is "seen" (the site trained), "unseen" or

@@ -47,7 +47,7 @@ def site_boxes(rows: list[dict], scoring: Scoring, prefix: str, model: str, data
     """Draw box plots of the scores of cases: one chart per structure and metric, with one box per site.
 
     Args:
-        rows: the rows of `cases.csv`: one dict of scores per image, or per structure of a patient.
+        rows: the rows of `cases.csv`: one dict of scores per image, or per structure of an image.
         scoring: the metrics of the task.
         prefix: text at the beginning of the charts' ids in the HTML page, different for each part of a page.
         model: name of the method or model, for the captions.

@@ -47,7 +47,7 @@ class Run:
         summary: content of `summary.json`.
         config: content of `config.yaml`, as plain values.
         config_text: the text of `config.yaml`.
-        rows: the rows of `cases.csv`: one dict of scores per image, or per structure of a patient.
+        rows: the rows of `cases.csv`: one dict of scores per image, or per structure of an image.
         history: the rows of `history.csv`: one dict per round, with losses and validation scores.
         ledger: the totals of `ledger.csv`, the list of everything that was sent to or from the sites.
         row: the method and varied settings, which identify the run in its comparison.

@@ -13,7 +13,7 @@ from medfed.outputs.tables import comparison_data, run_table
 from medfed.outputs.tables.joining_text import NOTES, parts_of
 from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.table_rows import MarkedText, titled_tables
-from medfed.tasks.scoring import RUN_TABLE, Scoring
+from medfed.tasks.scoring import LEADING_COUNTS, RUN_TABLE, Scoring
 
 ROLE_LABELS = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
 
@@ -61,9 +61,9 @@ def site_score_table(
     structures = {structure for _, _, structure, _ in sites}
     has_column = scoring.has_structures and len(structures) > 1
     names = ("site", *["role"] * with_role, *["structure"] * has_column)
-    metrics = run_table.header_row(scoring, ())[scoring.has_structures + len(scoring.leading_counts) :]
+    metrics = run_table.header_row(scoring, ())[scoring.has_structures + len(LEADING_COUNTS) :]
     n_metrics = len(scoring.metrics_in(RUN_TABLE))
-    counts = [heading for _, heading in (*scoring.leading_counts, *scoring.trailing_counts)]
+    counts = [heading for _, heading in (*LEADING_COUNTS, *scoring.trailing_counts)]
     of_structure = f", {min(structures)}" if scoring.has_structures and not has_column and structures else ""
     notes = [f"{note}." for note in (run_table.interval_note(scoring, summary), *scoring.notes_in(RUN_TABLE))]
     body, foot = (
@@ -157,7 +157,7 @@ def _row(
     scoring: Scoring, site: str, role: str, structure: str, group: Mapping[str, Any], *, with_structure: bool,
     with_role: bool,
 ) -> list[Cell]:
-    counts = [group[key] for key, _ in (*scoring.leading_counts, *scoring.trailing_counts)]
+    counts = [group[key] for key, _ in (*LEADING_COUNTS, *scoring.trailing_counts)]
     scores = [_score(scoring, metric, group) for metric in scoring.metrics_in(RUN_TABLE)]
     (cells,) = rows_of_cells([
         [site, *[ROLE_LABELS[role]] * with_role, *[structure] * with_structure, *scores, *counts]

@@ -59,7 +59,7 @@ def notes_of(
     runs: Runs, planned: Set[Key], baselines: Mapping[str, str | None], sites: Sequence[str], seeds: Sequence[int],
     baseline: str, blocks: Sequence[Block], scoring: Scoring, role: str,
 ) -> tuple[str, ...]:
-    """Return the notes below the table: missing runs, different patients, the intervals, the test, and empty cells.
+    """Return the notes below the table: missing runs, different images, the intervals, the test, and empty cells.
 
     Args:
         runs: the rows of each run, by (method, site, seed).
@@ -78,9 +78,9 @@ def notes_of(
         notes.append("the differences and ranks are over the runs that the compared methods all have, so that they may "
                      "not be the differences of the printed scores")  # fmt: skip
     for site in sites:
-        patients = {frozenset(row["patient"] for row in rows) for key, rows in runs.items() if key[1] == site}
-        if len(patients) > 1:
-            notes.append(f"{site}: the runs do not score the same patients, so their means cannot be compared")
+        images = {frozenset(row["image"] for row in rows) for key, rows in runs.items() if key[1] == site}
+        if len(images) > 1:
+            notes.append(f"{site}: the runs do not score the same images, so their means cannot be compared")
     compared = {method: label for method, label in baselines.items() if label is not None}
     for absent in dict.fromkeys(label for label in compared.values() if label not in compared and len(compared) > 1):
         methods = ", ".join(sorted(method for method, label in compared.items() if label == absent))

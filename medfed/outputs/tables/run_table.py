@@ -13,7 +13,7 @@ from medfed.outputs.tables.learning import did_not_learn
 from medfed.outputs.tables.run_notes import computation_notes, data_label
 from medfed.outputs.tables.table import align_columns
 from medfed.tasks.factory import scoring_of
-from medfed.tasks.scoring import GAP, RUN_TABLE, Scoring
+from medfed.tasks.scoring import GAP, LEADING_COUNTS, RUN_TABLE, Scoring
 
 SITES = (("seen", "{}"), ("validation", "{} (VALIDATION)"), ("unseen", "{} (UNSEEN)"))
 MEANS = (("seen", "mean seen"), ("unseen", "mean UNSEEN"))
@@ -144,7 +144,7 @@ def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str,
         for metric in scoring.metrics_in(RUN_TABLE)
     )
     structure = ["structure"] if scoring.has_structures else []
-    before, after = ([name for _, name in counts] for counts in (scoring.leading_counts, scoring.trailing_counts))
+    before, after = ([name for _, name in counts] for counts in (LEADING_COUNTS, scoring.trailing_counts))
     return (*first, *structure, *before, *metrics, *after)
 
 
@@ -268,7 +268,7 @@ def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any])
         column = displayed_column(scoring, metric, group)
         scores.append("-" if column is None else format_score(group[column.key], column))
     before, after = (
-        [str(group[key]) for key, _ in counts] for counts in (scoring.leading_counts, scoring.trailing_counts)
+        [str(group[key]) for key, _ in counts] for counts in (LEADING_COUNTS, scoring.trailing_counts)
     )
     return (site, *[structure] * scoring.has_structures, *before, *scores, *after)
 
@@ -277,7 +277,7 @@ def _gap_line(scoring: Scoring, structure: str, gap: Mapping[str, float | None])
     """Format the row of the differences between seen and unseen sites."""
     in_gap = scoring.metrics_in(GAP)
     words = [_gap_text(metric, gap) if metric in in_gap else "" for metric in scoring.metrics_in(RUN_TABLE)]
-    before, after = ([""] * len(counts) for counts in (scoring.leading_counts, scoring.trailing_counts))
+    before, after = ([""] * len(counts) for counts in (LEADING_COUNTS, scoring.trailing_counts))
     return ("gap: seen - unseen", *[structure] * scoring.has_structures, *before, *words, *after)
 
 

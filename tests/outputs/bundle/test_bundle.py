@@ -44,13 +44,13 @@ SUMMARY = {
         "sites": {
             "Anywhere": {
                 "organ": {
-                    "n": 3, "n_missed": 1,
+                    "n": 3, "n_patients": 3, "n_missed": 1,
                     "dice": {"n": 3, "mean": 0.81, "low": 0.7, "high": 0.9},
                     "hd95_mm": {"n": 3, "mean": 4.25}, "hd95_percent_of_diagonal": {"n": 2, "mean": 5.0},
                 }
             }
         },
-        "mean": {"organ": {"n": 3, "n_missed": 1, "dice": {"mean": 0.81}, "hd95_mm": {"mean": None}}},
+        "mean": {"organ": {"n": 3, "n_patients": 3, "n_missed": 1, "dice": {"mean": 0.81}, "hd95_mm": {"mean": None}}},
     }
 }
 
@@ -243,7 +243,7 @@ def test_the_cards_title_states_phantom_data_and_its_table_has_a_row_for_each_si
     assert card.partition("\n")[0] == (
         "# Organ segmentation: trained and tested on synthetic phantom data, not for clinical use"
     )
-    assert "| Anywhere (UNSEEN) | organ | 3 | 81.00 [70.0, 90.0] | 4.25 mm | - | 1 |" in card
+    assert "| Anywhere (UNSEEN) | organ | 3 | 3 | 81.00 [70.0, 90.0] | 4.25 mm | - | 1 |" in card
     assert "{" not in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["eval_metrics"] == {"unseen_organ_dice": 0.81}

@@ -31,7 +31,7 @@ SIDE = 24
 DENSE = DenseNetwork(init_features=4, growth_rate=2, blocks=(1, 2))
 SIZES = ((24, 24), (48, 48), (37, 61), (90, 20), (11, 17))  # height and width; to be left, halved, squeezed, enlarged
 SCORE = {"mean": 0.75, "n": 4, "low": 0.5, "high": 1.0}
-GROUP = {"n": 4, "n_subjects": 2, "n_wrong": 1, "accuracy": SCORE, "auroc": {"mean": None}, "balanced_accuracy": SCORE,
+GROUP = {"n": 4, "n_patients": 2, "n_wrong": 1, "accuracy": SCORE, "auroc": {"mean": None}, "balanced_accuracy": SCORE,
          "ece": {"mean": 0.125}}  # fmt: skip
 ROLE = {"sites": {"A|B": {"all": GROUP}}, "mean": {"all": GROUP}}
 SUMMARY = {"task": "classification", "seen": {"sites": {}, "mean": {}}, "unseen": ROLE, "gap": {}, "transductive": True,
@@ -231,7 +231,7 @@ def test_the_card_has_scores_of_each_site_the_order_of_columns_and_the_method_s_
     bundle, *_ = exported
     card = (bundle / "docs" / "README.md").read_text()
     assert card.partition("\n")[0].endswith("trained and tested on synthetic phantom data, not for clinical use")
-    assert "| A\\|B (UNSEEN) | 4 | 2 | 75.00 [50.0, 100.0] | - | 75.00 [50.0, 100.0] | 12.50 |" in card
+    assert "| A\\|B (UNSEEN) | 2 | 4 | 75.00 [50.0, 100.0] | - | 75.00 [50.0, 100.0] | 12.50 |" in card
     assert "probabilities of `normal`, `tumour`." in card and "{" not in card
     assert "transductive" in card and "- Codec reconstruction error: 0.01235" in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())

@@ -5,7 +5,7 @@ from medfed.outputs.figures import case_selection
 
 def mask_rows(names="abcdefgh"):
     return [
-        {"site": "A", "role": "unseen", "patient": name, "structure": structure, "dice": 0.1 * k}
+        {"site": "A", "role": "unseen", "image": name, "structure": structure, "dice": 0.1 * k}
         for k, name in enumerate(names)
         for structure in ("cup", "disc")
     ]
@@ -13,22 +13,22 @@ def mask_rows(names="abcdefgh"):
 
 def image_rows(n=40):
     labels = ["rare" if k % 10 == 0 else "often" for k in range(n)]
-    return [{"site": "A", "role": "unseen", "patient": f"i{k}", "label": label} for k, label in enumerate(labels)]
+    return [{"site": "A", "role": "unseen", "image": f"i{k}", "label": label} for k, label in enumerate(labels)]
 
 
 def test_the_same_cases_are_chosen_whatever_the_scores_and_the_order():
-    chosen = [row["patient"] for row in case_selection.select_common_cases(mask_rows(), 3)]
+    chosen = [row["image"] for row in case_selection.select_common_cases(mask_rows(), 3)]
     assert len(set(chosen)) == 3
     other_scores = [row | {"dice": 0.8 - row["dice"]} for row in mask_rows()]
-    assert [row["patient"] for row in case_selection.select_common_cases(other_scores[::-1], 3)] == chosen
+    assert [row["image"] for row in case_selection.select_common_cases(other_scores[::-1], 3)] == chosen
     without = [name for name in "abcdefgh" if name not in chosen][0]
     others = case_selection.select_common_cases(mask_rows("abcdefgh".replace(without, "")), 3)
-    assert [row["patient"] for row in others] == chosen
+    assert [row["image"] for row in others] == chosen
 
 
 def test_seen_cases_are_not_chosen_and_few_are_all():
-    seen = [row | {"role": "seen", "patient": "z"} for row in mask_rows()]
-    assert {row["patient"] for row in case_selection.select_common_cases(seen + mask_rows("ab"), 3)} == {"a", "b"}
+    seen = [row | {"role": "seen", "image": "z"} for row in mask_rows()]
+    assert {row["image"] for row in case_selection.select_common_cases(seen + mask_rows("ab"), 3)} == {"a", "b"}
     assert case_selection.select_common_cases(seen, 3) == []
 
 

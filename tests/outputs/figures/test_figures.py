@@ -20,7 +20,7 @@ HISTORY = [
 
 
 def row(site, role, patient, dice, hd95_percent_of_diagonal, status="ok", structure="disc"):
-    keys = {"site": site, "role": role, "patient": patient, "structure": structure, "status": status}
+    keys = {"site": site, "role": role, "patient": patient, "image": patient, "structure": structure, "status": status}
     return keys | dict.fromkeys(METRICS) | {"dice": dice, "hd95_percent_of_diagonal": hd95_percent_of_diagonal}
 
 

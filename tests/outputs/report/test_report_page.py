@@ -216,7 +216,8 @@ def test_the_scores_of_masks_are_those_of_the_summary(tmp_path):
         for site, scores in summary[role]["sites"].items():
             dice, hd95 = scores["disc"]["dice"], scores["disc"]["hd95_percent_of_diagonal"]
             row = rows[site, label]
-            assert row["cases"] == str(scores["disc"]["n"]) and row["missed"] == str(scores["disc"]["n_missed"])
+            assert row["images"] == row["patients"] == str(scores["disc"]["n"])
+            assert row["missed"] == str(scores["disc"]["n_missed"])
             assert row["Dice %"] == f"{100 * dice['mean']:.2f} [{100 * dice['low']:.1f}, {100 * dice['high']:.1f}]"
             assert row["HD95"] == f"{hd95['mean']:.2f} % of diagonal [{hd95['low']:.1f}, {hd95['high']:.1f}]"
         dice = summary[role]["mean"]["disc"]["dice"]
@@ -243,7 +244,7 @@ def test_the_scores_of_classes_are_those_of_the_summary(tmp_path):
     assert [cell.split(" ")[0] for cell in row[2:6]] == [
         f"{100 * scores[metric]['mean']:.2f}" for metric in ("accuracy", "auroc", "balanced_accuracy", "ece")
     ]
-    assert row[6:] == ["10", "5"]
+    assert row[6:] == ["5", "10"]
 
 
 def test_best_is_bold_second_is_underlined_and_the_baseline_comes_first(text):

@@ -20,7 +20,7 @@ METRICS = [column.key for column in MASKS.columns]
 def masks(dice, site="A", structure="disc"):
     """Rows of patients p0, p1, ... with these Dice values; None: neither mask contains the structure."""
     return [
-        {"site": site, "role": "unseen", "patient": f"p{k}", "structure": structure,
+        {"site": site, "role": "unseen", "patient": f"p{k}", "image": f"p{k}", "structure": structure,
          "status": "absent" if value is None else "ok", **dict.fromkeys(METRICS), "dice": value}
         for k, value in enumerate(dice)
     ]  # fmt: skip
@@ -77,8 +77,8 @@ def test_a_false_alarm_that_an_adaptation_causes_is_a_loss_and_one_that_it_remov
 def test_an_image_that_is_classified_wrongly_after_an_adaptation_makes_its_patient_worse():
     """s0 has two images: both correct, then one. s1 has one image, which becomes correct."""
     def rows(*correct):
-        return [{"site": "A", "role": "unseen", "patient": f"i{k}", "subject": subject, "correct": value}
-                for k, (subject, value) in enumerate(zip(("s0", "s0", "s1"), correct, strict=True))]
+        return [{"site": "A", "role": "unseen", "image": f"i{k}", "patient": patient, "correct": value}
+                for k, (patient, value) in enumerate(zip(("s0", "s0", "s1"), correct, strict=True))]
 
     actual = effect(rows(1, 1, 0), rows(1, 0, 1), ClassScoring())
     assert (actual.structure, actual.n_patients, actual.n_worse, actual.worst_patient) == ("all", 2, 1, "A/s0")

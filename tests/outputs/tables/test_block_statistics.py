@@ -23,7 +23,8 @@ BASE = [0.70, 0.74, 0.78, 0.80, 0.82, 0.85, 0.86, 0.88]
 
 def result(method, site, dice, seed=0, hd95=None):
     keys = {"site": site, "role": "unseen", "structure": "disc", "status": "ok"}
-    rows = [dict.fromkeys(METRICS) | keys | {"patient": f"p{k}", "dice": value} for k, value in enumerate(dice)]
+    rows = [dict.fromkeys(METRICS) | keys | {"patient": f"p{k}", "image": f"p{k}", "dice": value}
+            for k, value in enumerate(dice)]  # fmt: skip
     for row, distance in zip(rows, hd95 or ()):
         row["hd95_mm"] = distance
     return {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": "last", "data": "real"}
@@ -40,6 +41,33 @@ def compared(gains, sites=("A", "B"), hd95=None):
 def line(table, method, metric="dice"):
     lines = next(block.lines for block in table.blocks if block.metric == metric)
     return next(actual for actual in lines if actual.method == method)
+
+
+def test_a_patient_with_several_images_is_one_pair_in_every_number_of_a_comparison():
+    """Six patients with 1 to 6 images; elcfs gains k points in each image of patient k, so 3.5 points on average."""
+    def of_images(method, gain):
+        rows = [
+            dict.fromkeys(METRICS) | {
+                "site": "A", "role": "unseen", "structure": "disc", "status": "ok", "patient": f"p{k}",
+                "image": f"p{k}_{i}", "dice": 0.5 + 0.02 * k + 0.03 * i + gain * k / 100,
+            }
+            for k in range(1, 7) for i in range(k)
+        ]  # fmt: skip
+        return {"method": method, "unseen_site": "A", "seed": 0, "rows": rows, "selection": "last", "data": "real"}
+
+    table = build_table([of_images("fedavg", 0), of_images("elcfs", 1)], ["disc"])
+    dice = [50 + 2 * k + 1.5 * (k - 1) for k in range(1, 7)]  # of FedAvg, the mean of the patient's images
+    cell, gained = line(table, "fedavg").cells[0], line(table, "elcfs")
+    assert (cell.mean, cell.n_patients) == (pytest.approx(sum(dice) / 6), 6)
+    difference, gains = gained.difference, range(1, 7)
+    expected = stats.ttest_1samp(gains, 0).confidence_interval(0.95)
+    assert (difference.mean, difference.n) == (pytest.approx(3.5), 6)
+    assert (difference.low, difference.high) == pytest.approx(tuple(expected))
+    assert difference.p == pytest.approx(stats.wilcoxon(gains).pvalue)
+    assert gained.rank.rank == 1 and gained.n_cases == 21
+    low_dice = next(block for block in table.failures if block.kind == "low_dice")
+    # below 0.7: all images of p1 to p4, four of five of p5 (0.60 to 0.69), three of six of p6 (0.62 to 0.68)
+    assert low_dice.lines[0].total.count == pytest.approx(4 + 4 / 5 + 3 / 6) and low_dice.lines[0].total.n == 6
 
 
 ZERO, BETTER = [0.0] * 8, [0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08]

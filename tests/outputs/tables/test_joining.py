@@ -28,8 +28,8 @@ METRICS = [column.key for column in SCORING.columns]
 
 
 def case(site, patient, dice, role):
-    known = {"site": site, "role": role, "patient": patient, "structure": "disc", "status": "ok", "dice": dice}
-    return dict.fromkeys(METRICS) | known
+    known = {"site": site, "role": role, "patient": patient, "image": patient, "structure": "disc"}
+    return dict.fromkeys(METRICS) | known | {"status": "ok", "dice": dice}
 
 
 def run(method, unseen, scores, trained_at="", seed=0, varied=()):

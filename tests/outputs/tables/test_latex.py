@@ -6,8 +6,8 @@ METRICS = [column.key for column in MaskScoring().columns]
 
 
 def row(site: str, patient: str, dice: float) -> dict:
-    known = {"site": site, "role": "unseen", "patient": patient, "structure": "organ_1", "status": "ok", "dice": dice}
-    return dict.fromkeys(METRICS) | known
+    known = {"site": site, "role": "unseen", "patient": patient, "image": patient, "structure": "organ_1"}
+    return dict.fromkeys(METRICS) | known | {"status": "ok", "dice": dice}
 
 
 def test_the_best_is_bold_the_second_underlined_and_special_characters_are_escaped():

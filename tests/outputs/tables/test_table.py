@@ -23,7 +23,7 @@ PHANTOM = "SYNTHETIC PHANTOM DATA: says nothing about hospitals"
 
 def case(site, patient, dice, hd95=None, status="ok", role="unseen", structure="disc", unit="percent_of_diagonal"):
     distances = {f"hd95_{unit}": hd95, f"hd_{unit}": None if hd95 is None else 2 * hd95}
-    keys = {"site": site, "role": role, "patient": patient, "structure": structure, "status": status}
+    keys = {"site": site, "role": role, "patient": patient, "image": patient, "structure": structure, "status": status}
     return keys | dict.fromkeys(METRICS) | {"dice": dice} | distances
 
 
@@ -182,10 +182,10 @@ def test_each_unit_has_its_own_block_and_mixed_units_are_not_averaged():
     assert line(build_table(mixed, ["disc"]), "fedavg", "hd95_mm").cells == (None,)
 
 
-def test_runs_of_different_patients_are_noted():
+def test_runs_of_different_images_are_noted():
     results = two_methods()
     results[2]["rows"].pop()
-    assert any("A: the runs do not score the same patients" in note for note in build_table(results, ["disc"]).notes)
+    assert any("A: the runs do not score the same images" in note for note in build_table(results, ["disc"]).notes)
 
 
 def test_a_row_with_varied_settings_is_tested_against_the_baseline_with_the_same_settings():
@@ -294,15 +294,16 @@ def test_the_closing_table_has_seen_then_unseen_sites_then_means_and_the_gap():
     lines = [re.split(r"\s{2,}", actual.strip()) for actual in text.splitlines()]
     assert lines[:2] == [[PHANTOM], ["elcfs; round 3 of 5 by the rule 'last'"]]
     assert lines[3:10] == [
-        ["site", "structure", "cases", "Dice %", "HD95", "ASSD", "missed"],
-        ["A", "disc", "2", "85.00 ± 7.07", "3.00 ± 1.41 % of diagonal", "-", "0"],
-        ["B", "disc", "1", "75.00", "5.00 % of diagonal", "-", "0"],
-        ["C (UNSEEN)", "disc", "2", "30.00 ± 42.43", "30.00 ± 28.28 % of diagonal", "-", "1"],
-        ["mean seen", "disc", "3", "80.00", "4.00 % of diagonal", "-", "0"],
-        ["mean UNSEEN", "disc", "2", "30.00", "30.00 % of diagonal", "-", "1"],
+        ["site", "structure", "patients", "images", "Dice %", "HD95", "ASSD", "missed"],
+        ["A", "disc", "2", "2", "85.00 ± 7.07", "3.00 ± 1.41 % of diagonal", "-", "0"],
+        ["B", "disc", "1", "1", "75.00", "5.00 % of diagonal", "-", "0"],
+        ["C (UNSEEN)", "disc", "2", "2", "30.00 ± 42.43", "30.00 ± 28.28 % of diagonal", "-", "1"],
+        ["mean seen", "disc", "3", "3", "80.00", "4.00 % of diagonal", "-", "0"],
+        ["mean UNSEEN", "disc", "2", "2", "30.00", "30.00 % of diagonal", "-", "1"],
         ["gap: seen - unseen", "disc", "+50.00", "-26.00 % of diagonal"],
     ]
-    assert "left out of all means: 1" in text and "; ± is the sd over cases.\n" in text
+    assert "left out of all means: 1" in text
+    assert "; ± is the sd over patients, each of whom counts with the mean of the images.\n" in text
 
 
 def test_every_table_says_that_a_run_was_not_deterministic_and_that_it_was_trained_in_bf16():
@@ -357,7 +358,7 @@ def test_the_closing_table_of_real_data_without_an_unseen_site_has_no_gap():
 def test_the_closing_table_shows_no_distance_for_a_site_of_two_units():
     rows = [case("A", "1", 0.9, 2.0), case("A", "2", 0.9, 2.0, unit="mm")]
     lines = [re.split(r"\s{2,}", actual.strip()) for actual in closing_table(summary_of(rows)).splitlines()]
-    assert ["A (UNSEEN)", "disc", "2", "90.00 ± 0.00", "-", "-", "0"] in lines
+    assert ["A (UNSEEN)", "disc", "2", "2", "90.00 ± 0.00", "-", "-", "0"] in lines
 
 
 def test_a_validation_site_has_its_own_line_and_is_in_no_mean():
