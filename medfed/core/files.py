@@ -8,15 +8,20 @@ import hashlib
 import json
 import os
 import stat
+import struct
 import time
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from medfed.core.errors import UserError
 
 LOCK_POLL_S = 0.05
+# What `zipfile` raises for damaged or unusual files; NotImplementedError is a RuntimeError.
+DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, OSError, EOFError)
 
 
 def write_atomically(path: Path, *parts: bytes | str) -> None:
@@ -244,3 +249,27 @@ def note_absolute(path: Path) -> str:
 def printable_path(path: Path) -> str:
     """Return a path as text that can always be printed. Bytes that are not valid UTF-8 appear as `\\xNN`."""
     return os.fsencode(path).decode(errors="backslashreplace")
+
+
+def check_checksums(file: IO[bytes], name: str, advice: str) -> None:
+    """Compare the content of a file of weights with the CRC-32 checksums that PyTorch stores in it, and never reads.
+
+    Args:
+        file: the opened file.
+        name: the name of the file, for error messages.
+        advice: what to do with a damaged file, for error messages.
+
+    Raises:
+        UserError: if the content does not fit its checksums, if it is compressed (PyTorch never compresses), or if the
+            file is not in PyTorch's format (a zip).
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
+                raise UserError(f"{name} is compressed, and could fill the memory; PyTorch writes files without "
+                                "compression; write it again with torch.save")  # fmt: skip
+            damaged = archive.testzip()
+    except DAMAGED_ZIP as error:
+        raise UserError(f"{name} is damaged, or is not a file of PyTorch ({error}); {advice}") from error
+    if damaged:
+        raise UserError(f"{name} is damaged: '{damaged}' in it does not fit its checksum; {advice}")

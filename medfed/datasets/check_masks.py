@@ -1,10 +1,26 @@
-"""Find sites whose masks cover nearly the whole image, because the masks are inverted or a wrong channel was read."""
+"""Find sites whose masks were read wrongly: they lost all foreground, or a structure covers nearly the whole image."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from medfed.datasets.mask_colours import LOST
+
 MAX_COVERED = 0.9  # of the pixels; a structure that covers more in most masks of a site may be the background
+
+
+def lost_problem(site: str, n_lost: int, n_masks: int) -> str | None:
+    """Return the problem that every mask of a site lost its foreground, if it did.
+
+    Args:
+        site: name of the site.
+        n_lost: number of masks with the notice `LOST`.
+        n_masks: number of masks of the site that were read.
+    """
+    if not n_lost or n_lost < n_masks:
+        return None
+    return (f"{site}: {LOST}, in each of {n_masks} masks; expected the colours of every structure; correct "
+            "data.mask_colours, or list only the other sites in data.sites")  # fmt: skip
 
 
 def cover_warnings(

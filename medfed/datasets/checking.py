@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -16,9 +17,12 @@ from medfed.datasets import check_names, dicom, image_files, reading, volume_hea
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
 from medfed.datasets.check_intensities import contrast_notices, equal_notices, outlier_notices
-from medfed.datasets.check_masks import cover_warnings
+from medfed.datasets.check_masks import cover_warnings, lost_problem
 from medfed.datasets.check_rows import missing_rows
 from medfed.datasets.check_similar import NearDuplicates
+from medfed.datasets.mask_colours import LOST
+from medfed.federation.survey import COVER
+from medfed.federation.survey_mismatches import cover_mismatches
 
 MAX_HASHED_CASES = 20_000  # a run hashes the files of at most this many cases; more would take too long
 
@@ -129,13 +133,19 @@ def check_dataset(
     warnings += dataset.unread(cases, problems)
     warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *_colour_warnings(sites)]
     has_keys = hasattr(dataset, "background_value") and hasattr(dataset, "mask_colours")
+    covers: dict[str, dict[str, float]] = {}
     for site_facts in sites:
         foreground = [case.foreground for case in site_facts.cases if case.foreground]
-        warnings += cover_warnings(site_facts.name, dataset.structures, foreground, has_keys)
+        of_site = cover_warnings(site_facts.name, dataset.structures, foreground, has_keys)
+        covers |= {} if of_site else {site_facts.name: _covers(foreground)}
+        warnings += of_site
+    warnings += map(str, cover_mismatches(covers, dataset.structures))
     cases_at = {site: found_at[site][0] for site in names}
     warnings += _patient_warnings(dataset, cases_at)
     never_shown = {site.name: _never_shown(site) for site in sites}
     problems += [] if others_take_part else _shown_nowhere(dataset, sites)
+    n_lost = {site.name: sum(LOST in case.notices for case in site.cases) for site in sites}
+    problems += filter(None, (lost_problem(site.name, n_lost[site.name], len(site.cases)) for site in sites))
     return DatasetReport(
         dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings),
         tuple(missing_rows(dataset, cases_at, never_shown)), tuple(dataset.structures), _classes(dataset),
@@ -302,6 +312,12 @@ def _colour_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
         f"the masks show the structure in {len(colours)} colours ({listed} masks), and all are read as the same "
         "structure; if they mean different structures, name the colours in data.structure_names and data.mask_colours"
     ]
+
+
+def _covers(foreground: Sequence[Sequence[float]]) -> dict[str, float]:
+    """Return the fact `COVER` of each structure of a site: the median share of the images that it covers."""
+    shown = [[part for part in parts if part] for parts in zip(*foreground)]
+    return {f"{number}.{COVER}": median(parts) for number, parts in enumerate(shown) if parts}
 
 
 def _patient_warnings(dataset: Dataset, cases_at: Mapping[str, list[Case]]) -> list[str]:

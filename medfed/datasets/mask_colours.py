@@ -16,6 +16,7 @@ from medfed.datasets import image_files, reading
 ColourEntry = int | str | tuple[int | str, ...]  # one colour, or several, as a config writes them
 BACKGROUND = "background"  # name of the colour that belongs to no structure
 MAX_NAMED_COLOURS = 4  # in an error message
+LOST = "the mask has several colours, but by data.mask_colours all are background"  # a notice
 _HEX = re.compile(r"#[0-9a-fA-F]{6}")
 _GREY = 0x010101  # times a grey value is the number of this colour
 
@@ -98,8 +99,9 @@ def read_coloured_mask(
         notices: short descriptions of conversions are appended to this list.
 
     Returns:
-        (S, H, W, D) uint8 of 0 and 1. `meta["label_values"]` has 0 if the file shows the background, and 1, 2, ... for
-        the structures that it shows, in the order of `by_colour`. Colours of the same structures have the same value.
+        (S, H, W, D) uint8 of 0 and 1; with the notice `LOST` if several colours are all background.
+        `meta["label_values"]` has 0 if the file shows the background, and 1, 2, ... for the structures that it shows,
+        in the order of `by_colour`. Colours of the same structures have the same value.
 
     Raises:
         UserError: if the file is missing or damaged, or has a colour that `by_colour` does not contain.
@@ -119,6 +121,8 @@ def read_coloured_mask(
     unknown = {int(colour): int(n) for colour, n in zip(present, counts) if int(colour) not in by_colour}
     if unknown:
         raise _unknown_colours(path, unknown, by_colour)
+    if len(present) > 1 and not any(by_colour[int(colour)] for colour in present):
+        notices.append(LOST)
     number_of = {names: number for number, names in enumerate(dict.fromkeys(by_colour.values()))}  # 0: the background
     table = np.array([number_of[by_colour[int(colour)]] for colour in present], dtype=np.float32)
     labels = torch.from_numpy(table[places.reshape(colours.shape)])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from medfed.datasets import reading
 from medfed.datasets.case import Case
 from medfed.federation.survey import (
+    COVER,
     IMAGES,
     INTENSITIES,
     INTENSITY_LIMITS,
@@ -45,11 +46,13 @@ class CaseMeasures:
         centres: for each structure, its centre along each axis as a fraction of the image, in [0, 1]; empty if the mask
             does not show the structure. The axes of a volume point to the right, to the front and upwards; those of a
             2-D image are its rows and columns.
+        covers: for each structure, the share of the image that it covers, in [0, 1].
         orientation: directions of the stored axes of a volume, such as "LPS"; "" for a 2-D image.
     """
 
     values: Mapping[str, float]
     centres: tuple[tuple[float, ...], ...]
+    covers: tuple[float, ...]
     orientation: str
 
 
@@ -80,7 +83,8 @@ def measure_case(case: Case, image: MetaTensor, mask: MetaTensor | None) -> Case
     codes = nib.orientations.aff2axcodes(image.affine.numpy()) if spacing_mm else ()
     orientation = "" if None in codes else "".join(codes)
     centres = () if mask is None else tuple(_centre(channel.numpy(), orientation) for channel in mask)
-    return CaseMeasures(values, centres, orientation)
+    covers = () if mask is None else tuple(float(channel.count_nonzero() / channel.numel()) for channel in mask)
+    return CaseMeasures(values, centres, covers, orientation)
 
 
 def _centre(mask: NDArray[np.uint8], orientation: str) -> tuple[float, ...]:
@@ -114,6 +118,7 @@ def site_facts(
         - The quantiles of sizes, voxel sizes and intensities over the images. Voxel sizes are left out if the files of
           fewer patients have them.
         - `K.images`: how many images belong to class K, or how many measured images show structure K.
+        - `K.cover`: median share of the image that structure K covers, over the images that show it.
         - `K.position_A` and `K.spread_A`: median and standard deviation of the centre of structure K along axis A.
         - `orientation.CODE`: how many images have this orientation.
     """
@@ -145,6 +150,7 @@ def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_pati
     facts: dict[str, float] = {f"{label}.{IMAGES}": sizes["shown"]} if len(sizes) == len(groups) else {}
     if len({case.patient for case in shown}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
         n_axes = min(map(len, shown.values()))
+        facts[f"{label}.{COVER}"] = _rounded(np.median([measured[case].covers[label] for case in shown]))
         for axis, (position, spread) in enumerate(zip(POSITIONS[:n_axes], SPREADS, strict=False)):
             centres = [centre[axis] for centre in shown.values()]
             facts[f"{label}.{position}"] = _rounded(np.median(centres))

@@ -28,6 +28,7 @@ SUFFIXES = (*volumes.SUFFIXES, *image_files.SUFFIXES)
 SPACING_TOLERANCE_MM = 1e-3
 MAX_ASPECT_CHANGE = 1.02  # ratio of the ratios of height and width of a 2-D image and its mask, to resample the mask
 MAX_LABEL = 1 << 24  # float32 has all whole numbers up to this one
+MAX_NOISE = 16  # value of a mask without foreground that was stored as JPEG
 SHIFT_TOLERANCE = 0.1  # in voxels, between the corners of an image and its mask
 _SET_WHITE = (
     "set data.intensity_max to the value that means white, such as 4095 for 12 bits or 65535 for 16, or save the image "
@@ -155,7 +156,7 @@ def read_labels(
         path: file in any format that `read_image` supports.
         notices: short descriptions of conversions and unusual properties are appended to this list.
         threshold: for masks with soft edges: values above the threshold become 1, all other values 0. None keeps the
-            stored values, which must be whole numbers.
+            stored values, which must be whole numbers. A mask that would lose its whole foreground is an error.
         two_colours: True reads a 2-D image file of exactly two colours, of which one is black, as the values 0 and 255.
         hint: advice to the user about the colours, with which the message ends if a 2-D image file stores a few.
 
@@ -186,6 +187,7 @@ def read_labels(
             "stored exactly; write the mask again with 0 for the background and 1, 2, ... for the structures"
         )
     if threshold is not None:
+        _check_threshold(path, mask, threshold)
         return cast(MetaTensor, (mask > threshold).to(torch.float32))
     fractional = mask != mask.round()
     if fractional.any():
@@ -195,6 +197,18 @@ def read_labels(
             "nearest-neighbour interpolation"
         )
     return mask
+
+
+def _check_threshold(path: Path, mask: Tensor, threshold: float) -> None:
+    """Raise UserError if no value of a mask is above the threshold, although it has more than noise of compression."""
+    largest = float(mask.max())
+    is_noise = is_2d_image_file(path) and largest <= MAX_NOISE and len(mask.unique()) > 2
+    if 0 < largest <= threshold and not is_noise:
+        raise UserError(
+            f"{path}: data.mask_threshold is {threshold:g}, but the largest value of the mask is {largest:g}, so the "
+            "mask would lose its foreground; expected values above the threshold; decrease data.mask_threshold, or "
+            "write the mask again with 255 for the structure"
+        )
 
 
 def label_values(mask: Tensor) -> list[int]:

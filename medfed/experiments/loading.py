@@ -12,7 +12,10 @@ from typing import Any
 from monai.data import MetaTensor
 
 from medfed.cli.progress import ProgressBar
+from medfed.core.errors import UserError
 from medfed.datasets.base import Case, Dataset
+from medfed.datasets.check_masks import lost_problem
+from medfed.datasets.mask_colours import LOST
 from medfed.datasets.measures import MAX_MEASURED, CaseMeasures, measure_case, site_facts
 from medfed.datasets.splits import Split
 from medfed.federation.survey import SiteSurvey
@@ -104,7 +107,13 @@ class SiteImages:
 
         Args:
             splits: dictionary from the name of a site to its patients; they give the total number of images.
+
+        Raises:
+            UserError: if every mask of a site lost its foreground.
         """
+        for site, patients in splits.items():
+            if problem := lost_problem(site, self.notices[site, LOST], len(patients.all())):
+                raise UserError(problem)
         for (site, notice), n in sorted(self.notices.items(), key=lambda entry: entry[0][0]):
             warnings.warn(f"{site}: {n} of {len(splits[site].all())} images: {notice}", stacklevel=2)
 

@@ -2,11 +2,11 @@
 
 The coordinator sends a request of kind "survey" without weights (`survey_request`), and a site replies with facts only
 (`SiteSurvey.reply`). A site with fewer patients than its minimum only says so, and numbers of images are left out if
-they belong to fewer patients. Sizes, voxel sizes and intensities are quantiles over the images, and positions are
-medians and standard deviations, of at least `MIN_QUANTILE_PATIENTS` patients. The quantiles are 10, 50 and 90 %, and
-not the minimum and the maximum, because an extreme value is the value of one patient, who can be recognised by it. A
-quantile of a few images is still close to the value of one image, and the median of an odd number of images is the
-value of one image.
+they belong to fewer patients. Sizes, voxel sizes and intensities are quantiles over the images, positions are medians
+and standard deviations, and the share of the image that a structure covers is a median, of at least
+`MIN_QUANTILE_PATIENTS` patients. The quantiles are 10, 50 and 90 %, and not the minimum and the maximum, because an
+extreme value is the value of one patient, who can be recognised by it. A quantile of a few images is still close to the
+value of one image, and the median of an odd number of images is the value of one image.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ SPACINGS = ("height_mm", "width_mm", "depth_mm")  # size of a voxel
 INTENSITIES = ("low", "middle", "high")  # percentiles 0.5, 50 and 99.5 of an image
 POSITIONS = ("position_1", "position_2", "position_3")  # centre of a structure, as a fraction of the image
 SPREADS = ("spread_1", "spread_2", "spread_3")  # standard deviation of the position over the images
+COVER = "cover"  # median share of the image that a structure covers, over the images that show it
 ORIENTATION = "orientation"
 MAX_IMAGES = 10**9
 SIZE_LIMITS = (1.0, 1e6)  # in voxels
@@ -74,7 +75,7 @@ def fact_names(n_labels: int) -> frozenset[str]:
         n_labels: number of structures or classes.
     """
     quantiles = {f"{name}.{word}" for name in (*SIZES, *SPACINGS, *INTENSITIES) for word in QUANTILES}
-    of_labels = {f"{label}.{word}" for label in range(n_labels) for word in (IMAGES, *POSITIONS, *SPREADS)}
+    of_labels = {f"{label}.{word}" for label in range(n_labels) for word in (IMAGES, COVER, *POSITIONS, *SPREADS)}
     orientations = {f"{ORIENTATION}.{code}" for code in ORIENTATIONS}
     return frozenset({PATIENTS, IMAGES, MEASURED, TOO_FEW}) | quantiles | of_labels | orientations
 
@@ -89,8 +90,8 @@ def check_survey(reply: Message, n_labels: int) -> None:
     Raises:
         ValueError: if a fact is unknown or missing, a number of patients or images is not a whole number from 0 to the
             number of images, there are more than 10^9 images, a size is not in [1, 1e6] voxels, a voxel size not in
-            [1e-6, 1e6] mm, an intensity neither 0 nor of an absolute value in [1e-12, 1e12], a position or spread not
-            in [0, 1], or quantiles or the median percentiles of the intensities decrease.
+            [1e-6, 1e6] mm, an intensity neither 0 nor of an absolute value in [1e-12, 1e12], a position, spread or
+            share of the image not in [0, 1], or quantiles or the median percentiles of the intensities decrease.
     """
     facts, known = reply.facts, fact_names(n_labels)
     if facts.get(TOO_FEW) == 1 and len(facts) == 1:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from medfed.federation.survey import (
+    COVER,
     IMAGES,
     INTENSITIES,
     MEASURED,
@@ -28,6 +29,8 @@ MAX_SIZE_RATIO = 3.0
 MAX_FIXED_RATIO = 4.0  # of intensities that are mapped to [0, 1] by the same numbers at every site
 MAX_PERCENTILE_RATIO = 10.0  # of intensities that are mapped by the percentiles of each volume
 MAX_OFFSET = 0.5  # of the darkest intensities, as a fraction of the range at the other sites
+MAX_COVER_RATIO = 4.0
+INVERTED_COVER = 0.4  # difference of two shares on different sides of 1/2
 MANY_EMPTY, FEW_EMPTY = 0.5, 0.1  # fractions of the images
 MIN_FLIP, MAX_FLIP_ERROR = 0.1, 1 / 3  # of the image; of the distance between a centre and its mirror image
 MIN_FLIP_ERRORS = 3.0  # standard errors of a median, because a few lesions often lie on the other side by chance
@@ -47,7 +50,8 @@ class Mismatch:
 
     Attributes:
         site: the name of the site.
-        what: what differs: "labels", "empty masks", "spacing", "size", "intensities", "stacking" or "orientation".
+        what: what differs: "labels", "empty masks", "covered share", "spacing", "size", "intensities", "stacking" or
+            "orientation".
         found: what was found at the site, as a clause.
         others: what the other sites have, as a clause.
         advice: what to do.
@@ -92,10 +96,22 @@ def find_mismatches(
         *_intensities(site, facts, limit, effect),
         *_stacking(site, facts),
         *_flips(site, facts, labels),
+        *_covers(site, facts, labels),
     )]  # fmt: skip
     if len(facts) == 2:
         found = _of_both(found, *facts)
     return sorted(found, key=lambda mismatch: (not mismatch.is_severe, mismatch.site))
+
+
+def cover_mismatches(facts: Mapping[str, Facts], labels: Sequence[str]) -> list[Mismatch]:
+    """Return the sites of which a structure covers a much larger or smaller share of the image than is usual.
+
+    Args:
+        facts: for each site, `K.cover` of structure K; other facts are ignored.
+        labels: names of the structures.
+    """
+    found = [mismatch for site in facts for mismatch in _covers(site, facts, labels)]
+    return _of_both(found, *facts) if len(facts) == 2 else found
 
 
 def _of_both(found: Sequence[Mismatch], first: str, second: str) -> list[Mismatch]:
@@ -257,6 +273,17 @@ def _flips(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iter
                 yield Mismatch(site, "orientation", f"the centre of '{label}' is at {pair[0]:.2f} of the image",
                                f"{pair[1]:.2f} {_elsewhere(site, facts)}", f"{axis} may be exchanged; look at the "
                                "images, and correct their headers or flip them")  # fmt: skip
+
+
+def _covers(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iterator[Mismatch]:
+    for number, label in enumerate(labels):
+        name = f"{number}.{COVER}"
+        own, usual = _usual(site, facts, name) or (0.0, 0.0)
+        is_inverted = (own - 0.5) * (usual - 0.5) < 0 and abs(own - usual) >= INVERTED_COVER
+        if is_inverted or _above_one(_ratio(site, facts, name)) > MAX_COVER_RATIO:
+            advice = "the masks may be inverted" if is_inverted else "the masks may show another structure"
+            yield Mismatch(site, "covered share", f"'{label}' covers {own:.0%} of a typical image",
+                           f"{usual:.0%} {_elsewhere(site, facts)}", f"{advice}; look at the masks")  # fmt: skip
 
 
 def _error_of_median(facts: Facts, number: int, spread: str) -> float:

@@ -15,6 +15,7 @@ Nothing is downloaded. The weights of the public port (naoto0804/pytorch-AdaIN, 
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError
+from medfed.core.files import check_checksums
 
 BLOCK_SIZES = {"vgg19": (2, 2, 4, 1), "vgg16": (2, 2, 3, 1)}  # convolutions of each block, up to relu4_1
 WIDTHS = (64, 128, 256, 512)
@@ -195,14 +197,20 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         Tensor by entry name, on the CPU.
 
     Raises:
-        UserError: if the file is missing or damaged, or contains anything other than tensors by name.
+        UserError: if the file is missing or damaged (the checksums of PyTorch's format are compared), or contains
+            anything other than tensors by name.
     """
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
+        if zipfile.is_zipfile(path):  # and not the format of PyTorch before 1.6, which has no checksums
+            with open(path, "rb") as file:
+                check_checksums(file, str(path), "copy it again")
         entries = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise UserError(f"{path}: not found; expected weights of VGG-19 or VGG-16 as .pth or .safetensors") from None
+    except UserError:
+        raise
     except Exception as error:  # includes the unpickler's errors, whose module is not imported here
         # PyTorch's own message is not shown: it advises to load the file in a way that runs code in it.
         raise UserError(f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a "

@@ -13,7 +13,9 @@ from medfed.core.errors import UserError
 from medfed.datasets import image_files, reading
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
+from medfed.datasets.check_masks import lost_problem
 from medfed.datasets.folder import Folder
+from medfed.datasets.mask_colours import LOST
 from medfed.datasets.measures import sampled_percentiles
 from medfed.datasets.splits import sample_cases, split
 
@@ -83,13 +85,17 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class _CaseFacts:
-    """Properties of one case that was read; foreground and width of each structure, by slice that shows it."""
+    """Properties of one case that was read; foreground and width of each structure, by slice that shows it.
+
+    `is_lost` says whether the mask lost its foreground (`mask_colours.LOST`).
+    """
 
     shape: tuple[int, ...]
     spacing_mm: tuple[float, ...] | None
     intensities: tuple[float, ...]
     foreground: tuple[list[float], ...] = ()
     width: tuple[list[float], ...] = ()
+    is_lost: bool = False
 
 
 def with_channels_of(dataset: Dataset, cases: Iterable[Case]) -> Dataset:
@@ -126,8 +132,8 @@ def take_fingerprint(
         progress: function that wraps the list of cases to show a progress bar, as tqdm does; None shows none.
 
     Raises:
-        UserError: if a file of these sites is missing, damaged or not as the dataset expects, or if no mask of these
-            sites shows one of the structures.
+        UserError: if a file of these sites is missing, damaged or not as the dataset expects, if no mask of these sites
+            shows one of the structures, or if every mask of a site lost its foreground.
     """
     found = {site: dataset.cases(site) for site in sorted(sites)}
     training = {
@@ -137,6 +143,9 @@ def take_fingerprint(
     facts: dict[str, list[_CaseFacts]] = {site: [] for site in found}
     for case in progress(chosen) if progress else chosen:
         facts[case.site].append(_read(dataset, case))
+    for site, of_site in facts.items():
+        if problem := lost_problem(site, sum(case_facts.is_lost for case_facts in of_site), len(of_site)):
+            raise UserError(problem)
     _read_until_shown(dataset, [case for cases in training.values() for case in cases], set(chosen), facts)
     every = [case_facts for of_site in facts.values() for case_facts in of_site]
     height, width, depth = (round(median(case_facts.shape[axis] for case_facts in every)) for axis in range(3))
@@ -170,15 +179,16 @@ def _of_site(name: str, cases: Sequence[Case], n_training: int, facts: Sequence[
 def _read(dataset: Dataset, case: Case) -> _CaseFacts:
     """Read one case and compute its properties."""
     if case.mask is None:
-        image, masks = dataset.read_image(case, []), None
+        image, masks, is_lost = dataset.read_image(case, []), None, False
         spacing_mm = reading.spacing_mm(case.image, image)
     else:
         volume = dataset.load(case)
         image, masks, spacing_mm = volume.image, volume.mask.as_tensor(), volume.spacing_mm
+        is_lost = LOST in volume.notices
     sizes = [_sizes(mask) for mask in masks] if masks is not None else []
     return _CaseFacts(
         tuple(image.shape[1:]), spacing_mm, sampled_percentiles(image, PERCENTILES),
-        tuple(foreground for foreground, _ in sizes), tuple(width for _, width in sizes),
+        tuple(foreground for foreground, _ in sizes), tuple(width for _, width in sizes), is_lost,
     )  # fmt: skip
 
 

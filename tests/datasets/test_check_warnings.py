@@ -280,12 +280,28 @@ def test_masks_whose_foreground_is_the_background_are_named_with_the_setting_tha
     assert warning.startswith("north: foreground covers more than 90% of the pixels in 3 of 4 masks; the masks may be")
     assert "data.background_value" in warning and "data.mask_colours" in warning
     write(root, "north", "scan2", scan(0, 2))  # half of the masks may be large
-    assert check(root).warnings == ()
+    (warning,) = check(root).warnings
+    assert warning.startswith("north and south differ in covered share: 'foreground' covers 50% of a typical image")
     for index in (2, 3):
         path = root / "north" / "masks" / f"scan{index}.png"
         Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
     report = check(root, sites=("north",), background_value=255)
     assert report.warnings == () and {case.foreground for case in report.sites[0].cases} == {(1 / 16,)}
+
+
+def test_a_structure_that_covers_another_share_of_the_image_at_one_site_is_named(tmp_path):
+    """A square of 30 % of the image at A, 25 % at B, and 75 % at C, whose masks are inverted."""
+    for site, rows in (("A", 12), ("B", 10), ("C", 30)):
+        mask = np.zeros((40, 40), np.uint8)
+        mask[:rows] = 255
+        for folder, pixels in (("images", np.arange(1600).reshape(40, 40) % 251), ("masks", mask)):
+            (tmp_path / site / folder).mkdir(parents=True)
+            Image.fromarray(pixels.astype(np.uint8)).save(tmp_path / site / folder / "1.png")
+    report = check(tmp_path)
+    assert [text for text in report.warnings if "covered share" in text] == [
+        "C: covered share: 'foreground' covers 75% of a typical image, but 30% is usual; the masks may be inverted; "
+        "look at the masks"
+    ]
 
 
 def test_a_site_whose_masks_have_no_shape_is_named(root):

@@ -143,6 +143,21 @@ def test_many_values_need_a_threshold(root):
     assert soft.load(soft.cases("north")[0]).mask.meta["label_values"] == [0, 1]
 
 
+@pytest.mark.parametrize(("values", "largest"), [((0, 1, 1), 1), ((0, 40, 100), 100), ((0, 0, 3, 17), 17)])
+def test_a_threshold_that_empties_a_mask_is_an_error_that_names_it(root, values, largest):
+    mask(root / "north" / "masks" / "a.png", values)
+    data = colour(root, mask_threshold=128.0)
+    with pytest.raises(UserError, match=f"a.png: data.mask_threshold is 128, but the largest .* is {largest}, so"):
+        data.load(data.cases("north")[0])
+
+
+@pytest.mark.parametrize("values", [(0, 0, 0), (0, 1, 2, 3, 16)])
+def test_a_mask_without_foreground_may_have_noise_of_compression(root, values):
+    mask(root / "north" / "masks" / "a.png", values)
+    data = colour(root, mask_threshold=128.0)
+    assert not data.load(data.cases("north")[0]).mask.any()
+
+
 def test_cup_within_disc_on_white(root):
     mask(root / "north" / "masks" / "a.png", (255, 255, 128, 0))
     data = colour(

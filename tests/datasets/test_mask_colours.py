@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from medfed.cli.progress import ProgressBar
 from medfed.core.errors import UserError
+from medfed.datasets.checking import check_dataset
 from medfed.datasets.folder import Folder
+from medfed.datasets.mask_colours import LOST
+from medfed.datasets.splits import Split
+from medfed.experiments.loading import SiteImages
+from medfed.planning.fingerprint import take_fingerprint
+from medfed.tasks.segmentation import Segmentation
 
 RED, GREEN, BLUE, GREY, BLACK, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (128,) * 3, (0, 0, 0), (255,) * 3
 
@@ -89,6 +96,23 @@ def test_wrong_entries_are_refused_when_the_config_is_read(colours, words):
 def test_one_setting_says_what_the_values_mean():
     with pytest.raises(ValueError, match="mask_colours replaces mask_values and mask_threshold"):
         Folder(root="x", mask_colours={"foreground": "#ff0000"}, mask_threshold=128.0)
+
+
+def test_a_site_of_which_every_mask_shows_only_colours_of_the_background_is_a_problem(tmp_path):
+    settings = {"mask_colours": {"foreground": "#ff0000", "background": (0, "#00ff00")}}
+    dataset = folder_with(tmp_path, [BLACK, GREEN, GREEN], **settings)
+    assert any(problem.startswith(f"north: {LOST}, in each of 1 masks") for problem in check_dataset(dataset).problems)
+    with pytest.raises(UserError, match="north: the mask has several colours, but by data.mask_colours"):
+        take_fingerprint(dataset, ["north"], seed=0)
+    images = SiteImages(dataset, Segmentation(("foreground",), 1, 4), ProgressBar(disable=True))
+    cases = dataset.cases("north")
+    images.samples(cases)
+    with pytest.raises(UserError, match="in each of 1 masks"):
+        images.warn_of_notices({"north": Split(cases, [], [])})
+    with pytest.warns(UserWarning, match=f"north: 1 of 2 images: {LOST}"):
+        images.warn_of_notices({"north": Split(cases * 2, [], [])})
+    empty = folder_with(tmp_path / "empty", [BLACK, BLACK], **settings)
+    assert not any(LOST in text for text in (*check_dataset(empty).problems, *check_dataset(empty).warnings))
 
 
 def test_one_colour_on_black_needs_no_setting_and_is_named(tmp_path):

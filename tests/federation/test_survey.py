@@ -51,6 +51,7 @@ def test_the_facts_are_counts_and_quantiles_over_the_images():
     assert (facts["patients"], facts["images"], facts["measured_images"], facts["0.images"]) == (8, 8, 8, 5)
     assert (facts["high.p10"], facts["high.p50"], facts["high.p90"]) == (0.7, 3.5, 6.3)  # of 0, 1, ..., 7
     assert (facts["depth_mm.p50"], facts["orientation.LPS"], facts["0.position_1"]) == (3.0, 8, 0.875)
+    assert facts["0.cover"] == 0.02083, "1 of 48 voxels"
     check_survey(Message("survey", facts=facts), 1)
 
 
@@ -138,10 +139,10 @@ def test_rounding_errors_of_an_image_file_are_reported_as_0():
 
 
 def described(n=20, shown=20, size=(384, 384), spacing=(0.6, 0.6, 3.6), low=0.0, high=900.0, position=0.35,
-              code="LPS", classes=(12, 8), spread=0.02):
+              code="LPS", classes=(12, 8), spread=0.02, cover=0.1):
     """Facts of a site with volumes."""
     facts = {"patients": n, "images": n, "measured_images": n, f"orientation.{code}": n, "0.position_2": position,
-             "0.spread_2": spread}
+             "0.spread_2": spread, "0.cover": cover}
     facts |= {f"{k}.images": shown if k == 0 else count for k, count in enumerate(classes)}
     names = ("height", "width", "height_mm", "width_mm", "depth_mm", "low", "high")
     return facts | {f"{name}.p50": number for name, number in zip(names, (*size, *spacing, low, high), strict=True)}
@@ -166,8 +167,11 @@ def found(other, labels=("gland",), are_classes=False, has_fixed_range=False, **
     (described(size=(96, 96)), "C: size: the median image has 96 x 96 pixels, but 384 x 384 is usual"),
     (described(shown=0), "C: labels: no mask shows the structure 'gland', but masks of A, B show it"),
     (described(shown=8), "C: empty masks: 60% of the masks do not show 'gland', but 0% at the other sites"),
+    (described(cover=0.85), "C: covered share: 'gland' covers 85% of a typical image, but 10% is usual; the masks may "
+     "be inverted"),
+    (described(cover=0.02), "'gland' covers 2% of a typical image, but 10% is usual; the masks may show another"),
 ], ids=["metres", "centimetres", "spacing", "units", "offset", "flip", "stacking", "size", "no mask",
-        "empty"])  # fmt: skip
+        "empty", "inverted", "smaller"])  # fmt: skip
 def test_a_site_that_does_not_fit_is_named_and_no_other_site_is(other, sentence):
     mismatches = found(other)
     assert [mismatch.site for mismatch in mismatches] == ["C"]
@@ -176,7 +180,7 @@ def test_a_site_that_does_not_fit_is_named_and_no_other_site_is(other, sentence)
 
 
 def test_usual_differences_between_hospitals_are_not_named():
-    assert not found(described(spacing=(0.4, 0.4, 3.0), high=3000.0, code="RAS", position=0.45, shown=15))
+    assert not found(described(spacing=(0.4, 0.4, 3.0), high=3000.0, code="RAS", position=0.45, shown=15, cover=0.3))
 
 
 def test_a_missing_class_is_named_and_one_of_too_few_patients_is_not():

@@ -85,6 +85,20 @@ def test_photographs_have_the_scores_of_the_task_from_which_the_bundle_was_expor
     assert group["dice"]["mean"] == pytest.approx(np.mean([row["dice"] for row in expected.rows]), abs=1e-6)
 
 
+def test_weights_with_a_flipped_bit_are_not_scored(tmp_path):
+    """One bit of the first convolution, which changes scores and nothing that PyTorch notices."""
+    write_photographs(tmp_path / "data")
+    task, module = Segmentation(("foreground",), 3, SIDE, (0.0, 255.0), Evaluation(0.5)), seeded(UNET, 3, 1)
+    bundle = exported(tmp_path / "bundle", UNET, module, task)
+    weights = bundle / "models" / "model.pt"
+    content = bytearray(weights.read_bytes())
+    content[content.index(next(iter(module.state_dict().values())).numpy().tobytes()) + 2] ^= 1
+    weights.write_bytes(content)
+    assert torch.load(weights, weights_only=True).keys() == module.state_dict().keys()
+    with pytest.raises(UserError, match="model.pt is damaged: .* does not fit its checksum; copy it again"):
+        score_bundle(bundle, load_dataset(tmp_path / "data"))
+
+
 def test_an_exported_classification_bundle_has_the_scores_of_its_task_with_the_classes_in_another_order(tmp_path):
     write_classes(tmp_path / "data")
     dataset = load_dataset(tmp_path / "data")

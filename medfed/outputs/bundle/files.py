@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import json
 import stat
-import struct
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from medfed.core.errors import UserError
+from medfed.core.files import DAMAGED_ZIP, check_checksums
 
 IMAGE_FOLDERS = ("input", "eval")  # the user's images and results; these folders are not part of the bundle
 MAX_CONFIG_BYTES = 1 << 20
 MAX_UNPACKED_BYTES, MAX_RATIO = 1 << 32, 200
-# What `zipfile` raises for damaged or unusual files; NotImplementedError is a RuntimeError.
-DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, OSError, EOFError)
 
 
 @dataclass(frozen=True)
@@ -72,19 +69,8 @@ class BundleFiles:
             UserError: if the content does not fit its checksums, if it is compressed (PyTorch never compresses), or if
                 the file is not in PyTorch's format (a zip).
         """
-        try:
-            with self.names[name]() as file, zipfile.ZipFile(file) as archive:
-                if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-                    raise UserError(f"{self.path}: {name} is compressed, and could fill the memory; PyTorch writes "
-                                    "files without compression; export the bundle again")  # fmt: skip
-                damaged = archive.testzip()
-        except DAMAGED as error:
-            raise UserError(
-                f"{self.path}: {name} is damaged, or is not a file of PyTorch ({error}); copy the bundle again"
-            ) from error
-        if damaged:
-            raise UserError(f"{self.path}: {name} is damaged: '{damaged}' in it does not fit its checksum; copy the "
-                            "bundle again")
+        with self.names[name]() as file:
+            check_checksums(file, f"{self.path}: {name}", "copy the bundle again")
 
     def _parse(self, name: str, data: bytes) -> Any:
         """Parse JSON; UserError if it is too large or damaged."""
@@ -118,7 +104,7 @@ def open_bundle(path: Path) -> Iterator[BundleFiles]:
         raise UserError(f"{path}: is not a bundle; expected the folder of a bundle, or a zip file of that folder")
     try:
         archive = zipfile.ZipFile(path)
-    except (*DAMAGED, ValueError) as error:
+    except (*DAMAGED_ZIP, ValueError) as error:
         raise UserError(f"{path}: the zip file is damaged ({error}); copy it again") from error
     with archive:
         yield BundleFiles(path, _in_zip(path, archive))
@@ -181,5 +167,5 @@ def _open_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
     """Read a member of a zip file into memory; UserError if that fails."""
     try:
         return io.BytesIO(archive.read(member))
-    except DAMAGED as error:
+    except DAMAGED_ZIP as error:
         raise UserError(f"{path}: '{member.filename}' cannot be read ({error}); copy the zip again") from error

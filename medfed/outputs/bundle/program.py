@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from medfed.core.errors import UserError
-from medfed.outputs.bundle.files import DAMAGED
+from medfed.core.files import DAMAGED_ZIP
 
 PROGRAM = "models/model.pt2"
 LOAD, UNFLATTEN = "torch.export.load", "torch.export.unflatten"
@@ -157,7 +157,7 @@ def check_program(file: IO[bytes], source: str) -> None:
         reader = torch._C.PyTorchFileReader(file)
         names = reader.get_all_records()
         n_bytes = {name: reader.get_record_size(name) for name in names}
-    except (*DAMAGED, ValueError) as error:
+    except (*DAMAGED_ZIP, ValueError) as error:
         raise UserError(f"{source}: is not a file of torch.export ({str(error).splitlines()[0]}); copy the bundle "
                         "again") from error
     _check_parts(names, members, source)
