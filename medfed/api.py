@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+import sys
 import tempfile
 import warnings
 import weakref
@@ -339,7 +340,7 @@ def leave_one_site_out(
     config: ConfigLike, methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"), *, seeds: int = 1,
     sites: Sequence[str] | None = None, vary: Mapping[str, Sequence[object]] | None = None,
     out: str | Path | None = None, resume: bool = False, jobs: int | None = None, progress: bool = False,
-    baseline: str = BASELINE,
+    baseline: str = BASELINE, equal_effort: bool = True,
 ) -> Comparison:
     """Train and test every method once for each unseen site and seed, and compare their scores.
 
@@ -363,6 +364,8 @@ def leave_one_site_out(
             allow, and none on a GPU. The results do not depend on `jobs`.
         progress: whether to draw progress bars and print notes to stderr.
         baseline: the method with which all other methods are compared, written as in `methods`.
+        equal_effort: whether to add FedAvg with as many steps and images as each method that takes more than FedAvg,
+            and to compare the method with it.
 
     Returns:
         The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
@@ -372,14 +375,15 @@ def leave_one_site_out(
         UserError: if a method, a site or a setting is unknown, or if a method or a setting cannot be used with the
             data; nothing has been trained then.
     """
-    return _compare(config, methods, False, None, seeds, sites, vary, out, resume, jobs, progress, baseline)
+    return _compare(config, methods, False, None, seeds, sites, vary, out, resume, jobs, progress, baseline,
+                    equal_effort)
 
 
 def leave_two_sites_out(
     config: ConfigLike, methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"), *,
     pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
     vary: Mapping[str, Sequence[object]] | None = None, out: str | Path | None = None, resume: bool = False,
-    jobs: int | None = None, progress: bool = False, baseline: str = BASELINE,
+    jobs: int | None = None, progress: bool = False, baseline: str = BASELINE, equal_effort: bool = True,
 ) -> Comparison:
     """Train and test every method for each pair of an unseen site and a validation site, and compare their scores.
 
@@ -407,6 +411,8 @@ def leave_two_sites_out(
             allow, and none on a GPU. The results do not depend on `jobs`.
         progress: whether to draw progress bars and print notes to stderr.
         baseline: the method with which all other methods are compared, written as in `methods`.
+        equal_effort: whether to add FedAvg with as many steps and images as each method that takes more than FedAvg,
+            and to compare the method with it.
 
     Returns:
         The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
@@ -416,7 +422,8 @@ def leave_two_sites_out(
         UserError: if a method, a site, a pair or a setting is unknown, if a method or a setting cannot be used with the
             data, or if there are fewer than three sites; nothing has been trained then.
     """
-    return _compare(config, methods, True, pairs, seeds, sites, vary, out, resume, jobs, progress, baseline)
+    return _compare(config, methods, True, pairs, seeds, sites, vary, out, resume, jobs, progress, baseline,
+                    equal_effort)
 
 
 def export(run: Run | str | Path, out: str | Path | None = None, *, force: bool = False) -> Path:
@@ -445,7 +452,7 @@ def compare(
     config: Config, methods: Sequence[MethodChoice], out: str | Path | None = None, *, leave_two_out: bool = False,
     pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
     varied: Sequence[Sequence[Override]] = (), resume: bool = False, jobs: int | None = None, progress: bool = False,
-    baseline: str = BASELINE,
+    baseline: str = BASELINE, equal_effort: bool = True,
 ) -> Comparison:
     """Train, test and compare methods, and write the tables.
 
@@ -468,6 +475,8 @@ def compare(
             allow, and none on a GPU. The results do not depend on `jobs`.
         progress: whether to draw progress bars and print notes to stderr.
         baseline: the method with which all other methods are compared, written as in `methods`.
+        equal_effort: whether to add FedAvg with as many steps and images as each method that takes more than FedAvg,
+            and to compare the method with it.
 
     Returns:
         The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
@@ -480,9 +489,12 @@ def compare(
     check_arguments(jobs=jobs)
     with _folder(out, resume) as (folder, keep):
         plan = plan_comparison(
-            config, folder, methods, seeds, sites, varied, leave_two_out, pairs, resume, not progress, baseline
+            config, folder, methods, seeds, sites, varied, leave_two_out, pairs, resume, not progress, baseline,
+            equal_effort,
         )
         plan.write()
+        if progress and (note := plan.effort_note()):
+            print(note, file=sys.stderr)
         unfinished = run_folds(plan.folds, jobs, quiet=not progress)
         if unfinished.failed and not any(fold.folder.is_finished() for fold in plan.folds):
             raise UserErrors(f"{name}: {why}" for name, why in unfinished.failed.items())
@@ -495,7 +507,7 @@ def _compare(
     config: ConfigLike, methods: Sequence[MethodLike] | MethodLike, leave_two_out: bool,
     pairs: Sequence[tuple[str, str]] | None, seeds: int, sites: Sequence[str] | None,
     vary: Mapping[str, Sequence[object]] | None, out: str | Path | None, resume: bool, jobs: int | None, progress: bool,
-    baseline: str,
+    baseline: str, equal_effort: bool,
 ) -> Comparison:
     """Check the arguments of a comparison from Python, convert them, and compare the methods."""
     base = load_config(config)
@@ -506,7 +518,7 @@ def _compare(
     comparison = compare(
         base, [MethodChoice.of(method, base) for method in chosen], out, leave_two_out=leave_two_out,
         pairs=values["pairs"], seeds=values["seeds"], sites=values["sites"], varied=varied_values(values["vary"]),
-        resume=resume, jobs=jobs, progress=progress, baseline=baseline,
+        resume=resume, jobs=jobs, progress=progress, baseline=baseline, equal_effort=equal_effort,
     )
     for name, why in comparison.failed.items():
         warnings.warn(f"{name}: this run failed and is not in the tables: {why}", UserWarning, stacklevel=3)

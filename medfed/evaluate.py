@@ -42,6 +42,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--sites", nargs="+", metavar="SITE", help="leave out these sites only")
     parser.add_argument("--baseline", default=BASELINE, metavar="NAME",
                         help=f"one of the methods, with which all others are compared; default: {BASELINE}")
+    parser.add_argument("--no-equal-effort", action="store_true",
+                        help="do not add FedAvg with as many steps and images as each method that takes more; such a "
+                             "method is then compared with FedAvg of less effort")
     add_jobs_flag(parser, "runs")
     add_common_flags(parser)
     args = parser.parse_args(argv)
@@ -65,7 +68,7 @@ def _evaluate(args: argparse.Namespace) -> int:
         leave_two_out=args.leave_two_sites_out, seeds=args.seeds, sites=args.sites, resume=args.resume,
         pairs=[pair.partition("/")[::2] for pair in args.pairs] if args.pairs else None,
         varied=[Override.parse_each(text, "--vary") for text in args.vary], jobs=args.jobs,
-        progress=not args.quiet, baseline=args.baseline,
+        progress=not args.quiet, baseline=args.baseline, equal_effort=not args.no_equal_effort,
     )
     print(comparison.tables.to_text(bold=sys.stdout.isatty()))
     if comparison.n_locked:

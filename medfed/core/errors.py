@@ -73,9 +73,10 @@ def argument(name: str, value: object = None) -> str:
     Args:
         name: name of the argument in Python. The command-line flag has the same name, with "-" instead of "_".
         value: the value of the argument, such as in `--sites Mars` and `sites=Mars`. None names only the argument.
-            True is for an argument that is switched on: `--resume` and `resume=True`.
+            True is for an argument that is switched on, False for one that is switched off: `--resume` and
+            `resume=True`, `--no-equal-effort` and `equal_effort=False`.
     """
     if not _is_program:
         return f"{name}={'' if value is None else value}"
-    flag = f"--{name.replace('_', '-')}"
-    return flag if value is None or value is True else f"{flag} {value}"
+    flag = f"--{'no-' * (value is False)}{name.replace('_', '-')}"
+    return flag if value is None or isinstance(value, bool) else f"{flag} {value}"

@@ -121,7 +121,8 @@ def build_tables(plan: ComparisonPlan) -> ComparisonTables:
     published = to_published_markdown(resolved(finished[0].config)["data"], data, keys)
     costs = costs_by_row([(fold.row, fold.site, fold.config.seed, fold.folder) for fold in finished])
     baselines = {fold.row.label: fold.row.baseline_label(plan.baseline) for fold in finished}
-    effort, joining = effort_notes(costs, baselines), _joining(finished, unseen)
+    references = {fold.row.label: fold.row.equal_effort for fold in finished if fold.row.equal_effort}
+    effort, joining = effort_notes(costs, baselines, references), _joining(finished, unseen)
     unseen = with_all_conclusions(unseen, effort, joining, tuple(baselines.values()))
     return ComparisonTables(unseen, validation, costs, published, joining)
 

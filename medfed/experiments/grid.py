@@ -18,6 +18,7 @@ from medfed.experiments.matching import check_match
 from medfed.experiments.method_choice import MethodChoice
 from medfed.experiments.references import with_effort, without_federation
 from medfed.experiments.setup import build_task, check_earlier_rounds
+from medfed.federation.method import Effort
 from medfed.outputs.comparison_folder import PlannedRun
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import BASELINE, LOCAL, SENT, ComparisonRow, is_taken_without_federation
@@ -95,6 +96,7 @@ class Grid:
     def plan(
         self, out: Path, methods: Sequence[MethodChoice], n_seeds: int, names: Sequence[str],
         sites: Sequence[str] | None, validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
+        references: Mapping[str, str] = {},
     ) -> list[Fold]:
         """Return all runs of a comparison: each method and varied setting, with each unseen site and each seed.
 
@@ -112,6 +114,7 @@ class Grid:
             varied: for each varied setting, a list of its values. Every method is run with each combination of the
                 values, and each combination is a row of the table. If a method does not have one of the settings, this
                 setting is left out for the method.
+            references: FedAvg with equal effort for each row that takes more than FedAvg (`equal_effort`), by label.
 
         Returns:
             The runs. None of their folders is created.
@@ -129,14 +132,14 @@ class Grid:
             raise UserError(
                 f"{self.base.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}"
             )
-        rows = self._rows(methods, varied)
+        rows = [(replace(row, equal_effort=row.baseline_label(of_row) if (of_row := references.get(row.label)) else ""),
+                 method, values) for row, method, values in self._rows(methods, varied)]  # fmt: skip
         folds = []
         for seed in range(self.base.seed, self.base.seed + n_seeds):
             for site, (row, method, values) in product(sites or names, rows):
                 config = self.config_of(method, site, seed, validates.get(site), values)
                 federation = config.federation
-                source = [name for name in names if name not in (site, federation.validation_site)]
-                source = participating_sites(source, federation.participating, seed, config.source)
+                source = _source_sites(config, names)
                 if method.effort_of:
                     other = self.config_of(method.effort_of, site, seed, validates.get(site)).method
                     n_clients = federation.clients or len(source)
@@ -145,6 +148,52 @@ class Grid:
                     place = out / own.folder / _folder_of_sites(site, validates.get(site)) / f"seed_{seed}"
                     folds.append(Fold(own, site, at, RunFolder(place)))
         return folds
+
+    def equal_effort(
+        self, methods: Sequence[MethodChoice], names: Sequence[str], site: str,
+        varied: Sequence[Sequence[Override]] = (),
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Find the rows of FedAvg that take as many steps and images as the rows that take more than FedAvg.
+
+        Rows with the same effort share one such row. A row of `methods` that already has the effort is taken.
+
+        Args:
+            methods: the methods.
+            names: names of all sites of the dataset.
+            site: name of an unseen site, which decides how many sites train.
+            varied: as in `plan`.
+
+        Returns:
+            Two dictionaries. The first has, for the label of each row that takes more, the method with equal effort,
+            such as "fedavg@steps=ccst". The second has the reason for each such method that cannot be run.
+        """
+        rows = sorted(self._rows(methods, varied), key=lambda entry: entry[1].effort_of is None)  # given ones first
+        can_share = all(values[0].path[0] == "method" for values in varied)
+        efforts: dict[str, Effort] = {}
+        label_of: dict[str, str] = {}
+        for row, method, values in rows:
+            if row.arrangement in SENT:
+                continue
+            own = [value.text.removeprefix("method.") for value in values if value.path[0] == "method"]
+            taken, values = (method.effort_of, ()) if method.effort_of else (method, values)
+            label = f"{taken.label}{',' if ':' in taken.label else ':'}{','.join(own)}" if own else taken.label
+            config = self.config_of(taken, site, self.base.seed, None, values)
+            effort = config.method.effort(config.federation.clients or len(_source_sites(config, names)))
+            if max(effort) > 1:
+                efforts.setdefault(label, effort)
+                label_of |= {} if method.effort_of else {row.label: label}
+        references: dict[str, str] = {}
+        for label, effort in efforts.items():
+            same = next((other for other in references if can_share and efforts[other] == effort), "")
+            references[label] = references.get(same, f"{BASELINE}@steps={label}")
+        refused: dict[str, str] = {}
+        for reference in dict.fromkeys(references.values()):
+            try:
+                self.plan(Path(), [MethodChoice.parse(reference)], 1, names, [site])
+            except UserError as error:
+                refused[reference] = str(error)
+        known = {row: references[label] for row, label in label_of.items()}
+        return {row: reference for row, reference in known.items() if reference not in refused}, refused
 
     def config_of(
         self, method: MethodChoice, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()
@@ -301,6 +350,13 @@ def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], roo
             raise UserError(f"{source}: {mistake}; name another site")
         validates[unseen] = validation
     return validates
+
+
+def _source_sites(config: Config, names: Sequence[str]) -> list[str]:
+    """Return the names of the sites that train in a run."""
+    federation = config.federation
+    source = [name for name in names if name not in (federation.unseen_site, federation.validation_site)]
+    return participating_sites(source, federation.participating, config.seed, config.source)
 
 
 def _runs_of_row(row: ComparisonRow, config: Config, source: Sequence[str]) -> list[tuple[ComparisonRow, Config]]:

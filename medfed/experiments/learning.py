@@ -1,4 +1,4 @@
-"""Whether the model of a run has learned: its scores beside those of trivial predictions and of its initial weights."""
+"""Whether the model of a run has learned, and what a prediction that ignores the image scores at the unseen site."""
 
 from __future__ import annotations
 
@@ -59,3 +59,32 @@ def assess_learning(experiment: Experiment, weights: Mapping[str, Tensor]) -> di
         "trivial": trivial,
         "trivial_prediction": name,
     }
+
+
+def score_trivial(experiment: Experiment, prediction: str) -> dict[str, object]:
+    """Score a prediction that ignores the image on the test cases of the sites that did not train.
+
+    Args:
+        experiment: the sites, the task and the test cases.
+        prediction: the prediction that is the best at the sites that train: "trivial_prediction" of `assess_learning`.
+
+    Returns:
+        The entry `trivial` of `summary.json`, as JSON values: "prediction" as given, and for the roles "unseen" and
+        "validation" the scores {SITE: {STRUCTURE: {COLUMN: mean}}}, as stored; None where a score is not defined.
+    """
+    task, validation_site = experiment.task, experiment.validation_site
+    training = [site.training for site in experiment.sites]
+    cases = {"unseen": {site: cases for site, cases in experiment.unseen.items() if cases}}
+    if validation_site:
+        cases["validation"] = {validation_site.name: experiment.splits[validation_site.name].validation}
+    rows = [
+        row for role, sites in cases.items() for of_site in sites.values()
+        for row in task.evaluate_trivial(prediction, training, experiment.dataset, of_site, role)
+    ]  # fmt: skip
+    summary = task.scoring.summarise(rows) if rows else {}
+    columns = [column.key for column in task.scoring.columns]
+    return {"prediction": prediction} | {
+        role: {site: {name: {key: group[key]["mean"] for key in columns} for name, group in of_site.items()}
+               for site, of_site in summary[role]["sites"].items()}
+        for role in cases if role in summary
+    }  # fmt: skip

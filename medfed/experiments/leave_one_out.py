@@ -25,7 +25,8 @@ class ComparisonPlan:
         out: folder of the tables and of all runs.
         folds: the runs, one per method (and combination of varied settings), unseen site and seed.
         leaves_two_out: whether each run also has a validation site that never trains.
-        incompatible: for `methods="all"`, each method that does not work on the task, with the reason.
+        incompatible: each method that does not work on the task (for `methods="all"`), and each FedAvg with the effort
+            of another method that cannot be run, with the reason.
         baseline: the method with which all other methods are compared.
     """
 
@@ -34,6 +35,21 @@ class ComparisonPlan:
     leaves_two_out: bool = False
     incompatible: Mapping[str, str] = field(default_factory=dict)
     baseline: str = BASELINE
+
+    def effort_note(self) -> str:
+        """Return what the rows of equal effort cost, for example before the first run; "" without such rows."""
+        more = {fold.row.label: fold.row.equal_effort for fold in self.folds if fold.row.equal_effort}
+        if not more:
+            return ""
+        epochs: dict[bool, int] = {True: 0, False: 0}
+        for fold in self.folds:
+            federation = fold.config.federation
+            epochs[fold.row.label in more.values()] += federation.rounds * federation.local_epochs
+        n_runs = sum(fold.row.label in more.values() for fold in self.folds)
+        pairs = "; ".join(f"{label} is compared with {reference}" for label, reference in more.items())
+        return (f"Equal effort: {pairs}. These references take {n_runs} of {len(self.folds)} runs and "
+                f"{epochs[True] / sum(epochs.values()):.0%} of all local epochs; "
+                f"{argument('equal_effort', False)} leaves them out.")  # fmt: skip
 
     def write(self) -> None:
         """Write the plan as `comparison.json`, so that the report shows the same runs as the tables."""
@@ -44,6 +60,7 @@ def plan_comparison(
     config: Config, out: Path, methods: Sequence[MethodChoice], n_seeds: int = 1, sites: Sequence[str] | None = None,
     varied: Sequence[Sequence[Override]] = (), leave_two_out: bool = False,
     pairs: Sequence[tuple[str, str]] | None = None, resume: bool = False, quiet: bool = True, baseline: str = BASELINE,
+    equal_effort: bool = True,
 ) -> ComparisonPlan:
     """Plan all runs of a comparison of methods, in which each site in turn is the unseen site.
 
@@ -64,6 +81,8 @@ def plan_comparison(
         resume: whether to continue runs that exist in `out`. If false, they are refused.
         quiet: True draws no progress bar while a synthetic dataset is generated.
         baseline: the method with which all other methods are compared, written as in `methods`.
+        equal_effort: whether to add FedAvg with as many steps and images as each method that takes more, and to compare
+            this method with it. It is not added without FedAvg, or with another baseline.
 
     Returns:
         The runs, and the methods that were left out for "all", with the reasons.
@@ -90,7 +109,13 @@ def plan_comparison(
         methods = [one for method in methods for one in (every if method.label == "all" else [method])]
     validates = validation_sites(names, pairs or (), config.data.root) if leave_two_out else {}
     chosen = sites or (pairs and list(validates)) or None
-    folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied)
+    references: dict[str, str] = {}
+    if equal_effort and baseline == BASELINE and BASELINE in [method.label for method in methods] and len(names) > 1:
+        references, refused = grid.equal_effort(methods, names, (chosen or names)[0], varied)
+        incompatible |= refused
+        added = [name for name in dict.fromkeys(references.values()) if name not in [m.label for m in methods]]
+        methods = [*methods, *map(MethodChoice.parse, added)]
+    folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied, references)
     if not resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(
             f"{out}: holds runs of this comparison; continue it with {argument('resume', True)}, or choose another "

@@ -13,7 +13,7 @@ from medfed.core.errors import UserError, argument
 from medfed.datasets.splits import Split
 from medfed.experiments.evaluation import boundary_distances, evaluate, unseen_weights
 from medfed.experiments.figures import draw_all
-from medfed.experiments.learning import assess_learning
+from medfed.experiments.learning import assess_learning, score_trivial
 from medfed.experiments.matching import match_of
 from medfed.experiments.notices import name_folder_of_full_disk, record_notices
 from medfed.experiments.quality import check_quality, collect_quality
@@ -167,7 +167,8 @@ def _conclude(
     except Exception as error:  # a figure that fails must not lose a run of days
         warnings.warn(f"a figure could not be drawn: {error!r}", stacklevel=1)
     summary = summarise(config, experiment, final, result, run_notices)
-    summary["learning"] = assess_learning(experiment, final.weights)
+    summary["learning"] = learning = assess_learning(experiment, final.weights)
+    summary["trivial"] = score_trivial(experiment, str(learning["trivial_prediction"]))
     summary["sent_bytes"] = sum_bytes(folder.ledger())
     releases = privacy_accounting.count_releases(folder.ledger())
     if budget := privacy_accounting.format_budget(config.privacy, releases):

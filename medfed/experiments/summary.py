@@ -53,7 +53,7 @@ def summarise(
         **({"validation_site": federation.validation_site} if federation.validation_site else {}),
         "source_sites": sorted(site for site, patients in experiment.splits.items() if patients.train),
         "patients": {
-            site: {"train": len(s.train), "validation": len(s.validation), "test": len(s.test)}
+            site: {part: len({case.patient for case in getattr(s, part)}) for part in ("train", "validation", "test")}
             for site, s in experiment.splits.items()
         },
         **({"clients": _clients(federation, experiment.clients)} if experiment.clients else {}),

@@ -111,6 +111,22 @@ def interval(estimate: Estimate | None, limits: Limits = NO_LIMITS) -> tuple[flo
     return low + width * float(ends[0]), low + width * float(ends[1])
 
 
+def interval_over_seeds(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
+    """Compute the 95 % interval of the mean of values that differ in the seed, by Student's t distribution.
+
+    Args:
+        values: one value per seed.
+
+    Returns:
+        The ends of the interval; (None, None) for fewer than two seeds.
+    """
+    estimate = estimate_mean(values)
+    if estimate is None:
+        return None, None
+    half = float(stats.t.ppf((1 + LEVEL) / 2, estimate.df)) * estimate.se
+    return estimate.mean - half, estimate.mean + half
+
+
 def detectable_difference(estimate: Estimate | None, n_tests: int) -> float | None:
     """Compute the smallest true difference that a comparison detects with a probability of 80 %.
 

@@ -52,8 +52,8 @@ TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # followed by one column for each site
 MANIFESTS = ("manifest.json", "manifest_timings.json")  # the second lists timings.csv, which differs between two runs
 TABLES = ("history.csv", "ledger.csv", "timings.csv")  # each round adds rows
-SUMMARY_BLOCKS = ("adaptation", "images", "learning", "method_facts", "patients", "seen", "unseen", "vertical_ratio",
-                  "versions")  # fmt: skip
+SUMMARY_BLOCKS = ("adaptation", "images", "learning", "method_facts", "patients", "seen", "trivial", "unseen",
+                  "vertical_ratio", "versions")  # fmt: skip
 COPY_AGAIN = "copy the folder of the run again"
 NEEDED_COLUMNS = {"history.csv": ("round",), "ledger.csv": ("round", "bytes"), "timings.csv": ("round",)}
 MAX_JSON_BYTES = 1 << 30

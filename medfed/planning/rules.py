@@ -28,7 +28,6 @@ VALIDATION_RATIO, TEST_RATIO = 0.1, 0.2
 # Steps. A step is one batch at one site; the whole is the sum over the sites.
 SMALLEST_SHARE = 0.1  # the smallest site takes at least this part of the whole, if this needs at most MAX_MORE of it
 MAX_MORE = 1.3
-MIN_EPOCHS = 20  # every image is seen at least this often, also if there are many
 ROUND_STEPS = 20  # steps of an average site between two averages of the weights
 VALIDATIONS = 10  # number of validations during a run
 
@@ -51,6 +50,7 @@ class Recipe:
         step_s_per_pixel: seconds that one core needs for one training step per image and pixel, rounded up from CPU
             times of images of the largest size on a slow machine; small images need more per pixel.
         detail_side: largest side in pixels for thin structures; classes have none.
+        min_epochs: every image is seen at least this often, also if there are many.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Recipe:
     min_side: int
     step_s_per_pixel: float
     detail_side: int = 0
+    min_epochs: int = 20
 
 
 WIDE = Recipe(
@@ -78,7 +79,7 @@ USUAL = Recipe(
 PRETRAINED_UNET = Recipe(
     "efficientnet_unet", {}, "its encoder starts from ImageNet weights; BatchNorm keeps their statistics",
     whole_steps=1200, batch_size=4, learning_rate=0.0005, side_step=32, min_side=64, step_s_per_pixel=8e-6,
-    detail_side=224,
+    detail_side=224, min_epochs=5,
 )  # fmt: skip
 DENSENET = Recipe(
     "densenet", {"init_features": 32, "growth_rate": 16, "blocks": [4, 6, 8]},
@@ -87,7 +88,8 @@ DENSENET = Recipe(
 )  # fmt: skip
 PRETRAINED_CLASSIFIER = Recipe(
     "efficientnet_lite", {}, "starts from ImageNet weights; BatchNorm keeps their statistics",
-    whole_steps=800, batch_size=16, learning_rate=0.0005, side_step=32, min_side=64, step_s_per_pixel=4.5e-6,
+    whole_steps=800, batch_size=16, learning_rate=0.0003, side_step=32, min_side=64, step_s_per_pixel=4.5e-6,
+    min_epochs=5,
 )  # fmt: skip
 
 RECIPES = (WIDE, USUAL, PRETRAINED_UNET, DENSENET, PRETRAINED_CLASSIFIER)
@@ -283,11 +285,11 @@ def _epochs(
     target = round(share * recipe.whole_steps)
     target_of_smallest = round(SMALLEST_SHARE * target)
     of_whole, of_smallest = math.ceil(target / whole), math.ceil(target_of_smallest / smallest)
-    epochs = max(of_whole, min(of_smallest, math.floor(MAX_MORE * of_whole)), MIN_EPOCHS)
+    epochs = max(of_whole, min(of_smallest, math.floor(MAX_MORE * of_whole)), recipe.min_epochs)
     reason = (
         "makes {smallest} training steps at the smallest site, {whole} at all together; the rule "
         f"asks for {target_of_smallest} and {target}, because too few steps learn nothing"
-        if epochs > MIN_EPOCHS or of_whole == MIN_EPOCHS
-        else f"every image is seen {MIN_EPOCHS} times, which makes {{whole}} steps"
+        if epochs > recipe.min_epochs or of_whole == recipe.min_epochs
+        else f"every image is seen {recipe.min_epochs} times, which makes {{whole}} steps"
     )
     return epochs, reason

@@ -63,6 +63,7 @@ class Command:
         words += [word for setting in self.vary for word in ("--vary", setting)]
         words += ["--seeds", str(self.seeds)] if self.seeds > 1 else []
         words += [word for change in self.set for word in ("--set", change)]
+        words.append("--no-equal-effort")  # as the papers compare
         return [*words, "--out", str(out)] if out else words
 
     def to_text(self, out: Path | None = None) -> str:

@@ -54,7 +54,7 @@ def run_entry(
             config, command.choices(), folder, leave_two_out=command.leaves_two_out,
             pairs=[(pair.partition("/")[0], pair.partition("/")[2]) for pair in command.pairs] or None,
             seeds=command.seeds, sites=list(command.sites) or None, varied=command.varied(),
-            resume=resume and folder.exists(), jobs=jobs, progress=progress,
+            resume=resume and folder.exists(), jobs=jobs, progress=progress, equal_effort=False,
         )
         n_unfinished += len(comparison.failed) + comparison.n_locked
         outcomes.append(outcome := Outcome(command, comparison))

@@ -254,7 +254,15 @@ class Classification(Task):
             The share of the images of each class, by a description of the prediction.
         """
         counts = torch.bincount(samples.labels, minlength=self.out_channels).double() / len(samples)
-        return {f"every image is '{name}'": share for name, share in zip(self.classes, counts.tolist(), strict=True)}
+        return {_always(name): share for name, share in zip(self.classes, counts.tolist(), strict=True)}
+
+    def evaluate_trivial(
+        self, prediction: str, training: Sequence[ImageSamples], dataset: Dataset, cases: Sequence[Case], role: str
+    ) -> list[dict]:
+        """Score the prediction of the same class for every image on the test cases of one site; no image is read."""
+        values = [float(_always(name) == prediction) for name in self.classes]
+        return [case_row(case.site, role, case.patient, case.name, case.label, values, self.classes)
+                for case in cases if case.label is not None]  # fmt: skip
 
     @torch.no_grad()
     def probabilities(self, network: nn.Module, samples: ImageSamples, match: Match | None = None) -> Tensor:
@@ -416,3 +424,8 @@ def _reader(dataset: Dataset, notice: Notice, observe: Observe | None = None) ->
         return image
 
     return read
+
+
+def _always(name: str) -> str:
+    """Return the description of the prediction that every image belongs to a class."""
+    return f"every image is '{name}'"

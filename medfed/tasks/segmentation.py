@@ -315,6 +315,20 @@ class Segmentation(Task):
         masks = {NO_FOREGROUND: torch.zeros_like(mean), ALL_FOREGROUND: torch.ones_like(mean), MEAN_MASK: mean}
         return {name: self.validate(FixedMask(mask), samples)["score"] for name, mask in masks.items()}
 
+    def evaluate_trivial(
+        self, prediction: str, training: Sequence[Slices], dataset: Dataset, cases: Sequence[Case], role: str
+    ) -> list[dict]:
+        """Score a mask that is the same for every slice on the test cases of one site.
+
+        The mean mask is that of the pixels in which most sites' mean masks are foreground.
+        """
+        if prediction == MEAN_MASK:
+            mask = (torch.stack([mean_masks(site.labels, site.volume) for site in training]).mean(dim=0) >= 0.5).float()
+        else:
+            shape = (self.out_channels, self.image_size, self.image_size)
+            mask = torch.full(shape, float(prediction == ALL_FOREGROUND))
+        return self.evaluate(FixedMask(mask), dataset, cases, role, lambda *_: None, lambda n: None).rows
+
     def postprocessing(self, preprocessing: Compose) -> Compose:
         """Return the MONAI transforms that convert probabilities to masks.
 

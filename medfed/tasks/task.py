@@ -281,6 +281,23 @@ class Task(ABC):
         """
 
     @abstractmethod
+    def evaluate_trivial(
+        self, prediction: str, training: Sequence[Any], dataset: Dataset, cases: Sequence[Case], role: str
+    ) -> list[dict]:
+        """Score a prediction that is the same for every image on the test cases of one site.
+
+        Args:
+            prediction: its description, a key of `trivial_scores`.
+            training: the training samples of each site that trains.
+            dataset: the dataset of the cases, which reads their files.
+            cases: test cases of the site.
+            role: what the site is in the run: "unseen" or "validation".
+
+        Returns:
+            The rows that `evaluate` would return for it.
+        """
+
+    @abstractmethod
     def load(
         self,
         dataset: Dataset,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from medfed.metrics.trivial import mean_mask, small_mask
 
-MEAN_MASK = "the mean mask of the site's training images"
+MEAN_MASK = "the mean mask of the training images"
 CERTAIN = 100.0  # logit whose sigmoid is 1 in float32, above every threshold
 
 
@@ -26,7 +26,7 @@ class FixedMask(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """Return the logits of the mask, (B, K, H, W), for B images."""
-        return self.logits.expand(len(image), *self.logits.shape)
+        return self.logits.repeat(len(image), 1, 1, 1)
 
 
 def mean_masks(labels: Tensor, patient: Tensor) -> Tensor:

@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from monai.data import MetaTensor
 
-from medfed.datasets.case import Case
-from medfed.experiments.learning import assess_learning
+from medfed.datasets.case import Case, Volume
+from medfed.experiments.learning import assess_learning, score_trivial
 from medfed.federation.message import State
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
@@ -51,7 +52,7 @@ def test_a_model_below_the_mean_mask_of_the_training_images_did_not_learn():
     result = assess(columns(0, 3), ([left, left], [left]))
     assert not result["learned"] and result["images"] == "validation"
     assert (result["score"], result["trivial"]) == (pytest.approx(0.8), 1.0)
-    assert result["trivial_prediction"] == "the mean mask of the site's training images"
+    assert result["trivial_prediction"] == "the mean mask of the training images"
     assert result["start"] == 0.0
 
 
@@ -89,3 +90,36 @@ def test_one_class_for_all_images_is_the_trivial_prediction_of_a_classification(
     task = Classification(("a", "b"), 1, 8)
     samples = task.prepare([Case("A", str(k), None, label=label) for k, label in enumerate([0, 0, 1, 0])], None)
     assert task.trivial_scores(samples, samples) == {"every image is 'a'": 0.75, "every image is 'b'": 0.25}
+    (row,) = task.evaluate_trivial("every image is 'b'", [samples], None, [Case("U", "x", None, label=0)], "unseen")
+    assert (row["label"], row["predicted"], row["p_b"], row["correct"]) == ("a", "b", 1.0, 0)
+
+
+class Stored:
+    """A dataset of blank images with these masks, by the name of the case."""
+
+    ratio_structures = None
+
+    def __init__(self, **masks):
+        self.masks = masks
+
+    def load(self, case):
+        image = MetaTensor(torch.zeros(1, SIDE, SIDE, 1))
+        return Volume(image, MetaTensor(self.masks[case.name][..., None].byte()), None)
+
+
+@pytest.mark.parametrize(("prediction", "dice"), [
+    ("no pixel is foreground", 0.0),
+    ("every pixel is foreground", 2 * 8 / (16 + 8)),  # the organ is the two left columns
+    ("the mean mask of the training images", 2 * 8 / (12 + 8)),  # three columns at two of three sites
+])  # fmt: skip
+def test_the_prediction_that_ignores_the_image_is_scored_on_the_unseen_and_on_the_validation_site(prediction, dice):
+    sites = experiment(([columns(0, 3)], []), ([columns(0, 3)], []), ([columns(0, 1)], []))
+    sites.dataset, sites.unseen = Stored(a=columns(0, 2), v=WHOLE), {"U": [Case("U", "a", None)], "none": []}
+    sites.validation_site = SimpleNamespace(name="V")
+    sites.splits = {"V": SimpleNamespace(validation=[Case("V", "v", None)])}
+    result = score_trivial(sites, prediction)
+    assert result["prediction"] == prediction and result.keys() == {"prediction", "unseen", "validation"}
+    assert result["unseen"]["U"]["organ"]["dice"] == pytest.approx(dice) and result["unseen"].keys() == {"U"}
+    assert result["validation"].keys() == {"V"}
+    sites.unseen, sites.validation_site = {}, None
+    assert score_trivial(sites, prediction) == {"prediction": prediction}

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from medfed.experiments.leave_one_out import plan_comparison
 from medfed.experiments.method_choice import MethodChoice
 from medfed.federation.privacy import Privacy
 from medfed.outputs.run_folder import RunFolder
+from medfed.outputs.tables.comparison_row import ComparisonRow
 
 SITES = ["BMC", "HK", "UCL"]
 
@@ -96,6 +98,53 @@ def test_equal_effort_is_more_epochs_and_larger_batches(config, row, epochs, bat
     fold = folds(config, row)[0]
     assert (fold.config.federation.local_epochs, fold.config.training.batch_size) == (epochs, batch)
     assert fold.config.method_name == "fedavg" and fold.row.label == row
+
+
+def planned(config, tmp_path, *methods, vary=(), **settings):
+    """The reference of each row, and the plan."""
+    varied = [Override.parse_each(text, "--vary") for text in vary]
+    plan = plan_comparison(config, tmp_path / "out", [MethodChoice.parse(name) for name in methods], varied=varied,
+                           sites=["UCL"], **settings)  # fmt: skip
+    return {fold.row.label: fold.row.equal_effort for fold in plan.folds}, plan
+
+
+def test_each_distinct_effort_above_fedavgs_has_one_row_of_fedavg(config, tmp_path):
+    """ELCFS and StableFDG take twice the images in as many steps, CCST with two styles twice the steps."""
+    methods = ("fedavg", "elcfs", "stable_fdg:attention=false", "ccst:k=1", "ccst:k=2", "local", "swa")
+    rows, plan = planned(config, tmp_path, *methods)
+    assert rows == {
+        "fedavg": "", "elcfs": "fedavg@steps=elcfs", "stable_fdg:attention=false": "fedavg@steps=elcfs", "ccst:k=1": "",
+        "ccst:k=2": "fedavg@steps=ccst:k=2", "local": "", "swa": "", "fedavg@steps=elcfs": "",
+        "fedavg@steps=ccst:k=2": "",
+    }  # fmt: skip
+    note = plan.effort_note()
+    assert "elcfs is compared with fedavg@steps=elcfs; stable_fdg:attention=false is compared with fedavg@st" in note
+    assert "These references take 2 of 10 runs" in note and note.endswith("equal_effort=False leaves them out.")
+    reread = {ComparisonRow.of(json.loads(json.dumps(asdict(fold.row)))) for fold in plan.folds}
+    assert reread == {fold.row for fold in plan.folds}
+
+
+def test_no_row_is_added_if_it_is_not_wanted_or_the_baseline_is_another_one(config, tmp_path):
+    rows, plan = planned(config, tmp_path, "fedavg", "elcfs", equal_effort=False)
+    assert rows == {"fedavg": "", "elcfs": ""} and plan.effort_note() == ""
+    assert planned(config, tmp_path, "elcfs", "swa")[0] == {"elcfs": "", "swa": ""}, "nothing to compare with"
+    assert planned(config, tmp_path, "fedavg", "elcfs", "swa", baseline="swa")[0].keys() == {"fedavg", "elcfs", "swa"}
+
+
+def test_a_row_that_the_user_names_is_the_reference_and_varied_settings_have_their_own(config, tmp_path):
+    rows, _ = planned(config, tmp_path, "fedavg", "elcfs", "fedavg@steps=stable_fdg:attention=false")
+    assert rows["elcfs"] == "fedavg@steps=stable_fdg:attention=false" and len(rows) == 3
+    rows, _ = planned(config, tmp_path, "fedavg", "ccst", vary=["method.k=1,2", "training.batch_size=4,8"])
+    assert rows["ccst, method.k=2, training.batch_size=8"] == "fedavg@steps=ccst:k=2, training.batch_size=8"
+    assert rows["ccst, method.k=1, training.batch_size=8"] == ""
+    assert "fedavg@steps=ccst:k=2, training.batch_size=4" in rows
+
+
+def test_a_reference_that_cannot_be_run_is_named_and_does_not_stop_the_comparison(config, tmp_path):
+    rows, plan = planned(config, tmp_path, "fedavg", "stable_fdg:attention=false,oversampling=0.3")
+    assert set(rows.values()) == {""} and len(rows) == 2
+    ((name, why),) = plan.incompatible.items()
+    assert name == "fedavg@steps=stable_fdg:attention=false,oversampling=0.3" and "expected whole numbers" in why
 
 
 @pytest.mark.parametrize(("row", "words"), [
@@ -216,7 +265,8 @@ def test_the_python_interface_has_the_rows_and_the_differences(comparison):
     base = medfed.load_config(comparison / "small.yaml", {"federation.rounds": 1}, device="cpu")
     result = medfed.leave_one_site_out(base, ["fedavg", "local", {"name": "pooled"}], sites=["UCL"],
                                        out=comparison / "out", resume=True)  # fmt: skip
-    assert {row["method"] for row in result.rows} == {"fedavg", "local", "pooled"} and len(result.runs) == 4
+    names = {row["method"].partition(": ")[0] for row in result.rows}
+    assert names == {"fedavg", "local", "pooled", "trivial"} and len(result.runs) == 4
     (gain,) = (row for row in result.joining if row["metric"] == "dice" and row["meaning"] == "gain from joining"
                and row["images"] == "unseen" and row["site"] == "all")  # fmt: skip
     assert gain["n_patients"] == 4 and isinstance(gain["mean_difference"], float) and gain["second"] == "local"

@@ -83,7 +83,7 @@ def _training_sites(run: Run) -> str:
     if clients := run.summary.get("clients"):
         number = f"{clients['n']} clients of {len(sites)} sites, {clients['per_round']} per round"
         return f"{number} ({clients['partition']})"
-    return ", ".join(f"{site} ({patients[site]['train']} cases)" if site in patients else site for site in sites)
+    return ", ".join(f"{site} ({patients[site]['train']} patients)" if site in patients else site for site in sites)
 
 
 def _initial_weights(run: Run) -> str:

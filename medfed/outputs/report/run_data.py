@@ -150,7 +150,8 @@ class Comparison:
     def conclusions(self) -> Sequence[str]:
         """Return what can and what cannot be concluded about the unseen sites, in sentences."""
         baselines = {run.row.label: run.row.baseline_label(self.baseline) for run in self.runs}
-        effort = effort_notes(self.costs(), baselines)
+        references = {run.row.label: run.row.equal_effort for run in self.runs if run.row.equal_effort}
+        effort = effort_notes(self.costs(), baselines, references)
         labels = [label for label in baselines.values() if label]
         return with_all_conclusions(self.tables[0][1], effort, self.joining(), labels).conclusions
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -31,8 +31,9 @@ class BlockStatistics:
         column: the metric in one unit.
         structure: name of the structure; "all" for classification.
         sites: names of the sites, in the order of the table's columns.
-        baselines: label of the baseline of each method, by the method's label, in the order of the table. None for a
-            row without a federation, which is neither compared with a baseline nor ranked.
+        baselines: label of the row with which each method is compared, by the method's label, in the order of the
+            table: the baseline, or FedAvg of equal effort. None for a reference, which is neither compared nor ranked.
+        less_effort: label of the baseline, by the label of each method that is compared with FedAvg of equal effort.
     """
 
     scoring: Scoring
@@ -40,6 +41,7 @@ class BlockStatistics:
     structure: str
     sites: Sequence[str]
     baselines: Mapping[str, str | None]
+    less_effort: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self, runs: Runs, groups: Groups) -> tuple[Line, ...]:
         """Return one line for each method.
@@ -56,8 +58,11 @@ class BlockStatistics:
         lines = []
         for method, baseline in self.baselines.items():
             is_compared = baseline and baseline in scores and baseline != method
-            compared = shared([method, str(baseline)]) if is_compared else {}
-            lines.append(self._line(method, scores[method], compared))
+            line = self._line(method, scores[method], shared([method, str(baseline)]) if is_compared else {})
+            if is_compared and self.less_effort.get(method) in scores:
+                paired, other = shared([method, self.less_effort[method]]).values()
+                line = replace(line, from_baseline=self._difference(paired, other, self.sites, 1))
+            lines.append(line)
         ranked = sorted(line.method for line in lines if line.average and self.baselines[line.method] is not None)
         ranks = self._ranks(ranked, shared(ranked))
         lines = [replace(line, rank=ranks.get(line.method)) for line in lines]
@@ -106,16 +111,20 @@ class BlockStatistics:
         if compared:
             paired, other = compared.values()
             n_site_tests = self.n_tests * len(self.sites)
-            differences = tuple(
-                difference_of(paired, other, [site], self.scoring, self.column, n_site_tests) for site in self.sites
-            )
-            difference = difference_of(paired, other, self.sites, self.scoring, self.column, self.n_tests)
+            differences = tuple(self._difference(paired, other, [site], n_site_tests) for site in self.sites)
+            difference = self._difference(paired, other, self.sites, self.n_tests)
         return Line(
             method, cells, self._average(cells, own),
+            against=str(self.baselines[method]) if compared else "",
             n_missed=sum(map(self.scoring.is_failure, rows)), n_cases=sum(map(self.scoring.is_case, rows)),
             differences=differences, difference=difference,
             worst_site=worst(means, key=lambda site: means[site]) if len(means) == len(self.sites) else None,
         )  # fmt: skip
+
+    def _difference(
+        self, own: Mapping[str, SiteScores], other: Mapping[str, SiteScores], sites: Sequence[str], n_tests: int
+    ) -> Difference | None:
+        return difference_of(own, other, sites, self.scoring, self.column, n_tests)
 
     def _cell(self, means: Sequence[float], estimate: Estimate | None) -> Cell | None:
         """Return the mean over seeds with its standard deviation and its interval; None without a mean."""

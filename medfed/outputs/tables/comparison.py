@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from statistics import fmean
 
 from medfed.core.errors import UserError
+from medfed.metrics.metric import Column
 from medfed.outputs.tables.block_statistics import BlockStatistics, Key, Runs
-from medfed.outputs.tables.comparison_data import Block, Table
+from medfed.outputs.tables.comparison_data import Block, Cell, Line, Table
 from medfed.outputs.tables.comparison_notes import head_of, notes_of
-from medfed.outputs.tables.comparison_row import BASELINE, is_federated
+from medfed.outputs.tables.comparison_row import BASELINE, is_compared, is_federated
 from medfed.outputs.tables.conclusions import conclusions_of, decisions_of
 from medfed.outputs.tables.differences import without_verdicts
 from medfed.outputs.tables.failures import failure_blocks
@@ -44,7 +46,8 @@ def build_table(
             are read from the summary. If `role` is "validation", the dict has "validation_site" in place of
             "unseen_site", and its rows are those of the validation site. If the run has varied settings, the key
             "baseline" can give the label of the baseline with the same settings. The key "row" (`ComparisonRow`) is
-            needed for the row `local`, which has several runs for each site and seed. The key "unadapted" can hold the
+            needed for the row `local`, which has several runs for each site and seed, and for a row that is compared
+            with FedAvg of equal effort. The key "unadapted" can hold the
             rows of the unseen site without the adaptation to its images (`medfed.outputs.tables.adaptation`).
         structures: names of the structures in the order of the table; ["all"] for classification.
         baseline: label of the method with which all other methods are compared.
@@ -73,9 +76,17 @@ def build_table(
         for result in results
         for method in [result["method"]]
     }
+    less_effort = {
+        result["method"]: str(against[result["method"]]) for result in each
+        if "row" in result and result["row"].equal_effort
+    }
     copies = _copies(results, against, role)
+    against |= {method: None for method in against if not is_compared(method) and method != baseline}
+    against |= {result["method"]: result["row"].equal_effort for result in each if result["method"] in less_effort}
     against |= dict.fromkeys(copies, None)
-    baselines = dict(sorted(against.items(), key=lambda entry: (entry[1] is None, entry[0] != entry[1])))
+    baselines = dict(sorted(
+        against.items(), key=lambda entry: (not is_federated(entry[0]), entry[1] is None, entry[0] != entry[1])
+    ))  # fmt: skip
     sites = sorted({site for _, site, _ in runs})
     seeds = tuple(sorted({seed for _, _, seed in runs}))
     not_learned = sorted({result["method"] for result in each if did_not_learn(result.get("summary") or {})})
@@ -85,11 +96,12 @@ def build_table(
         failures += failure_blocks(of_structure, scoring, structure, list(baselines), sites)
         for column in scoring.columns_in(COMPARISON):
             if any(scoring.has_value(rows, column.key) for rows in of_structure.values()):
-                statistics = BlockStatistics(scoring, column, structure, sites, baselines)
+                statistics = BlockStatistics(scoring, column, structure, sites, baselines, less_effort)
                 metric = column.metric
-                lines = without_verdicts(statistics.lines(of_structure, groups), baselines, not_learned)
+                lines = without_verdicts(statistics.lines(of_structure, groups), not_learned)
+                trivial = _trivial(results, structure, column, sites, role)
                 blocks.append(Block(structure, column.key, metric.label, column.unit, metric.higher_is_better,
-                                    lines, metric.decimals, statistics.n_tests))
+                                    lines, metric.decimals, statistics.n_tests, trivial))
     notes = (
         *notes_of(runs, planned, baselines, sites, seeds, baseline, blocks, scoring, role),
         *(f"{method}: the same training as {other}, config by config, so it is neither ranked nor tested"
@@ -101,6 +113,28 @@ def build_table(
         not_learned=tuple(not_learned),
     )
     return replace(table, conclusions=conclusions_of(decisions_of(blocks, baseline), table))
+
+
+def _trivial(
+    results: Sequence[dict], structure: str, column: Column, sites: Sequence[str], role: str
+) -> Line | None:
+    """Return the scores of a prediction that ignores the image, as means over the runs; None if no run has them."""
+    of_site: dict[str, list[float]] = {site: [] for site in sites}
+    names = set()
+    for result in results:
+        scores = result.get("summary", {}).get("trivial", {})
+        site = result[f"{role}_site"]
+        value = scores.get(role, {}).get(site, {}).get(structure, {}).get(column.key)
+        if value is not None:
+            names.add(scores["prediction"])
+            of_site[site].append(column.scale * value)
+    if not names:
+        return None
+    cells = tuple(Cell(fmean(values), None, len(values)) if values else None for values in of_site.values())
+    known = [cell for cell in cells if cell is not None]
+    average = Cell(fmean(cell.mean for cell in known), None, 1) if len(known) == len(cells) else None
+    prediction = names.pop() if len(names) == 1 else "the best at the source sites"
+    return Line(f"trivial: {prediction}", cells, average, 0, 0)
 
 
 def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: str) -> dict[str, str]:

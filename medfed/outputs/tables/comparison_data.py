@@ -13,6 +13,7 @@ from medfed.metrics.ranking import Rank
 
 BETTER, WORSE, UNDECIDED, UNTESTED = "better", "worse", "not decided", "not tested"
 WITHDRAWN = "no verdict"
+MIN_SEEDS = 3  # with the same sign, for "better" and "worse"
 
 CONCLUSIONS = "What can and what cannot be concluded"  # the heading of the conclusions
 
@@ -40,7 +41,9 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """Score of a method minus that of the baseline for the same patients, at one site or averaged over the sites.
+    """Score of a method minus that of the row that it is compared with, for the same patients.
+
+    It belongs to one site, or is averaged over the sites.
 
     Args:
         mean: the difference, in the unit of the block.
@@ -50,11 +53,14 @@ class Difference:
         p: p value of the Wilcoxon signed-rank test, not corrected; None if there is none.
         p_holm: p value after Holm's correction; None if there is none.
         reason: why there is no p value, or why it cannot be significant; None otherwise.
-        verdict: "better" or "worse" if the corrected p is below 0.05 and the interval is on one side of 0;
-            "not decided" otherwise; "not tested" without values for each patient; "no verdict" if a model of the method
-            or of the baseline did not learn.
+        verdict: "better" or "worse" if the corrected p is below 0.05, the interval is on one side of 0, and at least
+            three seeds have its sign (with fewer seeds: all of them); "not decided" otherwise; "not tested" without
+            values for each patient; "no verdict" if a model of the method or of the other row did not learn.
         detectable: the smallest true difference that this comparison detects with a probability of 80 %; None without
             an interval.
+        of_seeds: the difference of each seed that both rows have at all sites.
+        seeds_low: lower end of the 95 % interval over seeds; None for fewer than two seeds.
+        seeds_high: upper end of the 95 % interval over seeds; None for fewer than two seeds.
     """
 
     mean: float
@@ -66,6 +72,16 @@ class Difference:
     reason: str | None = None
     verdict: str = UNTESTED
     detectable: float | None = None
+    of_seeds: tuple[float, ...] = ()
+    seeds_low: float | None = None
+    seeds_high: float | None = None
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict, with the number of seeds if there are too few to say more: "better in 2 seeds"."""
+        n = len(self.of_seeds)
+        return f"{self.verdict} in {n} seed{'s' * (n > 1)}" if self.verdict in (BETTER, WORSE) and n < MIN_SEEDS \
+            else self.verdict
 
 
 @dataclass(frozen=True)
@@ -79,9 +95,13 @@ class Line:
         n_missed: number of failures over all sites and seeds. For masks, a failure is a structure for which the
             predicted mask is empty although the true mask is not. For classification, it is a misclassified image.
         n_cases: number of cases over all sites and seeds.
-        differences: difference from the baseline at each site; None where one of the two scores is unknown. Empty for
-            a baseline, and if the baseline was not run.
-        difference: difference from the baseline, averaged over the sites; None where it is unknown.
+        against: label of the row that the method is compared with: the baseline, or FedAvg of equal effort; "" for a
+            row that is not compared.
+        differences: difference from this row at each site; None where one of the two scores is unknown. Empty for a row
+            that is not compared, and if the other row was not run.
+        difference: difference from this row, averaged over the sites; None where it is unknown.
+        from_baseline: difference from the baseline, which took less effort, averaged over the sites, without a verdict;
+            None if the method is compared with the baseline.
         worst_site: name of the site with the worst score; None if a site has no score.
         rank: rank of the average among all methods; None if it is unknown for a site or for all other methods.
     """
@@ -91,8 +111,10 @@ class Line:
     average: Cell | None
     n_missed: int
     n_cases: int
+    against: str = ""
     differences: tuple[Difference | None, ...] = ()
     difference: Difference | None = None
+    from_baseline: Difference | None = None
     worst_site: str | None = None
     rank: Rank | None = None
 
@@ -109,7 +131,8 @@ class Block:
         higher_is_better: whether larger numbers are better.
         lines: one line for each method.
         decimals: number of decimals to print.
-        n_tests: number of lines that are compared with a baseline, for which p is corrected.
+        n_tests: number of lines that are compared, for which p is corrected.
+        trivial: scores of a prediction that ignores the image; None if the runs do not have them.
     """
 
     structure: str
@@ -120,6 +143,7 @@ class Block:
     lines: tuple[Line, ...]
     decimals: int = 2
     n_tests: int = 0
+    trivial: Line | None = None
 
 
 @dataclass(frozen=True)

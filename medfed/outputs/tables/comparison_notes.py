@@ -9,7 +9,7 @@ from medfed.metrics.failures import SHARE_METHOD
 from medfed.metrics.intervals import METHOD, MIN_PATIENTS
 from medfed.metrics.metric import DISTANCE, DISTANCE_UNITS
 from medfed.outputs.tables.block_statistics import Key, Runs
-from medfed.outputs.tables.comparison_data import Block, Difference, Line
+from medfed.outputs.tables.comparison_data import MIN_SEEDS, Block, Difference, Line
 from medfed.outputs.tables.run_notes import data_label
 from medfed.tasks.scoring import COMPARISON, Scoring
 
@@ -28,8 +28,10 @@ FAILURES = (
     f"of their share ({SHARE_METHOD}), in which all patients are independent and equally likely to fail"
 )
 VERDICT = (
-    "better or worse: the corrected p is below 0.05, and the 95 % interval of the average difference is on one side of "
-    "0; detectable: the smallest true difference that this comparison finds with a probability of 80 %"
+    "better or worse: the corrected p is below 0.05, the 95 % interval of the average difference over patients is on "
+    f"one side of 0, and at least {MIN_SEEDS} seeds have its sign (with fewer seeds, all of them, and the verdict has "
+    "their number); over seeds: the 95 % interval of the mean of the seeds' differences (Student t); detectable: the "
+    "smallest true difference that this comparison finds with a probability of 80 %"
 )
 
 
@@ -64,7 +66,7 @@ def notes_of(
     Args:
         runs: the rows of each run, by (method, site, seed).
         planned: (method, site, seed) of each planned run; if empty, all combinations of those of the finished runs.
-        baselines: label of the baseline of each method, by the method's label; None for a row without a federation.
+        baselines: label of the row with which each method is compared, by the method's label; None for a reference.
         sites: names of the columns.
         seeds: seeds of the runs.
         baseline: label of the baseline as shown.
@@ -82,15 +84,16 @@ def notes_of(
         if len(images) > 1:
             notes.append(f"{site}: the runs do not score the same images, so their means cannot be compared")
     compared = {method: label for method, label in baselines.items() if label is not None}
-    for absent in dict.fromkeys(label for label in compared.values() if label not in compared and len(compared) > 1):
+    for absent in dict.fromkeys(label for label in compared.values() if label not in baselines and len(compared) > 1):
         methods = ", ".join(sorted(method for method, label in compared.items() if label == absent))
-        notes.append(f"the baseline {absent} was not run, so no method is compared with it: {methods}")
+        notes.append(f"{absent} was not run, so these methods are not compared with it: {methods}")
     lines = [line for block in blocks for line in block.lines]
     notes += _interval_notes(lines, sites)
     if any(line.rank for line in lines):
         notes.append(RANK)
     if n_tests := max((block.n_tests for block in blocks), default=0):
-        same = " with the same varied settings" if len(set(compared.values())) > 1 else ""
+        same = " with the same varied settings" if any(", " in label for label in compared.values()) else ""
+        same += ", or FedAvg of equal effort," * any("@steps=" in label for label in compared.values())
         notes += [
             f"p: two-sided Wilcoxon signed-rank test against {baseline}{same}, over {scoring.tested_population}; "
             f"corrected by Holm's method for the number of tests of a block ({n_tests} for the average, "

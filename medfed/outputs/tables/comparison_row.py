@@ -37,20 +37,24 @@ class ComparisonRow:
         varied: the varied settings as in `medfed.evaluate --vary`, with one value each, for example
             `federation.participating=2`.
         trained_at: name of the only site that trains, if the row is `local`, which has a run for each site; else "".
+        equal_effort: label of the row of FedAvg with which this row is compared, because it takes as many steps and
+            images; "" for a row that takes no more than FedAvg.
     """
 
     method: str
     varied: tuple[str, ...] = ()
     trained_at: str = ""
+    equal_effort: str = ""
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> ComparisonRow:
         """Return the row whose fields a file or a message holds.
 
         Args:
-            content: the fields by name. `varied` may be a list, and `trained_at` may be missing.
+            content: the fields by name. `varied` may be a list, and the last two may be missing.
         """
-        return cls(content["method"], tuple(content["varied"]), content.get("trained_at", ""))
+        more = (content.get(name, "") for name in ("trained_at", "equal_effort"))
+        return cls(content["method"], tuple(content["varied"]), *more)
 
     @property
     def label(self) -> str:
@@ -122,7 +126,7 @@ class ComparisonRow:
         Args:
             run: folder of the run, which must exist.
         """
-        content = {name: value for name, value in asdict(self).items() if value or name != "trained_at"}
+        content = {name: value for name, value in asdict(self).items() if value or name in ("method", "varied")}
         run.write_text(ROW_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -142,6 +146,17 @@ def is_federated(label: str) -> bool:
         label: the row's label, such as `pooled@steps=fedavg, federation.rounds=2`.
     """
     return ComparisonRow(label.partition(", ")[0]).arrangement not in SENT
+
+
+def is_compared(label: str) -> bool:
+    """Return whether a row of a comparison table is ranked and compared with others, and is not only a reference.
+
+    References are `pooled`, `local` and FedAvg with the effort of another method, such as `fedavg@steps=ccst`.
+
+    Args:
+        label: the row's label, such as `ccst:k=1, federation.rounds=2`.
+    """
+    return is_federated(label) and "@steps=" not in label
 
 
 def read_row(run: Path, method: str) -> ComparisonRow:
@@ -164,7 +179,7 @@ def read_row(run: Path, method: str) -> ComparisonRow:
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise UserError(f"{path}: is not a row of a comparison ({error!r}); continue with medfed.evaluate --resume, "
                         "which writes the file again") from error
-    if not all(isinstance(text, str) for text in (row.method, *row.varied, row.trained_at)):
+    if not all(isinstance(text, str) for text in (row.method, *row.varied, row.trained_at, row.equal_effort)):
         raise UserError(f"{path}: expected texts; continue with medfed.evaluate --resume, which writes the file again")
     return row
 

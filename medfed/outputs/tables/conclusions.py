@@ -13,6 +13,7 @@ from medfed.outputs.tables.comparison_data import (
     WITHDRAWN,
     WORSE,
     Block,
+    Line,
     Table,
 )
 from medfed.outputs.tables.comparison_notes import difference_text
@@ -133,6 +134,16 @@ def decisions_of(blocks: Sequence[Block], baseline: str) -> list[str]:
     return [sentence for block in reversed(main.values()) if (sentence := _decision(block, baseline))]
 
 
+def _differences_of(line: Line, decimals: int, unit: str, baseline: str) -> str:
+    """Return a method's difference, and the one from the baseline if it is compared with FedAvg of equal effort."""
+    assert line.difference
+    text = f"{difference_text(line.difference, decimals)}{unit}"
+    if line.from_baseline is None:
+        return text
+    less = f"{difference_text(line.from_baseline, decimals)}{unit}"
+    return f"{text} from {line.against}; {less} from {baseline} of less effort"
+
+
 def _decision(block: Block, baseline: str) -> str:
     """Return what is decided for one block; "" if no method is compared."""
     compared = [(line.method, line.difference) for line in block.lines if line.difference is not None]
@@ -141,14 +152,16 @@ def _decision(block: Block, baseline: str) -> str:
     name = block.name if block.structure == ALL else f"{block.structure}, {block.name}"
     unit = {"%": " points", "": ""}.get(block.unit, f" {block.unit}")
     has_varied = any(", " in method for method, _ in compared)
-    reference = f"{baseline} with the same varied settings" if has_varied else baseline
+    reference = f"{baseline}{' of equal effort' * any(line.from_baseline for line in block.lines)}"
+    reference += " with the same varied settings" * has_varied
     parts = []
     for verdict in (BETTER, WORSE, UNDECIDED, UNTESTED, WITHDRAWN):
-        texts = [f"{method} ({difference_text(difference, block.decimals)}{unit})" for method, difference in compared
-                 if difference.verdict == verdict]  # fmt: skip
-        if texts:
+        lines = [line for line in block.lines if line.difference and line.difference.verdict == verdict]
+        if lines:
             than = f" than {reference}" if verdict in (BETTER, WORSE) else ""
-            parts.append(f"{verdict}{than}: {', '.join(texts)}")
+            texts = [f"{line.method} ({_differences_of(line, block.decimals, unit, baseline)})" for line in lines]
+            seeds = lines[0].difference.verdict_text.removeprefix(verdict) if lines[0].difference else ""
+            parts.append(f"{verdict}{seeds}{than}: {', '.join(texts)}")
     none = f"better than {reference}: none; " if {d.verdict for _, d in compared} & {WORSE, UNDECIDED} else ""
     text = f"{name}: {'' if parts[0].startswith(BETTER) else none}{'; '.join(parts)}."
     tested = [difference.n for _, difference in compared if difference.n is not None]

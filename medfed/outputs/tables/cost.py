@@ -134,7 +134,9 @@ def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> d
     return {label: mean_cost(costs[label]) for label in sorted(costs, key=lambda label: not is_federated(label))}
 
 
-def effort_notes(costs: Mapping[str, Cost], baselines: Mapping[str, str]) -> list[str]:
+def effort_notes(
+    costs: Mapping[str, Cost], baselines: Mapping[str, str], references: Mapping[str, str] = {}
+) -> list[str]:
     """Return notes that compare the optimiser steps and images of each row with those of its baseline.
 
     Rows such as `fedavg@steps=ccst` have no note, because their label says so.
@@ -142,6 +144,7 @@ def effort_notes(costs: Mapping[str, Cost], baselines: Mapping[str, str]) -> lis
     Args:
         costs: the cost of each row, by its label.
         baselines: the label of the baseline of each row, by the row's label.
+        references: the label of FedAvg of equal effort, by the label of each row that is compared with it.
     """
     pooled = []
     groups: dict[tuple[str, str], list[str]] = {}  # the federated rows, by their baseline and effort
@@ -164,19 +167,24 @@ def effort_notes(costs: Mapping[str, Cost], baselines: Mapping[str, str]) -> lis
             groups.setdefault((baselines[label], f"LESS EFFORT than {baselines[label]} ({effort})"), []).append(label)
         else:
             groups.setdefault((baselines[label], f"as many steps and images as {baselines[label]}"), []).append(label)
-    return [*(f"{what}: {', '.join(rows)}{_equal_rows(what, rows, costs)}" for (_, what), rows in groups.items()),
+    return [*(f"{what}: {', '.join(rows)}{_equal_rows(what, rows, costs, references)}"
+              for (_, what), rows in groups.items()),
             *pooled]  # fmt: skip
 
 
-def _equal_rows(what: str, rows: Sequence[str], costs: Mapping[str, Cost]) -> str:
+def _equal_rows(what: str, rows: Sequence[str], costs: Mapping[str, Cost], references: Mapping[str, str]) -> str:
     """Return which rows are FedAvg with as much effort, or how they are run; "" for rows without more effort."""
     if not what.startswith("MORE"):
         return ""
-    names = [f"fedavg@steps={row}" for row in rows]
-    run = [name for name in names if name in costs]
-    missing = "" if len(run) == len(names) else "; FedAvg with the same effort was NOT RUN for all of them: add " \
-              "fedavg@steps=METHOD"  # fmt: skip
-    return f"{'; compare with ' + ', '.join(run) if run else ''}{missing}"
+    against = dict.fromkeys(references[row] for row in rows if references.get(row) in costs)
+    others = [row for row in rows if references.get(row) not in costs]
+    run = [name for row in others if (name := f"fedavg@steps={row}") in costs]
+    parts = [f"; the verdict is against {', '.join(against)}"] * bool(against)
+    parts += [f"; compare with {', '.join(run)}"] * bool(run)
+    parts += ["; FedAvg with the same effort was NOT RUN for all of them: add fedavg@steps=METHOD"] * (
+        len(run) < len(others)
+    )
+    return "".join(parts)
 
 
 def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any], int]:

@@ -6,10 +6,26 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from medfed.metrics.intervals import Estimate, detectable_difference, estimate_average, estimate_mean, interval
+from medfed.metrics.intervals import (
+    Estimate,
+    detectable_difference,
+    estimate_average,
+    estimate_mean,
+    interval,
+    interval_over_seeds,
+)
 from medfed.metrics.metric import Column
 from medfed.metrics.significance import ALPHA, holm, smallest_p
-from medfed.outputs.tables.comparison_data import BETTER, UNDECIDED, WITHDRAWN, WORSE, Difference, Line
+from medfed.outputs.tables.comparison_data import (
+    BETTER,
+    MIN_SEEDS,
+    UNDECIDED,
+    UNTESTED,
+    WITHDRAWN,
+    WORSE,
+    Difference,
+    Line,
+)
 from medfed.tasks.scoring import Scoring
 
 
@@ -37,11 +53,11 @@ def difference_of(
     own: Mapping[str, SiteScores], other: Mapping[str, SiteScores], sites: Sequence[str], scoring: Scoring,
     column: Column, n_tests: int,
 ) -> Difference | None:
-    """Return the difference of a method from its baseline, without the correction of p and without a verdict.
+    """Return the difference of a method from another row, without the correction of p and without a verdict.
 
     Args:
         own: the scores of the method by site.
-        other: the scores of the baseline by site.
+        other: the scores of the other row by site.
         sites: names of the sites over which the difference is averaged, all with the same weight.
         scoring: the metrics of the task.
         column: the metric in one unit.
@@ -57,9 +73,11 @@ def difference_of(
     low, high = interval(estimate)
     rows, others = ([row for site in sites for row in scores[site].rows] for scores in (own, other))
     test = scoring.paired_test(rows, others, column.key)
+    seeds = set.intersection(*({*own[site].means} & {*other[site].means} for site in sites))
+    of_seeds = tuple(fmean(own[site].means[seed] - other[site].means[seed] for site in sites) for seed in sorted(seeds))
     return Difference(
-        estimate.mean if estimate else mean, low, high, test["n"], test["p"], reason=_reason(test, n_tests),
-        detectable=detectable_difference(estimate, n_tests),
+        estimate.mean if estimate else mean, low, high, test["n"], test["p"], None, _reason(test, n_tests), UNTESTED,
+        detectable_difference(estimate, n_tests), of_seeds, *interval_over_seeds(of_seeds),
     )
 
 
@@ -98,13 +116,12 @@ def with_verdicts(lines: Sequence[Line], higher_is_better: bool) -> tuple[Line, 
 
 
 def without_verdicts(
-    lines: Sequence[Line], baselines: Mapping[str, str | None], not_learned: Collection[str]
+    lines: Sequence[Line], not_learned: Collection[str]
 ) -> tuple[Line, ...]:
-    """Withdraw the verdicts of the lines for which a model of the method or of its baseline did not learn.
+    """Withdraw the verdicts of the lines for which a model of the method or of the other row did not learn.
 
     Args:
         lines: the lines of a block, with verdicts.
-        baselines: label of the baseline of each method, by the method's label; None for a row without a federation.
         not_learned: labels of the methods with a model that did not learn.
     """
 
@@ -113,7 +130,7 @@ def without_verdicts(
 
     return tuple(
         replace(line, difference=withdrawn(line.difference), differences=tuple(map(withdrawn, line.differences)))
-        if {line.method, baselines[line.method]} & set(not_learned) else line for line in lines
+        if {line.method, line.against} & set(not_learned) else line for line in lines
     )  # fmt: skip
 
 
@@ -132,8 +149,11 @@ def _decided(differences: Sequence[Difference | None], higher_is_better: bool) -
 
 
 def _verdict(difference: Difference, higher_is_better: bool) -> str:
-    """Return "better" or "worse" if p and the interval both say so, otherwise "not decided"."""
+    """Return "better" or "worse" if p, the interval and the seeds say so, otherwise "not decided"."""
     p, low, high = difference.p_holm, difference.low, difference.high
     if p is None or p >= ALPHA or low is None or high is None or low <= 0 <= high:
+        return UNDECIDED
+    n_same = sum((value > 0) == (low > 0) and value != 0 for value in difference.of_seeds)
+    if n_same < min(MIN_SEEDS, len(difference.of_seeds)):
         return UNDECIDED
     return BETTER if (low > 0) == higher_is_better else WORSE

@@ -70,9 +70,10 @@ def to_csv(table: Table, role: str = "unseen") -> str:
     """Format a comparison table as CSV with one line for each structure, metric, method and site.
 
     After the lines of the sites, each method has one more line, in which the site is "average". This line has the
-    average over sites, the number of failures, the number of cases, the site with the worst score, and the rank. For
-    masks, a failure is a missed structure: the predicted mask is empty although the true mask is not. For
-    classification, it is a misclassified image. Unknown values are empty fields.
+    average over sites, the difference from the baseline of less effort, the number of failures, the number of cases,
+    the site with the worst score, and the rank. For masks, a failure is a missed structure: the predicted mask is empty
+    although the true mask is not. For classification, it is a misclassified image. Unknown values are empty fields.
+    The last method of a metric is a prediction that ignores the image.
 
     Below these lines, each kind of failure of a structure is a metric: its mean is the share of patients in percent.
     The site "all" has the patients of all sites together.
@@ -84,15 +85,18 @@ def to_csv(table: Table, role: str = "unseen") -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     columns = f"data selection structure metric unit method {role}_site mean sd n_seeds low high n_patients"
-    columns += " difference difference_low difference_high n_pairs p p_holm verdict detectable"
+    columns += " compared_with difference difference_low difference_high n_pairs p p_holm verdict detectable"
+    columns += " seeds_low seeds_high baseline_difference baseline_difference_low baseline_difference_high"
     writer.writerow(f"{columns} n_missed n_cases worst_site rank rank_low rank_high first_share".split())
     for block in table.blocks:
-        for line in block.lines:
+        for line in (*block.lines, *filter(None, [block.trivial])):
             differences = line.differences or (None,) * len(table.sites)
             cells = zip((*table.sites, "average"), (*line.cells, line.average), (*differences, line.difference))
             for site, cell, difference in cells:
                 facts = (table.data, table.selection, block.structure, block.metric, block.unit, line.method, site)
-                values = (*facts, *_score_fields(cell), *_difference_fields(difference))
+                values = (*facts, *_score_fields(cell), line.against, *_difference_fields(difference))
+                other = line.from_baseline if site == "average" else None
+                values += (other.mean, other.low, other.high) if other else (None,) * 3
                 values += _line_fields(line) if site == "average" else (None,) * 7
                 writer.writerow([f"{value:.6f}" if isinstance(value, float) else value for value in values])
     for failures in table.failures:
@@ -102,7 +106,7 @@ def to_csv(table: Table, role: str = "unseen") -> str:
                 numbers = [None if number is None else f"{100 * number:.6f}" for number in _share_numbers(share)]
                 mean, low, high = numbers
                 n = share.n if share else None
-                writer.writerow([*facts, mean, None, None, low, high, n, *[None] * 15])
+                writer.writerow([*facts, mean, None, None, low, high, n, *[None] * 21])
     return text.getvalue()
 
 
@@ -116,9 +120,9 @@ def _score_fields(cell: Cell | None) -> tuple:
 
 def _difference_fields(difference: Difference | None) -> tuple:
     if difference is None:
-        return (None,) * 8
+        return (None,) * 10
     d = difference
-    return d.mean, d.low, d.high, d.n, d.p, d.p_holm, d.verdict, d.detectable
+    return d.mean, d.low, d.high, d.n, d.p, d.p_holm, d.verdict_text, d.detectable, d.seeds_low, d.seeds_high
 
 
 def _line_fields(line: Line) -> tuple:

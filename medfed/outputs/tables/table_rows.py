@@ -8,7 +8,7 @@ from typing import NamedTuple
 from medfed.metrics.failures import LOW_DICE, Share
 from medfed.outputs.tables.comparison_data import Block, Cell, Difference, Line, Table
 from medfed.outputs.tables.comparison_notes import difference_text
-from medfed.outputs.tables.comparison_row import is_federated
+from medfed.outputs.tables.comparison_row import is_compared, is_federated
 from medfed.tasks.scoring import ALL
 
 
@@ -64,7 +64,8 @@ def titled_rows(table: Table, block: Block) -> list[tuple[str, list[list[MarkedT
     if any(line.difference or any(line.differences) for line in block.lines):
         name = block.name if block.structure == ALL else f"{block.structure}: {block.name}"
         unit = {"%": " (points)", "": ""}.get(block.unit, f" ({block.unit})")
-        tables.append((f"{name}{unit}, difference from {table.baseline}", difference_rows(table, block)))
+        equal = " of equal effort" if any(line.from_baseline for line in block.lines) else ""
+        tables.append((f"{name}{unit}, difference from {table.baseline}{equal}", difference_rows(table, block)))
     return tables
 
 
@@ -110,34 +111,42 @@ def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
 
     Returns:
         Rows of one `MarkedText` per column. The best score of a column has the mark "best", the second best "second".
-        Rows without a federation come last, have no marks, and say so behind their name.
+        References and rows without a federation come after the methods and have no marks. The last row is a prediction
+        that ignores the image.
     """
     several, has_rank = len(table.sites) > 1, any(line.rank for line in block.lines)
     head = ["method", *table.sites, *["average", "worst site"] * several, *["rank"] * has_rank, table.failed]
     columns = list(zip(*[(*line.cells, *[line.average] * several) for line in block.lines]))
-    competes = [is_federated(line.method) for line in block.lines]
+    competes = [is_compared(line.method) or line.method == table.baseline for line in block.lines]
     marks = zip(*[_marked(column, block, competes) for column in columns])
     lines = []
     for line, marked in zip(block.lines, marks):
         more = [_worst_text(table, block, line)] * several + [_rank_text(line)] * has_rank
         failed = MarkedText(f"{line.n_missed}/{line.n_cases}")
         lines.append([MarkedText(_displayed_name(line.method)), *marked, *more, failed])
+    if block.trivial:
+        cells = [*block.trivial.cells, *[block.trivial.average] * several]
+        lines.append([MarkedText(block.trivial.method), *(MarkedText(_printed(cell, block.decimals)) for cell in cells),
+                      *[MarkedText("")] * (len(head) - 1 - len(cells))])  # fmt: skip
     return [list(map(MarkedText, head)), *lines]
 
 
 def difference_rows(table: Table, block: Block) -> list[list[MarkedText]]:
     """Format the differences of one block from the baseline as rows: a header row, then one row for each method.
 
-    The columns are the method, the difference at each site and of the average over sites (if there are several), the
-    corrected p value with the number of patients, the verdict, and the smallest difference that the comparison could
-    detect.
+    The columns are the method, the row that it is compared with and its difference from the baseline of less effort (if
+    a method takes more), the difference at each site and of the average over sites (if there are several), the interval
+    of the average over seeds, the corrected p value with the number of patients, the verdict, and the smallest
+    difference that the comparison could detect.
 
     Args:
         table: the comparison table that contains the block.
         block: the part of the table for one structure and one metric in one unit.
     """
     several = len(table.sites) > 1
-    head = ["method", *table.sites, *["average"] * several, "p (n)", "verdict", "detectable"]
+    has_effort = any(line.from_baseline for line in block.lines)
+    effort = [f"from {table.baseline}, less effort", "compared with"] * has_effort
+    head = ["method", *effort, *table.sites, *["average"] * several, "over seeds", "p (n)", "verdict", "detectable"]
     rows = [list(map(MarkedText, head))]
     for line in block.lines:
         if not line.differences:
@@ -146,8 +155,12 @@ def difference_rows(table: Table, block: Block) -> list[list[MarkedText]]:
         differences = [_difference_text(difference, block) for difference in (*line.differences, *[d] * several)]
         p = "-" if d is None or d.n is None else f"{_p(d.p_holm)} ({d.n})"
         detectable = "-" if d is None or d.detectable is None else f"{d.detectable:.{block.decimals}f}"
-        texts = (p, d.verdict if d else "-", detectable)
-        rows.append([MarkedText(line.method), *differences, *map(MarkedText, texts)])
+        seeds = "-" if d is None or d.seeds_low is None else (
+            f"[{d.seeds_low:+.{block.decimals}f}, {d.seeds_high:+.{block.decimals}f}] ({len(d.of_seeds)})"
+        )
+        texts = (seeds, p, d.verdict_text if d else "-", detectable)
+        other = [_difference_text(line.from_baseline, block), MarkedText(line.against)] * has_effort
+        rows.append([MarkedText(line.method), *other, *differences, *map(MarkedText, texts)])
     return rows
 
 

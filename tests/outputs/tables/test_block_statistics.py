@@ -16,7 +16,8 @@ from medfed.metrics.significance import holm
 from medfed.outputs.report.page import build_page
 from medfed.outputs.report.run_data import read_runs
 from medfed.outputs.tables.comparison import build_table
-from medfed.outputs.tables.table import to_text
+from medfed.outputs.tables.comparison_row import ComparisonRow
+from medfed.outputs.tables.table import to_csv, to_text
 
 BASE = [0.70, 0.74, 0.78, 0.80, 0.82, 0.85, 0.86, 0.88]
 
@@ -108,9 +109,103 @@ def test_verdicts_have_a_direction_and_p_is_corrected_for_the_number_of_methods(
     assert up.p == down.p < 0.001 < same.p
     assert [up.p_holm, down.p_holm, same.p_holm] == pytest.approx(holm([up.p, down.p, same.p]))
     conclusion, scope = table.conclusions
-    assert "better than fedavg: up (+4.50 [" in conclusion and "worse than fedavg: down (-4.50 [" in conclusion
+    assert "better in 1 seed than fedavg: up (+4.50 [" in conclusion
+    assert "worse in 1 seed than fedavg: down (-4.50 [" in conclusion
     assert "not decided: same" in conclusion and f"{same.detectable:.2f} points or more" in conclusion
     assert "new patients of A, B" in scope and "nothing is shown for other hospitals" in scope
+
+
+def of_seeds(gains_of_seed):
+    """FedAvg and elcfs at one site; elcfs has the gain of the seed plus a little spread over patients."""
+    results = [result("fedavg", "A", BASE, seed) for seed in range(len(gains_of_seed))]
+    spread = [0.001 * k for k in range(-3, 5)]
+    return results + [
+        result("elcfs", "A", [base + gain + more for base, more in zip(BASE, spread)], seed)
+        for seed, gain in enumerate(gains_of_seed)
+    ]
+
+
+@pytest.mark.parametrize(("gains", "verdict"), [
+    ((0.04,), "better in 1 seed"),
+    ((0.04, 0.02), "better in 2 seeds"),
+    ((0.05, -0.01), "not decided"),  # the patients' interval of the mean is above 0, but the seeds disagree
+    ((0.04, 0.02, 0.01), "better"),
+    ((-0.04, -0.02, -0.01), "worse"),
+    ((0.09, -0.01, 0.02), "not decided"),
+    ((0.09, -0.01, 0.02, 0.03), "better"),  # three seeds of four
+])  # fmt: skip
+def test_a_verdict_needs_the_same_sign_in_three_seeds_and_with_fewer_names_their_number(gains, verdict):
+    table = build_table(of_seeds(gains), ["disc"])
+    difference = line(table, "elcfs").difference
+    low, high = difference.low, difference.high
+    assert (low > 0) == (sum(gains) > 0) and (high > 0) == (sum(gains) > 0), "all patients agree"
+    assert difference.verdict_text == verdict and f" {verdict} " in to_text(table)
+    assert difference.of_seeds == pytest.approx([100 * gain + 0.05 for gain in gains])
+    if len(gains) > 1:
+        expected = stats.ttest_1samp(difference.of_seeds, 0).confidence_interval(0.95)
+        assert (difference.seeds_low, difference.seeds_high) == pytest.approx(tuple(expected))
+    else:
+        assert difference.seeds_low is None
+    if verdict.startswith(("better in", "worse in")):
+        assert f"{verdict} than fedavg: elcfs" in table.conclusions[0]
+
+
+def with_reference(elcfs, reference):
+    """elcfs and swa gain over FedAvg; the row of equal effort gains `reference`, and elcfs is compared with it."""
+    results = compared({"fedavg": ZERO, "elcfs": elcfs, "swa": MIXED, "fedavg@steps=elcfs": reference}, sites=("A",))
+    for one in results:
+        equal = "fedavg@steps=elcfs" if one["method"] == "elcfs" else ""
+        one["row"] = ComparisonRow(one["method"], equal_effort=equal)
+    return results
+
+
+def test_a_method_with_more_effort_is_judged_against_its_reference_and_both_differences_are_shown():
+    """elcfs gains 4.5 points over FedAvg, and so does FedAvg of equal effort, apart from a spread with the mean 0.5."""
+    more = [gain - 0.005 * (-1) ** k - 0.005 for k, gain in enumerate(BETTER)]
+    table = build_table(with_reference(BETTER, more), ["disc"])
+    elcfs, swa, reference = (line(table, name) for name in ("elcfs", "swa", "fedavg@steps=elcfs"))
+    assert (elcfs.against, swa.against, reference.against) == ("fedavg@steps=elcfs", "fedavg", "")
+    assert elcfs.difference.verdict == "not decided" and elcfs.difference.mean == pytest.approx(0.5)
+    assert elcfs.from_baseline.mean == pytest.approx(4.5) and elcfs.from_baseline.verdict == "not tested"
+    assert swa.from_baseline is None
+    assert (reference.rank, reference.difference) == (None, None) and elcfs.rank.rank == 1
+    assert table.blocks[0].n_tests == 2
+    assert swa.difference.p_holm == holm([elcfs.difference.p or 1, swa.difference.p])[1]
+    conclusion = table.conclusions[0]
+    assert conclusion.startswith("disc, Dice: better than fedavg of equal effort: none; not decided: elcfs (+0.50 [")
+    assert "from fedavg@steps=elcfs; +4.50 [" in conclusion and "from fedavg of less effort" in conclusion
+    head, row = re.search(r"difference from fedavg of equal effort\n(.*)\n(.*elcfs.*)\n", to_text(table)).groups()
+    assert "from fedavg, less effort" in head and "compared with" in head
+    assert "+4.50" in row and "+0.50" in row and "fedavg@steps=elcfs" in row
+    lines = {(one["method"], one["unseen_site"]): one for one in csv.DictReader(io.StringIO(to_csv(table)))
+             if one["metric"] == "dice"}  # fmt: skip
+    average = lines["elcfs", "average"]
+    assert float(average["baseline_difference"]) == pytest.approx(4.5) and average["compared_with"] == reference.method
+
+
+def test_a_gain_that_is_larger_than_that_of_equal_effort_is_better():
+    table = build_table(with_reference(BETTER, ZERO), ["disc"])
+    assert line(table, "elcfs").difference.verdict_text == "better in 1 seed"
+    assert "better in 1 seed than fedavg of equal effort: elcfs (+4.50 [" in table.conclusions[0]
+    one = [result for result in with_reference(BETTER, ZERO) if "@" not in result["method"]]  # the reference failed
+    table = build_table(one, ["disc"])
+    assert line(table, "elcfs").difference is None
+    assert any("fedavg@steps=elcfs was not run, so these methods are not compared with it: elcfs" in note
+               for note in table.notes)  # fmt: skip
+
+
+def test_a_block_ends_with_the_prediction_that_ignores_the_image():
+    results = compared({"fedavg": ZERO, "elcfs": BETTER})
+    for one in results:
+        scores = {one["unseen_site"]: {"disc": {"dice": 0.25 if one["unseen_site"] == "A" else 0.35}}}
+        one["summary"] = {"trivial": {"prediction": "every pixel is foreground", "unseen": scores}}
+    table = build_table(results, ["disc"])
+    trivial = table.blocks[0].trivial
+    assert [cell.mean for cell in (*trivial.cells, trivial.average)] == pytest.approx([25, 35, 30])
+    assert trivial.method == "trivial: every pixel is foreground"
+    body = to_text(table).partition("higher is better\n")[2].partition("\n\n")[0].splitlines()
+    assert body[-1].split() == "trivial: every pixel is foreground 25.00 35.00 30.00".split()
+    assert "trivial" not in to_text(build_table(compared({"fedavg": ZERO, "elcfs": BETTER}), ["disc"]))
 
 
 def test_the_conclusion_says_that_too_many_methods_are_compared_for_the_patients():
@@ -121,7 +216,7 @@ def test_the_conclusion_says_that_too_many_methods_are_compared_for_the_patients
                                  "patients and 7 compared methods no corrected p can be below 0.055; ")
     assert "better than" not in conclusion
     del gains["m6"]
-    assert "better than fedavg: m0" in build_table(compared(gains, sites=("A",)), ["disc"]).conclusions[0]
+    assert "better in 1 seed than fedavg: m0" in build_table(compared(gains, sites=("A",)), ["disc"]).conclusions[0]
 
 
 def test_a_row_with_the_config_of_the_baseline_is_neither_ranked_nor_counted_as_a_test():
@@ -134,14 +229,14 @@ def test_a_row_with_the_config_of_the_baseline_is_neither_ranked_nor_counted_as_
     table = build_table(results, ["disc"])
     copy = line(table, "fedavg@steps=m0")
     assert (copy.difference, copy.rank, table.blocks[0].n_tests) == (None, None, 6)
-    assert "better than fedavg: m0" in table.conclusions[0] and "fedavg@steps=m0" not in table.conclusions[0]
+    assert "better in 1 seed than fedavg: m0" in table.conclusions[0] and "fedavg@steps=m0" not in table.conclusions[0]
     (note,) = (note for note in table.notes if note.startswith("fedavg@steps=m0: the same training as fedavg"))
     assert note.endswith("so it is neither ranked nor tested")
     results[-1]["summary"]["config_sha256"] = "0"
     assert line(build_table(results, ["disc"]), "m5").difference is None
     results[1]["summary"]["config_sha256"] = results[2]["summary"]["config_sha256"]
     table = build_table(results, ["disc"])
-    assert line(table, "m0").difference is None and table.blocks[0].n_tests == 5, "m0 and m5 are copies"
+    assert line(table, "m0").difference is None and table.blocks[0].n_tests == 4, "m0 and m5 are copies"
     assert any(note.startswith("m0: the same training as fedavg@steps=m0") for note in table.notes)
 
 
@@ -290,7 +385,7 @@ def test_all_six_outputs_show_the_same_mean_interval_difference_p_and_conclusion
     numbers = {"mean": average.mean, "low": average.low, "high": average.high, "difference": difference.mean,
                "difference_low": difference.low, "p_holm": difference.p_holm, "rank": elcfs.rank.rank}  # fmt: skip
     assert {name: float(row[name]) for name in numbers} == pytest.approx(numbers, abs=1e-6)
-    assert (row["verdict"], row["worst_site"]) == (difference.verdict, elcfs.worst_site)
+    assert (row["verdict"], row["worst_site"]) == (difference.verdict_text, elcfs.worst_site)
     assert difference.p_holm < 0.001 and difference.verdict == "better"
     stored = json.loads(texts.pop("json"))
     line_of_json = next(actual for actual in stored["blocks"][0]["lines"] if actual["method"] == "elcfs")
@@ -300,5 +395,5 @@ def test_all_six_outputs_show_the_same_mean_interval_difference_p_and_conclusion
         plain = re.sub(r"\s+", " ", text.replace("$\\pm$", "±").replace("$<$", "<"))  # a terminal wraps sentences
         for words in (f"{average.mean:.2f} ±", f"[{average.low:.1f}, {average.high:.1f}]", f"{difference.mean:+.2f}",
                       f"[{difference.low:.2f}, {difference.high:.2f}]", f"<0.001 ({difference.n})",
-                      difference.verdict, f"({elcfs.worst_site})", *table.conclusions):  # fmt: skip
+                      difference.verdict_text, f"({elcfs.worst_site})", *table.conclusions):  # fmt: skip
             assert words in plain, (name, words)

@@ -149,15 +149,15 @@ def with_gains(**gains):
 
 
 def test_rows_without_a_federation_have_intervals_but_no_test_no_rank_and_no_place_in_holms_family():
-    """Three rows are compared, one of which has FedAvg's effort; pooled has the best score and the smallest p."""
+    """Two rows are compared; FedAvg of equal effort is a reference, and pooled has the best score."""
     runs = with_gains(up=0.01, pooled=0.02, same=0.0001, **{"fedavg@steps=up": 0.004})
     table = build_table(results(runs), ["disc"])
     lines = {line.method: line for line in table.blocks[0].lines}
-    assert list(lines)[-2:] == ["pooled", "local"] and table.blocks[0].n_tests == 3
-    assert lines["up"].difference.p_holm == pytest.approx(3 * lines["up"].difference.p)
-    for name in ("pooled", "local"):
+    assert list(lines)[-3:] == ["fedavg@steps=up", "pooled", "local"] and table.blocks[0].n_tests == 2
+    assert lines["up"].difference.p_holm == pytest.approx(2 * lines["up"].difference.p)
+    for name in ("fedavg@steps=up", "pooled", "local"):
         assert (lines[name].difference, lines[name].differences, lines[name].rank) == (None, (), None)
-    assert (lines["up"].rank.rank, lines["fedavg"].rank.rank) == (1, 4)
+    assert (lines["up"].rank.rank, lines["fedavg"].rank.rank) == (1, 3)
     models = [(a - 0.2 + b + 0.1) / 2 for a, b in zip(DICE, DICE[::-1], strict=True)]  # a patient's mean of two models
     cell = lines["local"].cells[0]
     assert (cell.mean, cell.n_patients) == (pytest.approx(100 * sum(models) / 8), 8)

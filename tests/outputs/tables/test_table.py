@@ -126,7 +126,7 @@ def test_too_few_patients_give_no_p_value_and_a_note():
 def test_there_is_no_test_if_the_baseline_was_not_run():
     table = build_table(two_methods(), ["disc"], baseline="fedprox")
     assert line(table, "elcfs").difference is None
-    assert "the baseline fedprox was not run, so no method is compared with it: elcfs, fedavg" in table.notes
+    assert "fedprox was not run, so these methods are not compared with it: elcfs, fedavg" in table.notes
     assert "p (n)" not in to_text(table)
 
 
@@ -198,7 +198,7 @@ def test_a_row_with_varied_settings_is_tested_against_the_baseline_with_the_same
     assert line(table, "elcfs, k=1").difference.p == pytest.approx(2 / 2**8), "exact and two-sided: all eight better"
     assert line(table, "elcfs, k=2").difference.p is None and line(table, "elcfs, k=2").difference.n == 8
     assert line(table, "elcfs, k=3").difference is None
-    assert "the baseline fedavg, k=3 was not run, so no method is compared with it: elcfs, k=3" in table.notes
+    assert "fedavg, k=3 was not run, so these methods are not compared with it: elcfs, k=3" in table.notes
     assert line(table, "fedavg, k=2").difference is None
     assert sum("against fedavg with the same varied settings" in note for note in table.notes) == 1
     assert not any("the same varied" in note for note in build_table(two_methods(), ["disc"]).notes)
