@@ -43,7 +43,8 @@ from medfed.tasks.task import Task
 
 ConfigLike = Config | str | Path | Mapping[str, Any]
 FLOATS = ("mean", "sd", "low", "high", "difference", "difference_low", "difference_high", "p", "p_holm", "detectable",
-          "first_share", "mean_difference")  # fmt: skip
+          "first_share", "mean_difference", "seeds_low", "seeds_high", "baseline_difference", "baseline_difference_low",
+          "baseline_difference_high")  # fmt: skip
 INTEGERS = ("n_seeds", "n_patients", "n_pairs", "n_missed", "n_cases", "rank", "rank_low", "rank_high")
 NUMBERS = {**dict.fromkeys(FLOATS, float), **dict.fromkeys(INTEGERS, int)}
 
@@ -295,9 +296,10 @@ class Comparison:
 
         `mean` and `sd` are the mean and the standard deviation of the score over the seeds; `sd` is None for a single
         seed. `low` and `high` are the ends of the mean's 95 % interval over patients. `difference` is the difference
-        from the baseline, with its interval, the p value of a paired test before (`p`) and after (`p_holm`) the
-        correction for the number of tests, and the `verdict`. In the row whose `unseen_site` is "average", all of these
-        are about the average over all unseen sites. Values that are unknown are None; an unknown text is "".
+        from the row `compared_with` (the baseline, or FedAvg of equal effort), with its interval, the p value of a
+        paired test before (`p`) and after (`p_holm`) the correction for the number of tests, and the `verdict`. In the
+        row whose `unseen_site` is "average", all of these are about the average over all unseen sites. Values that are
+        unknown are None; an unknown text is "".
         """
         with open(self.folder / "table.csv", newline="", encoding="utf-8") as file:
             return [

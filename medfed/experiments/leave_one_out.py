@@ -110,12 +110,16 @@ def plan_comparison(
     validates = validation_sites(names, pairs or (), config.data.root) if leave_two_out else {}
     chosen = sites or (pairs and list(validates)) or None
     references: dict[str, str] = {}
+    added: list[str] = []
     if equal_effort and baseline == BASELINE and BASELINE in [method.label for method in methods] and len(names) > 1:
-        references, refused = grid.equal_effort(methods, names, (chosen or names)[0], varied)
+        site = next((name for name in chosen or () if name in names), names[0])  # `plan` refuses others
+        references, refused = grid.equal_effort(methods, names, site, varied)
         incompatible |= refused
         added = [name for name in dict.fromkeys(references.values()) if name not in [m.label for m in methods]]
         methods = [*methods, *map(MethodChoice.parse, added)]
     folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied, references)
+    used = {fold.row.equal_effort for fold in folds}  # with varied settings, not every row of a reference is one
+    folds = [fold for fold in folds if fold.row.method not in added or fold.row.label in used]
     if not resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(
             f"{out}: holds runs of this comparison; continue it with {argument('resume', True)}, or choose another "

@@ -152,7 +152,7 @@ def test_a_comparison_with_another_baseline_shows_the_differences_from_it_and_ho
     (comparison / "comparison.json").write_text(json.dumps({"baseline": "elcfs", "runs": runs}))
     assert main([str(comparison), "--quiet"]) == 0
     page = (comparison / "report.html").read_text()
-    assert "difference from elcfs" in page and "worse than elcfs: fedavg (-1.71 [" in page
+    assert "difference from elcfs" in page and "worse in 1 seed than elcfs: fedavg (-1.71 [" in page
     assert "--baseline elcfs" in page
     (comparison / "comparison.json").write_text("{}")
     assert main([str(comparison), "--quiet"]) == 2

@@ -73,7 +73,6 @@ def to_csv(table: Table, role: str = "unseen") -> str:
     average over sites, the difference from the baseline of less effort, the number of failures, the number of cases,
     the site with the worst score, and the rank. For masks, a failure is a missed structure: the predicted mask is empty
     although the true mask is not. For classification, it is a misclassified image. Unknown values are empty fields.
-    The last method of a metric is a prediction that ignores the image.
 
     Below these lines, each kind of failure of a structure is a metric: its mean is the share of patients in percent.
     The site "all" has the patients of all sites together.
@@ -89,7 +88,7 @@ def to_csv(table: Table, role: str = "unseen") -> str:
     columns += " seeds_low seeds_high baseline_difference baseline_difference_low baseline_difference_high"
     writer.writerow(f"{columns} n_missed n_cases worst_site rank rank_low rank_high first_share".split())
     for block in table.blocks:
-        for line in (*block.lines, *filter(None, [block.trivial])):
+        for line in block.lines:
             differences = line.differences or (None,) * len(table.sites)
             cells = zip((*table.sites, "average"), (*line.cells, line.average), (*differences, line.difference))
             for site, cell, difference in cells:

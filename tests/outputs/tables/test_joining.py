@@ -163,7 +163,7 @@ def test_rows_without_a_federation_have_intervals_but_no_test_no_rank_and_no_pla
     assert (cell.mean, cell.n_patients) == (pytest.approx(100 * sum(models) / 8), 8)
     assert cell.low < cell.mean < cell.high
     assert not any("pooled" in sentence or "local" in sentence for sentence in table.conclusions)
-    assert "better than fedavg: up" in table.conclusions[0]
+    assert "better in 1 seed than fedavg: up" in table.conclusions[0]
 
 
 def test_a_difference_of_five_patients_has_the_interval_of_the_t_test_and_one_of_four_has_none():
