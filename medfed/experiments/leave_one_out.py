@@ -38,17 +38,20 @@ class ComparisonPlan:
 
     def effort_note(self) -> str:
         """Return what the rows of equal effort cost, for example before the first run; "" without such rows."""
-        more = {fold.row.label: fold.row.equal_effort for fold in self.folds if fold.row.equal_effort}
-        if not more:
+        methods_of: dict[str, list[str]] = {}
+        for row in dict.fromkeys(fold.row for fold in self.folds if fold.row.equal_effort):
+            methods_of.setdefault(row.equal_effort, []).append(row.label)
+        if not methods_of:
             return ""
-        epochs: dict[bool, int] = {True: 0, False: 0}
-        for fold in self.folds:
-            federation = fold.config.federation
-            epochs[fold.row.label in more.values()] += federation.rounds * federation.local_epochs
-        n_runs = sum(fold.row.label in more.values() for fold in self.folds)
-        pairs = "; ".join(f"{label} is compared with {reference}" for label, reference in more.items())
-        return (f"Equal effort: {pairs}. These references take {n_runs} of {len(self.folds)} runs and "
-                f"{epochs[True] / sum(epochs.values()):.0%} of all local epochs; "
+        epochs = {fold.row.label: fold.config.federation.local_epochs for fold in reversed(self.folds)}
+        parts = [
+            f"{label} trains with {epochs[label] / epochs[baseline]:g} times the images of {baseline}, and "
+            f"{' and '.join(methods)} {'are' if len(methods) > 1 else 'is'} compared with it"
+            for label, methods in methods_of.items()
+            for baseline in [next(f.row for f in self.folds if f.row.label == methods[0]).baseline_label(self.baseline)]
+        ]  # fmt: skip
+        n_runs = sum(fold.row.label in methods_of for fold in self.folds)
+        return (f"Equal effort: {'; '.join(parts)}. This adds {n_runs} to {len(self.folds) - n_runs} runs; "
                 f"{argument('equal_effort', False)} leaves them out.")  # fmt: skip
 
     def write(self) -> None:

@@ -118,8 +118,11 @@ def test_each_distinct_effort_above_fedavgs_has_one_row_of_fedavg(config, tmp_pa
         "fedavg@steps=ccst:k=2": "",
     }  # fmt: skip
     note = plan.effort_note()
-    assert "elcfs is compared with fedavg@steps=elcfs; stable_fdg:attention=false is compared with fedavg@st" in note
-    assert "These references take 2 of 10 runs" in note and note.endswith("equal_effort=False leaves them out.")
+    assert note == (
+        "Equal effort: fedavg@steps=elcfs trains with 2 times the images of fedavg, and elcfs and "
+        "stable_fdg:attention=false are compared with it; fedavg@steps=ccst:k=2 trains with 2 times the images of "
+        "fedavg, and ccst:k=2 is compared with it. This adds 2 to 8 runs; equal_effort=False leaves them out."
+    )
     reread = {ComparisonRow.of(json.loads(json.dumps(asdict(fold.row)))) for fold in plan.folds}
     assert reread == {fold.row for fold in plan.folds}
 
