@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -96,7 +96,7 @@ class Grid:
     def plan(
         self, out: Path, methods: Sequence[MethodChoice], n_seeds: int, names: Sequence[str],
         sites: Sequence[str] | None, validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
-        references: Mapping[str, str] = {},
+        references: Mapping[str, str] = {}, added: Collection[str] = (),
     ) -> list[Fold]:
         """Return all runs of a comparison: each method and varied setting, with each unseen site and each seed.
 
@@ -114,7 +114,8 @@ class Grid:
             varied: for each varied setting, a list of its values. Every method is run with each combination of the
                 values, and each combination is a row of the table. If a method does not have one of the settings, this
                 setting is left out for the method.
-            references: FedAvg with equal effort for each row that takes more than FedAvg (`equal_effort`), by label.
+            references: label of the row of FedAvg with equal effort for each row that takes more than FedAvg, by label.
+            added: methods of which only the rows in `references` are run.
 
         Returns:
             The runs. None of their folders is created.
@@ -132,8 +133,9 @@ class Grid:
             raise UserError(
                 f"{self.base.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}"
             )
-        rows = [(replace(row, equal_effort=row.baseline_label(of_row) if (of_row := references.get(row.label)) else ""),
-                 method, values) for row, method, values in self._rows(methods, varied)]  # fmt: skip
+        rows = [(replace(row, equal_effort=references.get(row.label, "")), method, values)
+                for row, method, values in self._rows(methods, varied)
+                if method.label not in added or row.label in references.values()]  # fmt: skip
         folds = []
         for seed in range(self.base.seed, self.base.seed + n_seeds):
             for site, (row, method, values) in product(sites or names, rows):
@@ -150,9 +152,9 @@ class Grid:
         return folds
 
     def equal_effort(
-        self, methods: Sequence[MethodChoice], names: Sequence[str], site: str,
+        self, methods: Sequence[MethodChoice], names: Sequence[str], site: str, validation: str | None = None,
         varied: Sequence[Sequence[Override]] = (),
-    ) -> tuple[dict[str, str], dict[str, str]]:
+    ) -> tuple[dict[str, str], list[str], dict[str, str]]:
         """Find the rows of FedAvg that take as many steps and images as the rows that take more than FedAvg.
 
         Rows with the same effort share one such row. A row of `methods` that already has the effort is taken.
@@ -161,39 +163,44 @@ class Grid:
             methods: the methods.
             names: names of all sites of the dataset.
             site: name of an unseen site, which decides how many sites train.
+            validation: name of the validation site of its runs; None for none.
             varied: as in `plan`.
 
         Returns:
-            Two dictionaries. The first has, for the label of each row that takes more, the method with equal effort,
-            such as "fedavg@steps=ccst". The second has the reason for each such method that cannot be run.
+            The label of the row with equal effort, by the label of each row that takes more; the methods that these
+            rows add to `methods`, such as "fedavg@steps=ccst"; and the reason for each row that cannot be run.
         """
         rows = sorted(self._rows(methods, varied), key=lambda entry: entry[1].effort_of is None)  # given ones first
         can_share = all(values[0].path[0] == "method" for values in varied)
         efforts: dict[str, Effort] = {}
-        label_of: dict[str, str] = {}
+        references: dict[str, str] = {}
+        refused: dict[str, str] = {}
         for row, method, values in rows:
             if row.arrangement in SENT:
                 continue
             own = [value.text.removeprefix("method.") for value in values if value.path[0] == "method"]
+            others = [value for value in values if value.path[0] != "method"]
             taken, values = (method.effort_of, ()) if method.effort_of else (method, values)
             label = f"{taken.label}{',' if ':' in taken.label else ':'}{','.join(own)}" if own else taken.label
-            config = self.config_of(taken, site, self.base.seed, None, values)
-            effort = config.method.effort(config.federation.clients or len(_source_sites(config, names)))
-            if max(effort) > 1:
-                efforts.setdefault(label, effort)
-                label_of |= {} if method.effort_of else {row.label: label}
-        references: dict[str, str] = {}
-        for label, effort in efforts.items():
-            same = next((other for other in references if can_share and efforts[other] == effort), "")
-            references[label] = references.get(same, f"{BASELINE}@steps={label}")
-        refused: dict[str, str] = {}
-        for reference in dict.fromkeys(references.values()):
+            config = self.config_of(taken, site, self.base.seed, validation, values)
+            n_clients = config.federation.clients or len(_source_sites(config, names))
+            effort = config.method.effort(n_clients)
+            if max(effort) <= 1:
+                continue
+            same = next((other for other in efforts if can_share and efforts[other] == effort), label)
+            efforts.setdefault(label, effort)
+            if method.effort_of:
+                continue
+            reference = MethodChoice.parse(f"{BASELINE}@steps={same}")
+            references[row.label] = row.baseline_label(reference.label)
             try:
-                self.plan(Path(), [MethodChoice.parse(reference)], 1, names, [site])
+                with_effort(self.config_of(reference, site, self.base.seed, validation, others), reference, effort,
+                            n_clients)  # fmt: skip
             except UserError as error:
-                refused[reference] = str(error)
-        known = {row: references[label] for row, label in label_of.items()}
-        return {row: reference for row, reference in known.items() if reference not in refused}, refused
+                refused[references[row.label]] = str(error)
+        chosen = [label.partition(", ")[0] for label in references.values() if label not in refused]
+        added = [name for name in dict.fromkeys(chosen) if name not in [method.label for method in methods]]
+        return references, added, refused
 
     def config_of(
         self, method: MethodChoice, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from medfed.config.overrides import Override
@@ -28,6 +28,7 @@ class ComparisonPlan:
         incompatible: each method that does not work on the task (for `methods="all"`), and each FedAvg with the effort
             of another method that cannot be run, with the reason.
         baseline: the method with which all other methods are compared.
+        added: the methods that were added for equal effort, such as "fedavg@steps=ccst".
     """
 
     out: Path
@@ -35,6 +36,7 @@ class ComparisonPlan:
     leaves_two_out: bool = False
     incompatible: Mapping[str, str] = field(default_factory=dict)
     baseline: str = BASELINE
+    added: tuple[str, ...] = ()
 
     def effort_note(self) -> str:
         """Return what the rows of equal effort cost, for example before the first run; "" without such rows."""
@@ -43,14 +45,16 @@ class ComparisonPlan:
             methods_of.setdefault(row.equal_effort, []).append(row.label)
         if not methods_of:
             return ""
+        n_runs = sum(fold.row.method in self.added for fold in self.folds)
+        if not n_runs:
+            return ""
         epochs = {fold.row.label: fold.config.federation.local_epochs for fold in reversed(self.folds)}
         parts = [
             f"{label} trains with {epochs[label] / epochs[baseline]:g} times the images of {baseline}, and "
             f"{' and '.join(methods)} {'are' if len(methods) > 1 else 'is'} compared with it"
-            for label, methods in methods_of.items()
+            for label, methods in methods_of.items() if label in epochs
             for baseline in [next(f.row for f in self.folds if f.row.label == methods[0]).baseline_label(self.baseline)]
         ]  # fmt: skip
-        n_runs = sum(fold.row.label in methods_of for fold in self.folds)
         return (f"Equal effort: {'; '.join(parts)}. This adds {n_runs} to {len(self.folds) - n_runs} runs; "
                 f"{argument('equal_effort', False)} leaves them out.")  # fmt: skip
 
@@ -116,13 +120,12 @@ def plan_comparison(
     added: list[str] = []
     if equal_effort and baseline == BASELINE and BASELINE in [method.label for method in methods] and len(names) > 1:
         site = next((name for name in chosen or () if name in names), names[0])  # `plan` refuses others
-        references, refused = grid.equal_effort(methods, names, site, varied)
+        references, added, refused = grid.equal_effort(methods, names, site, validates.get(site), varied)
         incompatible |= refused
-        added = [name for name in dict.fromkeys(references.values()) if name not in [m.label for m in methods]]
         methods = [*methods, *map(MethodChoice.parse, added)]
-    folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied, references)
-    used = {fold.row.equal_effort for fold in folds}  # with varied settings, not every row of a reference is one
-    folds = [fold for fold in folds if fold.row.method not in added or fold.row.label in used]
+    run = {row: label for row, label in references.items() if label not in incompatible}
+    folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied, run, added)
+    folds = [replace(fold, row=replace(fold.row, equal_effort=references.get(fold.row.label, ""))) for fold in folds]
     if not resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(
             f"{out}: holds runs of this comparison; continue it with {argument('resume', True)}, or choose another "
@@ -141,4 +144,4 @@ def plan_comparison(
     if baseline != BASELINE and not any(fold.row.baseline_label(baseline) in labels for fold in folds):
         raise UserError(f"{argument('baseline', baseline)}: no row of this name; found {'; '.join(labels)}; name one "
                         f"of {argument('methods')}, without varied settings")
-    return ComparisonPlan(out, folds, leave_two_out, incompatible, baseline)
+    return ComparisonPlan(out, folds, leave_two_out, incompatible, baseline, tuple(added))

@@ -39,7 +39,7 @@ from medfed.metrics.metric import DISTANCE, PERCENT_OF_DIAGONAL, Column, Metric,
 from medfed.metrics.significance import wilcoxon_test
 from medfed.metrics.summary import ROLES, VALIDATION, Group, interval_entries
 from medfed.tasks.evaluation import Evaluation
-from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN_TABLE, BoxPlotValue, Scoring
+from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN, RUN_TABLE, BoxPlotValue, Scoring
 
 MASK_METRICS: tuple[Metric, ...] = (
     Dice(), HausdorffDistance(), HausdorffDistance95(), AverageSurfaceDistance(), PooledHausdorffDistance95(),
@@ -200,22 +200,23 @@ class MaskScoring(Scoring):
     def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
         """Return the score of each patient, by (site, patient, structure): the mean of the patient's images.
 
-        The value of an image is first averaged over the runs in which it has one.
+        It is computed for each run and model first, and then averaged over them, as the intervals are.
 
         Args:
-            rows: the rows of one or more runs, one per image, structure and run.
+            rows: the rows of one or more runs, one per image, structure and run. Rows of several runs have the key
+                "run", and those of several models of a run the key "trained_at".
             key: name of the column, such as "dice" or "hd95_mm".
             absent: value of a row whose true and predicted mask both lack the structure; None leaves the row out.
         """
-        values: dict[tuple, dict[str, list[float]]] = {}
+        values: dict[tuple, dict[tuple, list[float]]] = {}
         for row in rows:
             value = row.get(key)
             if value is None and absent is not None and not self.is_case(row):
                 value = absent
             if value is not None:
-                images = values.setdefault((row["site"], row["patient"], row["structure"]), {})
-                images.setdefault(row["image"], []).append(value)
-        return {patient: fmean(map(fmean, images.values())) for patient, images in values.items()}
+                of_runs = values.setdefault((row["site"], row["patient"], row["structure"]), {})
+                of_runs.setdefault((row.get(RUN), row.get("trained_at")), []).append(value)
+        return {patient: fmean(map(fmean, of_runs.values())) for patient, of_runs in values.items()}
 
     def check(self, rows: Sequence[dict]) -> None:
         """Check that every row is valid, and that no structure of an image has two rows.
@@ -279,8 +280,8 @@ class MaskScoring(Scoring):
         lines, header = read_csv(path), self.case_columns
         if not lines or tuple(lines[0]) != header:
             raise UserError(
-                f"{path}: the first line is not {','.join(header)}; expected the cases.csv of a segmentation run; "
-                "copy the file again from the run"
+                f"{path}: the first line is not {','.join(header)}; expected the cases.csv of a segmentation run of "
+                "this version of medfed; copy the file again from the run, or repeat the run"
             )
         numbers = [column.key for column in self.columns]
         rows = [parse_row(path, number, header, line, numbers) for number, line in enumerate(lines[1:], start=2)]

@@ -18,6 +18,7 @@ from medfed.metrics.summary import Group, summarise
 
 ALL = "all"  # name of the only structure in the results of a task without structures
 RUN_TABLE, COMPARISON, CARD, CASES, GAP = VIEWS = ("run_table", "comparison", "card", "cases", "gap")
+RUN = "run"  # key of a row of scores that names its run, where the rows of several runs are together
 LEADING_COUNTS = (("n_patients", "patients"), ("n", "images"))  # (count, heading) of columns before the scores of a run
 
 

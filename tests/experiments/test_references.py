@@ -135,8 +135,9 @@ def test_no_row_is_added_if_it_is_not_wanted_or_the_baseline_is_another_one(conf
 
 
 def test_a_row_that_the_user_names_is_the_reference_and_varied_settings_have_their_own(config, tmp_path):
-    rows, _ = planned(config, tmp_path, "fedavg", "elcfs", "fedavg@steps=stable_fdg:attention=false")
+    rows, plan = planned(config, tmp_path, "fedavg", "elcfs", "fedavg@steps=stable_fdg:attention=false")
     assert rows["elcfs"] == "fedavg@steps=stable_fdg:attention=false" and len(rows) == 3
+    assert plan.effort_note() == "", "nothing is added"
     rows, _ = planned(config, tmp_path, "fedavg", "ccst", vary=["method.k=1,2", "training.batch_size=4,8"])
     assert rows["ccst, method.k=2, training.batch_size=8"] == "fedavg@steps=ccst:k=2, training.batch_size=8"
     assert rows["ccst, method.k=1, training.batch_size=8"] == ""
@@ -144,10 +145,21 @@ def test_a_row_that_the_user_names_is_the_reference_and_varied_settings_have_the
 
 
 def test_a_reference_that_cannot_be_run_is_named_and_does_not_stop_the_comparison(config, tmp_path):
-    rows, plan = planned(config, tmp_path, "fedavg", "stable_fdg:attention=false,oversampling=0.3")
-    assert set(rows.values()) == {""} and len(rows) == 2
-    ((name, why),) = plan.incompatible.items()
-    assert name == "fedavg@steps=stable_fdg:attention=false,oversampling=0.3" and "expected whole numbers" in why
+    name = "fedavg@steps=stable_fdg:attention=false,oversampling=0.3"
+    rows, plan = planned(config, tmp_path, "fedavg", name.partition("=")[2])
+    assert list(rows.values()) == ["", name] and name not in rows and plan.effort_note() == ""
+    ((refused, why),) = plan.incompatible.items()
+    assert refused == name and "expected whole numbers" in why
+    method = "stable_fdg:attention=false,oversampling=0.5"
+    rows, plan = planned(config, tmp_path, "fedavg", method, vary=["federation.local_epochs=2,1"])
+    assert [label for label in rows if "@" in label] == [f"fedavg@steps={method}, federation.local_epochs=2"]
+    assert list(plan.incompatible) == [f"fedavg@steps={method}, federation.local_epochs=1"]
+
+
+def test_a_validation_site_does_not_train_so_that_it_does_not_count(config, tmp_path):
+    """Of three sites, one trains: CCST has no other style."""
+    assert set(planned(config, tmp_path, "fedavg", "ccst", leave_two_out=True)[0]) == {"fedavg", "ccst"}
+    assert len(planned(config, tmp_path, "fedavg", "ccst")[0]) == 3
 
 
 @pytest.mark.parametrize(("row", "words"), [

@@ -15,7 +15,7 @@ from medfed.metrics.ranking import Rank, rank_methods
 from medfed.outputs.tables.comparison_data import Cell, Difference, Line
 from medfed.outputs.tables.differences import SiteScores, difference_of, with_verdicts
 from medfed.outputs.tables.local_runs import score_of_models, values_of_patients
-from medfed.tasks.scoring import Scoring
+from medfed.tasks.scoring import RUN, Scoring
 
 Key = tuple[str, str, int]  # (method, site, seed)
 Runs = Mapping[Key, list[dict]]  # the scores of every case of each run
@@ -59,7 +59,7 @@ class BlockStatistics:
         for method, baseline in self.baselines.items():
             is_compared = baseline and baseline in scores and baseline != method
             line = self._line(method, scores[method], shared([method, str(baseline)]) if is_compared else {})
-            if is_compared and self.less_effort.get(method) in scores:
+            if (less := self.less_effort.get(method)) in scores and less != baseline:
                 paired, other = shared([method, self.less_effort[method]]).values()
                 line = replace(line, from_baseline=self._difference(paired, other, self.sites, 1))
             lines.append(line)
@@ -92,7 +92,7 @@ class BlockStatistics:
                 with_score.append(rows)
         values = values_of_patients(self.scoring, with_score, self.column.key)
         scaled = {patient: self.column.scale * value for patient, value in values.items()}
-        return SiteScores(means, scaled, [row for rows in runs.values() for row in rows])
+        return SiteScores(means, scaled, [row | {RUN: key[2]} for key, rows in runs.items() for row in rows])
 
     def _line(
         self, method: str, own: Mapping[str, SiteScores], compared: Mapping[str, Mapping[str, SiteScores]]

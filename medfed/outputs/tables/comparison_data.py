@@ -13,7 +13,7 @@ from medfed.metrics.ranking import Rank
 
 BETTER, WORSE, UNDECIDED, UNTESTED = "better", "worse", "not decided", "not tested"
 WITHDRAWN = "no verdict"
-MIN_SEEDS = 3  # with the same sign, for "better" and "worse"
+MIN_SEEDS = 3  # for "better" and "worse"; with fewer, the verdict says in how many
 
 CONCLUSIONS = "What can and what cannot be concluded"  # the heading of the conclusions
 
@@ -53,9 +53,10 @@ class Difference:
         p: p value of the Wilcoxon signed-rank test, not corrected; None if there is none.
         p_holm: p value after Holm's correction; None if there is none.
         reason: why there is no p value, or why it cannot be significant; None otherwise.
-        verdict: "better" or "worse" if the corrected p is below 0.05, the interval is on one side of 0, and at least
-            three seeds have its sign (with fewer seeds: all of them); "not decided" otherwise; "not tested" without
-            values for each patient; "no verdict" if a model of the method or of the other row did not learn.
+        verdict: "better" or "worse" if the corrected p is below 0.05, the interval is on one side of 0, and all seeds
+            have its sign, and "better" only if the method is not worse than the baseline of less effort; "not decided"
+            otherwise; "not tested" without values for each patient; "no verdict" if a model of the method or of the
+            other row did not learn.
         detectable: the smallest true difference that this comparison detects with a probability of 80 %; None without
             an interval.
         of_seeds: the difference of each seed that both rows have at all sites.

@@ -29,9 +29,10 @@ FAILURES = (
 )
 VERDICT = (
     "better or worse: the corrected p is below 0.05, the 95 % interval of the average difference over patients is on "
-    f"one side of 0, and at least {MIN_SEEDS} seeds have its sign (with fewer seeds, all of them, and the verdict has "
-    "their number); over seeds: the 95 % interval of the mean of the seeds' differences (Student t); detectable: the "
-    "smallest true difference that this comparison finds with a probability of 80 %"
+    f"one side of 0, and all seeds have its sign (with fewer than {MIN_SEEDS} seeds, the verdict has their number); a "
+    "method that is worse than the baseline of less effort is never better; over seeds: the 95 % interval of the mean "
+    "of the seeds' differences (Student t); detectable: the smallest true difference that this comparison finds with "
+    "a probability of 80 %"
 )
 
 
@@ -93,7 +94,7 @@ def notes_of(
         notes.append(RANK)
     if n_tests := max((block.n_tests for block in blocks), default=0):
         same = " with the same varied settings" if any(", " in label for label in compared.values()) else ""
-        same += ", or FedAvg of equal effort," * any("@steps=" in label for label in compared.values())
+        same += " or FedAvg of equal effort" * any("@steps=" in label for label in compared.values())
         notes += [
             f"p: two-sided Wilcoxon signed-rank test against {baseline}{same}, over {scoring.tested_population}; "
             f"corrected by Holm's method for the number of tests of a block ({n_tests} for the average, "
@@ -101,7 +102,11 @@ def notes_of(
             VERDICT,
             *_test_notes(lines, sites),
         ]
-    notes.append(f"{scoring.failure_heading}: out of the scores of all patients, seeds and models of a row")
+    notes.append(f"{scoring.failure_heading}: out of the scores of all images, seeds and models of a row")
+    n_of_site = {site: [len({row[name] for key, rows in runs.items() if key[1] == site for row in rows})
+                        for name in ("patient", "image")] for site in sites}  # fmt: skip
+    notes.append("tested: " + "; ".join(f"{site}: {patients} patients with {images} images"
+                                        for site, (patients, images) in n_of_site.items()))  # fmt: skip
     notes += [FAILURES] * bool(scoring.failure_titles)
     if any(None in line.cells for line in lines):
         notes.append(f"-: not run, or {scoring.missing_score_reason}; there is no average in this case")

@@ -147,21 +147,25 @@ def _differences_of(line: Line, decimals: int, unit: str, baseline: str) -> str:
 def _decision(block: Block, baseline: str) -> str:
     """Return what is decided for one block; "" if no method is compared."""
     compared = [(line.method, line.difference) for line in block.lines if line.difference is not None]
-    if not compared:
+    if not compared and not any(line.from_baseline for line in block.lines):
         return ""
     name = block.name if block.structure == ALL else f"{block.structure}, {block.name}"
     unit = {"%": " points", "": ""}.get(block.unit, f" {block.unit}")
     has_varied = any(", " in method for method, _ in compared)
     reference = f"{baseline}{' of equal effort' * any(line.from_baseline for line in block.lines)}"
     reference += " with the same varied settings" * has_varied
-    parts = []
+    groups: dict[str, list[str]] = {}
     for verdict in (BETTER, WORSE, UNDECIDED, UNTESTED, WITHDRAWN):
-        lines = [line for line in block.lines if line.difference and line.difference.verdict == verdict]
-        if lines:
-            than = f" than {reference}" if verdict in (BETTER, WORSE) else ""
-            texts = [f"{line.method} ({_differences_of(line, block.decimals, unit, baseline)})" for line in lines]
-            seeds = lines[0].difference.verdict_text.removeprefix(verdict) if lines[0].difference else ""
-            parts.append(f"{verdict}{seeds}{than}: {', '.join(texts)}")
+        for line in block.lines:
+            if line.difference and line.difference.verdict == verdict:
+                than = f" than {reference}" if verdict in (BETTER, WORSE) else ""
+                text = f"{line.method} ({_differences_of(line, block.decimals, unit, baseline)})"
+                groups.setdefault(f"{line.difference.verdict_text}{than}", []).append(text)
+    for line in block.lines:
+        if line.from_baseline and line.difference is None:
+            text = f"{line.method} ({difference_text(line.from_baseline, block.decimals)}{unit} from {baseline})"
+            groups.setdefault("no verdict without a run of FedAvg of equal effort", []).append(text)
+    parts = [f"{verdict}: {', '.join(texts)}" for verdict, texts in groups.items()]
     none = f"better than {reference}: none; " if {d.verdict for _, d in compared} & {WORSE, UNDECIDED} else ""
     text = f"{name}: {'' if parts[0].startswith(BETTER) else none}{'; '.join(parts)}."
     tested = [difference.n for _, difference in compared if difference.n is not None]

@@ -181,9 +181,7 @@ def _equal_rows(what: str, rows: Sequence[str], costs: Mapping[str, Cost], refer
     run = [name for row in others if (name := f"fedavg@steps={row}") in costs]
     parts = [f"; the verdict is against {', '.join(against)}"] * bool(against)
     parts += [f"; compare with {', '.join(run)}"] * bool(run)
-    parts += ["; FedAvg with the same effort was NOT RUN for all of them: add fedavg@steps=METHOD"] * (
-        len(run) < len(others)
-    )
+    parts += ["; FedAvg of equal effort (fedavg@steps=METHOD) was NOT RUN for all of them"] * (len(run) < len(others))
     return "".join(parts)
 
 

@@ -18,7 +18,6 @@ from medfed.metrics.metric import Column
 from medfed.metrics.significance import ALPHA, holm, smallest_p
 from medfed.outputs.tables.comparison_data import (
     BETTER,
-    MIN_SEEDS,
     UNDECIDED,
     UNTESTED,
     WITHDRAWN,
@@ -109,10 +108,20 @@ def with_verdicts(lines: Sequence[Line], higher_is_better: bool) -> tuple[Line, 
     """
     averages = iter(_decided([line.difference for line in lines], higher_is_better))
     at_sites = iter(_decided([d for line in lines for d in line.differences], higher_is_better))
-    return tuple(
+    decided = (
         replace(line, difference=next(averages), differences=tuple(next(at_sites) for _ in line.differences))
         for line in lines
     )
+    return tuple(_without_loss(line, higher_is_better) for line in decided)
+
+
+def _without_loss(line: Line, higher_is_better: bool) -> Line:
+    """Withdraw "better" from a method that is worse than the baseline of less effort: effort hurts there."""
+    other = line.from_baseline
+    if line.difference is None or line.difference.verdict != BETTER or other is None or other.low is None:
+        return line
+    is_worse = other.high < 0 if higher_is_better else other.low > 0  # type: ignore[operator]
+    return replace(line, difference=replace(line.difference, verdict=UNDECIDED)) if is_worse else line
 
 
 def without_verdicts(
@@ -153,7 +162,6 @@ def _verdict(difference: Difference, higher_is_better: bool) -> str:
     p, low, high = difference.p_holm, difference.low, difference.high
     if p is None or p >= ALPHA or low is None or high is None or low <= 0 <= high:
         return UNDECIDED
-    n_same = sum((value > 0) == (low > 0) and value != 0 for value in difference.of_seeds)
-    if n_same < min(MIN_SEEDS, len(difference.of_seeds)):
+    if not difference.of_seeds or not all(value > 0 if low > 0 else value < 0 for value in difference.of_seeds):
         return UNDECIDED
     return BETTER if (low > 0) == higher_is_better else WORSE

@@ -61,7 +61,7 @@ def titled_rows(table: Table, block: Block) -> list[tuple[str, list[list[MarkedT
         (title, rows) pairs. There is no table of differences if no method is compared with a baseline.
     """
     tables = [(block_title(block), block_rows(table, block))]
-    if any(line.difference or any(line.differences) for line in block.lines):
+    if any(line.difference or any(line.differences) or line.from_baseline for line in block.lines):
         name = block.name if block.structure == ALL else f"{block.structure}: {block.name}"
         unit = {"%": " (points)", "": ""}.get(block.unit, f" ({block.unit})")
         equal = " of equal effort" if any(line.from_baseline for line in block.lines) else ""
@@ -149,17 +149,18 @@ def difference_rows(table: Table, block: Block) -> list[list[MarkedText]]:
     head = ["method", *effort, *table.sites, *["average"] * several, "over seeds", "p (n)", "verdict", "detectable"]
     rows = [list(map(MarkedText, head))]
     for line in block.lines:
-        if not line.differences:
+        if not line.differences and not line.from_baseline:
             continue
         d = line.difference
-        differences = [_difference_text(difference, block) for difference in (*line.differences, *[d] * several)]
+        of_sites = line.differences or (None,) * len(table.sites)
+        differences = [_difference_text(difference, block) for difference in (*of_sites, *[d] * several)]
         p = "-" if d is None or d.n is None else f"{_p(d.p_holm)} ({d.n})"
         detectable = "-" if d is None or d.detectable is None else f"{d.detectable:.{block.decimals}f}"
         seeds = "-" if d is None or d.seeds_low is None else (
             f"[{d.seeds_low:+.{block.decimals}f}, {d.seeds_high:+.{block.decimals}f}] ({len(d.of_seeds)})"
         )
         texts = (seeds, p, d.verdict_text if d else "-", detectable)
-        other = [_difference_text(line.from_baseline, block), MarkedText(line.against)] * has_effort
+        other = [_difference_text(line.from_baseline, block), MarkedText(line.against or "-")] * has_effort
         rows.append([MarkedText(line.method), *other, *differences, *map(MarkedText, texts)])
     return rows
 

@@ -18,6 +18,7 @@ from medfed.outputs.report.run_data import read_runs
 from medfed.outputs.tables.comparison import build_table
 from medfed.outputs.tables.comparison_row import ComparisonRow
 from medfed.outputs.tables.table import to_csv, to_text
+from medfed.tasks.mask_scoring import MaskScoring
 
 BASE = [0.70, 0.74, 0.78, 0.80, 0.82, 0.85, 0.86, 0.88]
 
@@ -132,9 +133,9 @@ def of_seeds(gains_of_seed):
     ((0.04, 0.02, 0.01), "better"),
     ((-0.04, -0.02, -0.01), "worse"),
     ((0.09, -0.01, 0.02), "not decided"),
-    ((0.09, -0.01, 0.02, 0.03), "better"),  # three seeds of four
+    ((0.09, -0.01, 0.02, 0.03), "not decided"),
 ])  # fmt: skip
-def test_a_verdict_needs_the_same_sign_in_three_seeds_and_with_fewer_names_their_number(gains, verdict):
+def test_a_verdict_needs_the_same_sign_in_all_seeds_and_with_fewer_than_three_names_their_number(gains, verdict):
     table = build_table(of_seeds(gains), ["disc"])
     difference = line(table, "elcfs").difference
     low, high = difference.low, difference.high
@@ -187,11 +188,54 @@ def test_a_gain_that_is_larger_than_that_of_equal_effort_is_better():
     table = build_table(with_reference(BETTER, ZERO), ["disc"])
     assert line(table, "elcfs").difference.verdict_text == "better in 1 seed"
     assert "better in 1 seed than fedavg of equal effort: elcfs (+4.50 [" in table.conclusions[0]
-    one = [result for result in with_reference(BETTER, ZERO) if "@" not in result["method"]]  # the reference failed
+
+
+def test_without_a_run_of_equal_effort_there_is_no_verdict_and_the_difference_is_shown():
+    one = [result for result in with_reference(BETTER, ZERO) if "@" not in result["method"]]  # it failed
     table = build_table(one, ["disc"])
-    assert line(table, "elcfs").difference is None
+    elcfs = line(table, "elcfs")
+    assert elcfs.difference is None and elcfs.from_baseline.mean == pytest.approx(4.5)
+    assert "no verdict without a run of FedAvg of equal effort: elcfs (+4.50 [" in table.conclusions[0]
+    assert re.search(r"elcfs +\+4.50 +- +- +- +- +- +-\n", to_text(table))
     assert any("fedavg@steps=elcfs was not run, so these methods are not compared with it: elcfs" in note
                for note in table.notes)  # fmt: skip
+
+
+def test_a_method_that_is_worse_than_the_baseline_of_less_effort_is_not_better():
+    """FedAvg loses 14 points with more effort, and the method 4.5."""
+    results = with_reference(WORSE, [loss - 0.05 - gain for loss, gain in zip(WORSE, BETTER, strict=True)])
+    elcfs = line(build_table(results, ["disc"]), "elcfs")
+    assert elcfs.difference.low > 0 and elcfs.difference.p_holm < 0.05 and elcfs.from_baseline.high < 0
+    assert elcfs.difference.verdict == "not decided"
+
+
+def test_rows_with_other_numbers_of_seeds_have_their_own_verdicts():
+    results = of_seeds((0.04, 0.02, 0.01))
+    results.append(result("swa", "A", [base + 0.02 + 0.001 * k for k, base in enumerate(BASE)], 0))
+    conclusion = build_table(results, ["disc"]).conclusions[0]
+    assert "better than fedavg: elcfs (+" in conclusion and "better in 1 seed than fedavg: swa (+" in conclusion
+    disjoint = [result("fedavg", "A", BASE, 0), result("fedavg", "B", BASE, 1)]
+    disjoint += [result("elcfs", site, [base + gain for base, gain in zip(BASE, BETTER)], seed)
+                 for seed, site in enumerate("AB")]  # fmt: skip
+    difference = line(build_table(disjoint, ["disc"]), "elcfs").difference
+    assert difference.low > 0 and (difference.of_seeds, difference.verdict) == ((), "not decided")
+
+
+def test_the_test_and_the_interval_are_over_the_same_values():
+    """Image b shows nothing in seed 0, and is a false alarm in seed 1: (0.8 + (0.8 + 0) / 2) / 2 = 0.6."""
+    runs = []
+    for method in ("fedavg", "elcfs"):
+        for seed in (0, 1):
+            one = result(method, "A", BASE[:6], seed)
+            extra = {"status": "false_alarm", "dice": 0.0} if seed else {"status": "absent", "dice": None}
+            one["rows"] += [one["rows"][0] | {"patient": "q", "image": "a", "dice": 0.8},
+                            one["rows"][0] | {"patient": "q", "image": "b"} | extra]  # fmt: skip
+            if method == "elcfs":
+                one["rows"] = [row | {"dice": row["dice"] and row["dice"] + 0.01} for row in one["rows"]]
+            runs.append(one)
+    rows = [row | {"run": one["seed"]} for one in runs[:2] for row in one["rows"]]
+    assert MaskScoring().patient_scores(rows, "dice")["A", "q", "disc"] == pytest.approx(0.6)
+    assert line(build_table(runs, ["disc"]), "fedavg").cells[0].mean == pytest.approx(100 * (sum(BASE[:6]) + 0.6) / 7)
 
 
 def test_a_block_ends_with_the_prediction_that_ignores_the_image():

@@ -104,7 +104,7 @@ def test_steps_are_of_one_client_and_images_of_all_and_rows_without_a_federation
     assert costs["fedavg"].up == 10 and costs["pooled"].up is None and costs["local"].down is None
     ccst, pooled = effort_notes(costs, dict.fromkeys(costs, "fedavg"))
     more = "MORE EFFORT than fedavg (2.00 times the steps and 2.00 times the images), from which a gain may come: ccst"
-    assert ccst == more + "; FedAvg with the same effort was NOT RUN for all of them: add fedavg@steps=METHOD"
+    assert ccst == more + "; FedAvg of equal effort (fedavg@steps=METHOD) was NOT RUN for all of them"
     with_equal = {**costs, "fedavg@steps=ccst": costs["ccst"]}
     assert effort_notes(with_equal, dict.fromkeys(with_equal, "fedavg"))[0] == f"{more}; compare with fedavg@steps=ccst"
     assert pooled == ("pooled made 2.00 times the steps of a client of fedavg, with 1.00 times the images of all "
