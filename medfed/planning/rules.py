@@ -78,7 +78,7 @@ USUAL = Recipe(
 )  # fmt: skip
 PRETRAINED_UNET = Recipe(
     "efficientnet_unet", {}, "its encoder starts from ImageNet weights; BatchNorm keeps their statistics",
-    whole_steps=1200, batch_size=4, learning_rate=0.0005, side_step=32, min_side=64, step_s_per_pixel=8e-6,
+    whole_steps=1200, batch_size=4, learning_rate=0.001, side_step=32, min_side=64, step_s_per_pixel=8e-6,
     detail_side=224, min_epochs=5,
 )  # fmt: skip
 DENSENET = Recipe(
