@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -58,6 +58,26 @@ class Fold:
 
 
 @dataclass(frozen=True)
+class EqualEffort:
+    """The rows of FedAvg with which rows of more effort are compared.
+
+    Args:
+        references: label of the row with equal effort, by the label of each row that takes more than FedAvg.
+        added: the methods that these rows add to those of the user, such as "fedavg@steps=ccst".
+        refused: the reason for each row in `references` that cannot be run, by its label.
+    """
+
+    references: Mapping[str, str] = field(default_factory=dict)
+    added: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def runnable(self) -> set[str]:
+        """Labels of the rows of equal effort that can be run."""
+        return {*self.references.values()} - {*self.refused}
+
+
+@dataclass(frozen=True)
 class Grid:
     """Plan the runs of a comparison as changes of one base config.
 
@@ -96,7 +116,7 @@ class Grid:
     def plan(
         self, out: Path, methods: Sequence[MethodChoice], n_seeds: int, names: Sequence[str],
         sites: Sequence[str] | None, validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
-        references: Mapping[str, str] = {}, added: Collection[str] = (),
+        equal: EqualEffort | None = None,
     ) -> list[Fold]:
         """Return all runs of a comparison: each method and varied setting, with each unseen site and each seed.
 
@@ -114,8 +134,7 @@ class Grid:
             varied: for each varied setting, a list of its values. Every method is run with each combination of the
                 values, and each combination is a row of the table. If a method does not have one of the settings, this
                 setting is left out for the method.
-            references: label of the row of FedAvg with equal effort for each row that takes more than FedAvg, by label.
-            added: methods of which only the rows in `references` are run.
+            equal: the rows of equal effort, from `equal_effort`; of the methods that it added, only these are run.
 
         Returns:
             The runs. None of their folders is created.
@@ -133,9 +152,10 @@ class Grid:
             raise UserError(
                 f"{self.base.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}"
             )
-        rows = [(replace(row, equal_effort=references.get(row.label, "")), method, values)
+        equal = equal or EqualEffort()
+        rows = [(replace(row, equal_effort=equal.references.get(row.label, "")), method, values)
                 for row, method, values in self._rows(methods, varied)
-                if method.label not in added or row.label in references.values()]  # fmt: skip
+                if method.label not in equal.added or row.label in equal.runnable]  # fmt: skip
         folds = []
         for seed in range(self.base.seed, self.base.seed + n_seeds):
             for site, (row, method, values) in product(sites or names, rows):
@@ -154,7 +174,7 @@ class Grid:
     def equal_effort(
         self, methods: Sequence[MethodChoice], names: Sequence[str], site: str, validation: str | None = None,
         varied: Sequence[Sequence[Override]] = (),
-    ) -> tuple[dict[str, str], list[str], dict[str, str]]:
+    ) -> EqualEffort:
         """Find the rows of FedAvg that take as many steps and images as the rows that take more than FedAvg.
 
         Rows with the same effort share one such row. A row of `methods` that already has the effort is taken.
@@ -165,10 +185,6 @@ class Grid:
             site: name of an unseen site, which decides how many sites train.
             validation: name of the validation site of its runs; None for none.
             varied: as in `plan`.
-
-        Returns:
-            The label of the row with equal effort, by the label of each row that takes more; the methods that these
-            rows add to `methods`, such as "fedavg@steps=ccst"; and the reason for each row that cannot be run.
         """
         rows = sorted(self._rows(methods, varied), key=lambda entry: entry[1].effort_of is None)  # given ones first
         can_share = all(values[0].path[0] == "method" for values in varied)
@@ -200,7 +216,7 @@ class Grid:
                 refused[references[row.label]] = str(error)
         chosen = [label.partition(", ")[0] for label in references.values() if label not in refused]
         added = [name for name in dict.fromkeys(chosen) if name not in [method.label for method in methods]]
-        return references, added, refused
+        return EqualEffort(references, tuple(added), refused)
 
     def config_of(
         self, method: MethodChoice, site: str, seed: int, validation: str | None = None, varied: Sequence[Override] = ()

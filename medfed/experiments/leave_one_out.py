@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from medfed.config.overrides import Override
 from medfed.config.schema import Config
 from medfed.core.errors import UserError, argument
-from medfed.experiments.grid import Fold, Grid, check_rows, check_varied, validation_sites
+from medfed.experiments.grid import EqualEffort, Fold, Grid, check_rows, check_varied, validation_sites
 from medfed.experiments.method_choice import MethodChoice
 from medfed.experiments.resume import check_cache_folder, check_no_other_files, check_outside_data
 from medfed.experiments.setup import progress_bar
@@ -116,16 +116,13 @@ def plan_comparison(
         methods = [one for method in methods for one in (every if method.label == "all" else [method])]
     validates = validation_sites(names, pairs or (), config.data.root) if leave_two_out else {}
     chosen = sites or (pairs and list(validates)) or None
-    references: dict[str, str] = {}
-    added: list[str] = []
+    equal = EqualEffort()
     if equal_effort and baseline == BASELINE and BASELINE in [method.label for method in methods] and len(names) > 1:
         site = next((name for name in chosen or () if name in names), names[0])  # `plan` refuses others
-        references, added, refused = grid.equal_effort(methods, names, site, validates.get(site), varied)
-        incompatible |= refused
-        methods = [*methods, *map(MethodChoice.parse, added)]
-    run = {row: label for row, label in references.items() if label not in incompatible}
-    folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied, run, added)
-    folds = [replace(fold, row=replace(fold.row, equal_effort=references.get(fold.row.label, ""))) for fold in folds]
+        equal = grid.equal_effort(methods, names, site, validates.get(site), varied)
+        incompatible |= equal.refused
+        methods = [*methods, *map(MethodChoice.parse, equal.added)]
+    folds = grid.plan(out, methods, n_seeds, names, chosen, validates, varied, equal)
     if not resume and any(fold.folder.path.exists() for fold in folds):
         raise UserError(
             f"{out}: holds runs of this comparison; continue it with {argument('resume', True)}, or choose another "
@@ -144,4 +141,4 @@ def plan_comparison(
     if baseline != BASELINE and not any(fold.row.baseline_label(baseline) in labels for fold in folds):
         raise UserError(f"{argument('baseline', baseline)}: no row of this name; found {'; '.join(labels)}; name one "
                         f"of {argument('methods')}, without varied settings")
-    return ComparisonPlan(out, folds, leave_two_out, incompatible, baseline, tuple(added))
+    return ComparisonPlan(out, folds, leave_two_out, incompatible, baseline, equal.added)

@@ -118,10 +118,10 @@ def build_table(
 def _trivial(
     results: Sequence[dict], structure: str, column: Column, sites: Sequence[str], role: str
 ) -> Line | None:
-    """Return the scores of a prediction that ignores the image, as means over the runs; None if no run has them."""
+    """Return the scores of a prediction that ignores the image, as means over the federated runs; None without any."""
     of_site: dict[str, list[float]] = {site: [] for site in sites}
     names = set()
-    for result in results:
+    for result in filter(lambda result: is_federated(result["method"]), results):
         scores = result.get("summary", {}).get("trivial", {})
         site = result[f"{role}_site"]
         value = scores.get(role, {}).get(site, {}).get(structure, {}).get(column.key)

@@ -81,8 +81,9 @@ class Difference:
     def verdict_text(self) -> str:
         """The verdict, with the number of seeds if there are too few to say more: "better in 2 seeds"."""
         n = len(self.of_seeds)
-        return f"{self.verdict} in {n} seed{'s' * (n > 1)}" if self.verdict in (BETTER, WORSE) and n < MIN_SEEDS \
-            else self.verdict
+        if self.verdict not in (BETTER, WORSE) or n >= MIN_SEEDS:
+            return self.verdict
+        return f"{self.verdict} in {n} seed{'s' * (n > 1)}"
 
 
 @dataclass(frozen=True)
