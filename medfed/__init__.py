@@ -57,16 +57,35 @@ __all__ = [
     "transforms",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {
-    "medfed.api": (
-        "Comparison", "Run", "leave_one_site_out", "leave_two_sites_out", "load_config", "load_run", "run",
-    ),
-    "medfed.config.schema": ("Config",),
-    "medfed.core.errors": ("UserError",),
-    # `medfed.export` is a program as well as a function. Importing a program sets the package's attribute of that name
-    # to the module, so the module itself is callable and does what the function does.
-    "medfed.export": ("export",),
-    **{f"medfed.{name}": (name,) for name in (
-        "datasets", "losses", "methods", "metrics", "networks", "testing", "transforms",
-    )},
-}, programs={"train": "run", "evaluate": "leave_one_site_out"})  # fmt: skip
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "medfed.api": (
+            "Comparison",
+            "Run",
+            "leave_one_site_out",
+            "leave_two_sites_out",
+            "load_config",
+            "load_run",
+            "run",
+        ),
+        "medfed.config.schema": ("Config",),
+        "medfed.core.errors": ("UserError",),
+        # `medfed.export` is a program as well as a function. Importing a program sets the package's attribute of
+        # that name to the module, so the module itself is callable and does what the function does.
+        "medfed.export": ("export",),
+        **{
+            f"medfed.{name}": (name,)
+            for name in (
+                "datasets",
+                "losses",
+                "methods",
+                "metrics",
+                "networks",
+                "testing",
+                "transforms",
+            )
+        },
+    },
+    programs={"train": "run", "evaluate": "leave_one_site_out"},
+)

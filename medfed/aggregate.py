@@ -25,21 +25,44 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 on success, 2 after an error that the user can correct.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.aggregate", description=__doc__)
-    parser.add_argument("sites", type=Path, nargs="+", metavar="SITE",
-                        help="bundles that the hospitals trained, folders or ZIP files named after the hospital")
-    parser.add_argument("--start", type=Path, required=True, metavar="BUNDLE",
-                        help="the bundle from which all of them started")
+    parser.add_argument(
+        "sites",
+        type=Path,
+        nargs="+",
+        metavar="SITE",
+        help="bundles that the hospitals trained, folders or ZIP files named after the hospital",
+    )
+    parser.add_argument(
+        "--start", type=Path, required=True, metavar="BUNDLE", help="the bundle from which all of them started"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder of the bundle to create")
-    parser.add_argument("--images", type=int, nargs="+", metavar="N",
-                        help="training images of each hospital, in the same order; default: all hospitals count alike")
+    parser.add_argument(
+        "--images",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="training images of each hospital, in the same order; default: all hospitals count alike",
+    )
     parser.add_argument("--rule", choices=RULES, default="fedavg", help="default: fedavg, the weighted mean")
-    parser.add_argument("--on-bad-update", choices=("stop", "drop"), default="stop",
-                        help="what happens if a hospital's weights fail a check; default: stop")
-    parser.add_argument("--largest-change", type=float, default=Federation.largest_change, metavar="X",
-                        help="with three or more hospitals: a change of the weights may be at most X times the median; "
-                             f"default: {Federation.largest_change:g}")  # fmt: skip
-    parser.add_argument("--allow-unchecked-configs", action="store_true",
-                        help="accept a start whose configs may run code, such as a bundle that is not medfed's")
+    parser.add_argument(
+        "--on-bad-update",
+        choices=("stop", "drop"),
+        default="stop",
+        help="what happens if a hospital's weights fail a check; default: stop",
+    )
+    parser.add_argument(
+        "--largest-change",
+        type=float,
+        default=Federation.largest_change,
+        metavar="X",
+        help="with three or more hospitals: a change of the weights may be at most X times the median; "
+        f"default: {Federation.largest_change:g}",
+    )
+    parser.add_argument(
+        "--allow-unchecked-configs",
+        action="store_true",
+        help="accept a start whose configs may run code, such as a bundle that is not medfed's",
+    )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     args = parser.parse_args(argv)
     return run_program("medfed.aggregate", lambda: _aggregate(args))
@@ -48,9 +71,16 @@ def main(argv: list[str] | None = None) -> int:
 def _aggregate(args: argparse.Namespace) -> int:
     from medfed.deployment.bundle_aggregation import aggregate_bundles
 
-    result = aggregate_bundles(args.sites, args.start, args.out, images=args.images, rule=args.rule,
-                               on_bad_update=args.on_bad_update, largest_change=args.largest_change,
-                               allow_unchecked_configs=args.allow_unchecked_configs)  # fmt: skip
+    result = aggregate_bundles(
+        args.sites,
+        args.start,
+        args.out,
+        images=args.images,
+        rule=args.rule,
+        on_bad_update=args.on_bad_update,
+        largest_change=args.largest_change,
+        allow_unchecked_configs=args.allow_unchecked_configs,
+    )
     for text in [*result.notices, *(f"left out: {rejection}" for rejection in result.rejected.values())]:
         print(f"note: {text}", file=sys.stderr)
     if not args.quiet:

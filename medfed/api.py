@@ -42,9 +42,25 @@ from medfed.tasks.factory import scoring_of, task_of_images
 from medfed.tasks.task import Task
 
 ConfigLike = Config | str | Path | Mapping[str, Any]
-FLOATS = ("mean", "sd", "low", "high", "difference", "difference_low", "difference_high", "p", "p_holm", "detectable",
-          "first_share", "mean_difference", "seeds_low", "seeds_high", "baseline_difference", "baseline_difference_low",
-          "baseline_difference_high")  # fmt: skip
+FLOATS = (
+    "mean",
+    "sd",
+    "low",
+    "high",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "p",
+    "p_holm",
+    "detectable",
+    "first_share",
+    "mean_difference",
+    "seeds_low",
+    "seeds_high",
+    "baseline_difference",
+    "baseline_difference_low",
+    "baseline_difference_high",
+)
 INTEGERS = ("n_seeds", "n_patients", "n_pairs", "n_missed", "n_cases", "rank", "rank_low", "rank_high")
 NUMBERS = {**dict.fromkeys(FLOATS, float), **dict.fromkeys(INTEGERS, int)}
 
@@ -78,9 +94,7 @@ def find_config(path_or_name: str | Path) -> Path:
     return shipped[name]
 
 
-def load_config(
-    config: ConfigLike, changes: Mapping[str, object] | None = None, /, **blocks: object
-) -> Config:
+def load_config(config: ConfigLike, changes: Mapping[str, object] | None = None, /, **blocks: object) -> Config:
     """Read and check a config, and change some of its settings.
 
     A config consists of top-level settings, such as `seed`, and of blocks: groups of settings, such as `federation`.
@@ -223,8 +237,13 @@ class Run:
 
 
 def run(
-    config: ConfigLike, out: str | Path | None = None, *, resume: bool = False, accept_config_change: bool = False,
-    jobs: int | None = None, progress: bool = False,
+    config: ConfigLike,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    accept_config_change: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
 ) -> Run:
     """Train a federation, test it on the unseen site, draw the figures, and return the finished run.
 
@@ -283,7 +302,11 @@ class Comparison:
     """
 
     def __init__(
-        self, plan: ComparisonPlan, tables: ComparisonTables, unfinished: Unfinished, *,
+        self,
+        plan: ComparisonPlan,
+        tables: ComparisonTables,
+        unfinished: Unfinished,
+        *,
         _keep: _TemporaryFolder | None = None,
     ) -> None:
         self.folder, self.n_locked, self.incompatible = plan.out, len(unfinished.locked), dict(plan.incompatible)
@@ -302,9 +325,7 @@ class Comparison:
         unknown are None; an unknown text is "".
         """
         with open(self.folder / "table.csv", newline="", encoding="utf-8") as file:
-            return [
-                {name: _number(name, text) for name, text in row.items()} for row in csv.DictReader(file)
-            ]
+            return [{name: _number(name, text) for name, text in row.items()} for row in csv.DictReader(file)]
 
     @cached_property
     def joining(self) -> list[dict[str, Any]]:
@@ -339,10 +360,18 @@ class Comparison:
 
 
 def leave_one_site_out(
-    config: ConfigLike, methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"), *, seeds: int = 1,
-    sites: Sequence[str] | None = None, vary: Mapping[str, Sequence[object]] | None = None,
-    out: str | Path | None = None, resume: bool = False, jobs: int | None = None, progress: bool = False,
-    baseline: str = BASELINE, equal_effort: bool = True,
+    config: ConfigLike,
+    methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"),
+    *,
+    seeds: int = 1,
+    sites: Sequence[str] | None = None,
+    vary: Mapping[str, Sequence[object]] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
+    baseline: str = BASELINE,
+    equal_effort: bool = True,
 ) -> Comparison:
     """Train and test every method once for each unseen site and seed, and compare their scores.
 
@@ -377,15 +406,25 @@ def leave_one_site_out(
         UserError: if a method, a site or a setting is unknown, or if a method or a setting cannot be used with the
             data; nothing has been trained then.
     """
-    return _compare(config, methods, False, None, seeds, sites, vary, out, resume, jobs, progress, baseline,
-                    equal_effort)
+    return _compare(
+        config, methods, False, None, seeds, sites, vary, out, resume, jobs, progress, baseline, equal_effort
+    )
 
 
 def leave_two_sites_out(
-    config: ConfigLike, methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"), *,
-    pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
-    vary: Mapping[str, Sequence[object]] | None = None, out: str | Path | None = None, resume: bool = False,
-    jobs: int | None = None, progress: bool = False, baseline: str = BASELINE, equal_effort: bool = True,
+    config: ConfigLike,
+    methods: Sequence[MethodLike] | MethodLike = ("fedavg", "elcfs"),
+    *,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    seeds: int = 1,
+    sites: Sequence[str] | None = None,
+    vary: Mapping[str, Sequence[object]] | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
+    baseline: str = BASELINE,
+    equal_effort: bool = True,
 ) -> Comparison:
     """Train and test every method for each pair of an unseen site and a validation site, and compare their scores.
 
@@ -424,8 +463,9 @@ def leave_two_sites_out(
         UserError: if a method, a site, a pair or a setting is unknown, if a method or a setting cannot be used with the
             data, or if there are fewer than three sites; nothing has been trained then.
     """
-    return _compare(config, methods, True, pairs, seeds, sites, vary, out, resume, jobs, progress, baseline,
-                    equal_effort)
+    return _compare(
+        config, methods, True, pairs, seeds, sites, vary, out, resume, jobs, progress, baseline, equal_effort
+    )
 
 
 def export(run: Run | str | Path, out: str | Path | None = None, *, force: bool = False) -> Path:
@@ -451,10 +491,20 @@ def export(run: Run | str | Path, out: str | Path | None = None, *, force: bool 
 
 
 def compare(
-    config: Config, methods: Sequence[MethodChoice], out: str | Path | None = None, *, leave_two_out: bool = False,
-    pairs: Sequence[tuple[str, str]] | None = None, seeds: int = 1, sites: Sequence[str] | None = None,
-    varied: Sequence[Sequence[Override]] = (), resume: bool = False, jobs: int | None = None, progress: bool = False,
-    baseline: str = BASELINE, equal_effort: bool = True,
+    config: Config,
+    methods: Sequence[MethodChoice],
+    out: str | Path | None = None,
+    *,
+    leave_two_out: bool = False,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    seeds: int = 1,
+    sites: Sequence[str] | None = None,
+    varied: Sequence[Sequence[Override]] = (),
+    resume: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
+    baseline: str = BASELINE,
+    equal_effort: bool = True,
 ) -> Comparison:
     """Train, test and compare methods, and write the tables.
 
@@ -491,7 +541,17 @@ def compare(
     check_arguments(jobs=jobs)
     with _folder(out, resume) as (folder, keep):
         plan = plan_comparison(
-            config, folder, methods, seeds, sites, varied, leave_two_out, pairs, resume, not progress, baseline,
+            config,
+            folder,
+            methods,
+            seeds,
+            sites,
+            varied,
+            leave_two_out,
+            pairs,
+            resume,
+            not progress,
+            baseline,
             equal_effort,
         )
         plan.write()
@@ -506,10 +566,19 @@ def compare(
 
 
 def _compare(
-    config: ConfigLike, methods: Sequence[MethodLike] | MethodLike, leave_two_out: bool,
-    pairs: Sequence[tuple[str, str]] | None, seeds: int, sites: Sequence[str] | None,
-    vary: Mapping[str, Sequence[object]] | None, out: str | Path | None, resume: bool, jobs: int | None, progress: bool,
-    baseline: str, equal_effort: bool,
+    config: ConfigLike,
+    methods: Sequence[MethodLike] | MethodLike,
+    leave_two_out: bool,
+    pairs: Sequence[tuple[str, str]] | None,
+    seeds: int,
+    sites: Sequence[str] | None,
+    vary: Mapping[str, Sequence[object]] | None,
+    out: str | Path | None,
+    resume: bool,
+    jobs: int | None,
+    progress: bool,
+    baseline: str,
+    equal_effort: bool,
 ) -> Comparison:
     """Check the arguments of a comparison from Python, convert them, and compare the methods."""
     base = load_config(config)
@@ -518,9 +587,19 @@ def _compare(
     values = {name: as_plain(value, name) for name, value in given.items()}
     check_arguments(**values, methods=chosen, out=out, resume=resume, progress=progress)
     comparison = compare(
-        base, [MethodChoice.of(method, base) for method in chosen], out, leave_two_out=leave_two_out,
-        pairs=values["pairs"], seeds=values["seeds"], sites=values["sites"], varied=varied_values(values["vary"]),
-        resume=resume, jobs=jobs, progress=progress, baseline=baseline, equal_effort=equal_effort,
+        base,
+        [MethodChoice.of(method, base) for method in chosen],
+        out,
+        leave_two_out=leave_two_out,
+        pairs=values["pairs"],
+        seeds=values["seeds"],
+        sites=values["sites"],
+        varied=varied_values(values["vary"]),
+        resume=resume,
+        jobs=jobs,
+        progress=progress,
+        baseline=baseline,
+        equal_effort=equal_effort,
     )
     for name, why in comparison.failed.items():
         warnings.warn(f"{name}: this run failed and is not in the tables: {why}", UserWarning, stacklevel=3)

@@ -25,20 +25,44 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m medfed.audit", description=__doc__)
     add_config_argument(parser)
     parser.add_argument("--site", metavar="NAME", help="site whose images are used (default: the first source site)")
-    parser.add_argument("--images", type=int, default=N_IMAGES, metavar="N",
-                        help=f"number of images to reconstruct (default {N_IMAGES}; about ten seconds each)")
-    parser.add_argument("--gallery", type=int, default=N_GALLERY, metavar="N",
-                        help=f"number of images among which a changed copy is searched (default {N_GALLERY})")
-    parser.add_argument("--weights-steps", type=int, default=N_WEIGHTS_STEPS, metavar="N",
-                        help=f"steps of the attack on updates (default {N_WEIGHTS_STEPS}: minutes; 0 leaves it out)")
-    parser.add_argument("--model", type=Path, metavar="RUN_OR_WEIGHTS",
-                        help="folder of a run, or weights (.safetensors): also measure who took part in its training")
-    parser.add_argument("--own-images", action="store_true",
-                        help="read the images of this site only; the other sites need not be in the folder")
-    parser.add_argument("--out", type=Path, metavar="FOLDER",
-                        help="folder for audit.json and audit.html (default: runs/audit_CONFIG)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="change one setting of the config")
+    parser.add_argument(
+        "--images",
+        type=int,
+        default=N_IMAGES,
+        metavar="N",
+        help=f"number of images to reconstruct (default {N_IMAGES}; about ten seconds each)",
+    )
+    parser.add_argument(
+        "--gallery",
+        type=int,
+        default=N_GALLERY,
+        metavar="N",
+        help=f"number of images among which a changed copy is searched (default {N_GALLERY})",
+    )
+    parser.add_argument(
+        "--weights-steps",
+        type=int,
+        default=N_WEIGHTS_STEPS,
+        metavar="N",
+        help=f"steps of the attack on updates (default {N_WEIGHTS_STEPS}: minutes; 0 leaves it out)",
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="RUN_OR_WEIGHTS",
+        help="folder of a run, or weights (.safetensors): also measure who took part in its training",
+    )
+    parser.add_argument(
+        "--own-images",
+        action="store_true",
+        help="read the images of this site only; the other sites need not be in the folder",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="folder for audit.json and audit.html (default: runs/audit_CONFIG)"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change one setting of the config"
+    )
     parser.add_argument("--seed", type=int, help="the same as --set seed=...")
     parser.add_argument("--device", help="the same as --set device=...: auto, cpu or cuda")
     add_code_flag(parser)
@@ -48,8 +72,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _audit(args: argparse.Namespace) -> int:
-    for flag, number, minimum in (("--images", args.images, 1), ("--gallery", args.gallery, 2),
-                                  ("--weights-steps", args.weights_steps, 0)):  # fmt: skip
+    for flag, number, minimum in (
+        ("--images", args.images, 1),
+        ("--gallery", args.gallery, 2),
+        ("--weights-steps", args.weights_steps, 0),
+    ):
         if number < minimum:
             raise UserError(f"{flag}: expected at least {minimum}, got {number}")
     from medfed import api
@@ -64,8 +91,9 @@ def _audit(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / f"audit_{args.config.stem}"
     out.mkdir(parents=True, exist_ok=True)
     experiment = build_experiment(config, None, args.quiet)
-    result, figures = audit(config, experiment, args.site, args.images, args.gallery, args.quiet, args.weights_steps,
-                            args.model)  # fmt: skip
+    result, figures = audit(
+        config, experiment, args.site, args.images, args.gallery, args.quiet, args.weights_steps, args.model
+    )
     axes = None if experiment.dataset.intensity_range else "RA"  # prepared slices of scanners are RAS
     write_atomically(out / "audit.json", json.dumps(result, indent=2, allow_nan=False) + "\n")
     write_atomically(out / "audit.html", build_page(result, figures, axes))

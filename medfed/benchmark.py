@@ -25,11 +25,21 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 on success, 2 after an error that the user can correct.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.benchmark", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=MEASUREMENTS, metavar="NAME", default=MEASUREMENTS,
-                        help=f"measure only these: {', '.join(MEASUREMENTS)}")  # fmt: skip
-    parser.add_argument("--jobs", type=whole_number(2), metavar="N",
-                        help="number of processes of the measurement 'jobs', at least 2; the others use one process. "
-                             "Default: as many as cores and memory allow, at least 2")  # fmt: skip
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=MEASUREMENTS,
+        metavar="NAME",
+        default=MEASUREMENTS,
+        help=f"measure only these: {', '.join(MEASUREMENTS)}",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=whole_number(2),
+        metavar="N",
+        help="number of processes of the measurement 'jobs', at least 2; the others use one process. "
+        "Default: as many as cores and memory allow, at least 2",
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for benchmark.json, the raw numbers")
     parser.add_argument("--quiet", action="store_true", help="print nothing; for use with --out")
     args = parser.parse_args(argv)

@@ -25,22 +25,34 @@ def main(argv: list[str] | None = None) -> int:
         "prepare", help="write the plan, a folder for each hospital, and FLARE's project file"
     )
     prepares.add_argument("config", type=Path, help="a YAML file, as for medfed.train")
-    prepares.add_argument("--sites", nargs="+", metavar="SITE",
-                          help="names of the hospitals; by default those in data.root")
-    prepares.add_argument("--host", default="localhost",
-                          help="host name or address under which the hospitals reach the coordinator")
-    prepares.add_argument("--port", type=int, default=8002,
-                          help="port of FLARE's server; the next port is for FLARE's admin console")
+    prepares.add_argument(
+        "--sites", nargs="+", metavar="SITE", help="names of the hospitals; by default those in data.root"
+    )
+    prepares.add_argument(
+        "--host", default="localhost", help="host name or address under which the hospitals reach the coordinator"
+    )
+    prepares.add_argument(
+        "--port", type=int, default=8002, help="port of FLARE's server; the next port is for FLARE's admin console"
+    )
     add_common_flags(prepares)
     runs = commands.add_parser("run", help="start FLARE's server, wait for the hospitals, and train")
     runs.add_argument("folder", type=Path, help="the folder that prepare wrote")
-    runs.add_argument("--kits", type=Path,
-                      help="the folder with one kit for each participant, which `nvflare provision` wrote")
-    runs.add_argument("--join-seconds", type=float, default=600.0,
-                      help="seconds to wait for the hospitals to join and to read their data")
-    runs.add_argument("--reply-seconds", type=float, metavar="S",
-                      help="seconds that a hospital may take to reply, 0 for no limit; by default "
-                           "federation.reply_timeout_s of the plan. It may be changed with --resume")
+    runs.add_argument(
+        "--kits", type=Path, help="the folder with one kit for each participant, which `nvflare provision` wrote"
+    )
+    runs.add_argument(
+        "--join-seconds",
+        type=float,
+        default=600.0,
+        help="seconds to wait for the hospitals to join and to read their data",
+    )
+    runs.add_argument(
+        "--reply-seconds",
+        type=float,
+        metavar="S",
+        help="seconds that a hospital may take to reply, 0 for no limit; by default "
+        "federation.reply_timeout_s of the plan. It may be changed with --resume",
+    )
     runs.add_argument("--resume", action="store_true", help="continue after the last finished round")
     add_code_flag(runs)
     runs.add_argument("--quiet", action="store_true", help="show no progress, only the result")
@@ -48,12 +60,21 @@ def main(argv: list[str] | None = None) -> int:
         "score", help="score a MONAI bundle at the sites of a folder; each site returns means over its patients only"
     )
     add_scoring_arguments(scores)
-    scores.add_argument("--min-patients", action="append", default=[], metavar="N or SITE=N",
-                        help="minimum group size of all sites, or of one: with fewer patients, a site returns no score "
-                             f"(default: {DEFAULT_MIN_PATIENTS})")
-    scores.add_argument("--engine", choices=[*ENGINES, NETWORK], default=ENGINES[0],
-                        help="whether the sites work in this process, or each in a process of its own, or are the "
-                             f"hospitals ({NETWORK}) of the federation that `prepare` wrote to FOLDER")
+    scores.add_argument(
+        "--min-patients",
+        action="append",
+        default=[],
+        metavar="N or SITE=N",
+        help="minimum group size of all sites, or of one: with fewer patients, a site returns no score "
+        f"(default: {DEFAULT_MIN_PATIENTS})",
+    )
+    scores.add_argument(
+        "--engine",
+        choices=[*ENGINES, NETWORK],
+        default=ENGINES[0],
+        help="whether the sites work in this process, or each in a process of its own, or are the "
+        f"hospitals ({NETWORK}) of the federation that `prepare` wrote to FOLDER",
+    )
     scores.add_argument("--kits", type=Path, help="as for run")
     scores.add_argument("--join-seconds", type=float, default=600.0, help="as for run")
     add_code_flag(scores)

@@ -37,8 +37,12 @@ def main(argv: list[str] | None = None) -> int:
     checks.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting: data.sites=[A, B]")
     checks.add_argument("--allow-duplicates", action="store_true", help="accept images that occur twice")
     checks.add_argument("--json", type=Path, metavar="FILE", help="also write the report, case by case, to this file")
-    checks.add_argument("--patients", type=Path, metavar="FILE",
-                        help="also write a table with the files of each patient and case, which must stay at the site")
+    checks.add_argument(
+        "--patients",
+        type=Path,
+        metavar="FILE",
+        help="also write a table with the files of each patient and case, which must stay at the site",
+    )
     add_code_flag(checks)
     checks.add_argument("--quiet", action="store_true", help="print only the report, no progress")
     add_fetch_command(commands)
@@ -61,8 +65,10 @@ def _run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     if args.path.is_file() and args.path.suffix.lower() in OTHER_TABLES:
-        raise UserError(f"{args.path}: tables in this format are not read; expected a CSV file; save it in UTF-8 (in "
-                        "Excel with 'Save as', file type 'CSV UTF-8'), and check the new file")  # fmt: skip
+        raise UserError(
+            f"{args.path}: tables in this format are not read; expected a CSV file; save it in UTF-8 (in "
+            "Excel with 'Save as', file type 'CSV UTF-8'), and check the new file"
+        )
     from medfed.config.overrides import Override
     from medfed.config.schema import load, load_dataset
     from medfed.datasets import datalists

@@ -25,26 +25,55 @@ def main(argv: list[str] | None = None) -> int:
     add_config_argument(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--leave-one-site-out", action="store_true", help="each site is the unseen site in turn")
-    which.add_argument("--leave-two-sites-out", action="store_true",
-                       help="each site is the unseen site in turn, and the next one is the validation site")
-    parser.add_argument("--pairs", nargs="+", metavar="UNSEEN/VALIDATION",
-                        help="with --leave-two-sites-out: run these pairs instead of all neighbours")
-    parser.add_argument("--methods", nargs="+", default=["fedavg", "elcfs"], metavar="NAME",
-                        help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several stacked: "
-                             "ccst+elcfs. all: every method that works on this task, with its default settings. "
-                             "pooled: all images in one place; local: each site alone; fedavg@steps=METHOD: FedAvg "
-                             "with as many steps and images as METHOD")
-    parser.add_argument("--vary", action="append", default=[], metavar="KEY=V1,V2,...",
-                        help="run every method with each of these values, one row for each; repeat the flag to run "
-                             "each combination: --vary federation.participating=1,2,3")
-    parser.add_argument("--seeds", type=int, default=1, metavar="N",
-                        help="number of runs of each method and unseen site: seed, seed + 1, ...")
+    which.add_argument(
+        "--leave-two-sites-out",
+        action="store_true",
+        help="each site is the unseen site in turn, and the next one is the validation site",
+    )
+    parser.add_argument(
+        "--pairs",
+        nargs="+",
+        metavar="UNSEEN/VALIDATION",
+        help="with --leave-two-sites-out: run these pairs instead of all neighbours",
+    )
+    parser.add_argument(
+        "--methods",
+        nargs="+",
+        default=["fedavg", "elcfs"],
+        metavar="NAME",
+        help="default: fedavg elcfs. With settings: ccst:k=1,style=single. Several stacked: "
+        "ccst+elcfs. all: every method that works on this task, with its default settings. "
+        "pooled: all images in one place; local: each site alone; fedavg@steps=METHOD: FedAvg "
+        "with as many steps and images as METHOD",
+    )
+    parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY=V1,V2,...",
+        help="run every method with each of these values, one row for each; repeat the flag to run "
+        "each combination: --vary federation.participating=1,2,3",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of runs of each method and unseen site: seed, seed + 1, ...",
+    )
     parser.add_argument("--sites", nargs="+", metavar="SITE", help="leave out these sites only")
-    parser.add_argument("--baseline", default=BASELINE, metavar="NAME",
-                        help=f"one of the methods, with which all others are compared; default: {BASELINE}")
-    parser.add_argument("--no-equal-effort", action="store_true",
-                        help="do not add FedAvg with as many steps and images as each method that takes more; such a "
-                             "method is then compared with FedAvg of less effort")
+    parser.add_argument(
+        "--baseline",
+        default=BASELINE,
+        metavar="NAME",
+        help=f"one of the methods, with which all others are compared; default: {BASELINE}",
+    )
+    parser.add_argument(
+        "--no-equal-effort",
+        action="store_true",
+        help="do not add FedAvg with as many steps and images as each method that takes more; such a "
+        "method is then compared with FedAvg of less effort",
+    )
     add_jobs_flag(parser, "runs")
     add_common_flags(parser)
     args = parser.parse_args(argv)
@@ -53,8 +82,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _evaluate(args: argparse.Namespace) -> int:
     if not (args.leave_one_site_out or args.leave_two_sites_out):
-        raise UserError("choose --leave-one-site-out (each site is the unseen site in turn) or --leave-two-sites-out "
-                        "(with a validation site as well)")
+        raise UserError(
+            "choose --leave-one-site-out (each site is the unseen site in turn) or --leave-two-sites-out "
+            "(with a validation site as well)"
+        )
     from medfed import api
     from medfed.config.overrides import Override
     from medfed.config.schema import load
@@ -63,25 +94,36 @@ def _evaluate(args: argparse.Namespace) -> int:
     config = load(api.find_config(args.config), overrides(args))
     number = "two_sites" if args.leave_two_sites_out else "one_site"
     comparison = api.compare(
-        config, [MethodChoice.parse(method) for method in args.methods],
+        config,
+        [MethodChoice.parse(method) for method in args.methods],
         args.out or Path("runs") / f"{Path(config.source).stem}-leave_{number}_out",
-        leave_two_out=args.leave_two_sites_out, seeds=args.seeds, sites=args.sites, resume=args.resume,
+        leave_two_out=args.leave_two_sites_out,
+        seeds=args.seeds,
+        sites=args.sites,
+        resume=args.resume,
         pairs=[pair.partition("/")[::2] for pair in args.pairs] if args.pairs else None,
-        varied=[Override.parse_each(text, "--vary") for text in args.vary], jobs=args.jobs,
-        progress=not args.quiet, baseline=args.baseline, equal_effort=not args.no_equal_effort,
+        varied=[Override.parse_each(text, "--vary") for text in args.vary],
+        jobs=args.jobs,
+        progress=not args.quiet,
+        baseline=args.baseline,
+        equal_effort=not args.no_equal_effort,
     )
     print(comparison.tables.to_text(bold=sys.stdout.isatty()))
     if comparison.n_locked:
-        print(f"\n{comparison.n_locked} of {len(comparison.plan.folds)} runs are locked by another process; once it "
-              "is done, --resume completes the table.")
+        print(
+            f"\n{comparison.n_locked} of {len(comparison.plan.folds)} runs are locked by another process; once it "
+            "is done, --resume completes the table."
+        )
     for name, reason in comparison.failed.items():
         print(f"\nfailed: {name}: {reason}. --resume repeats it.")
     for name, reason in comparison.incompatible.items():
         print(f"\nnot compared: {name}: {reason}")
     more = "; of the validation sites: validation.csv, validation.json" if args.leave_two_sites_out else ""
     more += "; joining and pooling: joining.csv, joining.json" if comparison.tables.joining else ""
-    print(f"\nThe table is in {comparison.folder}: table.md, table.csv, table.json, table.tex{more}; costs: cost.csv, "
-          "cost.json. Each run has its own folder in it.")
+    print(
+        f"\nThe table is in {comparison.folder}: table.md, table.csv, table.json, table.tex{more}; costs: cost.csv, "
+        "cost.json. Each run has its own folder in it."
+    )
     return 1 if comparison.n_locked or comparison.failed else 0
 
 

@@ -29,12 +29,18 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 on success, 2 after an error that the user can correct.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.export", description=__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN",
-                        help="folder of a finished run; with --check, a bundle's folder or ZIP file")
-    parser.add_argument("--out", type=Path, metavar="FOLDER",
-                        help="folder of the bundle (default: in RUN/bundle, named after the anatomy and the task)")
-    parser.add_argument("--check", action="store_true",
-                        help="only check that a bundle is complete and that its configs run no code")
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="folder of a finished run; with --check, a bundle's folder or ZIP file"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the bundle (default: in RUN/bundle, named after the anatomy and the task)",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="only check that a bundle is complete and that its configs run no code"
+    )
     parser.add_argument("--force", action="store_true", help="export the model although it did not learn")
     add_code_flag(parser)
     parser.add_argument("--quiet", action="store_true", help="print errors only")
@@ -61,8 +67,10 @@ def _export(args: argparse.Namespace) -> int:
     if not args.quiet:
         endings = tuple(f"_{name}" for name in TASKS)
         if not out.name.endswith(endings):
-            print(f"note: MONAI Label reads the task from the folder's name; let it end in {' or '.join(endings)}",
-                  file=sys.stderr)
+            print(
+                f"note: MONAI Label reads the task from the folder's name; let it end in {' or '.join(endings)}",
+                file=sys.stderr,
+            )
         print(f"The bundle is {out}. It runs with MONAI alone, without medfed; docs/README.md explains how.")
     return 0
 

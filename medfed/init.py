@@ -23,18 +23,33 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.init", description=__doc__)
     parser.add_argument("folder", type=Path, help="a folder with one folder per site, or a datalist")
-    parser.add_argument("--out", type=Path, default=Path("my.yaml"), metavar="FILE",
-                        help="the config to write (default: my.yaml); an existing file is not overwritten")  # fmt: skip
-    parser.add_argument("--unseen", metavar="SITE",
-                        help="the site that does not train and is tested (default: the last in alphabetical "
-                             "order)")  # fmt: skip
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("my.yaml"),
+        metavar="FILE",
+        help="the config to write (default: my.yaml); an existing file is not overwritten",
+    )
+    parser.add_argument(
+        "--unseen",
+        metavar="SITE",
+        help="the site that does not train and is tested (default: the last in alphabetical order)",
+    )
     parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
     parser.add_argument("--method", default=METHOD, metavar="NAME", help=f"the federated method (default: {METHOD})")
-    parser.add_argument("--minutes", type=float, metavar="M",
-                        help="wished time of the run on this machine: measures a training step, and writes as many "
-                             "rounds as fit")  # fmt: skip
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="choose a value yourself: --set data.image_size=128; the plan follows")  # fmt: skip
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        metavar="M",
+        help="wished time of the run on this machine: measures a training step, and writes as many rounds as fit",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="choose a value yourself: --set data.image_size=128; the plan follows",
+    )
     add_code_flag(parser)
     parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
     args = parser.parse_args(argv)
@@ -49,15 +64,23 @@ def _init(args: argparse.Namespace) -> int:
     from medfed.planning.writing import count, describe
 
     written = write_config(
-        args.folder, args.out, args.unseen, args.method, args.minutes, args.set, args.dataset,
+        args.folder,
+        args.out,
+        args.unseen,
+        args.method,
+        args.minutes,
+        args.set,
+        args.dataset,
         progress=lambda cases: ProgressBar(cases, desc="reading", unit="case", disable=args.quiet, leave=False),
-    )  # fmt: skip
+    )
     plan = written.plan
     print("The sites that train:", *describe(written.fingerprint), sep="\n")
     for note in written.notes:
         print(f"Note: {note}.")
-    print(f"\nPlan: images of {written.config.data.image_size} pixels, {plan.whole_steps} training steps at "
-          f"{count(len(plan.site_steps), 'site')}; the config explains every value.")  # fmt: skip
+    print(
+        f"\nPlan: images of {written.config.data.image_size} pixels, {plan.whole_steps} training steps at "
+        f"{count(len(plan.site_steps), 'site')}; the config explains every value."
+    )
     print(f"Check all files first: {_check_command(args)}")
     print(f"Train: python -m medfed.train {shlex.quote(str(args.out))}")
     return 0

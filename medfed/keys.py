@@ -23,8 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     Return the exit code: 0, or 2 if there is nothing of the given name in a config.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.keys", description=__doc__, epilog=EXAMPLES)
-    parser.add_argument("word", nargs="?", help="a block, method, network, dataset, engine, metric or key; "
-                                                 "without it, all blocks")  # fmt: skip
+    parser.add_argument(
+        "word", nargs="?", help="a block, method, network, dataset, engine, metric or key; without it, all blocks"
+    )
     parser.add_argument("--json-schema", action="store_true", help="print the JSON Schema of a config, for editors")
     add_code_flag(parser)
     args = parser.parse_args(argv)
@@ -81,8 +82,9 @@ def _type(key: str, setting: Setting) -> str:
 def _wrapped(text: str, width: int, indent: int) -> list[str]:
     """Return a text as lines of at most `width` characters, indented."""
     space = " " * indent
-    return textwrap.wrap(text, width, initial_indent=space, subsequent_indent=space, break_long_words=False,
-                         break_on_hyphens=False)  # fmt: skip
+    return textwrap.wrap(
+        text, width, initial_indent=space, subsequent_indent=space, break_long_words=False, break_on_hyphens=False
+    )
 
 
 if __name__ == "__main__":

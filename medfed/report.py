@@ -23,10 +23,19 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 on success, 2 after an error that the user can correct.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.report", description=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN",
-                        help="the folder of a finished run, or of a comparison that medfed.evaluate wrote")
-    parser.add_argument("--out", type=Path, metavar="FILE",
-                        help=f"file of the page (default: {NAME} in RUN, or in this folder for several runs)")
+    parser.add_argument(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="the folder of a finished run, or of a comparison that medfed.evaluate wrote",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help=f"file of the page (default: {NAME} in RUN, or in this folder for several runs)",
+    )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     args = parser.parse_args(argv)
     return run_program("medfed.report", lambda: _report(args))

@@ -27,14 +27,24 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.reproduce", description=__doc__, epilog=EXAMPLES)
     parser.add_argument("paper", nargs="?", help=f"one of {', '.join(PAPERS)}; without it, all are listed")
-    parser.add_argument("entry", nargs="?", help="a table or figure to run, for example table_2; without it, those of "
-                                                 "the paper are described")  # fmt: skip
+    parser.add_argument(
+        "entry",
+        nargs="?",
+        help="a table or figure to run, for example table_2; without it, those of the paper are described",
+    )
     parser.add_argument("--dry-run", action="store_true", help="print data, commands and the paper's numbers only")
-    parser.add_argument("--small", action="store_true",
-                        help="few, small images and few rounds: minutes on two cores; uses phantoms unless --data is "
-                             "given")  # fmt: skip
-    parser.add_argument("--data", action="append", default=[], metavar="[NAME=]FOLDER",
-                        help="folder of a dataset, for example pacs=FOLDER; repeat the flag for several")
+    parser.add_argument(
+        "--small",
+        action="store_true",
+        help="few, small images and few rounds: minutes on two cores; uses phantoms unless --data is given",
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="[NAME=]FOLDER",
+        help="folder of a dataset, for example pacs=FOLDER; repeat the flag for several",
+    )
     parser.add_argument("--only", nargs="+", metavar="PART", help="run these parts of the entry only")
     parser.add_argument("--seeds", type=int, metavar="N", help="number of seeds instead of the entry's")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change a setting of all runs")
@@ -70,8 +80,9 @@ def _reproduce(args: argparse.Namespace) -> int:
     from medfed.reproduction.running import run_entry  # imports torch, which the lists do not need
 
     out = args.out or Path("runs") / f"{args.paper}-{entry.name}{'-small' * args.small}"
-    n_unfinished = run_entry(paper, entry, commands, out, small=args.small, resume=args.resume, jobs=args.jobs,
-                             progress=not args.quiet)  # fmt: skip
+    n_unfinished = run_entry(
+        paper, entry, commands, out, small=args.small, resume=args.resume, jobs=args.jobs, progress=not args.quiet
+    )
     return 1 if n_unfinished else 0
 
 

@@ -20,10 +20,16 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.score", description=__doc__)
     add_scoring_arguments(parser)
-    parser.add_argument("--no-labels", action="store_true",
-                        help="predict the Dice from the agreement of the sites' local models; no label is read")
-    parser.add_argument("--check-prediction", action="store_true",
-                        help="predict the Dice as --no-labels does, then read the labels and compare")
+    parser.add_argument(
+        "--no-labels",
+        action="store_true",
+        help="predict the Dice from the agreement of the sites' local models; no label is read",
+    )
+    parser.add_argument(
+        "--check-prediction",
+        action="store_true",
+        help="predict the Dice as --no-labels does, then read the labels and compare",
+    )
     add_code_flag(parser)
     parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
     args = parser.parse_args(argv)

@@ -20,8 +20,9 @@ def main(argv: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.train", description=__doc__)
     add_config_argument(parser)
-    parser.add_argument("--accept-config-change", action="store_true",
-                        help="resume although a setting differs from that of the run")  # fmt: skip
+    parser.add_argument(
+        "--accept-config-change", action="store_true", help="resume although a setting differs from that of the run"
+    )
     add_jobs_flag(parser, "sites")
     add_common_flags(parser)
     args = parser.parse_args(argv)
@@ -36,14 +37,21 @@ def _train(args: argparse.Namespace) -> int:
 
     config = load(api.find_config(args.config), overrides(args))
     run = api.run(
-        config, args.out or default_folder(config), resume=args.resume,
-        accept_config_change=args.accept_config_change, jobs=args.jobs, progress=not args.quiet,
+        config,
+        args.out or default_folder(config),
+        resume=args.resume,
+        accept_config_change=args.accept_config_change,
+        jobs=args.jobs,
+        progress=not args.quiet,
     )
     print(run)
     print(f"\nAll files are in {run.folder}: cases.csv, summary.json, figures/, model.safetensors, ledger.csv.")
     export = f"python -m medfed.export {shlex.quote(str(run.folder))}"
-    print(f"The model did not learn. To write a MONAI bundle in spite of that: {export} --force"
-          if did_not_learn(run.summary) else f"To write a MONAI bundle: {export}")
+    print(
+        f"The model did not learn. To write a MONAI bundle in spite of that: {export} --force"
+        if did_not_learn(run.summary)
+        else f"To write a MONAI bundle: {export}"
+    )
     return 0
 
 

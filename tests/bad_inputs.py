@@ -121,18 +121,26 @@ federation: {{unseen_site: west, rounds: 1}}
 
 def with_value(value: float):
     """One voxel set to it."""
+
     def change(array: np.ndarray) -> np.ndarray:
         array = array.astype(np.float32)
         array[3, 3, 3] = value
         return array
+
     return change
 
 
 CONFIGS = {  # what is wrong: (a part of the config, what stands there instead, what the sentence has)
     "row 1, an unknown key": (
-        "learning_rate", "learnig_rate", ("training.learnig_rate: unknown key", "Did you mean 'learning_rate'?")),
+        "learning_rate",
+        "learnig_rate",
+        ("training.learnig_rate: unknown key", "Did you mean 'learning_rate'?"),
+    ),
     "row 2, text for a number": (
-        "rounds: 2", 'rounds: "3"', ("federation.rounds", "expected a whole number, got the text '3'", "remove the")),
+        "rounds: 2",
+        'rounds: "3"',
+        ("federation.rounds", "expected a whole number, got the text '3'", "remove the"),
+    ),
     "row 2, a fraction of a round": ("rounds: 2", "rounds: 3.5", ("federation.rounds", "a whole number, got 3.5")),
     "row 3, a negative weight": ("alpha: 0.1", "gamma: -1", ("method.gamma: must be at least 0, got -1",)),
     "row 3, alpha below 0": ("alpha: 0.1", "alpha: -0.1", ("method.alpha: must lie in [0, 0.5) or", "got -0.1")),
@@ -149,7 +157,7 @@ CONFIGS = {  # what is wrong: (a part of the config, what stands there instead, 
     "row 10, a device": ("[BMC,", "[CON,", ("data.sites: a site cannot be called 'CON'", "reserves", "rename it")),
     "row 10, 300 characters": ("[BMC,", f"[{'x' * 300},", ("it has 300 characters, expected 1 to 64", "rename it")),
     "row 10, a newline": ("[BMC,", '["a\\nb",', (r"a site cannot be called 'a\nb'", "rename it")),
-}  # fmt: skip
+}
 
 
 def cut(path: Path, n_bytes: int) -> None:
@@ -178,42 +186,59 @@ NO_AFFINE = {"srow_x": 0, "srow_y": 0, "srow_z": 0, "qform_code": 0, "sform_code
 PLACE = "data.ignore_mask_geometry: true"
 FILES = {  # what is wrong: (what is done to image and mask, what the sentence has)
     "row 19, a truncated .nii.gz": (
-        lambda image, mask: cut(image, 5000), ("Case00.nii.gz: the file is incomplete", "of 38,752 bytes", "again")),
+        lambda image, mask: cut(image, 5000),
+        ("Case00.nii.gz: the file is incomplete", "of 38,752 bytes", "again"),
+    ),
     "row 19, a truncated header": (
-        lambda image, mask: cut(mask, 100), ("Segmentation.nii.gz: this is not a NIfTI file, or it is damaged (100 ",)),
+        lambda image, mask: cut(mask, 100),
+        ("Segmentation.nii.gz: this is not a NIfTI file, or it is damaged (100 ",),
+    ),
     "row 20, a truncated .nii": (
-        lambda image, mask: plain(image, 2000), ("Case00.nii: the file is incomplete: found 2,000 of 38,752", "again")),
+        lambda image, mask: plain(image, 2000),
+        ("Case00.nii: the file is incomplete: found 2,000 of 38,752", "again"),
+    ),
     "row 24, a NaN": (
         lambda image, mask: spoil(image, with_value(np.nan)),
-        ("Case00.nii.gz: 1 of 9,600 voxels are NaN and 0 are infinite", "expected finite numbers", "repair the file")),
+        ("Case00.nii.gz: 1 of 9,600 voxels are NaN and 0 are infinite", "expected finite numbers", "repair the file"),
+    ),
     "row 27, a fourth axis": (
         lambda image, mask: spoil(image, lambda array: np.stack([array, array], -1)),
-        ("Case00.nii.gz: the file contains 2 volumes (along its fourth axis), expected 1", "keep only one")),
+        ("Case00.nii.gz: the file contains 2 volumes (along its fourth axis), expected 1", "keep only one"),
+    ),
     "row 30, another shape": (
         lambda image, mask: spoil(mask, lambda array: array[:-1]),
-        ("Case00_Segmentation.nii.gz: the mask has 39 x 40 x 6 voxels", "Case00.nii.gz has 40 x 40 x 6", "resample")),
+        ("Case00_Segmentation.nii.gz: the mask has 39 x 40 x 6 voxels", "Case00.nii.gz has 40 x 40 x 6", "resample"),
+    ),
     "row 31, another spacing": (
         lambda image, mask: spoil(mask, affine=lambda matrix: matrix @ np.diag([1, 1, 1.1, 1])),
-        ("the mask's voxel size is 3.83216 x 3.83216 x 3.3 mm, not the 3.83216 x 3.83216 x 3 mm of its image", PLACE)),
+        ("the mask's voxel size is 3.83216 x 3.83216 x 3.3 mm, not the 3.83216 x 3.83216 x 3 mm of its image", PLACE),
+    ),
     "row 32, another place": (
         lambda image, mask: spoil(mask, affine=shifted),
-        ("the mask lies up to 34.6 mm away from the position of its image", "resample the mask", PLACE)),
+        ("the mask lies up to 34.6 mm away from the position of its image", "resample the mask", PLACE),
+    ),
     "row 32, another direction": (
         lambda image, mask: spoil(mask, lambda array: array[::-1], lambda matrix: matrix @ np.diag([-1, 1, 1, 1])),
-        ("the mask's axes point to RPS, up to 180 degrees away from the axes LPS of its image", PLACE)),
+        ("the mask's axes point to RPS, up to 180 degrees away from the axes LPS of its image", PLACE),
+    ),
     "row 33, no affine": (
         lambda image, mask: header(image, **NO_AFFINE),
-        ("Case00.nii.gz: the affine in the header is singular (voxel size 0 x 0 x 0 mm)", "expected three axes")),
+        ("Case00.nii.gz: the affine in the header is singular (voxel size 0 x 0 x 0 mm)", "expected three axes"),
+    ),
     "row 33, no voxel size": (
         lambda image, mask: header(image, pixdim=[1, 0, 2, 3, 0, 0, 0, 0]),
-        ("Case00.nii.gz: the voxel size in the header is 0 x 2 x 3 mm", "expected sizes above 0", "correct")),
+        ("Case00.nii.gz: the voxel size in the header is 0 x 2 x 3 mm", "expected sizes above 0", "correct"),
+    ),
     "row 35, 255 for 1": (
         lambda image, mask: spoil(mask, lambda array: np.uint8(255) * (array > 0)),
-        ("the mask has the labels 0, 255; expected 0 (background), 1 (prostate), 2 (prostate)", "again")),
+        ("the mask has the labels 0, 255; expected 0 (background), 1 (prostate), 2 (prostate)", "again"),
+    ),
     "row 36, a label without a class": (
         lambda image, mask: spoil(mask, lambda array: 5 * array),
-        ("the mask has the labels 0, 5, 10; expected 0 (background), 1 (prostate)", "mask again")),
+        ("the mask has the labels 0, 5, 10; expected 0 (background), 1 (prostate)", "mask again"),
+    ),
     "row 37, fractions": (
         lambda image, mask: spoil(mask, lambda array: array.astype(np.float32) / 2),
-        ("the mask has fractional labels such as 0.5 in", "expected whole numbers", "nearest-neighbour")),
-}  # fmt: skip
+        ("the mask has fractional labels such as 0.5 in", "expected whole numbers", "nearest-neighbour"),
+    ),
+}

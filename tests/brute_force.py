@@ -12,8 +12,14 @@ from medfed.metrics.mask_metric import compute_mask_metrics as score_row
 from medfed.tasks.mask_scoring import MASK_METRICS
 
 DISTANCES = ("hd", "hd95", "assd")
-COLUMNS = ("dice", *(f"{name}_mm" for name in DISTANCES), *(f"{name}_percent_of_diagonal" for name in DISTANCES),
-           "hd95_pooled_vx", "ece", "status")  # fmt: skip
+COLUMNS = (
+    "dice",
+    *(f"{name}_mm" for name in DISTANCES),
+    *(f"{name}_percent_of_diagonal" for name in DISTANCES),
+    "hd95_pooled_vx",
+    "ece",
+    "status",
+)
 
 
 def score(prediction, reference, spacing):

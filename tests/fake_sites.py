@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PROGRAM = '''
+PROGRAM = """
 import json, os, signal, sys, time
 from multiprocessing.connection import Connection
 
@@ -50,7 +50,7 @@ while True:
         connection.send_bytes(b"n" + b"few images")
         connection.send_bytes(b"a" + bodies[index])
     connection.send_bytes(b"r0.5")
-'''
+"""
 
 
 def install_fake_worker(folder: Path, monkeypatch) -> Path:

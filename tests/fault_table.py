@@ -22,8 +22,11 @@ SUBSETS = [some for n in range(1, 5) for some in combinations(SITES, n)]
 NEVER_STARTS, DIES, LATE = "never starts", "dies in training", "late"
 TWICE, OLD = "replies twice", "replies for an old round"
 FAULTS = (NEVER_STARTS, DIES, LATE, TWICE, OLD)
-START = State(0, {"w": torch.zeros(4, dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)},
-              parameters=frozenset({"w"}))
+START = State(
+    0,
+    {"w": torch.zeros(4, dtype=torch.float64), "count": torch.zeros((), dtype=torch.int64)},
+    parameters=frozenset({"w"}),
+)
 DEADLINE_S = 20
 
 
@@ -70,8 +73,10 @@ class Sites:
 def finish(engine, **settings):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return [digest(done.state.to_bytes()) for done in
-                federate(FedAvg(), engine, START, Federation(rounds=3, **settings), 0)]  # fmt: skip
+        return [
+            digest(done.state.to_bytes())
+            for done in federate(FedAvg(), engine, START, Federation(rounds=3, **settings), 0)
+        ]
 
 
 def never_asked(faulty):

@@ -67,8 +67,7 @@ def check_found(layout: Found, root: Path) -> None:
     """Make the files, and compare the pairs of the site n; no file may be in two pairs."""
     dataset = dataset_of(make(root, layout.files), layout.settings)
     cases, problems = dataset.cases_and_problems("n")
-    pairs = [(case.name, *(path.relative_to(root).as_posix() for path in (case.image, case.mask)))
-             for case in cases]  # fmt: skip
+    pairs = [(case.name, *(path.relative_to(root).as_posix() for path in (case.image, case.mask))) for case in cases]
     assert problems == [] and tuple(layout.pairs.split(" ")) in pairs
     assert len(dataset.cases("s")) == len(pairs) >= 1
     n_images = len({image for _, image, _ in pairs})

@@ -17,8 +17,15 @@ from pathlib import Path
 import pytest
 
 ROW = "hardening_row"  # name of the property of a test's report; it travels from pytest-xdist's workers
-HEADINGS = {"goal": "Goal", "what": "What is measured", "expected": "Goal's figure", "measured": "Measured",
-            "control": "Negative control", "seconds": "Seconds", "result": "Result"}  # fmt: skip
+HEADINGS = {
+    "goal": "Goal",
+    "what": "What is measured",
+    "expected": "Goal's figure",
+    "measured": "Measured",
+    "control": "Negative control",
+    "seconds": "Seconds",
+    "result": "Result",
+}
 
 
 @dataclass(frozen=True)
@@ -109,11 +116,20 @@ class Measurement:
 
 def pytest_addoption(parser) -> None:
     group = parser.getgroup("hardening", "pytest -m hardening")
-    group.addoption("--hardening-scale", type=float, default=1.0, metavar="F",
-                    help="factor of all counts of the hardening tests; 1 has the counts of the goals")
+    group.addoption(
+        "--hardening-scale",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="factor of all counts of the hardening tests; 1 has the counts of the goals",
+    )
     group.addoption("--hardening-seed", type=int, default=0, metavar="N", help="seed of the hardening tests")
-    group.addoption("--hardening-folder", type=Path, metavar="FOLDER",
-                    help="folder into which the table is written, as hardening.json and hardening.md")
+    group.addoption(
+        "--hardening-folder",
+        type=Path,
+        metavar="FOLDER",
+        help="folder into which the table is written, as hardening.json and hardening.md",
+    )
 
 
 @pytest.fixture
@@ -144,8 +160,12 @@ def as_markdown(rows: list[dict], scale: float, seed: int) -> str:
 
 
 def pytest_terminal_summary(terminalreporter, config) -> None:
-    reports = [report for kind in ("passed", "failed", "error", "skipped")
-               for report in terminalreporter.stats.get(kind, []) if hasattr(report, "user_properties")]  # fmt: skip
+    reports = [
+        report
+        for kind in ("passed", "failed", "error", "skipped")
+        for report in terminalreporter.stats.get(kind, [])
+        if hasattr(report, "user_properties")
+    ]
     rows = rows_of(reports)
     if not rows:
         return

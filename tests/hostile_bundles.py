@@ -6,9 +6,16 @@ import zipfile
 from pathlib import Path
 
 TARGETS = [
-    "os.system", "medfed.networks.unet.UNet", "subprocess.run", "LoadImaged", "monai.transforms.Lambda", "@device",
-    "$glob.glob", 3, None,
-]  # fmt: skip
+    "os.system",
+    "medfed.networks.unet.UNet",
+    "subprocess.run",
+    "LoadImaged",
+    "monai.transforms.Lambda",
+    "@device",
+    "$glob.glob",
+    3,
+    None,
+]
 ENTRIES = [
     ("reader", "os.system"),  # LoadImage imports a dotted reader and calls it
     ("writer", "subprocess.Popen"),
@@ -21,14 +28,40 @@ ENTRIES = [
 EXPRESSIONS = [
     """$'@f {__import__("os").system("true")}'""",  # MONAI replaces @f, so that the string becomes an f-string
     """$@a[0 #__import__("os").system("true")\n]""",  # MONAI replaces # by ::
-    "$'@a'", "$'#'",
-    "$__import__('os')", "$import os", "$from os import system", "$import glob, os", "$open('/etc/passwd')",
-    "$lambda: 0", "$@x.__class__", "$@x.run", "$@x.run(a=1)", "$@x()", "$@x['a'](1)", "$torch.load('x')",
-    "$torch.hub.load('a', 'b')", "$glob.os.system('x')", "$[glob for glob in @x]", "$[x for x in @a if x.y]",
-    "$[x.run() for x in @a]", "$9 ** 9 ** 9", "$'a' * 10**9", "$f'{@x}'", "$(y := 1)", "$exec('1')",
-    "$monai.bundle.load('x')", "$np.load('x')", "$glob.glob(*@x)", "${**@x}", "$@a\n.run()", "$@a; @b", "$", "$ (",
+    "$'@a'",
+    "$'#'",
+    "$__import__('os')",
+    "$import os",
+    "$from os import system",
+    "$import glob, os",
+    "$open('/etc/passwd')",
+    "$lambda: 0",
+    "$@x.__class__",
+    "$@x.run",
+    "$@x.run(a=1)",
+    "$@x()",
+    "$@x['a'](1)",
+    "$torch.load('x')",
+    "$torch.hub.load('a', 'b')",
+    "$glob.os.system('x')",
+    "$[glob for glob in @x]",
+    "$[x for x in @a if x.y]",
+    "$[x.run() for x in @a]",
+    "$9 ** 9 ** 9",
+    "$'a' * 10**9",
+    "$f'{@x}'",
+    "$(y := 1)",
+    "$exec('1')",
+    "$monai.bundle.load('x')",
+    "$np.load('x')",
+    "$glob.glob(*@x)",
+    "${**@x}",
+    "$@a\n.run()",
+    "$@a; @b",
+    "$",
+    "$ (",
     "$@a" + "+@a" * 20000,
-]  # fmt: skip
+]
 MEMBERS = ["../x", "/etc/x", "organ_segmentation/../../x", "a\\..\\x", "C:x", "organ/"]
 
 

@@ -60,8 +60,11 @@ def work(path: Path, name: str = "ELCFS (amplitudes)", forget: Forget | None = N
         stop_after: the round after which `Planned` is raised; 0 raises nothing.
     """
     method = METHODS[name]
-    toy = ToyClassification(image_side=16, n_images=4) if name.startswith("FPL") else \
-        ToySegmentation(image_side=16, n_images=4)  # fmt: skip
+    toy = (
+        ToyClassification(image_side=16, n_images=4)
+        if name.startswith("FPL")
+        else ToySegmentation(image_side=16, n_images=4)
+    )
     with RunFolder(path).locked() as folder:
         folder.check()
         folder.begin_manifest()
@@ -141,8 +144,11 @@ def kill_runs(name: str, ways: tuple[str, ...], n_kills: int, rng: random.Random
         while kills.n_kills < n_kills:
             path = Path(folder) / "killed"
             way, code = "", None
-            while code is None or kills.n_kills <= n_kills and code in (-signal.SIGKILL, TERMINATED, KILLED,
-                                                                        -signal.SIGTERM, -signal.SIGUSR1):  # fmt: skip
+            while (
+                code is None
+                or kills.n_kills <= n_kills
+                and code in (-signal.SIGKILL, TERMINATED, KILLED, -signal.SIGTERM, -signal.SIGUSR1)
+            ):
                 kills.n_kills += code is not None
                 way = rng.choice(ways)
                 after_s = rng.uniform(0.05, whole_s) if kills.n_kills < n_kills else None

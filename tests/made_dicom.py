@@ -32,8 +32,13 @@ def volume(shape: tuple[int, int, int] = (16, 12, 5), seed: int = 0) -> np.ndarr
 
 
 def write_series(
-    folder: Path, voxels: np.ndarray, affine: np.ndarray | None = None, *, names: str = "IM{:04d}.dcm",
-    slices: Sequence[int] | None = None, **tags: Any,
+    folder: Path,
+    voxels: np.ndarray,
+    affine: np.ndarray | None = None,
+    *,
+    names: str = "IM{:04d}.dcm",
+    slices: Sequence[int] | None = None,
+    **tags: Any,
 ) -> list[Dataset]:
     """Write a series of one file per slice; the files' names are in another order than the slices.
 
@@ -52,8 +57,11 @@ def write_series(
     affine = oblique_affine() if affine is None else affine
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
     directions = affine[:3, :3] / spacing
-    common = {"SeriesInstanceUID": generate_uid(), "StudyInstanceUID": generate_uid(),
-              "FrameOfReferenceUID": generate_uid()}  # fmt: skip
+    common = {
+        "SeriesInstanceUID": generate_uid(),
+        "StudyInstanceUID": generate_uid(),
+        "FrameOfReferenceUID": generate_uid(),
+    }
     datasets = []
     for index in range(voxels.shape[2]) if slices is None else slices:
         meta = FileMetaDataset()
@@ -62,17 +70,37 @@ def write_series(
         dataset = Dataset()
         dataset.file_meta = meta
         values = {
-            "SOPClassUID": MR, "SOPInstanceUID": meta.MediaStorageSOPInstanceUID, "Modality": "MR", "PatientID": "7",
-            "PatientName": "", "PatientBirthDate": "", "PatientSex": "", "AccessionNumber": "", "StudyID": "",
-            "StudyDate": "", "StudyTime": "", "ReferringPhysicianName": "", "SeriesNumber": 1, "InstanceNumber": 1,
-            "Manufacturer": "", "ImageType": ["ORIGINAL", "PRIMARY"], "SliceThickness": float(spacing[2]),
-            "Columns": voxels.shape[0], "Rows": voxels.shape[1], "SamplesPerPixel": 1,
-            "PhotometricInterpretation": "MONOCHROME2", "BitsAllocated": 16, "BitsStored": 16, "HighBit": 15,
-            "PixelRepresentation": 0, "PixelSpacing": [float(spacing[1]), float(spacing[0])],
+            "SOPClassUID": MR,
+            "SOPInstanceUID": meta.MediaStorageSOPInstanceUID,
+            "Modality": "MR",
+            "PatientID": "7",
+            "PatientName": "",
+            "PatientBirthDate": "",
+            "PatientSex": "",
+            "AccessionNumber": "",
+            "StudyID": "",
+            "StudyDate": "",
+            "StudyTime": "",
+            "ReferringPhysicianName": "",
+            "SeriesNumber": 1,
+            "InstanceNumber": 1,
+            "Manufacturer": "",
+            "ImageType": ["ORIGINAL", "PRIMARY"],
+            "SliceThickness": float(spacing[2]),
+            "Columns": voxels.shape[0],
+            "Rows": voxels.shape[1],
+            "SamplesPerPixel": 1,
+            "PhotometricInterpretation": "MONOCHROME2",
+            "BitsAllocated": 16,
+            "BitsStored": 16,
+            "HighBit": 15,
+            "PixelRepresentation": 0,
+            "PixelSpacing": [float(spacing[1]), float(spacing[0])],
             "ImageOrientationPatient": [float(f"{x:.9g}") for x in (*directions[:, 0], *directions[:, 1])],
             "ImagePositionPatient": [float(f"{x:.9g}") for x in affine[:3, :3] @ (0, 0, index) + affine[:3, 3]],
-            **common, **tags,
-        }  # fmt: skip
+            **common,
+            **tags,
+        }
         for keyword, value in values.items():
             setattr(dataset, keyword, value)
         dataset.PixelData = np.ascontiguousarray(voxels[:, :, index].T.astype(np.uint16)).tobytes()
@@ -107,7 +135,16 @@ def write_segmentation(path: Path, datasets: Sequence[Dataset], masks: dict[str,
     path.parent.mkdir(parents=True, exist_ok=True)
     arguments = {"segmentation_type": "BINARY", **options}
     highdicom.seg.Segmentation(
-        datasets, pixels, segment_descriptions=segments, series_instance_uid=generate_uid(), series_number=9,
-        sop_instance_uid=generate_uid(), instance_number=1, manufacturer="m", manufacturer_model_name="m",
-        software_versions="1", device_serial_number="1", **arguments,
-    ).save_as(path)  # fmt: skip
+        datasets,
+        pixels,
+        segment_descriptions=segments,
+        series_instance_uid=generate_uid(),
+        series_number=9,
+        sop_instance_uid=generate_uid(),
+        instance_number=1,
+        manufacturer="m",
+        manufacturer_model_name="m",
+        software_versions="1",
+        device_serial_number="1",
+        **arguments,
+    ).save_as(path)

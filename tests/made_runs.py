@@ -47,13 +47,23 @@ def mask_rows(sites: list[str], unseen: str, shift: float = 0.0, n: int = 7, str
         for k in range(n):
             missed = site == unseen and k == n - 1
             dice = 0.0 if missed else round(0.9 - 0.05 * place - 0.01 * k + shift, 4)
-            rows.append({"site": site, "role": "unseen" if site == unseen else "seen", "patient": f"p{k}",
-                         "image": f"p{k}", "structure": structure, "status": "missed" if missed else "ok",
-                         **dict.fromkeys(METRICS),
-                         "dice": dice, "hd95_percent_of_diagonal": 90.0 if missed else 4.0 + k,
-                         "hd_percent_of_diagonal": 90.0 if missed else 5.0 + k,
-                         "assd_percent_of_diagonal": 90.0 if missed else 2.0 + k,
-                         "hd95_pooled_vx": 90.0 if missed else 4.0 + k, "ece": 0.02 + 0.01 * k})  # fmt: skip
+            rows.append(
+                {
+                    "site": site,
+                    "role": "unseen" if site == unseen else "seen",
+                    "patient": f"p{k}",
+                    "image": f"p{k}",
+                    "structure": structure,
+                    "status": "missed" if missed else "ok",
+                    **dict.fromkeys(METRICS),
+                    "dice": dice,
+                    "hd95_percent_of_diagonal": 90.0 if missed else 4.0 + k,
+                    "hd_percent_of_diagonal": 90.0 if missed else 5.0 + k,
+                    "assd_percent_of_diagonal": 90.0 if missed else 2.0 + k,
+                    "hd95_pooled_vx": 90.0 if missed else 4.0 + k,
+                    "ece": 0.02 + 0.01 * k,
+                }
+            )
     return rows
 
 
@@ -63,9 +73,19 @@ def class_rows(sites: list[str], unseen: str) -> list[dict]:
     for site in [*sites, unseen]:
         for k in range(10):
             p, label = float(rng.uniform(0.05, 0.95)), "ab"[k % 2]
-            rows.append({"site": site, "role": "unseen" if site == unseen else "seen", "image": f"i{k}",
-                         "patient": f"s{k % 5}", "label": label, "predicted": "a" if p > 0.5 else "b", "p_a": p,
-                         "p_b": 1 - p, "correct": int((p > 0.5) == (label == "a"))})  # fmt: skip
+            rows.append(
+                {
+                    "site": site,
+                    "role": "unseen" if site == unseen else "seen",
+                    "image": f"i{k}",
+                    "patient": f"s{k % 5}",
+                    "label": label,
+                    "predicted": "a" if p > 0.5 else "b",
+                    "p_a": p,
+                    "p_b": 1 - p,
+                    "correct": int((p > 0.5) == (label == "a")),
+                }
+            )
     return rows
 
 
@@ -88,15 +108,33 @@ def ledger_rows(sites: list[str], rounds: int, extra: str = "windows") -> list[d
 
 def done(number: int, value: float = 0.0) -> Round:
     """A finished round without training; each round adds a row to the ledger and a column to the history."""
-    ledger = [{"round": number, "site": "a", "direction": "up", "kind": "train", "content": "weight", "name": "w",
-               "shape": "2", "dtype": "float32", "bytes": 8}]
+    ledger = [
+        {
+            "round": number,
+            "site": "a",
+            "direction": "up",
+            "kind": "train",
+            "content": "weight",
+            "name": "w",
+            "shape": "2",
+            "dtype": "float32",
+            "bytes": 8,
+        }
+    ]
     history = {"round": number, "train_loss": 0.1 + value, "validation_score": None, f"train_loss/{number}": 1.0}
     return Round(State(number, {"w": torch.full((2,), value)}), history, ledger)
 
 
 def made_run(
-    path: Path, method: str = "elcfs", unseen: str = "C", seed: int = 0, sites: tuple[str, ...] = ("A", "B"),
-    rows: list[dict] | None = None, rounds: int = 2, data: str = "phantom", **others: object,
+    path: Path,
+    method: str = "elcfs",
+    unseen: str = "C",
+    seed: int = 0,
+    sites: tuple[str, ...] = ("A", "B"),
+    rows: list[dict] | None = None,
+    rounds: int = 2,
+    data: str = "phantom",
+    **others: object,
 ) -> Path:
     """A finished run in `path`; `others` go into its summary, over what is there."""
     sites = list(sites)
@@ -107,20 +145,36 @@ def made_run(
     scoring.write_cases(path / "cases.csv", rows)
     folder.write_text("config.yaml", config)
     folder.write_text("ledger.csv", format_rows(COLUMNS, ledger_rows(sites, rounds)))
-    folder.write_history([
-        {"round": k, "train_loss": 1 / k, "validation_score": 0.5 + 0.1 * k} | {f"train_loss/{s}": 1 / k for s in sites}
-        for k in range(1, rounds + 1)
-    ])
+    folder.write_history(
+        [
+            {"round": k, "train_loss": 1 / k, "validation_score": 0.5 + 0.1 * k}
+            | {f"train_loss/{s}": 1 / k for s in sites}
+            for k in range(1, rounds + 1)
+        ]
+    )
     for name in ("unseen_cases", "training_curves"):
         (path / FIGURES / f"{name}.png").write_bytes(png())
     save_file({name: entry.numpy() for name, entry in WEIGHTS.items()}, path / "model.safetensors")
-    folder.write_json("summary.json", {
-        **scoring.summarise(rows), "data": data, "dataset": "Discs", "method": method, "unseen_site": unseen,
-        "source_sites": sites, "patients": {site: {"train": 5} for site in sites}, "selection": "last",
-        "selected_round": rounds, "rounds": rounds, "seed": seed, "versions": {"torch": "2"}, "notices": ["a notice"],
-        "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
-        **others,
-    })  # fmt: skip
+    folder.write_json(
+        "summary.json",
+        {
+            **scoring.summarise(rows),
+            "data": data,
+            "dataset": "Discs",
+            "method": method,
+            "unseen_site": unseen,
+            "source_sites": sites,
+            "patients": {site: {"train": 5} for site in sites},
+            "selection": "last",
+            "selected_round": rounds,
+            "rounds": rounds,
+            "seed": seed,
+            "versions": {"torch": "2"},
+            "notices": ["a notice"],
+            "config_sha256": hashlib.sha256(config.encode()).hexdigest(),
+            **others,
+        },
+    )
     return path
 
 

@@ -11,16 +11,54 @@ from medfed.federation.encoding import InvalidMessage
 from medfed.federation.message import Message, State, failed_reply
 
 ODD = [
-    None, True, False, 0, -1, 1, 2**31, 2**63, 10**30, 1.5, 1e308, float("nan"), float("inf"), "", "a", "weights/z",
-    "\n", "\ud800", "\u202e", "a" * 2000, [], {}, [[]], [None], ["a"], [0, 2**62], [2**40, 2**40], {"a": 1}, {"why": 3},
-    "C64", "F4", "BOOL", "U16", "F8_E4M3", "I64", [[[[[[[[[[[[0]]]]]]]]]]]],
-]  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2**31,
+    2**63,
+    10**30,
+    1.5,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "a",
+    "weights/z",
+    "\n",
+    "\ud800",
+    "\u202e",
+    "a" * 2000,
+    [],
+    {},
+    [[]],
+    [None],
+    ["a"],
+    [0, 2**62],
+    [2**40, 2**40],
+    {"a": 1},
+    {"why": 3},
+    "C64",
+    "F4",
+    "BOOL",
+    "U16",
+    "F8_E4M3",
+    "I64",
+    [[[[[[[[[[[[0]]]]]]]]]]]],
+]
 MESSAGES = [
-    Message("train", {"z": torch.ones(2, 3), "a": torch.tensor(5)},
-            {"bank/x": torch.zeros(0, 4), "b": torch.ones(3) > 0}, {"round": 3, "loss": 0.1, "text": "é"}, "ab" * 32),
+    Message(
+        "train",
+        {"z": torch.ones(2, 3), "a": torch.tensor(5)},
+        {"bank/x": torch.zeros(0, 4), "b": torch.ones(3) > 0},
+        {"round": 3, "loss": 0.1, "text": "é"},
+        "ab" * 32,
+    ),
     Message("validate", facts={"score": 0.5, "list": [1, None]}),
     failed_reply("did not reply within 60 s"),
-]  # fmt: skip
+]
 STATE = State(7, {"w": torch.ones(2)}, {"bank/a": torch.zeros(3)}, {"north": 7, "south": 0}, frozenset({"w"}))
 
 

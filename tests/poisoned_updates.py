@@ -95,6 +95,7 @@ def one_round(method, poison=None, settings=DROP):
 
 def poisoned(change, kind="train"):
     """Return a poison that applies `change` to the bad site's replies of one kind."""
+
     def poison(of, replies):
         return {**replies, BAD: change(replies[BAD])} if of == kind else replies
 
@@ -116,6 +117,7 @@ def weights(change, name=None):
 
 def in_a_buffer(value):
     """Change one element of a running variance; for FedBN, whose updates hold none, of the last weight."""
+
     def changed(message):
         name = next((n for n in message.weights if n.endswith("running_var")), list(message.weights)[-1])
         entry = message.weights[name].clone()
@@ -135,8 +137,9 @@ def facts(**changes):
 
 def everything(change):
     """Change every floating-point entry."""
-    return lambda message: replace(message, weights={
-        n: change(w) if w.is_floating_point() else w for n, w in message.weights.items()})  # fmt: skip
+    return lambda message: replace(
+        message, weights={n: change(w) if w.is_floating_point() else w for n, w in message.weights.items()}
+    )
 
 
 INVALID = {
@@ -152,9 +155,7 @@ INVALID = {
         r"does not fit the network: .* unknown entries \(1\), such as 'backdoor'",
     ),
     "another shape": (weights(lambda w: w.flatten()), r"does not fit the network: 'features.* is \(588,\)"),
-    "a shape that broadcasts": (
-        weights(lambda w: w[:1]), r"does not fit the network: 'features.* is \(1, 3, 7, 7\)"
-    ),
+    "a shape that broadcasts": (weights(lambda w: w[:1]), r"does not fit the network: 'features.* is \(1, 3, 7, 7\)"),
     "a single number": (weights(lambda w: w.sum()), r"does not fit the network: 'features.* is \(\) torch.float32"),
     "another dtype": (weights(lambda w: w.double()), "does not fit the network: 'features.* torch.float64"),
     "complex numbers": (weights(lambda w: w.to(torch.complex64)), "holds torch.complex64 in 'features"),
@@ -175,7 +176,8 @@ INVALID = {
     "too many facts": (facts(note="a" * 10**5), r"has values that are not tensors \(facts\) of 100,.* characters"),
     "a method's number in words": (facts(triplets="many"), "reports 'many' for 'triplets', but a finite number"),
     "a tensor that is NaN": (
-        lambda m: replace(m, tensors={**m.tensors, "loss": torch.tensor([NAN])}), "is not finite .first in 'loss'"
+        lambda m: replace(m, tensors={**m.tensors, "loss": torch.tensor([NAN])}),
+        "is not finite .first in 'loss'",
     ),
     "a control of another shape": (
         lambda m: replace(m, tensors={"change/features.conv0.weight": torch.zeros(1, 3, 7, 7)}),
@@ -186,12 +188,20 @@ INVALID = {
 
 def reversed_change(start):
     """Reverse the change and make it a hundred times as long."""
-    return lambda message: replace(message, weights={
-        **message.weights, **{n: start[n] - 100 * (w - start[n]) for n, w in learned(message.weights).items()}})
+    return lambda message: replace(
+        message,
+        weights={
+            **message.weights,
+            **{n: start[n] - 100 * (w - start[n]) for n, w in learned(message.weights).items()},
+        },
+    )
 
 
-FINITE = {"reversed": reversed_change, "huge": lambda start: everything(lambda w: w + 1e5),
-          "zero": lambda start: everything(torch.zeros_like)}  # fmt: skip
+FINITE = {
+    "reversed": reversed_change,
+    "huge": lambda start: everything(lambda w: w + 1e5),
+    "zero": lambda start: everything(torch.zeros_like),
+}
 
 
 def all_finite(done):

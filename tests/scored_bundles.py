@@ -28,8 +28,15 @@ def seeded(network, channels, outputs):
 def exported(out, network, module, task, more=()):
     provenance = {"data": "phantom", "sites": ["other"], "unseen_site": "here", "method": "fedavg", "rounds": 1}
     provenance |= dict(more)
-    return write_bundle(out, network=network, weights=module.state_dict(), task=task, provenance=provenance, summary={},
-                        input_is_2d=task.intensity_range is not None if hasattr(task, "intensity_range") else True)
+    return write_bundle(
+        out,
+        network=network,
+        weights=module.state_dict(),
+        task=task,
+        provenance=provenance,
+        summary={},
+        input_is_2d=task.intensity_range is not None if hasattr(task, "intensity_range") else True,
+    )
 
 
 def write_photographs(root, n=3):
@@ -53,8 +60,9 @@ def write_volumes(root, n=2):
     for k in range(n):
         mask = np.zeros((36, 30, 4), np.uint8)
         mask[8:20, 8:20, 1:3] = 1
-        nib.save(nib.Nifti1Image(rng.integers(0, 900, mask.shape).astype(np.int16), affine),
-                 root / "here" / f"c{k}.nii.gz")  # fmt: skip
+        nib.save(
+            nib.Nifti1Image(rng.integers(0, 900, mask.shape).astype(np.int16), affine), root / "here" / f"c{k}.nii.gz"
+        )
         nib.save(nib.Nifti1Image(mask, affine), root / "here" / f"c{k}_mask.nii.gz")
 
 
@@ -75,42 +83,87 @@ TRANSFORMS = [
     {"_target_": "CastToTyped", "keys": "@image_key", "dtype": "$torch.float32"},
     {"_target_": "EnsureTyped", "keys": "@image_key", "device": "@device"},
 ]
-INVERT = {"_target_": "Invertd", "keys": "pred", "transform": "@preprocessing", "orig_keys": "@image_key",
-          "meta_key_postfix": "meta_dict", "nearest_interp": False, "to_tensor": True}  # fmt: skip
-SAVE = {"_target_": "SaveImaged", "keys": "pred", "output_dir": "@output_dir", "output_ext": ".png",
-        "output_postfix": "seg", "separate_folder": False, "output_dtype": "$np.uint8", "resample": False}
+INVERT = {
+    "_target_": "Invertd",
+    "keys": "pred",
+    "transform": "@preprocessing",
+    "orig_keys": "@image_key",
+    "meta_key_postfix": "meta_dict",
+    "nearest_interp": False,
+    "to_tensor": True,
+}
+SAVE = {
+    "_target_": "SaveImaged",
+    "keys": "pred",
+    "output_dir": "@output_dir",
+    "output_ext": ".png",
+    "output_postfix": "seg",
+    "separate_folder": False,
+    "output_dtype": "$np.uint8",
+    "resample": False,
+}
 ENDINGS = {
-    "argmax": [{"_target_": "Activationsd", "keys": "pred", "softmax": True}, INVERT,
-               {"_target_": "AsDiscreted", "keys": "pred", "argmax": True}, SAVE],
-    "one-hot without background": [INVERT,
-                                   {"_target_": "AsDiscreted", "keys": ["pred"], "argmax": True, "to_onehot": 2},
-                                   {"_target_": "Lambdad", "keys": ["pred"], "func": "$lambda x : x[1:]"}, SAVE],
-}  # fmt: skip
+    "argmax": [
+        {"_target_": "Activationsd", "keys": "pred", "softmax": True},
+        INVERT,
+        {"_target_": "AsDiscreted", "keys": "pred", "argmax": True},
+        SAVE,
+    ],
+    "one-hot without background": [
+        INVERT,
+        {"_target_": "AsDiscreted", "keys": ["pred"], "argmax": True, "to_onehot": 2},
+        {"_target_": "Lambdad", "keys": ["pred"], "func": "$lambda x : x[1:]"},
+        SAVE,
+    ],
+}
 
 
 def foreign_bundle(path, ending="argmax", names=("background", "Tool"), **changes):
     """Write a bundle as people write them by hand: two channels with background, MONAI's own resizing, references."""
-    network = {"_target_": "BasicUNet", "spatial_dims": 2, "in_channels": 3, "out_channels": 2,
-               "features": [4, 4, 4, 8, 8, 4]}  # fmt: skip
+    network = {
+        "_target_": "BasicUNet",
+        "spatial_dims": 2,
+        "in_channels": 3,
+        "out_channels": 2,
+        "features": [4, 4, 4, 8, 8, 4],
+    }
     inference = {
-        "imports": ["$import glob"], "bundle_root": ".", "image_key": "image", "output_dir": "$@bundle_root + '/eval'",
-        "device": "$torch.device('cpu')", "datalist": "$sorted(glob.glob(@dataset_dir + '/*.png'))", "dataset_dir": ".",
-        "network_def": network, "network": "$@network_def.to(@device)",
+        "imports": ["$import glob"],
+        "bundle_root": ".",
+        "image_key": "image",
+        "output_dir": "$@bundle_root + '/eval'",
+        "device": "$torch.device('cpu')",
+        "datalist": "$sorted(glob.glob(@dataset_dir + '/*.png'))",
+        "dataset_dir": ".",
+        "network_def": network,
+        "network": "$@network_def.to(@device)",
         "preprocessing": {"_target_": "Compose", "transforms": TRANSFORMS},
-        "dataset": {"_target_": "Dataset", "data": "$[{'image': i} for i in @datalist]",
-                    "transform": "@preprocessing"},
+        "dataset": {"_target_": "Dataset", "data": "$[{'image': i} for i in @datalist]", "transform": "@preprocessing"},
         "dataloader": {"_target_": "DataLoader", "dataset": "@dataset", "batch_size": 1},
         "inferer": {"_target_": "SimpleInferer"},
         "postprocessing": {"_target_": "Compose", "transforms": ENDINGS[ending]},
-        "evaluator": {"_target_": "SupervisedEvaluator", "device": "@device", "val_data_loader": "@dataloader",
-                      "network": "@network", "inferer": "@inferer", "postprocessing": "@postprocessing"},
-        "loader": {"_target_": "CheckpointLoader", "load_path": "$@bundle_root + '/models/model.pt'",
-                   "load_dict": {"model": "@network"}},
-        "initialize": ["$@loader(@evaluator)"], "run": ["$@evaluator.run()"],
-    } | changes  # fmt: skip
+        "evaluator": {
+            "_target_": "SupervisedEvaluator",
+            "device": "@device",
+            "val_data_loader": "@dataloader",
+            "network": "@network",
+            "inferer": "@inferer",
+            "postprocessing": "@postprocessing",
+        },
+        "loader": {
+            "_target_": "CheckpointLoader",
+            "load_path": "$@bundle_root + '/models/model.pt'",
+            "load_dict": {"model": "@network"},
+        },
+        "initialize": ["$@loader(@evaluator)"],
+        "run": ["$@evaluator.run()"],
+    } | changes
     channels = {"num_channels": len(names), "channel_def": {str(k): name for k, name in enumerate(names)}}
-    metadata = {"version": "1", "name": "Tools", "network_data_format": {
-        "inputs": {"image": {"num_channels": 3}}, "outputs": {"pred": channels}}}  # fmt: skip
+    metadata = {
+        "version": "1",
+        "name": "Tools",
+        "network_data_format": {"inputs": {"image": {"num_channels": 3}}, "outputs": {"pred": channels}},
+    }
     for name in ("configs", "models"):
         (path / name).mkdir(parents=True)
     (path / "configs" / "inference.json").write_text(json.dumps(inference))

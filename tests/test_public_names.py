@@ -15,13 +15,33 @@ from fresh_imports import run_without
 
 import medfed
 
-PACKAGES = ("medfed", *(f"medfed.{name}" for name in (
-    "datasets", "losses", "methods", "metrics", "networks", "phantoms", "testing", "transforms",
-)))  # fmt: skip
+PACKAGES = (
+    "medfed",
+    *(
+        f"medfed.{name}"
+        for name in (
+            "datasets",
+            "losses",
+            "methods",
+            "metrics",
+            "networks",
+            "phantoms",
+            "testing",
+            "transforms",
+        )
+    ),
+)
 EXAMPLES = (
-    "medfed.api", "medfed.datasets", "medfed.losses", "medfed.methods", "medfed.metrics", "medfed.networks",
-    "medfed.testing.checks", "medfed.transforms", "medfed.transforms.adain_style",
-)  # fmt: skip
+    "medfed.api",
+    "medfed.datasets",
+    "medfed.losses",
+    "medfed.methods",
+    "medfed.metrics",
+    "medfed.networks",
+    "medfed.testing.checks",
+    "medfed.transforms",
+    "medfed.transforms.adain_style",
+)
 ROOT = Path(medfed.__file__).parent
 
 
@@ -108,9 +128,10 @@ def test_a_misspelt_name_and_the_name_of_a_program_have_a_hint():
     )
     hint = "; the function is medfed.run, and the program is `python -m medfed.train`"
     assert run_python(code).splitlines() == [
-        f"module 'medfed' has no attribute 'trian'{hint}", f"module 'medfed' has no attribute 'train'{hint}",
+        f"module 'medfed' has no attribute 'trian'{hint}",
+        f"module 'medfed' has no attribute 'train'{hint}",
         "module 'medfed' has no attribute 'load_confg'. Did you mean 'load_config'?",
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -21,8 +21,9 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     signed = builder.not_valid_after(now + datetime.timedelta(1)).sign(key, hashes.SHA256())
     paths = folder / "certificate.pem", folder / "key.pem"
     paths[0].write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    paths[1].write_bytes(key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))  # fmt: skip
+    paths[1].write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
     return paths
 
 

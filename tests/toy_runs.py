@@ -17,7 +17,11 @@ from medfed.testing.toy import ToyFederation
 
 
 def rounds_of(
-    toy: ToyFederation, method: Method, n: int = 1, engine: InProcess | None = None, start: State | None = None,
+    toy: ToyFederation,
+    method: Method,
+    n: int = 1,
+    engine: InProcess | None = None,
+    start: State | None = None,
     **settings,
 ) -> list[Round]:
     """Train n rounds, without validation, and return their results; `settings` are further ones of `Federation`."""

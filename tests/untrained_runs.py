@@ -12,9 +12,20 @@ from medfed.federation.message import State
 from medfed.outputs.run_folder import FIGURES, RunFolder
 
 N_ROUNDS = 2
-FILES = ("config.yaml", "environment.json", "notices.json", "history.csv", "ledger.csv", "timings.csv", "cases.csv",
-         "model.safetensors", "figures/boxes.png", "summary.json", "manifest.json",
-         "manifest_timings.json")  # fmt: skip
+FILES = (
+    "config.yaml",
+    "environment.json",
+    "notices.json",
+    "history.csv",
+    "ledger.csv",
+    "timings.csv",
+    "cases.csv",
+    "model.safetensors",
+    "figures/boxes.png",
+    "summary.json",
+    "manifest.json",
+    "manifest_timings.json",
+)
 
 
 def start(folder: RunFolder) -> None:

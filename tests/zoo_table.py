@@ -34,8 +34,10 @@ def table(models: Path) -> str:
     """Return the table of all bundles in a folder, and a line that counts them."""
     bundles = sorted(path for path in models.iterdir() if (path / "configs").is_dir())
     results = [(bundle.name, *judge(bundle)) for bundle in bundles]
-    rows = [f"| {name} | {'accepted' if is_accepted else 'refused'} | {text.replace('|', '/')} |"
-            for name, is_accepted, text in results]  # fmt: skip
+    rows = [
+        f"| {name} | {'accepted' if is_accepted else 'refused'} | {text.replace('|', '/')} |"
+        for name, is_accepted, text in results
+    ]
     return "\n".join([f"{sum(row[1] for row in results)} of {len(results)} are accepted.", "", *HEAD, *rows])
 
 

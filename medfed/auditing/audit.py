@@ -81,9 +81,10 @@ def audit(
     steps = _n_steps_of_statistics(own, held_out, n_images, n_gallery) if shares else 0
     steps += inversion_cases.total_ticks(n_weights_steps) if n_weights_steps else 0
     steps += model_membership.n_model_ticks() if trained and model_membership.can_measure(own.site, held_out) else 0
-    with warnings.catch_warnings(), ProgressBar(
-        total=steps, desc="auditing", unit="step", disable=quiet, leave=False
-    ) as bar:
+    with (
+        warnings.catch_warnings(),
+        ProgressBar(total=steps, desc="auditing", unit="step", disable=quiet, leave=False) as bar,
+    ):
         warnings.simplefilter("ignore")  # about few or blank images; warnings about the site itself were shown above
         measured, images = dict(_NOT_SHARED), list[reconstruction.Reconstruction]()
         cases = list[Case]()
@@ -101,18 +102,26 @@ def audit(
         "seed": config.seed,
         "n_images": len(own.site.training),
         "n_patients": own.site.training.n_patients,
-        "sent": {"bytes": own.n_bytes if shares else 0, "entries": own.entries() if shares else [],
-                 "row_for_each_image": bool(own.per_image_entries)},
+        "sent": {
+            "bytes": own.n_bytes if shares else 0,
+            "entries": own.entries() if shares else [],
+            "row_for_each_image": bool(own.per_image_entries),
+        },
         **measured,
         **_of_weights(weights, cases, trained, of_model),
         "how": [*(METHOD_NOTES if shares else ()), *WEIGHTS_NOTES],
         "not_tried": list(NOT_TRIED),
         "versions": versions(),
-    }, (images, cases)  # fmt: skip
+    }, (images, cases)
 
 
-_NOT_SHARED: dict[str, Any] = {"reconstruction": [], "reidentification": None, "site_identification": None,
-                               "one_left_out": None, "membership": None}  # fmt: skip
+_NOT_SHARED: dict[str, Any] = {
+    "reconstruction": [],
+    "reidentification": None,
+    "site_identification": None,
+    "one_left_out": None,
+    "membership": None,
+}
 
 
 def own_images_only(config: Config, name: str | None) -> Config:
@@ -130,18 +139,41 @@ def own_images_only(config: Config, name: str | None) -> Config:
     names = config.data.ensure_available(None).site_names()
     if name is None and len(names) > 1:
         raise UserError(f"--own-images: {config.data.root} has the sites {', '.join(names)}; choose one with --site")
-    alone = {"unseen_site": "", "unseen_ratio": 1.0, "validation_site": "", "participating": None, "clients": 0,
-             "partition": "domains", "selection": "last", "clients_per_round": 0, "quorum": 0}  # fmt: skip
-    return changed(config, {"data.sites": [name or names[0]], "evaluation.unseen_every": 0,
-                            **{f"federation.{key}": value for key, value in alone.items()}})  # fmt: skip
+    alone = {
+        "unseen_site": "",
+        "unseen_ratio": 1.0,
+        "validation_site": "",
+        "participating": None,
+        "clients": 0,
+        "partition": "domains",
+        "selection": "last",
+        "clients_per_round": 0,
+        "quorum": 0,
+    }
+    return changed(
+        config,
+        {
+            "data.sites": [name or names[0]],
+            "evaluation.unseen_every": 0,
+            **{f"federation.{key}": value for key, value in alone.items()},
+        },
+    )
 
 
 def _of_weights(
     weights: Tensors, cases: list[Case], trained: Tensors | None, of_model: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Return the results of the attacks on weights as plain JSON values."""
-    update = [{"case": case.name, **case.facts, "scores": case.scores, "control_scores": case.control_scores,
-               "verdict": inversion_cases.verdict(case, cases)} for case in cases]  # fmt: skip
+    update = [
+        {
+            "case": case.name,
+            **case.facts,
+            "scores": case.scores,
+            "control_scores": case.control_scores,
+            "verdict": inversion_cases.verdict(case, cases),
+        }
+        for case in cases
+    ]
     n_bytes = sum(entry.numel() * entry.element_size() for entry in weights.values())
     model = None if of_model is None else {**of_model, "verdict": model_membership.verdict(of_model)}
     return {"update_bytes": n_bytes, "update": update, "model_given": trained is not None, "model_membership": model}
@@ -149,8 +181,13 @@ def _of_weights(
 
 def _n_steps_of_statistics(own: SharedStatistics, held_out: Samples | None, n_images: int, n_gallery: int) -> int:
     """Return how often `_measure_statistics` advances the progress bar, at most."""
-    return (n_images + n_gallery + membership.n_tested_patients(own, held_out) + site_identification.N_REPEATS
-            + site_identification.MAX_LEFT_OUT)  # fmt: skip
+    return (
+        n_images
+        + n_gallery
+        + membership.n_tested_patients(own, held_out)
+        + site_identification.N_REPEATS
+        + site_identification.MAX_LEFT_OUT
+    )
 
 
 def _measure_statistics(

@@ -60,9 +60,12 @@ class Observation:
             images: (B, C, H, W) in [0, 1].
         """
         gradients = torch.autograd.grad(
-            self.loss(images), self.parameters, create_graph=images.requires_grad, allow_unused=True,
+            self.loss(images),
+            self.parameters,
+            create_graph=images.requires_grad,
+            allow_unused=True,
             materialize_grads=True,
-        )  # fmt: skip
+        )
         if self.signed:
             gradients = tuple(g / (g.abs() + SOFTNESS * g.detach().abs().mean() + 1e-20) for g in gradients)
         product = _dot(gradients, self.change)
@@ -70,8 +73,9 @@ class Observation:
         return 1 - product / lengths.clamp_min(1e-30)
 
 
-def invert(observation: Observation, shape: Sequence[int], n_steps: int, rng: torch.Generator,
-           tick: Tick = lambda: None) -> tuple[Tensor, float]:  # fmt: skip
+def invert(
+    observation: Observation, shape: Sequence[int], n_steps: int, rng: torch.Generator, tick: Tick = lambda: None
+) -> tuple[Tensor, float]:
     """Search for images whose gradient has the same direction as the observed change of weights.
 
     Args:
@@ -127,10 +131,13 @@ def favourable_observation(image: Tensor, seed: int) -> Observation:
     channels, (height, width) = image.shape[1], image.shape[2:]
     with seeded_layers(seed, "favourable network"):
         network = nn.Sequential(
-            nn.Conv2d(channels, 16 * channels, 5, 2, 2), nn.Softplus(10),
-            nn.Conv2d(16 * channels, 32 + 10 * channels, 3, 2, 1), nn.Softplus(10),
-            nn.Flatten(), nn.Linear((32 + 10 * channels) * height * width // 16, 10),
-        )  # fmt: skip
+            nn.Conv2d(channels, 16 * channels, 5, 2, 2),
+            nn.Softplus(10),
+            nn.Conv2d(16 * channels, 32 + 10 * channels, 3, 2, 1),
+            nn.Softplus(10),
+            nn.Flatten(),
+            nn.Linear((32 + 10 * channels) * height * width // 16, 10),
+        )
     known_class = torch.zeros(1, dtype=torch.long)
 
     def loss(images: Tensor) -> Tensor:
@@ -156,10 +163,12 @@ def score(estimates: Tensor, originals: Tensor, distance: float) -> tuple[list[d
     """
     channel = scored_channel(originals)
     pairs = [[align(estimate, original) for estimate in estimates[:, channel]] for original in originals[:, channel]]
-    details = torch.tensor([
-        [_scores(image, original)["detail_correlation"] for image in row]
-        for row, original in zip(pairs, originals[:, channel], strict=True)
-    ])  # fmt: skip
+    details = torch.tensor(
+        [
+            [_scores(image, original)["detail_correlation"] for image in row]
+            for row, original in zip(pairs, originals[:, channel], strict=True)
+        ]
+    )
     order = linear_sum_assignment(-details.numpy())[1].tolist()
     aligned = torch.stack([row[index] for row, index in zip(pairs, order, strict=True)])
     scores = [_scores(*pair) | {"misfit": distance} for pair in zip(aligned, originals[:, channel], strict=True)]

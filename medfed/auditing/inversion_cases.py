@@ -89,8 +89,11 @@ def attack_updates(site: Site, weights: Tensors, n_steps: int, tick: Tick = lamb
     easy_control = None if one_other is None else favourable_observation(one_other.images, site.seed)
     small = {"n_images": 1, "n_steps": 1, "optimizer": "sgd", "privacy": False}
     cases = [_attack("easy", small, one, easy, easy_control, EASY_STEPS, site.seed, tick)]
-    plan = {"one": (one, one, one_other), "batch": (chosen.targets, chosen.targets, chosen.others),
-            "round": (chosen.targets, chosen.round_with, chosen.round_without)}  # fmt: skip
+    plan = {
+        "one": (one, one, one_other),
+        "batch": (chosen.targets, chosen.targets, chosen.others),
+        "round": (chosen.targets, chosen.round_with, chosen.round_without),
+    }
     for name, (known, trained_on, without) in plan.items():
         make = plan_site if name == "round" else one_step_site
         trained = make(site, trained_on)
@@ -100,8 +103,12 @@ def attack_updates(site: Site, weights: Tensors, n_steps: int, tick: Tick = lamb
         if without is not None:
             of_others = make(site, without)
             control = observe(of_others, weights, update_of(of_others, weights), known)
-        facts = {"n_images": len(trained_on), "n_steps": update.facts["steps"],
-                 "optimizer": trained.settings.optimizer, "privacy": trained.privacy != Privacy()}  # fmt: skip
+        facts = {
+            "n_images": len(trained_on),
+            "n_steps": update.facts["steps"],
+            "optimizer": trained.settings.optimizer,
+            "privacy": trained.privacy != Privacy(),
+        }
         factor = ONE_IMAGE_FACTOR if name == "one" else 1
         cases.append(_attack(name, facts, known, observation, control, factor * n_steps, site.seed, tick))
     return cases
@@ -132,17 +139,25 @@ def verdict(case: Case, cases: Sequence[Case]) -> str:
     if case.detail > case.control_detail + MARGIN:
         return "image details were reconstructed" if case.detail >= SUCCESS else "some image details were reconstructed"
     if case.name != "one" and by_name["one"].detail <= by_name["one"].control_detail + MARGIN:
-        return ("nothing was reconstructed, but the attack also failed on one image and one step with this network, so "
-                "this case says nothing")  # fmt: skip
+        return (
+            "nothing was reconstructed, but the attack also failed on one image and one step with this network, so "
+            "this case says nothing"
+        )
     if case.name == "one":
         return "nothing was reconstructed: this attack is too weak for this network, which proves nothing"
     return "nothing was reconstructed, which does not prove that no attack can succeed"
 
 
 def _attack(
-    name: str, facts: dict[str, Any], known: ImageSet, observation: Observation, control: Observation | None,
-    n_steps: int, seed: int, tick: Tick,
-) -> Case:  # fmt: skip
+    name: str,
+    facts: dict[str, Any],
+    known: ImageSet,
+    observation: Observation,
+    control: Observation | None,
+    n_steps: int,
+    seed: int,
+    tick: Tick,
+) -> Case:
     """Attack one update and its negative control, and score both results."""
     results = []
     for which, attacked in (("update", observation), ("control", control or _noise(observation, seed))):

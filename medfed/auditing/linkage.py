@@ -69,11 +69,17 @@ def reidentify(
                 trials.setdefault(name, []).append((int(distances.argmin()) == position, 1 / len(indices)))
         _try_neighbour(shared, distance, indices, gallery, patient_of, position, trials)
         tick()
-    return {"n": len(indices), "perturbations": {
-        name: {"top_1": fmean(right for right, _ in of_name), "chance": fmean(chance for _, chance in of_name),
-               "n": len(of_name)}
-        for name, of_name in trials.items()
-    }}  # fmt: skip
+    return {
+        "n": len(indices),
+        "perturbations": {
+            name: {
+                "top_1": fmean(right for right, _ in of_name),
+                "chance": fmean(chance for _, chance in of_name),
+                "n": len(of_name),
+            }
+            for name, of_name in trials.items()
+        },
+    }
 
 
 def _gallery(shared: SharedStatistics, n_images: int) -> tuple[list[int], Tensor]:

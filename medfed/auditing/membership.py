@@ -46,8 +46,10 @@ def membership_inference(
     """
     if held_out is None:
         return None
-    groups = [(samples, evenly_spaced(images_by_patient(samples), MAX_PATIENTS))
-              for samples in (shared.site.training, held_out)]  # fmt: skip
+    groups = [
+        (samples, evenly_spaced(images_by_patient(samples), MAX_PATIENTS))
+        for samples in (shared.site.training, held_out)
+    ]
     n_members, n_others = (len(patients) for _, patients in groups)
     if min(n_members, n_others) < 2:
         return None
@@ -119,9 +121,7 @@ def bootstrap_interval(members: Tensor, others: Tensor, rng: torch.Generator) ->
     return low, high
 
 
-def _attack(
-    shared: SharedStatistics, members: Sequence[Tensor], others: Sequence[Tensor], view: str
-) -> dict | None:
+def _attack(shared: SharedStatistics, members: Sequence[Tensor], others: Sequence[Tensor], view: str) -> dict | None:
     """Score each patient by the distance of the patient's vectors from the shared ones, and compute the AUC."""
     if min(len(members), len(others)) < 2:
         return None

@@ -56,16 +56,20 @@ def read_weights(path: Path, network: nn.Module, config: Config) -> Tensors:
     """
     file = path / MODEL_FILE if path.is_dir() else path
     if not file.is_file():
-        raise UserError(f"--model {path}: {file} is missing; expected the folder of a finished run, or a file in the "
-                        "safetensors format")  # fmt: skip
+        raise UserError(
+            f"--model {path}: {file} is missing; expected the folder of a finished run, or a file in the "
+            "safetensors format"
+        )
     _check_same_split(path, file.parent / "config.yaml", config)
     with damaged_file(file):
         weights = safetensors.torch.load_file(file)
     try:
         check_same_entries(network.state_dict(), weights)
     except ValueError as error:
-        raise UserError(f"--model {path}: the weights do not fit the network of the config ({error}); use the config "
-                        "with which the model was trained, which is config.yaml in the folder of the run") from error
+        raise UserError(
+            f"--model {path}: the weights do not fit the network of the config ({error}); use the config "
+            "with which the model was trained, which is config.yaml in the folder of the run"
+        ) from error
     return weights
 
 
@@ -80,15 +84,20 @@ def _check_same_split(path: Path, of_run: Path, config: Config) -> None:
         ("data.test_ratio", config.data.test_ratio, run.data.test_ratio),
     ):
         if of_config != in_run:
-            raise UserError(f"--model {path}: the model was trained with {key} {in_run}, but the config has "
-                            f"{of_config}, so other patients would count as its training patients; use {of_run} as "
-                            "the config")
+            raise UserError(
+                f"--model {path}: the model was trained with {key} {in_run}, but the config has "
+                f"{of_config}, so other patients would count as its training patients; use {of_run} as "
+                "the config"
+            )
 
 
 def membership_in_model(
-    site: Site, held_out: Samples | None, start: Tensors, trained: Tensors | None,
+    site: Site,
+    held_out: Samples | None,
+    start: Tensors,
+    trained: Tensors | None,
     tick: Callable[[], object] = lambda: None,
-) -> dict[str, Any] | None:  # fmt: skip
+) -> dict[str, Any] | None:
     """Measure how well the losses of a trained network reveal which patients of a site took part in the training.
 
     Args:
@@ -108,19 +117,24 @@ def membership_in_model(
     if trained is None or held_out is None or not can_measure(site, held_out):
         return None
     network = deepcopy(site.network)
-    of_start, of_trained = ([_patient_losses(network, weights, site.task, group) for group in (site.training, held_out)]
-                            for weights in (start, trained))  # fmt: skip
+    of_start, of_trained = (
+        [_patient_losses(network, weights, site.task, group) for group in (site.training, held_out)]
+        for weights in (start, trained)
+    )
     tick()
     change = [trained_loss - loss for trained_loss, loss in zip(of_trained, of_start, strict=True)]
     rates = {rate: n for rate, n in MIN_OTHERS.items() if len(of_trained[1]) >= n}
     return {
-        "members": len(of_trained[0]), "others": len(of_trained[1]),
-        "loss": {**_result(of_trained, site.seed, "loss"),
-                 "tpr": {str(rate): true_positive_rate(-of_trained[0], -of_trained[1], rate) for rate in rates}},
+        "members": len(of_trained[0]),
+        "others": len(of_trained[1]),
+        "loss": {
+            **_result(of_trained, site.seed, "loss"),
+            "tpr": {str(rate): true_positive_rate(-of_trained[0], -of_trained[1], rate) for rate in rates},
+        },
         "calibrated": _result(change, site.seed, "calibrated"),
         "untrained": _result(of_start, site.seed, "untrained"),
         "overfitted": _result(_overfitted_losses(site, held_out, start, tick), site.seed, "overfitted"),
-    }  # fmt: skip
+    }
 
 
 def can_measure(site: Site, held_out: Samples | None) -> bool:
@@ -155,8 +169,9 @@ def verdict(result: Mapping[str, Any]) -> str:
         A sentence without a full stop.
     """
     if result["overfitted"]["auc"] < CONTROL_AUC or result["overfitted"]["low"] <= 0.5:
-        return ("the attack is too weak here to say anything: it does not recognise the patients of an overfitted "
-                "network")  # fmt: skip
+        return (
+            "the attack is too weak here to say anything: it does not recognise the patients of an overfitted network"
+        )
     measured = [result[name] for name in ("loss", "calibrated")]
     if result["untrained"]["low"] > 0.5 or result["untrained"]["high"] < 0.5:  # the two groups differ before training
         measured = [result["calibrated"]]

@@ -92,19 +92,30 @@ def build_page(result: Mapping[str, Any], figures: Figures, axes: str | None) ->
     sections = [
         Section("sent", "What would leave the site", "sent.html.jinja", _leaving(result, label)),
         Section("measures", "What it reveals", "measures.html.jinja", _measures(result, label)),
-        *([Section("attempts", "Images reconstructed from statistics", "attempts.html.jinja", attempts)]
-          if result["sent"]["entries"] else []),
-        *([Section("updates", "Images reconstructed from updates", "attempts.html.jinja", of_updates)]
-          if of_updates else []),
+        *(
+            [Section("attempts", "Images reconstructed from statistics", "attempts.html.jinja", attempts)]
+            if result["sent"]["entries"]
+            else []
+        ),
+        *(
+            [Section("updates", "Images reconstructed from updates", "attempts.html.jinja", of_updates)]
+            if of_updates
+            else []
+        ),
         Section("methods", "How the numbers were computed", "sentences.html.jinja", result["how"]),
         Section("not-tried", "What was not tried", "sentences.html.jinja", result["not_tried"]),
-    ]  # fmt: skip
+    ]
     style = STYLE.read_text(encoding="utf-8") + AUDIT_STYLE.read_text(encoding="utf-8")
     return render_page(
-        "frame.html.jinja", style, folders=[TEMPLATES], kind="medfed audit", sections=sections,
+        "frame.html.jinja",
+        style,
+        folders=[TEMPLATES],
+        kind="medfed audit",
+        sections=sections,
         title=f"{result['method']} at {result['site']}, {result['dataset']}",
-        banner=PHANTOM if is_phantom else REAL, is_phantom=is_phantom,
-    )  # fmt: skip
+        banner=PHANTOM if is_phantom else REAL,
+        is_phantom=is_phantom,
+    )
 
 
 def _leaving(result: Mapping[str, Any], label: str) -> Leaving:
@@ -117,11 +128,20 @@ def _leaving(result: Mapping[str, Any], label: str) -> Leaving:
         ("Seed", result["seed"]),
         ("Versions", ", ".join(f"{name} {number}" for name, number in result["versions"].items())),
     ]
-    rows = [(entry["name"], " x ".join(map(str, entry["shape"])), entry["type"], entry["bytes"],
-             "each image" if entry["row_for_each_image"] else "the site") for entry in result["sent"]["entries"]]
+    rows = [
+        (
+            entry["name"],
+            " x ".join(map(str, entry["shape"])),
+            entry["type"],
+            entry["bytes"],
+            "each image" if entry["row_for_each_image"] else "the site",
+        )
+        for entry in result["sent"]["entries"]
+    ]
     head = ("Tensor", "Shape", "Type", "Bytes", "One row for")
-    return Leaving(facts, Table("What would leave before training", label, head, rows_of_cells(rows),
-                                text_columns=(0, 1, 2, 4)))  # fmt: skip
+    return Leaving(
+        facts, Table("What would leave before training", label, head, rows_of_cells(rows), text_columns=(0, 1, 2, 4))
+    )
 
 
 def _measures(result: Mapping[str, Any], label: str) -> Measures:
@@ -148,11 +168,15 @@ def _of_update(case: Case, facts: Mapping[str, Any], label: str, axes: str | Non
     for k, original in enumerate(case.originals):
         shown += [
             (_embed(original, "original", label, axes), "Original"),
-            (_embed(case.estimates[k], "from the update", label, axes),
-             f"From the update: {mean_scores(case.scores[k : k + 1])}"),
-            (_embed(case.controls[k], "negative control", label, axes),
-             f"Negative control, an update without this image: {mean_scores(case.control_scores[k : k + 1])}"),
-        ]  # fmt: skip
+            (
+                _embed(case.estimates[k], "from the update", label, axes),
+                f"From the update: {mean_scores(case.scores[k : k + 1])}",
+            ),
+            (
+                _embed(case.controls[k], "negative control", label, axes),
+                f"Negative control, an update without this image: {mean_scores(case.control_scores[k : k + 1])}",
+            ),
+        ]
     description = case_label(facts)
     return Attempt(f"{description[0].upper()}{description[1:]}: {facts['verdict']}", label, shown)
 

@@ -41,8 +41,14 @@ class ImageEstimate(NamedTuple):
 
 
 def retrieve_phase(
-    amplitude: Tensor, known: Tensor, support: Tensor, rng: torch.Generator, n_steps: int = 4000, n_starts: int = 4,
-    n_waves: int = 4, beta: float = 0.6,
+    amplitude: Tensor,
+    known: Tensor,
+    support: Tensor,
+    rng: torch.Generator,
+    n_steps: int = 4000,
+    n_starts: int = 4,
+    n_waves: int = 4,
+    beta: float = 0.6,
 ) -> ImageEstimate:
     """Reconstruct an image from the amplitudes of its Fourier spectrum; the phases are unknown.
 

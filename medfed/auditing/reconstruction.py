@@ -121,9 +121,7 @@ def _try_all(
     if windows:
         window = unpack_window(windows[0].reshape(-1, *windows[0].shape[-2:])[0])
         rng = stream(shared.site.seed, "window", index)
-        estimates["window"] = reconstruct_from_window(
-            window[scored_channel(batch.image)], original.shape, rng, n_steps
-        )
+        estimates["window"] = reconstruct_from_window(window[scored_channel(batch.image)], original.shape, rng, n_steps)
     if fitted := _fit_by_gradient(shared, batch, target, index):
         estimates["fitted"] = fitted
     if others:
@@ -135,11 +133,14 @@ def _try_all(
         for kind, estimate in estimates.items()
     }
     inside = original > 0.05
-    scores = {kind: {
-        "correlation": correlation(image, original, inside),
-        "detail_correlation": detail_correlation(image, original, inside, SIGMA * len(original)),
-        **({} if kind == "mean" else {"misfit": estimates[kind].residual}),
-    } for kind, image in images.items()}  # fmt: skip
+    scores = {
+        kind: {
+            "correlation": correlation(image, original, inside),
+            "detail_correlation": detail_correlation(image, original, inside, SIGMA * len(original)),
+            **({} if kind == "mean" else {"misfit": estimates[kind].residual}),
+        }
+        for kind, image in images.items()
+    }
     return Reconstruction(original, images, scores)
 
 

@@ -11,9 +11,11 @@ from medfed.auditing.perturbations import GAIN, NOISE, QUALITY, SHIFT
 from medfed.auditing.reconstruction import FIT_STEPS, MAX_SIDE
 from medfed.auditing.weights_text import describe_update, model_rows, update_rows
 
-CAUTION = ("A number close to its control or to chance means that this attack failed on these images. It does not mean "
-           "that no attack can succeed. Weights and statistics contain information about patients; clipping and noise "
-           "(privacy) only reduce it.")  # fmt: skip
+CAUTION = (
+    "A number close to its control or to chance means that this attack failed on these images. It does not mean "
+    "that no attack can succeed. Weights and statistics contain information about patients; clipping and noise "
+    "(privacy) only reduce it."
+)
 KIND_LABELS = {
     "full": "from the complete spectrum of the padded image",
     "window": "from the shared amplitudes: phase retrieval",
@@ -51,6 +53,7 @@ METHOD_NOTES = (
     "too narrow.",
 )
 
+
 def table_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Format the results of a privacy audit as rows of a table.
 
@@ -64,9 +67,13 @@ def table_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     of_weights = [*update_rows(result), *model_rows(result)]
     if not result["sent"]["entries"]:
         return of_weights
-    return [*_reconstruction(result["reconstruction"]), *_reidentification(result["reidentification"]),
-            *_site(result["site_identification"], result["one_left_out"]), *_membership(result["membership"]),
-            *of_weights]
+    return [
+        *_reconstruction(result["reconstruction"]),
+        *_reidentification(result["reidentification"]),
+        *_site(result["site_identification"], result["one_left_out"]),
+        *_membership(result["membership"]),
+        *of_weights,
+    ]
 
 
 def to_text(result: Mapping[str, Any]) -> str:
@@ -80,11 +87,18 @@ def to_text(result: Mapping[str, Any]) -> str:
     rows = table_rows(result)
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     title = f"audit of {result['site']}, {result['method']}, {result['dataset']} ({result['data']} data)"
-    return "\n".join([
-        title, describe_sent(result), describe_update(result),
-        *(f"  {name:<{widths[0]}}  {number:>{widths[1]}}  {reference}".rstrip() for name, number, reference in rows),
-        CAUTION,
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            title,
+            describe_sent(result),
+            describe_update(result),
+            *(
+                f"  {name:<{widths[0]}}  {number:>{widths[1]}}  {reference}".rstrip()
+                for name, number, reference in rows
+            ),
+            CAUTION,
+        ]
+    )
 
 
 def describe_sent(result: Mapping[str, Any]) -> str:
@@ -118,21 +132,33 @@ def _reidentification(result: Mapping[str, Any] | None) -> list[tuple[str, str, 
     """Format the rate of correct links for every perturbation."""
     if result is None:
         return [("image re-identified", "none", "no statistics of single images would be sent")]
-    return [(f"image re-identified among {result['n']}: {name}", f"{rates['top_1']:.3f}",
-             f"chance {rates['chance']:.3f}") for name, rates in result["perturbations"].items()]  # fmt: skip
+    return [
+        (f"image re-identified among {result['n']}: {name}", f"{rates['top_1']:.3f}", f"chance {rates['chance']:.3f}")
+        for name, rates in result["perturbations"].items()
+    ]
 
 
 def _site(identified: Mapping[str, Any] | None, left_out: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
     """Format the rate of identified sites and the influence of one patient."""
     rows = []
     if identified:
-        rows.append((f"site identified among {identified['sites']}", f"{identified['top_1']:.3f}",
-                     f"chance {identified['chance']:.3f}; this site {identified['own']:.2f}"))  # fmt: skip
+        rows.append(
+            (
+                f"site identified among {identified['sites']}",
+                f"{identified['top_1']:.3f}",
+                f"chance {identified['chance']:.3f}; this site {identified['own']:.2f}",
+            )
+        )
     if left_out:
         distance = left_out.get("of_distance")
-        rows.append(("largest change of the statistics without one patient", f"{left_out['largest_change']:.1%}",
-                     f"mean change {left_out['mean_change']:.1%}"
-                     + (f"; {distance:.2f} of the distance to another site" if distance is not None else "")))
+        rows.append(
+            (
+                "largest change of the statistics without one patient",
+                f"{left_out['largest_change']:.1%}",
+                f"mean change {left_out['mean_change']:.1%}"
+                + (f"; {distance:.2f} of the distance to another site" if distance is not None else ""),
+            )
+        )
     return rows
 
 
@@ -142,6 +168,12 @@ def _membership(result: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
         return [("membership AUC, shared statistics", "none", "fewer than two patients in training or held out")]
     counts = f"{result['members']} patients in training, {result['others']} held out"
     views = {"same_images": "unchanged images", "second_look": "perturbed copies"}
-    return [(f"membership AUC, shared statistics, {label}", f"{scores['auc']:.2f}",
-             f"chance 0.5; 95 % interval {scores['low']:.2f} to {scores['high']:.2f}; {counts}")
-            for view, label in views.items() if (scores := result[view])]  # fmt: skip
+    return [
+        (
+            f"membership AUC, shared statistics, {label}",
+            f"{scores['auc']:.2f}",
+            f"chance 0.5; 95 % interval {scores['low']:.2f} to {scores['high']:.2f}; {counts}",
+        )
+        for view, label in views.items()
+        if (scores := result[view])
+    ]

@@ -132,8 +132,11 @@ class SharedStatistics:
             Otherwise there is one vector for the whole site. The shape is (0, 0) if there are no floating-point
             tensors.
         """
-        entries = [entry.detach().double().cpu() for name, entry in sorted(tensors.items())
-                   if entry.is_floating_point() and (not self.per_image_entries or name in self.per_image_entries)]
+        entries = [
+            entry.detach().double().cpu()
+            for name, entry in sorted(tensors.items())
+            if entry.is_floating_point() and (not self.per_image_entries or name in self.per_image_entries)
+        ]
         if not entries:
             return torch.zeros(0, 0, dtype=torch.float64)
         return torch.cat(
@@ -165,9 +168,16 @@ class SharedStatistics:
             One dictionary of plain JSON values for each tensor: "name"; "shape", a list; "type", such as "float32";
             "bytes", the size of the tensor; and "row_for_each_image", whether the tensor has one row for each image.
         """
-        return [{"name": name, "shape": list(entry.shape), "type": str(entry.dtype).removeprefix("torch."),
-                 "bytes": entry.numel() * entry.element_size(), "row_for_each_image": name in self.per_image_entries}
-                for name, entry in sorted(self.sent.items())]
+        return [
+            {
+                "name": name,
+                "shape": list(entry.shape),
+                "type": str(entry.dtype).removeprefix("torch."),
+                "bytes": entry.numel() * entry.element_size(),
+                "row_for_each_image": name in self.per_image_entries,
+            }
+            for name, entry in sorted(self.sent.items())
+        ]
 
 
 class ForceGradients(TorchFunctionMode):
@@ -178,7 +188,10 @@ class ForceGradients(TorchFunctionMode):
     """
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Run a torch function with gradients enabled; `detach` returns its argument."""

@@ -45,8 +45,13 @@ def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object]
         correct.append((nearest == torch.arange(len(compared))).double())
         tick()
     rate = torch.stack(correct)
-    return {"sites": len(compared), "halvings": N_REPEATS, "top_1": float(rate.mean()), "chance": 1 / len(compared),
-            "own": float(rate[:, 0].mean())}
+    return {
+        "sites": len(compared),
+        "halvings": N_REPEATS,
+        "top_1": float(rate.mean()),
+        "chance": 1 / len(compared),
+        "own": float(rate[:, 0].mean()),
+    }
 
 
 def leave_one_out(

@@ -63,9 +63,11 @@ class Chosen:
         of_attacked = {index for patient in attacked for index in patient}
         without = [index for index in in_round if index not in of_attacked]
         return cls(
-            small_images(samples, targets), small_images(samples, others) if others else None,
-            small_images(samples, in_round), small_images(samples, without) if without else None,
-        )  # fmt: skip
+            small_images(samples, targets),
+            small_images(samples, others) if others else None,
+            small_images(samples, in_round),
+            small_images(samples, without) if without else None,
+        )
 
 
 def _four_images(patients: Sequence[Sequence[int]]) -> list[int]:
@@ -140,8 +142,9 @@ def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> O
     network = deepcopy(site.network)
     network.load_state_dict({name: entry.to(device) for name, entry in weights.items()})
     network.train()
-    trained = {name: entry for name, entry in network.named_parameters()
-               if entry.requires_grad and name in update.weights}  # fmt: skip
+    trained = {
+        name: entry for name, entry in network.named_parameters() if entry.requires_grad and name in update.weights
+    }
     change = [(weights[name].to(device) - update.weights[name].to(device)).float() for name in trained]
     batch = known.batch(range(len(known))).to(device)
 
@@ -164,8 +167,17 @@ def task_loss(network: nn.Module, task: Task, batch: Batch) -> Tensor:
 
 def _audit_site(site: Site, images: ImageSet) -> Site:
     """Return a copy of the site with its own network, other training images, and nothing of earlier rounds."""
-    return replace(site, method=FedAvg(), network=deepcopy(site.network), training=images, validation=None, memory={},
-                   progress=None, _expanded=None, _on_device=None)  # fmt: skip
+    return replace(
+        site,
+        method=FedAvg(),
+        network=deepcopy(site.network),
+        training=images,
+        validation=None,
+        memory={},
+        progress=None,
+        _expanded=None,
+        _on_device=None,
+    )
 
 
 def _small(batch: Batch) -> Batch:

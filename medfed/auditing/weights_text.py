@@ -68,11 +68,17 @@ def update_rows(result: Mapping[str, Any]) -> list[Row]:
         return [("images reconstructed from updates", "none", "not measured (--weights-steps 0)")]
     rows = []
     for case in result["update"]:
-        detail, control = (fmean(each["detail_correlation"] for each in case[key])
-                           for key in ("scores", "control_scores"))  # fmt: skip
+        detail, control = (
+            fmean(each["detail_correlation"] for each in case[key]) for key in ("scores", "control_scores")
+        )
         reference = f"negative control {control:z.3f}; {case['verdict']}"
-        rows.append((f"detail correlation, {case_label(case)}", f"{detail:z.3f}",
-                     f"positive control; {reference}" if case["case"] == "easy" else reference))  # fmt: skip
+        rows.append(
+            (
+                f"detail correlation, {case_label(case)}",
+                f"{detail:z.3f}",
+                f"positive control; {reference}" if case["case"] == "easy" else reference,
+            )
+        )
     return rows
 
 
@@ -103,16 +109,35 @@ def model_rows(result: Mapping[str, Any]) -> list[Row]:
     counts = f"{of_model['members']} patients in training, {of_model['others']} held out"
     is_chance = of_model["untrained"]["low"] <= 0.5 <= of_model["untrained"]["high"]
     untrained = "negative control" + ("" if is_chance else ", failed: the patients differ before training")
-    references = {"loss": f"{counts}; {of_model['verdict']}", "calibrated": "", "untrained": untrained,
-                  "overfitted": "positive control"}  # fmt: skip
-    labels = {"loss": "loss of the trained model", "calibrated": "loss minus loss with the initial weights",
-              "untrained": "loss with the initial weights", "overfitted": "loss of an overfitted network"}  # fmt: skip
-    rows = [(f"membership AUC, {label}", f"{scores['auc']:.2f}",
-             "; ".join(filter(None, [f"chance 0.5; 95 % interval {scores['low']:.2f} to {scores['high']:.2f}",
-                                     references[name]])))
-            for name, label in labels.items() if (scores := of_model[name])]  # fmt: skip
-    rows += [(f"members found at {float(rate):.0%} false alarms", f"{share:.0%}", f"chance {float(rate):.0%}")
-             for rate, share in of_model["loss"]["tpr"].items()]  # fmt: skip
+    references = {
+        "loss": f"{counts}; {of_model['verdict']}",
+        "calibrated": "",
+        "untrained": untrained,
+        "overfitted": "positive control",
+    }
+    labels = {
+        "loss": "loss of the trained model",
+        "calibrated": "loss minus loss with the initial weights",
+        "untrained": "loss with the initial weights",
+        "overfitted": "loss of an overfitted network",
+    }
+    rows = [
+        (
+            f"membership AUC, {label}",
+            f"{scores['auc']:.2f}",
+            "; ".join(
+                filter(
+                    None, [f"chance 0.5; 95 % interval {scores['low']:.2f} to {scores['high']:.2f}", references[name]]
+                )
+            ),
+        )
+        for name, label in labels.items()
+        if (scores := of_model[name])
+    ]
+    rows += [
+        (f"members found at {float(rate):.0%} false alarms", f"{share:.0%}", f"chance {float(rate):.0%}")
+        for rate, share in of_model["loss"]["tpr"].items()
+    ]
     return rows
 
 

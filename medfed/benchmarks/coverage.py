@@ -103,10 +103,12 @@ def _means_of_resamples(values: np.ndarray, rng: np.random.Generator, n_resample
 
 def _in_blocks(method: Callable) -> Callable:
     """Return the method applied to blocks of 20 samples, which limits the memory."""
+
     def apply(values: np.ndarray, rng: np.random.Generator, n_resamples: int) -> Ends:
         parts = [method(block, rng, n_resamples) for block in np.array_split(values, max(1, len(values) // 20))]
         low, high = (np.concatenate(ends) for ends in zip(*parts, strict=True))
         return low, high
+
     return apply
 
 

@@ -70,17 +70,20 @@ PARTS: dict[str, tuple[Function, ...]] = {  # no function is called inside anoth
     "forward, inner step, losses": (("methods/elcfs.py", "loss", "federation/site.py"),),
     "backward": (("torch/_tensor.py", "backward", "federation/site.py"),),
     "optimiser": (
-        ("torch/optim/optimizer.py", "", "federation/site.py"), ("torch/_compile.py", "", "federation/site.py"),
+        ("torch/optim/optimizer.py", "", "federation/site.py"),
+        ("torch/_compile.py", "", "federation/site.py"),
         ("torch/optim/adam.py", "", "federation/site.py"),
     ),
     "validate": (("federation/site.py", "_validate", "federation/site.py"),),
     "messages": (
-        ("federation/message.py", "to_bytes", ""), ("federation/message.py", "from_bytes", ""),
-        ("federation/ledger.py", "message_rows", ""), ("federation/reply_checks.py", "validate_replies", ""),
+        ("federation/message.py", "to_bytes", ""),
+        ("federation/message.py", "from_bytes", ""),
+        ("federation/ledger.py", "message_rows", ""),
+        ("federation/reply_checks.py", "validate_replies", ""),
     ),
     "aggregate": (("federation/rounds.py", "aggregate", "federation/rounds.py"),),
     "save": (("outputs/run_folder.py", "save_round", ""),),
-}  # fmt: skip
+}
 Request = tuple[Site, Message]  # a site, and a request to train
 INSIDE = {"forward, inner step, losses": "exchange amplitudes"}  # the second part is a part of the first one
 
@@ -112,9 +115,15 @@ def _measure(case: Case, repeats: int) -> dict[str, Any]:
     step_ms = _time_steps({"fedavg": _fedavg_request(case), "elcfs": elcfs}, repeats)
     ratio = step_ms["elcfs"] / step_ms["fedavg"]
     return {
-        "size": case.size, "batch_size": case.batch_size, "fedavg_ms": step_ms["fedavg"], "elcfs_ms": step_ms["elcfs"],
-        "over_fedavg": ratio, "over_limit": ratio / MIN_RATIO, "round_s": sum(parts.values()), "parts_s": parts,
-    }  # fmt: skip
+        "size": case.size,
+        "batch_size": case.batch_size,
+        "fedavg_ms": step_ms["fedavg"],
+        "elcfs_ms": step_ms["elcfs"],
+        "over_fedavg": ratio,
+        "over_limit": ratio / MIN_RATIO,
+        "round_s": sum(parts.values()),
+        "parts_s": parts,
+    }
 
 
 def _time_steps(requests: Mapping[str, Request], repeats: int) -> dict[str, float]:
@@ -180,11 +189,21 @@ def _build(case: Case, method: Method) -> tuple[list[Site], State]:
         network = method.wrap_network(case.network.build(1, 1), case.network)
     n_validation = max(1, case.n_images // 5)
     sites = [
-        Site(f"site_{index}", noise_slices(index, case.n_images, case.size),
-             noise_slices(N_SITES + index, n_validation, case.size), task, method, network, case.network,
-             Training(batch_size=case.batch_size), frozenset(), local_epochs=1, seed=0)
+        Site(
+            f"site_{index}",
+            noise_slices(index, case.n_images, case.size),
+            noise_slices(N_SITES + index, n_validation, case.size),
+            task,
+            method,
+            network,
+            case.network,
+            Training(batch_size=case.batch_size),
+            frozenset(),
+            local_epochs=1,
+            seed=0,
+        )
         for index in range(N_SITES)
-    ]  # fmt: skip
+    ]
     return sites, State.of(network)
 
 
@@ -207,11 +226,14 @@ def elcfs_table(result: dict[str, Any]) -> str:
         name: [f"{row['parts_s'][name]:>10.3f}{row['parts_s'][name] / row['round_s']:>8.1%}" for row in rows]
         for name in rows[0]["parts_s"]
     }
-    return "\n".join([
-        f"a training step of ELCFS and FedAvg, one thread, processor time, median of {result['repeats']}",
-        f"  {'':<32}{'FedAvg ms':>10}{'ELCFS ms':>10}{'ratio':>11}{'/ (8/3)':>10}",
-        *steps,
-        "where the time of a round of ELCFS goes: two sites with validation, processor time in seconds and its share",
-        f"  {'part':<32}" + "".join(f"{row['size']:>7} px{'':>8}" for row in rows),
-        *(f"  {name:<32}" + "".join(shares) for name, shares in cells.items()),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"a training step of ELCFS and FedAvg, one thread, processor time, median of {result['repeats']}",
+            f"  {'':<32}{'FedAvg ms':>10}{'ELCFS ms':>10}{'ratio':>11}{'/ (8/3)':>10}",
+            *steps,
+            "where the time of a round of ELCFS goes: two sites with validation, processor time in seconds and its "
+            "share",
+            f"  {'part':<32}" + "".join(f"{row['size']:>7} px{'':>8}" for row in rows),
+            *(f"  {name:<32}" + "".join(shares) for name, shares in cells.items()),
+        ]
+    )

@@ -40,7 +40,7 @@ def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats:
         implementation, relative to the brightest pixel.
     """
     implementations = _implementations(size, n_images, n_sites)
-    views = {name: list(run()) for name, run in implementations.items()}                         # warms up, too
+    views = {name: list(run()) for name, run in implementations.items()}  # warms up, too
     difference = max(_relative_difference(views["medfed"], views[name]) for name in ("numpy", "torch_fft"))
     views.clear()
     median_ms = time_alternating(implementations, repeats)
@@ -168,10 +168,12 @@ def exchange_table(result: dict[str, float | int]) -> str:
         ("torch.fft, a batch at a time", result["torch_fft_ms"], result["times_faster_than_torch_fft"]),
         ("medfed, one spectrum", result["medfed_ms"], 1.0),
     ]
-    return "\n".join([
-        f"frequency exchange: {result['n_images']} images x {result['n_sites']} sites, 3 x {result['size']} x "
-        f"{result['size']}, {result['threads']} threads, median of {result['repeats']}",
-        f"  {'implementation':<30}{'ms':>9}{'times ours':>13}",
-        *(f"  {name:<30}{ms:>9.1f}{times:>13.1f}" for name, ms, times in rows),
-        f"  largest relative difference {result['max_relative_difference']:.1e}",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"frequency exchange: {result['n_images']} images x {result['n_sites']} sites, 3 x {result['size']} x "
+            f"{result['size']}, {result['threads']} threads, median of {result['repeats']}",
+            f"  {'implementation':<30}{'ms':>9}{'times ours':>13}",
+            *(f"  {name:<30}{ms:>9.1f}{times:>13.1f}" for name, ms, times in rows),
+            f"  largest relative difference {result['max_relative_difference']:.1e}",
+        ]
+    )

@@ -100,13 +100,15 @@ def expansion_table(result: Numbers) -> str:
         ("epoch without a store", "unstored", result["unstored_ratio"]),
     ]
     peak = "not measured" if result["peak_mib"] is None else f"{result['peak_mib']:.1f} MiB above the start"
-    return "\n".join([
-        f"expansion: {n} images x {k} styles, 3 x {result['size']} x {result['size']}, {result['threads']} threads, "
-        f"median of {result['repeats']}",
-        f"  {'implementation':<44}{'ms':>9}{'ratio':>8}",
-        *(f"  {name:<44}{result[f'{key}_ms']:>9.1f}{ratio:>8.2f}" for name, key, ratio in rows),
-        f"  largest memory in the first epoch: {peak}; restyled images: {result['restyled_mib']:.1f} MiB",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"expansion: {n} images x {k} styles, 3 x {result['size']} x {result['size']}, {result['threads']} "
+            f"threads, median of {result['repeats']}",
+            f"  {'implementation':<44}{'ms':>9}{'ratio':>8}",
+            *(f"  {name:<44}{result[f'{key}_ms']:>9.1f}{ratio:>8.2f}" for name, key, ratio in rows),
+            f"  largest memory in the first epoch: {peak}; restyled images: {result['restyled_mib']:.1f} MiB",
+        ]
+    )
 
 
 def _expansion(samples: Slices, mean: Tensor, std: Tensor, cache: Cache) -> StyleExpansion:

@@ -143,11 +143,13 @@ def round_table(result: dict[str, float | int]) -> str:
         Several lines of text, without a line break at the end.
     """
     overhead = 100 * (result["federated_over_bare"] - 1)
-    return "\n".join([
-        f"one round of FedAvg: {result['n_sites']} sites x {result['n_images']} images, {result['size']} x "
-        f"{result['size']}, {result['threads']} threads, median of {result['repeats']}",
-        f"  {'implementation':<30}{'s':>9}",
-        f"  {'bare training loops':<30}{result['bare_s']:>9.3f}",
-        f"  {'federated, all files written':<30}{result['federated_s']:>9.3f}",
-        f"  the federation adds {overhead:+.1f} %",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"one round of FedAvg: {result['n_sites']} sites x {result['n_images']} images, {result['size']} x "
+            f"{result['size']}, {result['threads']} threads, median of {result['repeats']}",
+            f"  {'implementation':<30}{'s':>9}",
+            f"  {'bare training loops':<30}{result['bare_s']:>9.3f}",
+            f"  {'federated, all files written':<30}{result['federated_s']:>9.3f}",
+            f"  the federation adds {overhead:+.1f} %",
+        ]
+    )

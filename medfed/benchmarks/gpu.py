@@ -71,9 +71,7 @@ def time_gpu(cases: Cases = CASES, repeats: int = 3, n_steps: int = 6, device: s
     return {"gpu": torch.cuda.get_device_name() if device == "cuda" else device, "repeats": repeats, "rows": rows}
 
 
-def _measure(
-    name: str, n_classes: int, method_name: str, repeats: int, n_steps: int, device: str
-) -> dict[str, Any]:  # fmt: skip
+def _measure(name: str, n_classes: int, method_name: str, repeats: int, n_steps: int, device: str) -> dict[str, Any]:
     """Return a row of the table: a config with one method, in all variants."""
     config = load(shipped_configs()[name])
     size, batch_size = config.data.image_size, config.training.batch_size
@@ -96,8 +94,14 @@ def _measure(
         request = prepare_round(method, network, task, samples, n_steps * batch_size, training, device)
         step_ms[variant], peak_gib[variant] = _time_steps(*request, repeats, device)
     set_deterministic(threads=1)
-    return {"config": name, "method": method_name, "size": size, "batch_size": batch_size, "step_ms": step_ms,
-            "peak_gib": peak_gib}  # fmt: skip
+    return {
+        "config": name,
+        "method": method_name,
+        "size": size,
+        "batch_size": batch_size,
+        "step_ms": step_ms,
+        "peak_gib": peak_gib,
+    }
 
 
 def _time_steps(site: Site, message: Message, repeats: int, device: str) -> tuple[float, float]:
@@ -133,10 +137,12 @@ def gpu_table(result: dict[str, Any]) -> str:
         + "".join(f"{row['step_ms'][variant]:>10.1f}{row['peak_gib'][variant]:>7.2f}" for variant in VARIANTS)
         for row in result["rows"]
     ]
-    return "\n".join([
-        f"a training step of the paper configs on {result['gpu']}: milliseconds and peak GiB, median of "
-        f"{result['repeats']}",
-        f"  {'':<41}{'deterministic':>34}{'not deterministic':>34}",
-        f"  {'config':<18}{'method':<12}{'px':>5}{'batch':>6}" + 2 * f"{'float32 ms, GiB':>17}{'bf16 ms, GiB':>17}",
-        *rows,
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"a training step of the paper configs on {result['gpu']}: milliseconds and peak GiB, median of "
+            f"{result['repeats']}",
+            f"  {'':<41}{'deterministic':>34}{'not deterministic':>34}",
+            f"  {'config':<18}{'method':<12}{'px':>5}{'batch':>6}" + 2 * f"{'float32 ms, GiB':>17}{'bf16 ms, GiB':>17}",
+            *rows,
+        ]
+    )

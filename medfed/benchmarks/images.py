@@ -64,11 +64,15 @@ def time_images(sets: Sequence[Set] = SETS, repeats: int = 3) -> dict[str, Any]:
                 {"ours": partial(_ours, timed, shape[0], size), "pillow": partial(_pillow, timed, size)}, repeats
             )
             memory = measure_in_new_process(__name__, f"measure_peak({folder!r}, {shape}, {n_images}, {size})")
-        rows.append({
-            "name": name, **{f"{key}_ms": value / len(timed) for key, value in ms.items()},
-            "times_pillow": ms["ours"] / ms["pillow"], **memory,
-            "times_prepared": memory["peak_mib"] / memory["prepared_mib"],
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                **{f"{key}_ms": value / len(timed) for key, value in ms.items()},
+                "times_pillow": ms["ours"] / ms["pillow"],
+                **memory,
+                "times_prepared": memory["peak_mib"] / memory["prepared_mib"],
+            }
+        )
     return {"rows": rows, "threads": torch.get_num_threads(), "repeats": repeats}
 
 
@@ -81,17 +85,20 @@ def images_table(result: dict[str, Any]) -> str:
     Returns:
         Several lines of text, without a line break at the end.
     """
-    return "\n".join([
-        f"reading and preparing images with masks, {result['threads']} thread, median of {result['repeats']}",
-        f"  {'images':<32}{'ms each':>9}{'Pillow ms':>11}{'ratio':>7}{'prepared MiB':>14}{'peak MiB':>10}{'ratio':>7}",
-        *(
-            f"  {row['name']:<32}{row['ours_ms']:>9.1f}{row['pillow_ms']:>11.1f}{row['times_pillow']:>7.2f}"
-            f"{row['prepared_mib']:>14.1f}{row['peak_mib']:>10.1f}{row['times_prepared']:>7.2f}"
-            for row in result["rows"]
-        ),
-        "  peak: memory above the start of the process. Limits: 1024 MiB for any number of images of 12 megapixels, "
-        "ratio 2 for 1,000 images",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"reading and preparing images with masks, {result['threads']} thread, median of {result['repeats']}",
+            f"  {'images':<32}{'ms each':>9}{'Pillow ms':>11}{'ratio':>7}{'prepared MiB':>14}"
+            f"{'peak MiB':>10}{'ratio':>7}",
+            *(
+                f"  {row['name']:<32}{row['ours_ms']:>9.1f}{row['pillow_ms']:>11.1f}{row['times_pillow']:>7.2f}"
+                f"{row['prepared_mib']:>14.1f}{row['peak_mib']:>10.1f}{row['times_prepared']:>7.2f}"
+                for row in result["rows"]
+            ),
+            "  peak: memory above the start of the process. Limits: 1024 MiB for any number of images of 12 "
+            "megapixels, ratio 2 for 1,000 images",
+        ]
+    )
 
 
 def _write(folder: Path, shape: tuple[int, int, int], n_images: int) -> list[Case]:

@@ -61,8 +61,10 @@ def time_jobs(
         text = CONFIG.format(root=Path(folder) / "data", cases=cases, matrix=max(40, size), size=size)
         config = load_text(text, "benchmark.yaml")
         sites = _time_round(config, Path(folder), jobs, repeats)
-        runs = {f"runs{name}_s": _time_runs(config, Path(folder) / f"runs{name}", n_jobs, n_runs)
-                for name, n_jobs in (("_1", 1), ("", jobs))}  # fmt: skip
+        runs = {
+            f"runs{name}_s": _time_runs(config, Path(folder) / f"runs{name}", n_jobs, n_runs)
+            for name, n_jobs in (("_1", 1), ("", jobs))
+        }
     return {
         **{"jobs": jobs, "size": size, "n_runs": n_runs, "repeats": repeats},
         **sites,
@@ -73,8 +75,10 @@ def time_jobs(
 
 
 def _time_round(config: Config, folder: Path, jobs: int, repeats: int) -> dict[str, float]:
-    variants = {name: build_experiment(config, folder / f"sites{name}", True, n_jobs)
-                for name, n_jobs in (("_1", 1), ("", jobs))}  # fmt: skip
+    variants = {
+        name: build_experiment(config, folder / f"sites{name}", True, n_jobs)
+        for name, n_jobs in (("_1", 1), ("", jobs))
+    }
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     try:
         for number in range(repeats + 1):
@@ -101,10 +105,14 @@ def _time_exchange(experiment: Experiment, number: int) -> float:
 def _time_runs(config: Config, folder: Path, jobs: int, n_runs: int) -> float:
     """Return how many seconds some runs with different unseen sites take."""
     folds = [
-        Fold(ComparisonRow("fedavg"), site, replace(config, federation=replace(config.federation, unseen_site=site)),
-             RunFolder(folder / site))
+        Fold(
+            ComparisonRow("fedavg"),
+            site,
+            replace(config, federation=replace(config.federation, unseen_site=site)),
+            RunFolder(folder / site),
+        )
         for site in SITES[:n_runs]
-    ]  # fmt: skip
+    ]
     start = time.perf_counter()
     run_folds(folds, jobs, quiet=True)
     return time.perf_counter() - start
@@ -119,14 +127,19 @@ def jobs_table(result: dict[str, Any]) -> str:
     Returns:
         Several lines of text, without a line break at the end.
     """
-    names = {"round": f"a round of 5 sites, median of {result['repeats']}",
-             "runs": f"{result['n_runs']} runs with their start"}  # fmt: skip
-    return "\n".join([
-        f"the same work in one process and in {result['jobs']} ({result['size']} x {result['size']}, one thread each)",
-        f"  {'work':<34}{'1 job s':>9}{'jobs s':>9}{'faster':>9}{'limit':>9}",
-        *(
-            f"  {text:<34}{result[f'{name}_1_s']:>9.2f}{result[f'{name}_s']:>9.2f}"
-            f"{result[f'{name}_times_faster']:>8.2f}x{result[f'{name}_limit']:>8.2f}x"
-            for name, text in names.items()
-        ),
-    ])  # fmt: skip
+    names = {
+        "round": f"a round of 5 sites, median of {result['repeats']}",
+        "runs": f"{result['n_runs']} runs with their start",
+    }
+    return "\n".join(
+        [
+            f"the same work in one process and in {result['jobs']} ({result['size']} x {result['size']}, one thread "
+            "each)",
+            f"  {'work':<34}{'1 job s':>9}{'jobs s':>9}{'faster':>9}{'limit':>9}",
+            *(
+                f"  {text:<34}{result[f'{name}_1_s']:>9.2f}{result[f'{name}_s']:>9.2f}"
+                f"{result[f'{name}_times_faster']:>8.2f}x{result[f'{name}_limit']:>8.2f}x"
+                for name, text in names.items()
+            ),
+        ]
+    )

@@ -11,7 +11,6 @@ from pathlib import Path
 TIMEOUT_S = 3600  # of one measurement
 
 
-
 def measure_in_new_process(module: str, call: str) -> dict[str, float]:
     """Call a function in a new process, and return what it prints.
 

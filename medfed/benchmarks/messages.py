@@ -56,10 +56,21 @@ def count_bytes(width: int = 36, size: int = 32, n_images: int = 8) -> dict[str,
         results["model_bytes"][name] = model_bytes = sum(map(n_bytes, start.weights.values()))
         training = Training(batch_size=n_images, optimizer_state="reset")
         sites = [
-            Site(site, noise_samples(site, n_images, size), None, task, method, network, settings, training,
-                 frozenset(), local_epochs=1, seed=0)
+            Site(
+                site,
+                noise_samples(site, n_images, size),
+                None,
+                task,
+                method,
+                network,
+                settings,
+                training,
+                frozenset(),
+                local_epochs=1,
+                seed=0,
+            )
             for site in "abc"
-        ]  # fmt: skip
+        ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             first, second = federate(method, InProcess(sites), start, Federation(rounds=2), 0, training)
@@ -89,10 +100,12 @@ def messages_table(result: Mapping[str, Any]) -> str:
         f"{result['down'][name] / 1e6:>10.3f}{result['up'][name] / 1e6:>10.3f}{ratio:>12.4f}x"
         for name, ratio in result["over_limit"].items()
     ]
-    return "\n".join([
-        f"messages of a site: ResNet18, {result['n_images']} images of {result['size']} x {result['size']}, round 2 "
-        "with validation",
-        f"  {'method':<30}{'model MB':>10}{'once down MB':>14}{'down MB':>10}{'up MB':>10}{'/ limit':>13}",
-        *rows,
-        "  limit: the model once down and once up.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"messages of a site: ResNet18, {result['n_images']} images of {result['size']} x {result['size']}, round "
+            "2 with validation",
+            f"  {'method':<30}{'model MB':>10}{'once down MB':>14}{'down MB':>10}{'up MB':>10}{'/ limit':>13}",
+            *rows,
+            "  limit: the model once down and once up.",
+        ]
+    )

@@ -98,9 +98,14 @@ def time_methods(
 
 
 def prepare_round(
-    method: Method, settings: NetworkSettings, task: Task, samples: Callable[[int, int], Samples], n_images: int,
-    training: Training, device: str = "cpu",
-) -> tuple[Site, Message]:  # fmt: skip
+    method: Method,
+    settings: NetworkSettings,
+    task: Task,
+    samples: Callable[[int, int], Samples],
+    n_images: int,
+    training: Training,
+    device: str = "cpu",
+) -> tuple[Site, Message]:
     """Return a site that has shared its statistics, and the request with which it trains.
 
     The federation has `N_SITES` sites.
@@ -118,10 +123,21 @@ def prepare_round(
         network = method.wrap_network(settings.build(task.channels, task.out_channels), settings).to(device)
     start = State.of(network)
     sites = [
-        Site("abc"[index], samples(index, 4), None, task, method, network, settings, training, frozenset(),
-             local_epochs=1, seed=0)
+        Site(
+            "abc"[index],
+            samples(index, 4),
+            None,
+            task,
+            method,
+            network,
+            settings,
+            training,
+            frozenset(),
+            local_epochs=1,
+            seed=0,
+        )
         for index in range(N_SITES)
-    ]  # fmt: skip
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         state = next(federate(method, InProcess(sites, None), start, Federation(rounds=1), 0, training)).state
@@ -172,12 +188,14 @@ def methods_table(result: dict) -> str:
         + f"{result['share_s'][name]:>10.2f}{result['once_s'][name]:>10.2f}"
         for name, seconds in result["train_s"].items()
     ]
-    return "\n".join([
-        f"a site's round: ResNet{result['depth']}, "
-        f"{result['n_images']} images of 3 x {result['size']} x {result['size']}, "
-        f"batches of {result['batch_size']}, {result['threads']} threads, mean of {result['repeats']}",
-        f"  {'method':<30}{'train s':>9}{'/ FedAvg':>11}{'paper':>11}{'share s':>10}{'once s':>10}",
-        *rows,
-        "  once: by how much the first round takes longer than the others, for example to restyle the images.",
-        "  paper: Table 6 of StableFDG, on its GPU. Table 8 of FISC does not contain FedAvg.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"a site's round: ResNet{result['depth']}, "
+            f"{result['n_images']} images of 3 x {result['size']} x {result['size']}, "
+            f"batches of {result['batch_size']}, {result['threads']} threads, mean of {result['repeats']}",
+            f"  {'method':<30}{'train s':>9}{'/ FedAvg':>11}{'paper':>11}{'share s':>10}{'once s':>10}",
+            *rows,
+            "  once: by how much the first round takes longer than the others, for example to restyle the images.",
+            "  paper: Table 6 of StableFDG, on its GPU. Table 8 of FISC does not contain FedAvg.",
+        ]
+    )

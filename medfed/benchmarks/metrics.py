@@ -67,12 +67,15 @@ def _time_pair(prediction: np.ndarray, reference: np.ndarray, repeats: int) -> d
     def hd95() -> float:
         return HausdorffDistance95().value(MaskPair.from_masks(prediction, reference, SPACING_MM))
 
-    median_ms = _median_ms({
-        "hd95": hd95,
-        "all": lambda: compute_mask_metrics(metrics, prediction, reference, SPACING_MM),
-        "monai": lambda: _monai_hd95(*whole),
-        "monai_box": lambda: _monai_hd95(*cropped),
-    }, repeats)
+    median_ms = _median_ms(
+        {
+            "hd95": hd95,
+            "all": lambda: compute_mask_metrics(metrics, prediction, reference, SPACING_MM),
+            "monai": lambda: _monai_hd95(*whole),
+            "monai_box": lambda: _monai_hd95(*cropped),
+        },
+        repeats,
+    )
     return {
         **{f"{name}_ms": value for name, value in median_ms.items()},
         "times_faster": median_ms["monai"] / median_ms["hd95"],

@@ -75,13 +75,15 @@ def _time(network: nn.Module, images: Tensor) -> float:
 
 def networks_table(result: dict[str, Any]) -> str:
     """Format the result of `time_networks` as a text table for the terminal."""
-    return "\n".join([
-        f"networks whose feature maps are channels last, {result['threads']} threads",
-        f"  {'network':<18}{'size':>6}{'batch':>7}{'step ms':>10}{'/ contiguous':>14}{'predict ms':>12}"
-        f"{'/ contiguous':>14}",
-        *(
-            f"  {row['network']:<18}{row['size']:>6}{row['batch_size']:>7}{row['step_ms']:>10.1f}"
-            f"{row['step_times_faster']:>13.2f}x{row['predict_ms']:>12.1f}{row['predict_times_faster']:>13.2f}x"
-            for row in result["rows"]
-        ),
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"networks whose feature maps are channels last, {result['threads']} threads",
+            f"  {'network':<18}{'size':>6}{'batch':>7}{'step ms':>10}{'/ contiguous':>14}{'predict ms':>12}"
+            f"{'/ contiguous':>14}",
+            *(
+                f"  {row['network']:<18}{row['size']:>6}{row['batch_size']:>7}{row['step_ms']:>10.1f}"
+                f"{row['step_times_faster']:>13.2f}x{row['predict_ms']:>12.1f}{row['predict_times_faster']:>13.2f}x"
+                for row in result["rows"]
+            ),
+        ]
+    )

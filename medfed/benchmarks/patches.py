@@ -85,9 +85,13 @@ def measure_patches(
         row["bytes_per_patch"] = row["listed_mib"] * MIB / n_patches
         row["kept_over_limit"] = row["kept_mib"] / limit_mib
     return {
-        "n_patches": n_patches, "limit_mib": limit_mib, "n_clients": n_clients, "n_batches": n_batches,
-        "all_mib": rows[0]["n_images"] * 3 * SIZE**2 / MIB, "rows": rows,
-    }  # fmt: skip
+        "n_patches": n_patches,
+        "limit_mib": limit_mib,
+        "n_clients": n_clients,
+        "n_batches": n_batches,
+        "all_mib": rows[0]["n_images"] * 3 * SIZE**2 / MIB,
+        "rows": rows,
+    }
 
 
 def measure_growth(root: str, limit_mib: int, n_clients: int, n_batches: int) -> None:
@@ -124,19 +128,21 @@ def patches_table(result: dict[str, Any]) -> str:
         result: what `measure_patches` returned.
     """
     more = f"{result['n_batches'] - N_FIRST} more"
-    return "\n".join([
-        f"memory of a site with {result['n_patches']:,} patches of {SIZE} x {SIZE} pixels, in MiB above the start",
-        f"  {'':<14}{'listed':>8}{'bytes each':>12}{'images kept':>13}{'/ limit':>9}{f'{N_FIRST} batches':>12}"
-        f"{more:>9}{'peak':>8}",
-        *(
-            f"  {row['name']:<14}{row['listed_mib']:>8.1f}{row['bytes_per_patch']:>12.0f}{row['kept_mib']:>13.1f}"
-            f"{row['kept_over_limit']:>8.2f}x{row['first_batches_mib']:>12.1f}{row['later_batches_mib']:>9.1f}"
-            f"{row['peak_mib']:>8.1f}"
-            for row in result["rows"]
-        ),
-        f"  limit of the images kept: {result['limit_mib']} MiB here, {MAX_CACHE_BYTES // MIB} MiB in a run; all "
-        f"training and validation images need {result['all_mib']:.0f} MiB",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"memory of a site with {result['n_patches']:,} patches of {SIZE} x {SIZE} pixels, in MiB above the start",
+            f"  {'':<14}{'listed':>8}{'bytes each':>12}{'images kept':>13}{'/ limit':>9}{f'{N_FIRST} batches':>12}"
+            f"{more:>9}{'peak':>8}",
+            *(
+                f"  {row['name']:<14}{row['listed_mib']:>8.1f}{row['bytes_per_patch']:>12.0f}{row['kept_mib']:>13.1f}"
+                f"{row['kept_over_limit']:>8.2f}x{row['first_batches_mib']:>12.1f}{row['later_batches_mib']:>9.1f}"
+                f"{row['peak_mib']:>8.1f}"
+                for row in result["rows"]
+            ),
+            f"  limit of the images kept: {result['limit_mib']} MiB here, {MAX_CACHE_BYTES // MIB} MiB in a run; all "
+            f"training and validation images need {result['all_mib']:.0f} MiB",
+        ]
+    )
 
 
 def _write_patches(folder: Path, n_patches: int) -> None:

@@ -109,10 +109,12 @@ def styles_table(result: dict[str, float | int | str]) -> str:
         ("encoded for every style", result["again_ms"], result["times_faster"]),
         ("encoded once", result["once_ms"], 1.0),
     ]
-    return "\n".join([
-        f"style codec '{result['architecture']}': {result['n_images']} images x {result['n_styles']} styles, 3 x "
-        f"{result['size']} x {result['size']}, {result['threads']} threads, median of {result['repeats']}",
-        f"  {'implementation':<30}{'ms':>9}{'times ours':>13}",
-        *(f"  {name:<30}{ms:>9.1f}{times:>13.2f}" for name, ms, times in rows),
-        f"  {result['pictures_a_second']:.1f} images per second; largest difference {result['max_difference']:.1e}",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"style codec '{result['architecture']}': {result['n_images']} images x {result['n_styles']} styles, 3 x "
+            f"{result['size']} x {result['size']}, {result['threads']} threads, median of {result['repeats']}",
+            f"  {'implementation':<30}{'ms':>9}{'times ours':>13}",
+            *(f"  {name:<30}{ms:>9.1f}{times:>13.2f}" for name, ms, times in rows),
+            f"  {result['pictures_a_second']:.1f} images per second; largest difference {result['max_difference']:.1e}",
+        ]
+    )

@@ -33,12 +33,16 @@ def measure_verdicts(n_samples: int = N_SAMPLES) -> list[dict]:
     """
     rng = np.random.default_rng(0)
     return [
-        {"effect": effect, "failures": failures, "patients": list(sizes),
-         "decided": _decided(rng, sizes, _means(effect, len(sizes)), failures, n_samples)}
+        {
+            "effect": effect,
+            "failures": failures,
+            "patients": list(sizes),
+            "decided": _decided(rng, sizes, _means(effect, len(sizes)), failures, n_samples),
+        }
         for effect in EFFECTS
         for failures in FAILURES
         for sizes in SITES
-    ]  # fmt: skip
+    ]
 
 
 def _means(effect: str, n_sites: int) -> list[float]:

@@ -11,6 +11,21 @@ METHOD = "fedavg"
 RULES = ("coordinate_median", "fedavg", "norm_clipping", "trimmed_mean")
 # benchmark
 MEASUREMENTS = (
-    "exchange", "round", "larger_round", "elcfs", "jobs", "images", "patches", "styles", "messages", "expansion",
-    "methods", "networks", "metrics", "aggregation", "gpu", "coverage", "verdicts",
-)  # fmt: skip
+    "exchange",
+    "round",
+    "larger_round",
+    "elcfs",
+    "jobs",
+    "images",
+    "patches",
+    "styles",
+    "messages",
+    "expansion",
+    "methods",
+    "networks",
+    "metrics",
+    "aggregation",
+    "gpu",
+    "coverage",
+    "verdicts",
+)

@@ -21,7 +21,11 @@ def show_notes_by(
     """
 
     def showwarning(
-        message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
         line: str | None = None,
     ) -> None:
         if category is UserWarning and "medfed" in Path(filename).parts:

@@ -27,10 +27,23 @@ from medfed.core.malloc import keep_freed_memory
 from medfed.core.registry import PACKAGE, code_allowed, first_line
 
 PROGRAMS = (
-    "init", "train", "evaluate", "reproduce", "export", "score", "aggregate", "report", "audit", "keys",
-    "coordinator", "site",
-    "data", "codec", "benchmark", "completion",
-)  # fmt: skip
+    "init",
+    "train",
+    "evaluate",
+    "reproduce",
+    "export",
+    "score",
+    "aggregate",
+    "report",
+    "audit",
+    "keys",
+    "coordinator",
+    "site",
+    "data",
+    "codec",
+    "benchmark",
+    "completion",
+)
 INTERRUPTED, HUNG_UP, TERMINATED, CLOSED_PIPE = (128 + number for number in (2, 1, 15, 13))  # as shells count signals
 OUT_OF_MEMORY = (
     "the memory is not enough; expected what the images and the network need; lower data.image_size or "
@@ -90,8 +103,11 @@ def module_of(name: str) -> str:
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
     """Add the positional argument `config` to a parser: a YAML file, or the name of a config that comes with medfed."""
-    parser.add_argument("config", type=Path, help="a YAML file, for example my.yaml, or the name of a "
-                                                  "config that comes with medfed, for example prostate")  # fmt: skip
+    parser.add_argument(
+        "config",
+        type=Path,
+        help="a YAML file, for example my.yaml, or the name of a config that comes with medfed, for example prostate",
+    )
 
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
@@ -101,8 +117,13 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
     """
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results")
     parser.add_argument("--resume", action="store_true", help="continue the run in that folder after its last round")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="change one setting: --set training.batch_size=8")  # fmt: skip
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="change one setting: --set training.batch_size=8",
+    )
     parser.add_argument("--seed", type=int, help="the same as --set seed=...")
     parser.add_argument("--device", help="the same as --set device=...: auto, cpu or cuda")
     add_code_flag(parser)
@@ -111,9 +132,12 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
 
 def add_code_flag(parser: argparse.ArgumentParser) -> None:
     """Add the flag `--allow-code` to the parser of a program that reads configs; `run_program` takes its value."""
-    parser.add_argument("--allow-code", action="store_true",
-                        help="let the config name Python files of your own, such as my_methods.py in this folder, "
-                             "which are then run; without it, only installed packages")  # fmt: skip
+    parser.add_argument(
+        "--allow-code",
+        action="store_true",
+        help="let the config name Python files of your own, such as my_methods.py in this folder, "
+        "which are then run; without it, only installed packages",
+    )
 
 
 def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
@@ -123,10 +147,14 @@ def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
         parser: the parser of a program.
         what: what works at the same time, such as "sites".
     """
-    parser.add_argument("--jobs", type=whole_number(1), metavar="N",
-                        help=f"how many {what} work at the same time, each in a process of its own (1: no process is "
-                             "started). Default: as many as cores and memory allow, if this saves time; on a GPU 1. "
-                             "The result does not depend on N")  # fmt: skip
+    parser.add_argument(
+        "--jobs",
+        type=whole_number(1),
+        metavar="N",
+        help=f"how many {what} work at the same time, each in a process of its own (1: no process is "
+        "started). Default: as many as cores and memory allow, if this saves time; on a GPU 1. "
+        "The result does not depend on N",
+    )
 
 
 def whole_number(minimum: int) -> Callable[[str], int]:
@@ -186,7 +214,10 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
     keep_freed_memory()
     try:
         with (
-            import_from_current_folder(allow_code), _signals_raise(), arguments_are_flags(), _notices_are_lines(),
+            import_from_current_folder(allow_code),
+            _signals_raise(),
+            arguments_are_flags(),
+            _notices_are_lines(),
             code_allowed(allow_code),
         ):
             code = work()

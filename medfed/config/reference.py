@@ -50,8 +50,9 @@ def settings_of(cls: type) -> dict[str, Setting]:
     presets: Mapping[str, Mapping[str, Any]] = cls.presets if issubclass(cls, Method) else {}
     settings = {}
     for field in bounds.written_fields(cls):
-        values = {name: to_plain(preset[field.name], _no_label) for name, preset in presets.items()
-                  if field.name in preset}  # fmt: skip
+        values = {
+            name: to_plain(preset[field.name], _no_label) for name, preset in presets.items() if field.name in preset
+        }
         settings[field.name] = Setting(schemas[field.name], _default(field), meanings.get(field.name, ""), values)
     return settings
 
@@ -72,7 +73,7 @@ def meanings_of(cls: type) -> dict[str, str]:
     for base in reversed(cls.__mro__):
         lines = inspect.cleandoc(vars(base).get("__doc__") or "").splitlines()
         names: list[str] = []
-        for line in lines[lines.index("Args:") + 1:] if "Args:" in lines else ():
+        for line in lines[lines.index("Args:") + 1 :] if "Args:" in lines else ():
             if entry := _ENTRY.match(line):
                 names = entry[1].split(", ")
                 meanings |= dict.fromkeys(names, entry[2])

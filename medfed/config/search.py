@@ -110,8 +110,10 @@ def _schema() -> dict[str, Any]:
 
 def _group(block: str, name: str, schema: Mapping[str, Any]) -> Group:
     """Return the settings of one definition in the JSON Schema; their meanings also contain the presets."""
-    settings = {key: Setting(entry, entry.get("default", REQUIRED), entry["description"])
-                for key, entry in schema["properties"].items()}  # fmt: skip
+    settings = {
+        key: Setting(entry, entry.get("default", REQUIRED), entry["description"])
+        for key, entry in schema["properties"].items()
+    }
     return Group(block, name, schema["description"], schema["x-source"], schema["x-file"], settings)
 
 
@@ -122,10 +124,15 @@ def _with_key(group: Group, key: str) -> Group:
 
 def _without_repeats(groups: list[Group]) -> list[Group]:
     """Leave out names whose setting is the same as that of their block, such as `weights` of each network."""
-    of_blocks = {(group.block, key): setting for group in groups if not group.name
-                 for key, setting in group.settings.items()}  # fmt: skip
-    return [group for group in groups if not group.name
-            or any(of_blocks.get((group.block, key)) != setting for key, setting in group.settings.items())]
+    of_blocks = {
+        (group.block, key): setting for group in groups if not group.name for key, setting in group.settings.items()
+    }
+    return [
+        group
+        for group in groups
+        if not group.name
+        or any(of_blocks.get((group.block, key)) != setting for key, setting in group.settings.items())
+    ]
 
 
 def _outside(word: str, names: Iterable[str]) -> Group:

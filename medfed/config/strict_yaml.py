@@ -64,8 +64,10 @@ class _Loader(yaml.SafeLoader):
         if node is not None and not is_alias:
             self._n_values[node] = 1 + sum(map(self._n_values.__getitem__, _children(node)))
             if self._has_alias and self._n_values[node] > MAX_REPEATED_VALUES:
-                problem = (f"the aliases repeat more than {MAX_REPEATED_VALUES:,} values here; expected a few; write "
-                           "the values instead")  # fmt: skip
+                problem = (
+                    f"the aliases repeat more than {MAX_REPEATED_VALUES:,} values here; expected a few; write "
+                    "the values instead"
+                )
                 raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
         return node
 

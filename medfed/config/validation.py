@@ -212,7 +212,7 @@ def _with_instances(hint: Any, value: object, path: Path, choose: Choose) -> tup
     if origin is tuple and isinstance(value, list | tuple):
         kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
         pairs = [_with_instances(kind, entry, (*path, n), choose) for n, (kind, entry) in enumerate(zip(kinds, value))]
-        instances = [instance for instance, _ in pairs] + list(value[len(pairs):])
+        instances = [instance for instance, _ in pairs] + list(value[len(pairs) :])
         return instances, [mistake for _, wrong in pairs for mistake in wrong]
     return value, []
 

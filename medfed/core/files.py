@@ -266,8 +266,10 @@ def check_checksums(file: IO[bytes], name: str, advice: str) -> None:
     try:
         with zipfile.ZipFile(file) as archive:
             if any(member.compress_type != zipfile.ZIP_STORED for member in archive.infolist()):
-                raise UserError(f"{name} is compressed, and could fill the memory; PyTorch writes files without "
-                                "compression; write it again with torch.save")  # fmt: skip
+                raise UserError(
+                    f"{name} is compressed, and could fill the memory; PyTorch writes files without "
+                    "compression; write it again with torch.save"
+                )
             damaged = archive.testzip()
     except DAMAGED_ZIP as error:
         raise UserError(f"{name} is damaged, or is not a file of PyTorch ({error}); {advice}") from error

@@ -14,8 +14,12 @@ from medfed.core.registry import nearest
 Schema = Mapping[str, Any]
 MAX_DIGITS = 18  # of a whole number in YAML: every such number fits into 64 bits
 WORDS = {
-    "integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text", "null": "null",
-}  # fmt: skip
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "string": "text",
+    "null": "null",
+}
 _PLURALS = {"integer": "whole numbers", "number": "numbers", "string": "texts"}
 _BOOLEAN_HINT = "; YAML reads yes, no, on and off as true and false, so put the word in quotes"
 _WRITTEN_NUMBER = re.compile(r"([-+]?)(?:0*(?=[0-9]))?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)")  # sign; digits from the first

@@ -53,18 +53,21 @@ __all__ = [
     "recognise",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {
-    "medfed.datasets.base": ("Card", "Case", "Dataset", "Volume"),
-    "medfed.datasets.camelyon17": ("Camelyon17",),
-    "medfed.datasets.checking": ("DatasetReport", "check_dataset"),
-    "medfed.datasets.digits_dg": ("DigitsDG",),
-    "medfed.datasets.folder": ("Folder",),
-    "medfed.datasets.folder_classes": ("FolderClasses",),
-    "medfed.datasets.fundus": ("Fundus",),
-    "medfed.datasets.officehome": ("OfficeHome",),
-    "medfed.datasets.pacs": ("PACS",),
-    "medfed.datasets.prostate": ("Prostate",),
-    "medfed.datasets.recognition": ("recognise",),
-    "medfed.datasets.splits": ("Split",),
-    "medfed.datasets.vlcs": ("VLCS",),
-})  # fmt: skip
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "medfed.datasets.base": ("Card", "Case", "Dataset", "Volume"),
+        "medfed.datasets.camelyon17": ("Camelyon17",),
+        "medfed.datasets.checking": ("DatasetReport", "check_dataset"),
+        "medfed.datasets.digits_dg": ("DigitsDG",),
+        "medfed.datasets.folder": ("Folder",),
+        "medfed.datasets.folder_classes": ("FolderClasses",),
+        "medfed.datasets.fundus": ("Fundus",),
+        "medfed.datasets.officehome": ("OfficeHome",),
+        "medfed.datasets.pacs": ("PACS",),
+        "medfed.datasets.prostate": ("Prostate",),
+        "medfed.datasets.recognition": ("recognise",),
+        "medfed.datasets.splits": ("Split",),
+        "medfed.datasets.vlcs": ("VLCS",),
+    },
+)

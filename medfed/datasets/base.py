@@ -386,7 +386,8 @@ class Dataset:
         counts = Counter(case.name for case in cases)
         problems += [
             f"{site}: {n} cases have the name '{name}'; expected every name once; rename the files"
-            for name, n in counts.items() if n > 1
+            for name, n in counts.items()
+            if n > 1
         ]
         if not cases and not problems:
             problems = [

@@ -67,8 +67,12 @@ class Camelyon17(Dataset):
         "patch_patient_PPP_node_N_x_X_y_Y.png (or ROOT is camelyon17_v1.0 itself)",
     )
     published_counts: ClassVar[Mapping[str, int]] = {
-        "hospital_1": 59436, "hospital_2": 34904, "hospital_3": 85054, "hospital_4": 129838, "hospital_5": 146722,
-    }  # fmt: skip
+        "hospital_1": 59436,
+        "hospital_2": 34904,
+        "hospital_3": 85054,
+        "hospital_4": 129838,
+        "hospital_5": 146722,
+    }
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:

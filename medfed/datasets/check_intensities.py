@@ -51,8 +51,10 @@ def contrast_notices(image: MetaTensor) -> list[str]:
     low, high = np.percentile(channels[:, :: max(1, channels.shape[1] // MAX_SAMPLED_VOXELS)], (1, 99), axis=1)
     if (high - low).max() >= MIN_CONTRAST:
         return []
-    return [f"nearly blank image (98 % of the pixels lie within {MIN_CONTRAST} of 255 grey levels,"
-            " data.ignored_names leaves it out)"]  # fmt: skip
+    return [
+        f"nearly blank image (98 % of the pixels lie within {MIN_CONTRAST} of 255 grey levels,"
+        " data.ignored_names leaves it out)"
+    ]
 
 
 def equal_notices(image: MetaTensor, mask: Tensor) -> list[str]:
@@ -68,6 +70,7 @@ def equal_notices(image: MetaTensor, mask: Tensor) -> list[str]:
     grey, labels = grey[::step], labels[::step]
     within = sum(grey[labels == label].var() * np.mean(labels == label) for label in np.unique(labels))
     if within < MIN_VARIANCE_RATIO * grey.var():
-        return ["the image equals its mask; give the folder or the name of the images (data.image_folders, "
-                "data.image_name)"]  # fmt: skip
+        return [
+            "the image equals its mask; give the folder or the name of the images (data.image_folders, data.image_name)"
+        ]
     return []

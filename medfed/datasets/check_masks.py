@@ -19,8 +19,10 @@ def lost_problem(site: str, n_lost: int, n_masks: int) -> str | None:
     """
     if not n_lost or n_lost < n_masks:
         return None
-    return (f"{site}: {LOST}, in each of {n_masks} masks; expected the colours of every structure; correct "
-            "data.mask_colours, or list only the other sites in data.sites")  # fmt: skip
+    return (
+        f"{site}: {LOST}, in each of {n_masks} masks; expected the colours of every structure; correct "
+        "data.mask_colours, or list only the other sites in data.sites"
+    )
 
 
 def cover_warnings(

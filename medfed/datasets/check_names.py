@@ -50,8 +50,10 @@ def suggest_pattern(names: Sequence[str]) -> tuple[str, list[str]] | None:
         several = [group for group in groups.values() if len(group) > 1]
         if not several or are_years(groups):
             continue
-        if len(several) >= MIN_PAIRS_OF_SIDES if min_patients == 0 else (
-            len(groups) >= min_patients and (min_patients < 2 or len(names) >= 2 * len(groups))
+        if (
+            len(several) >= MIN_PAIRS_OF_SIDES
+            if min_patients == 0
+            else (len(groups) >= min_patients and (min_patients < 2 or len(names) >= 2 * len(groups)))
         ):
             return pattern, several[0]
     return None
@@ -108,10 +110,14 @@ def _inner_patterns(names: Sequence[str], sides: str) -> list[str]:
     word = re.compile(rf"(?<![^\W_])(?:{sides})(?![^\W_])")
     patterns = (rf"^(?:(?:{sides})[_\-. ])?(.+)$", rf"^(.*?)(?:[_\-. ](?:{sides})(?:[_\-. ].*)?)?$")
     return [
-        pattern for pattern in patterns
-        if sum(len({side for name in group for side in word.findall(name)}) > 1
-               for group in _groups(names, pattern).values()) >= MIN_PAIRS_OF_SIDES
-    ]  # fmt: skip
+        pattern
+        for pattern in patterns
+        if sum(
+            len({side for name in group for side in word.findall(name)}) > 1
+            for group in _groups(names, pattern).values()
+        )
+        >= MIN_PAIRS_OF_SIDES
+    ]
 
 
 def _groups(names: Sequence[str], pattern: str) -> dict[str, list[str]]:

@@ -44,8 +44,10 @@ def to_text(report: DatasetReport) -> str:
         lines += ["", "These images are synthetic; there is no patient in them."]
     names = [site.name for site in report.sites]
     for title, sentences in (
-        ("a result will lack", report.missing_rows), ("warnings", report.warnings), ("problems", report.problems),
-    ):  # fmt: skip
+        ("a result will lack", report.missing_rows),
+        ("warnings", report.warnings),
+        ("problems", report.problems),
+    ):
         if sentences:
             lines += ["", f"{title}:", *format_groups(sentences, report.root, names)]
     if any("data." in sentence for sentence in (*report.problems, *report.warnings)):
@@ -102,8 +104,9 @@ def _foreground_lines(report: DatasetReport) -> Iterator[str]:
     """Yield the lines of the table with the part of the images that each structure covers."""
     rows = []
     for site in report.sites:
-        by_structure = [[case.foreground[i] for case in site.cases if case.foreground[i] > 0]
-                        for i in range(len(report.structures))]  # fmt: skip
+        by_structure = [
+            [case.foreground[i] for case in site.cases if case.foreground[i] > 0] for i in range(len(report.structures))
+        ]
         rows.append((site.name, *(_percentages(values, len(site.cases)) for values in by_structure)))
     if any(site.cases for site in report.sites):
         yield from ("", "structures: median (range) of the part of the image in percent, over the images with it:")

@@ -37,9 +37,12 @@ def missing_rows(
         few = "its published split has no such part" if published else f"of its {n_patients} patient(s), none is in it"
         for part, ratio, score in (
             ("test", dataset.test_ratio, "score of this site if it trains, because there is no test part"),
-            ("validation", dataset.validation_ratio, "influence on the choice of the best round, because there is no "
-             "validation part"),
-        ):  # fmt: skip
+            (
+                "validation",
+                dataset.validation_ratio,
+                "influence on the choice of the best round, because there is no validation part",
+            ),
+        ):
             if site_cases and not getattr(parts, part):
                 cure = f"set data.{part}_ratio" if ratio == 0 else "add patients"
                 reason = f"data.{part}_ratio is 0" if ratio == 0 and not published else few

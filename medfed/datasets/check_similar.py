@@ -68,10 +68,14 @@ class NearDuplicates:
                 across.append(f"{a.site}/{a.image.name} and {b.site}/{b.image.name}")
             elif a.site == b.site and a.patient != b.patient and sha_a != sha_b:
                 within[a.site].append(f"{a.image.name} and {b.image.name}")
-        sentences = [
-            f"{_count(across)} of nearly equal images {'lie' if len(across) > 1 else 'lies'} in two sites, such as "
-            f"{_examples(across)}; an unseen site must have no image that was trained on; remove one of each pair"
-        ] if across else []
+        sentences = (
+            [
+                f"{_count(across)} of nearly equal images {'lie' if len(across) > 1 else 'lies'} in two sites, such as "
+                f"{_examples(across)}; an unseen site must have no image that was trained on; remove one of each pair"
+            ]
+            if across
+            else []
+        )
         sentences += [
             f"{site}: {_count(pairs)} of nearly equal images count as different patients, such as {_examples(pairs)}; "
             "a split can separate them, so that scores are too good; give them the same patient with "
@@ -79,8 +83,10 @@ class NearDuplicates:
             for site, pairs in within.items()
         ]
         if self._n_skipped:
-            sentences.append(f"{self._n_skipped:,} images were not compared with the others; the check for nearly "
-                             f"equal images takes the first {MAX_COMPARED_IMAGES:,}")
+            sentences.append(
+                f"{self._n_skipped:,} images were not compared with the others; the check for nearly "
+                f"equal images takes the first {MAX_COMPARED_IMAGES:,}"
+            )
         return sentences
 
     def _pairs(self) -> list[tuple[int, int]]:

@@ -147,9 +147,15 @@ def check_dataset(
     n_lost = {site.name: sum(LOST in case.notices for case in site.cases) for site in sites}
     problems += filter(None, (lost_problem(site.name, n_lost[site.name], len(site.cases)) for site in sites))
     return DatasetReport(
-        dataset.root, dataset.is_phantom, sites, tuple(problems), tuple(warnings),
-        tuple(missing_rows(dataset, cases_at, never_shown)), tuple(dataset.structures), _classes(dataset),
-    )  # fmt: skip
+        dataset.root,
+        dataset.is_phantom,
+        sites,
+        tuple(problems),
+        tuple(warnings),
+        tuple(missing_rows(dataset, cases_at, never_shown)),
+        tuple(dataset.structures),
+        _classes(dataset),
+    )
 
 
 def check_case(
@@ -202,9 +208,18 @@ def check_case(
     if similar is not None:
         similar.add(case, image, sha256)
     return CaseFacts(
-        case.name, case.patient, tuple(image.shape[1:]), reading.spacing_mm(case.image, image), float(image.min()),
-        float(image.max()), labels, tuple(missing), foreground, tuple(notices), sha256,
-    ), []  # fmt: skip
+        case.name,
+        case.patient,
+        tuple(image.shape[1:]),
+        reading.spacing_mm(case.image, image),
+        float(image.min()),
+        float(image.max()),
+        labels,
+        tuple(missing),
+        foreground,
+        tuple(notices),
+        sha256,
+    ), []
 
 
 def file_sha256(path: Path) -> str:
@@ -293,8 +308,9 @@ def _notice_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
         notices += [(notice, case) for case in site.cases for notice in case.notices]
         for text, n in Counter(text for text, _ in notices).items():
             first = " and ".join([case.name for other, case in notices if other == text][:2])
-            warnings.append(f"{site.name}: {text}: in {n} of {site.n_cases} cases, the first "
-                            f"{'is' if n == 1 else 'are'} {first}")
+            warnings.append(
+                f"{site.name}: {text}: in {n} of {site.n_cases} cases, the first {'is' if n == 1 else 'are'} {first}"
+            )
         warnings += _mask_value_warnings(site)
     return warnings
 
@@ -302,9 +318,12 @@ def _notice_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
 def _colour_warnings(sites: tuple[SiteFacts, ...]) -> list[str]:
     """Warn if two-colour masks show the single structure in different colours: these may mean different structures."""
     colours = Counter(
-        notice for site in sites for case in site.cases for notice in case.notices
+        notice
+        for site in sites
+        for case in site.cases
+        for notice in case.notices
         if notice.startswith(image_files.TWO_COLOURS)
-    )  # fmt: skip
+    )
     if len(colours) < 2:
         return []
     listed = ", ".join(f"{notice.split()[2]} in {n}" for notice, n in colours.most_common())

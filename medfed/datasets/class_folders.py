@@ -218,9 +218,13 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
             UserError: if the file is missing, damaged or not as the settings of the dataset say.
         """
         return reading.read_image(
-            case.image, self.channels, notices,
-            intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, suggest_keys=True,
-        )  # fmt: skip
+            case.image,
+            self.channels,
+            notices,
+            intensity_max=self.intensity_max,
+            grey_to_rgb=self.grey_to_rgb,
+            suggest_keys=True,
+        )
 
     def load(self, case: Case) -> Volume:
         """Always raise an error, because this dataset has classes and no masks. Use `read_image` to read an image.
@@ -280,9 +284,9 @@ def _image_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
                 f"{path}: this is a folder in the folder of a class; expected image files; if it is the folder of a "
                 "patient or of a kind of this class, list all images in a table (data.datalist) with the columns site, "
                 "patient, image and class; if not, move its images into the folder of the class"
-                if path.is_dir() else
-                f"{path}: this is not a 2-D image file; expected files of the types {', '.join(image_files.SUFFIXES)}; "
-                "move or convert it"
+                if path.is_dir()
+                else f"{path}: this is not a 2-D image file; expected files of the types "
+                f"{', '.join(image_files.SUFFIXES)}; move or convert it"
             )
         elif path.stem in by_stem:
             other = by_stem[path.stem].name

@@ -93,8 +93,11 @@ def _are_paired(folders: Sequence[Path]) -> bool:
     Folders of which all files have the name of their folder, such as `benign/benign_0.png`, are left out.
     """
     stems = [[file_names.stem_of(path) for path in file_names.list_folder(folder).files] for folder in folders]
-    other = [names for folder, names in zip(folders, stems)
-             if not all(class_key(folder.name) in class_key(name) for name in names)]  # fmt: skip
+    other = [
+        names
+        for folder, names in zip(folders, stems)
+        if not all(class_key(folder.name) in class_key(name) for name in names)
+    ]
     for index, first in enumerate(other):
         for second in other[:index]:
             pairs = pair_names(first, second).image_of.items()
@@ -135,8 +138,9 @@ def _some_are_jpeg_masks(folders: Sequence[Path]) -> bool:
     photographs = {path.parent for path, ratio in first.items() if ratio is not None and ratio < MAX_IMAGE_RATIO}
     return any(
         all(_extreme_ratio(pixels) > MIN_MASK_RATIO for pixels in _first_images(path, N_MASKS))
-        for path, ratio in first.items() if ratio is not None and ratio > MIN_MASK_RATIO and path.parent in photographs
-    )  # fmt: skip
+        for path, ratio in first.items()
+        if ratio is not None and ratio > MIN_MASK_RATIO and path.parent in photographs
+    )
 
 
 def _first_images(folder: Path, n: int) -> Iterator[np.ndarray]:

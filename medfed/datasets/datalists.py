@@ -27,9 +27,15 @@ COLUMNS = ("site", "patient", "image", "mask", "class", "split")
 MSD_LIST = "dataset.json"
 SUFFIXES = (".csv", ".tsv", ".json")
 _PARTS = {
-    "train": "train", "training": "train", "val": "validation", "valid": "validation", "validation": "validation",
-    "test": "test", "testing": "test", "": "",
-}  # fmt: skip
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+    "testing": "test",
+    "": "",
+}
 MAX_BYTES = 100_000_000  # of a datalist; 455,954 images need 60 MB
 MAX_LISTED = 3  # files or rows of one kind that an error message names
 
@@ -132,8 +138,9 @@ def tables(folder: Path) -> dict[str, set[str]]:
                 continue
             except UserError:  # another kind of file, or a table in another encoding, whose header has no accents
                 header = path.read_bytes().partition(b"\n")[0].decode("utf-8", "replace") + "\n-"
-                found[path.name] = set() if path.suffix.lower() == ".json" else \
-                    set(_columns(path, _csv_records(header, path)))
+                found[path.name] = (
+                    set() if path.suffix.lower() == ".json" else set(_columns(path, _csv_records(header, path)))
+                )
     return found
 
 
@@ -146,8 +153,10 @@ def table_of_classes(folder: Path) -> str:
     names = [name for name, columns in tables(folder).items() if columns & {"class", "label", "diagnosis", "target"}]
     if not names:
         return ""
-    return (f"; if {names[0]} names the class of each image, write one table for all sites, beside their folders, with "
-            "the columns site, image and class (data.datalist)")  # fmt: skip
+    return (
+        f"; if {names[0]} names the class of each image, write one table for all sites, beside their folders, with "
+        "the columns site, image and class (data.datalist)"
+    )
 
 
 def site_cases(
@@ -177,8 +186,11 @@ def site_cases(
     for row in rows:
         name = stem_of(row.image)
         if stems[name] > 1:
-            name = str(PurePosixPath(row.image.relative_to(path.parent) if row.image.is_relative_to(path.parent)
-                                     else row.image).with_name(name))  # fmt: skip
+            name = str(
+                PurePosixPath(
+                    row.image.relative_to(path.parent) if row.image.is_relative_to(path.parent) else row.image
+                ).with_name(name)
+            )
         usable = row.image not in missing and (
             row.class_name in classes if classes else row.mask and row.mask not in missing
         )
@@ -213,8 +225,9 @@ def read_msd(folder: Path, ignored_names: Sequence[str] = (), links_inside: Path
         raise file_names.table_outside(path, links_inside)
     try:
         content = _json(path, read_text(path, MAX_BYTES))
-        listed = [(_in_folder(folder, entry["image"]), _in_folder(folder, entry["label"]))
-                  for entry in content["training"]]  # fmt: skip
+        listed = [
+            (_in_folder(folder, entry["image"]), _in_folder(folder, entry["label"])) for entry in content["training"]
+        ]
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):  # a path that is no text
@@ -222,24 +235,34 @@ def read_msd(folder: Path, ignored_names: Sequence[str] = (), links_inside: Path
     if not any(image.is_file() for image, _ in listed):
         return None
     outside = [str(file) for pair in listed for file in pair if _leaves(folder, file)]
-    inside = {f"entry {number}": pair for number, pair in enumerate(listed, 1)
-              if not any(_leaves(folder, file) for file in pair)}  # fmt: skip
-    by_place = {place: pair for place, pair in inside.items() if not any(
-        file_names.is_ignored(Path(part), ignored_names) for file in pair for part in file.relative_to(folder).parts
-    )}  # fmt: skip
+    inside = {
+        f"entry {number}": pair
+        for number, pair in enumerate(listed, 1)
+        if not any(_leaves(folder, file) for file in pair)
+    }
+    by_place = {
+        place: pair
+        for place, pair in inside.items()
+        if not any(
+            file_names.is_ignored(Path(part), ignored_names) for file in pair for part in file.relative_to(folder).parts
+        )
+    }
     entries = list(by_place.values())
     problems = _missing(path, [file for pair in entries for file in pair if not file.is_file()])
     if outside:
-        problems.append(f"{path}: {len(outside)} of the listed files lie outside the folder {folder}: "
-                        f"{_listed(outside)}; expected paths inside it; move the files there and correct the paths"
-                        )  # fmt: skip
+        problems.append(
+            f"{path}: {len(outside)} of the listed files lie outside the folder {folder}: "
+            f"{_listed(outside)}; expected paths inside it; move the files there and correct the paths"
+        )
     problems += _repeated(path, entries, list(by_place))
     stems = Counter(stem_of(image) for image, _ in entries)
     pairs = {
-        stem_of(image) if stems[stem_of(image)] == 1
+        stem_of(image)
+        if stems[stem_of(image)] == 1
         else image.relative_to(folder).with_name(stem_of(image)).as_posix(): (image, mask)
-        for image, mask in entries if image.is_file() and mask.is_file()
-    }  # fmt: skip
+        for image, mask in entries
+        if image.is_file() and mask.is_file()
+    }
     return Found(pairs, problems)
 
 
@@ -290,10 +313,11 @@ def _records(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     except (ValueError, csv.Error) as error:
         raise UserError(f"{path}: not a JSON or CSV file ({error}); expected a datalist") from None
     if isinstance(content, dict) and isinstance(content.get("training"), list):
-        content = [{"mask": entry.get("label"), **entry} if isinstance(entry, dict) else entry
-                   for entry in content["training"]]  # fmt: skip
+        content = [
+            {"mask": entry.get("label"), **entry} if isinstance(entry, dict) else entry for entry in content["training"]
+        ]
     if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise UserError(f"{path}: expected a list of objects such as {{\"site\": ..., \"image\": ..., \"mask\": ...}}")
+        raise UserError(f'{path}: expected a list of objects such as {{"site": ..., "image": ..., "mask": ...}}')
     return [(f"entry {index}", entry) for index, entry in enumerate(content, 1)]
 
 
@@ -358,9 +382,7 @@ def _row(path: Path, place: str, record: Mapping[str, Any]) -> Row:
         raise UserError(
             f"{path}: {place}: the column 'split' has the value '{values['split']}'; expected train, validation or test"
         )
-    image, mask = (
-        _in_folder(path.parent, values[name]) if values[name] else None for name in ("image", "mask")
-    )
+    image, mask = (_in_folder(path.parent, values[name]) if values[name] else None for name in ("image", "mask"))
     assert image is not None
     return Row(place, values["site"], values["patient"], image, mask, values["class"], part)
 
@@ -377,14 +399,23 @@ def _row_problems(
     path: Path, site: str, rows: Sequence[Row], classes: Sequence[str] | None, missing: Collection[Path]
 ) -> list[str]:
     """Return one sentence for each kind of mistake in the rows of one site."""
-    problems = _missing(path, [file for row in rows for file in (row.image, None if classes else row.mask)
-                               if file is not None and file in missing])  # fmt: skip
+    problems = _missing(
+        path,
+        [
+            file
+            for row in rows
+            for file in (row.image, None if classes else row.mask)
+            if file is not None and file in missing
+        ],
+    )
     column, allowed = ("class", classes) if classes else ("mask", None)
     empty = [row.place for row in rows if not (row.class_name in allowed if allowed else row.mask)]
     if empty:
         expected = f"expected one of {', '.join(allowed)}" if allowed else "expected the path of a mask"
-        problems.append(f"{path}: the column '{column}' of the site {site} is empty or unknown in {_listed(empty)}; "
-                        f"{expected}; correct or remove the rows")  # fmt: skip
+        problems.append(
+            f"{path}: the column '{column}' of the site {site} is empty or unknown in {_listed(empty)}; "
+            f"{expected}; correct or remove the rows"
+        )
     pairs = [(row.image, None if classes else row.mask) for row in rows]
     problems += _repeated(path, pairs, [row.place for row in rows])
     filled = {row.part != "" for row in rows}
@@ -401,8 +432,10 @@ def _part_problems(path: Path, site: str, cases: Sequence[Case]) -> list[str]:
     in_two = [patient for patient, both in parts.items() if len(both) > 1]
     if not in_two:
         return []
-    return [f"{path}: at the site {site}, {_listed(in_two)} have rows with different values in the column 'split'; "
-            "expected one part of the split per patient; correct the column"]  # fmt: skip
+    return [
+        f"{path}: at the site {site}, {_listed(in_two)} have rows with different values in the column 'split'; "
+        "expected one part of the split per patient; correct the column"
+    ]
 
 
 def _repeated(path: Path, pairs: Sequence[tuple[Path, Path | None]], places: Sequence[str]) -> list[str]:
@@ -417,12 +450,14 @@ def _repeated(path: Path, pairs: Sequence[tuple[Path, Path | None]], places: Seq
         problems += [
             f"{file}: the datalist {path.name} names this {kind} in {_listed(lines)}; expected every {kind} once; "
             "remove all rows but one"
-            for file, lines in of_kind.values() if len(lines) > 1
+            for file, lines in of_kind.values()
+            if len(lines) > 1
         ]
     problems += [
         f"{file}: the datalist {path.name} names this file as an image and as a mask ({_listed(lines)}); expected "
         "another file for the mask; correct the path"
-        for key, (file, lines) in files[1].items() if key in files[0]
+        for key, (file, lines) in files[1].items()
+        if key in files[0]
     ]
     return problems
 
@@ -431,8 +466,10 @@ def _missing(path: Path, files: Sequence[Path]) -> list[str]:
     """Return the problem that files do not exist, if there are some."""
     if not files:
         return []
-    return [f"{path}: {len(files)} of the listed files do not exist: {_listed(map(str, files))}; correct the paths, "
-            f"which start at the folder {path.parent}, or add the files"]  # fmt: skip
+    return [
+        f"{path}: {len(files)} of the listed files do not exist: {_listed(map(str, files))}; correct the paths, "
+        f"which start at the folder {path.parent}, or add the files"
+    ]
 
 
 def _listed(items: Iterable[str]) -> str:

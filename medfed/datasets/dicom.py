@@ -33,8 +33,10 @@ _ENHANCED = tuple(f"1.2.840.10008.5.1.4.1.1.{end}" for end in ("2.1", "4.1", "4.
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # the transfer syntax, in the first group of elements
 _TRANSFER_SYNTAX = re.compile(rb"\x02\x00\x10\x00UI..([0-9.]+[\x00 ]?)", re.DOTALL)
 _NATIVE: dict[bytes, Literal["little", "big"]] = {  # the transfer syntaxes without compression
-    b"1.2.840.10008.1.2": "little", b"1.2.840.10008.1.2.1": "little", b"1.2.840.10008.1.2.2": "big",
-}  # fmt: skip
+    b"1.2.840.10008.1.2": "little",
+    b"1.2.840.10008.1.2.1": "little",
+    b"1.2.840.10008.1.2.2": "big",
+}
 _MAX_FIRST_GROUP = 2048
 _MODALITY_LUT = re.compile(  # the sequence with its type, or its length and its first item
     rb"\x28\x00\x00\x30(?:SQ|....\xfe\xff\x00\xe0)|\x00\x28\x30\x00SQ", re.DOTALL
@@ -231,15 +233,26 @@ def _header(path: Path, _changed_ns: int) -> Header:
 
     thickness = numbers("0018|0088", 1) or numbers("0018|0050", 1) or (1.0,)
     return Header(
-        path=path, patient=text("0010|0020"), birth_date=text("0010|0030"), sex=text("0010|0040"),
-        study=text("0020|000d"), series=text("0020|000e"), frame_of_reference=text("0020|0052"),
-        description=text("0008|103e"), object_class=text("0008|0016"), image_type=text("0008|0008").upper(),
-        photometric=text("0028|0004"), n_frames=int((numbers("0028|0008", 1) or (1,))[0]),
+        path=path,
+        patient=text("0010|0020"),
+        birth_date=text("0010|0030"),
+        sex=text("0010|0040"),
+        study=text("0020|000d"),
+        series=text("0020|000e"),
+        frame_of_reference=text("0020|0052"),
+        description=text("0008|103e"),
+        object_class=text("0008|0016"),
+        image_type=text("0008|0008").upper(),
+        photometric=text("0028|0004"),
+        n_frames=int((numbers("0028|0008", 1) or (1,))[0]),
         samples=int((numbers("0028|0002", 1) or (1,))[0]),
-        bits_allocated=int((numbers("0028|0100", 1) or (0,))[0]), size=(reader.GetSize()[0], reader.GetSize()[1]),
-        position=numbers("0020|0032", 3), orientation=numbers("0020|0037", 6), spacing_mm=numbers("0028|0030", 2),
+        bits_allocated=int((numbers("0028|0100", 1) or (0,))[0]),
+        size=(reader.GetSize()[0], reader.GetSize()[1]),
+        position=numbers("0020|0032", 3),
+        orientation=numbers("0020|0037", 6),
+        spacing_mm=numbers("0028|0030", 2),
         thickness_mm=abs(thickness[0]) or 1.0,
-    )  # fmt: skip
+    )
 
 
 def _choose_series(folder: Path, headers: Sequence[Header], series: str | None) -> list[Header]:
@@ -254,13 +267,19 @@ def _choose_series(folder: Path, headers: Sequence[Header], series: str | None) 
     by_uid: dict[str, list[Header]] = {}
     for entry in headers:
         by_uid.setdefault(entry.series, []).append(entry)
-    chosen = [group for group in by_uid.values() if series is None
-              or fnmatch(group[0].description.casefold(), series.casefold())]  # fmt: skip
+    chosen = [
+        group
+        for group in by_uid.values()
+        if series is None or fnmatch(group[0].description.casefold(), series.casefold())
+    ]
     if len(chosen) == 1:
         return chosen[0]
-    listed = ", ".join(sorted(
-        f"'{group[0].description}' ({len(group)} slice{'' if len(group) == 1 else 's'})" for group in by_uid.values()
-    ))  # fmt: skip
+    listed = ", ".join(
+        sorted(
+            f"'{group[0].description}' ({len(group)} slice{'' if len(group) == 1 else 's'})"
+            for group in by_uid.values()
+        )
+    )
     if series is not None:
         raise UserError(
             f"{folder}: {len(chosen)} series fit data.dicom_series '{series}'; expected exactly one; found {listed}; "
@@ -354,8 +373,10 @@ def _sort(folder: Path, slices: Sequence[Header]) -> Stack:
     rows, columns = np.array(first.orientation or (1, 0, 0, 0, 1, 0), dtype=float).reshape(2, 3)
     normal = np.cross(rows, columns)
     if (length := np.linalg.norm(normal)) < 0.5:
-        raise UserError(f"{first.path}: ImageOrientationPatient is {first.orientation}; expected two directions at a "
-                        "right angle; export the series again")  # fmt: skip
+        raise UserError(
+            f"{first.path}: ImageOrientationPatient is {first.orientation}; expected two directions at a "
+            "right angle; export the series again"
+        )
     normal /= length
     ordered = sorted(slices, key=lambda entry: float(np.dot(entry.position or (0, 0, 0), normal)))
     row_mm, column_mm = first.spacing_mm or (1.0, 1.0)
@@ -364,8 +385,9 @@ def _sort(folder: Path, slices: Sequence[Header]) -> Stack:
     if len(ordered) > 1:
         step = (positions[-1] - positions[0]) / (len(ordered) - 1)
         _check_regular(folder, ordered, positions @ normal)
-        shift_mm = np.linalg.norm((positions - positions[0]) - np.outer((positions - positions[0]) @ normal, normal),
-                                  axis=1).max()  # fmt: skip
+        shift_mm = np.linalg.norm(
+            (positions - positions[0]) - np.outer((positions - positions[0]) @ normal, normal), axis=1
+        ).max()
         if shift_mm > MAX_SHEAR * min(row_mm, column_mm):
             raise UserError(
                 f"{folder}: the slices are shifted along their plane, by {shift_mm:.3g} mm from the first to the last "

@@ -21,9 +21,18 @@ MAX_DEPTH = 8  # folders inside each other; also ends a loop of symbolic links
 _PREFIX = "1.2.840.10008."
 _SEGMENTATIONS = (_PREFIX + "5.1.4.1.1.66.4", _PREFIX + "5.1.4.1.1.66.7")
 # Objects without an image: directories, waveforms, presentation states, reports, documents, plans, structure sets.
-_NO_IMAGES = tuple(_PREFIX + start for start in (
-    "1.3.10", "5.1.4.1.1.9.", "5.1.4.1.1.11.", "5.1.4.1.1.66", "5.1.4.1.1.88.", "5.1.4.1.1.104.", "5.1.4.1.1.481.",
-))  # fmt: skip
+_NO_IMAGES = tuple(
+    _PREFIX + start
+    for start in (
+        "1.3.10",
+        "5.1.4.1.1.9.",
+        "5.1.4.1.1.11.",
+        "5.1.4.1.1.66",
+        "5.1.4.1.1.88.",
+        "5.1.4.1.1.104.",
+        "5.1.4.1.1.481.",
+    )
+)
 STRUCTURE_SET = _PREFIX + "5.1.4.1.1.481.3"
 _LONG_TYPES = (b"OB", b"OW", b"OF", b"SQ", b"UN", b"UT", b"UC", b"UR")  # their length has four bytes
 

@@ -68,20 +68,26 @@ def find_dicom_pairs(folder: Path, names: NameSettings) -> Found:
     """
     site = _read_content(folder, names, MAX_DEPTH)
     if site.slices:
-        return Found({}, [
-            f"{folder}: DICOM files lie directly in the folder of the site; expected one folder per case with its "
-            f"slices and its mask; if this folder is a case, give the folder {folder.parent.parent} instead"
-        ])  # fmt: skip
+        return Found(
+            {},
+            [
+                f"{folder}: DICOM files lie directly in the folder of the site; expected one folder per case with its "
+                f"slices and its mask; if this folder is a case, give the folder {folder.parent.parent} instead"
+            ],
+        )
     if roles := _image_and_mask_folders(site, names):
         found = pair_dicom_folders(roles[0].folder, roles[1].folder, names)
     else:
         found = _find_cases(site, folder, names, is_site=True)
         if not found.pairs and len(site.masks) == 1 and len(site.folders) == 1 and site.folders[0].image_folder():
-            return Found({}, [
-                f"{folder}: found one folder of DICOM files, {site.folders[0].folder.name}, and one mask with another "
-                f"name, {site.masks[0].name}; expected one folder per case with its slices and its mask; if this "
-                f"folder is a case, give the folder {folder.parent.parent} instead"
-            ])  # fmt: skip
+            return Found(
+                {},
+                [
+                    f"{folder}: found one folder of DICOM files, {site.folders[0].folder.name}, and one mask with "
+                    f"another name, {site.masks[0].name}; expected one folder per case with its slices and its mask; "
+                    f"if this folder is a case, give the folder {folder.parent.parent} instead"
+                ],
+            )
     for name in found.pairs:
         folders = [part for part in name.split("/") if not is_part(part)]
         found.patients[name] = folders[0] if folders else name
@@ -98,10 +104,13 @@ def pair_dicom_folders(images: Path, masks: Path, names: NameSettings) -> Found:
     """
     image_content, mask_content = (_read_content(folder, names, MAX_DEPTH) for folder in (images, masks))
     if image_content.slices:
-        return Found({}, [
-            f"{images}: DICOM files lie directly in the folder of all images; expected one folder per case; put the "
-            "slices of each case into a folder of their own"
-        ])  # fmt: skip
+        return Found(
+            {},
+            [
+                f"{images}: DICOM files lie directly in the folder of all images; expected one folder per case; put "
+                "the slices of each case into a folder of their own"
+            ],
+        )
     problems: list[str] = []
     images_by_name = {_stem(path): path for path in image_content.masks}
     for inner in image_content.folders:
@@ -151,8 +160,11 @@ def _find_cases(content: Content, site: Path, names: NameSettings, is_site: bool
     images = [inner for inner in content.folders if inner.image_folder()]
     without_mask = [inner for inner in images if not inner.all_masks()]
     found = Found()
-    if content.masks and not content.slices and without_mask and (
-        is_site or len(without_mask) > 1 < len(content.masks)
+    if (
+        content.masks
+        and not content.slices
+        and without_mask
+        and (is_site or len(without_mask) > 1 < len(content.masks))
     ):
         beside = _pair_beside(content, without_mask, names)  # CASE/ with CASE_mask.nii.gz
         if is_site:
@@ -174,8 +186,9 @@ def _find_cases(content: Content, site: Path, names: NameSettings, is_site: bool
         found.problems += result.problems
     found.problems += [
         f"{path}: this file lies beside the folders of the cases; expected a mask in the folder of its case; move it, "
-        "or leave it out with data.ignored_names" for path in content.masks
-    ]  # fmt: skip
+        "or leave it out with data.ignored_names"
+        for path in content.masks
+    ]
     return found
 
 
@@ -188,10 +201,13 @@ def _case(content: Content, name: str, names: NameSettings) -> Found:
         segmentations = [path for path in content.all_masks() if not suffix(path)]
         if len(volumes) == len(segmentations) == 1:
             return Found({name: (volumes[0], segmentations[0])})
-        return Found({}, [
-            f"{content.folder}: found {len(volumes)} image files and {len(segmentations)} DICOM SEG files; expected "
-            "one of each; remove the others, or leave them out with data.ignored_names"
-        ])  # fmt: skip
+        return Found(
+            {},
+            [
+                f"{content.folder}: found {len(volumes)} image files and {len(segmentations)} DICOM SEG files; "
+                "expected one of each; remove the others, or leave them out with data.ignored_names"
+            ],
+        )
     mask = _mask_of(content, names, problems)
     return Found({name: (image, mask)} if mask else {}, problems)
 

@@ -62,8 +62,11 @@ def read_segmentation(
             f"{path}: the DICOM SEG was drawn in another frame of reference than its image {grid.path}; expected the "
             "same scan; choose the series that it was drawn on (data.dicom_series)"
         )
-    labels = {int(segment.SegmentNumber): str(segment.SegmentLabel) for segment in segmentation.SegmentSequence
-              if int(segment.SegmentNumber)}  # fmt: skip
+    labels = {
+        int(segment.SegmentNumber): str(segment.SegmentLabel)
+        for segment in segmentation.SegmentSequence
+        if int(segment.SegmentNumber)
+    }
     numbers = _assign(path, labels, structures, values, notices)
     channels = np.zeros((len(structures), *grid.shape), dtype=np.uint8)
     for functions, pixels in zip(segmentation.PerFrameFunctionalGroupsSequence, frames, strict=True):
@@ -103,7 +106,10 @@ def _open(path: Path) -> tuple[Any, np.ndarray]:
 
 
 def _assign(
-    path: Path, labels: Mapping[int, str], structures: Sequence[str], values: Mapping[str, Sequence[int]],
+    path: Path,
+    labels: Mapping[int, str],
+    structures: Sequence[str],
+    values: Mapping[str, Sequence[int]],
     notices: list[str],
 ) -> dict[str, list[int]]:
     """Return the numbers of the segments of each structure."""
@@ -116,8 +122,9 @@ def _assign(
                 "the others there"
             )
         return {name: list(values[name]) for name in structures}
-    by_name = {name: [number for number, label in labels.items() if label.casefold() == name.casefold()]
-               for name in structures}  # fmt: skip
+    by_name = {
+        name: [number for number, label in labels.items() if label.casefold() == name.casefold()] for name in structures
+    }
     if any(by_name.values()):
         if len(labels) > sum(map(len, by_name.values())):
             notices.append("segments of the DICOM SEG without a structure of their name are not read")

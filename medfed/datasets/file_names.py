@@ -22,8 +22,19 @@ _REPEAT = re.compile(r"[*+]|\{\d*,\}")  # without a limit
 SETTLED_NS = 2_000_000_000  # file systems store times of change with up to two seconds
 MAX_DEPTH = 100  # parts of the path of a folder
 NON_IMAGE_SUFFIXES = (
-    ".raw", ".zraw", ".txt", ".csv", ".tsv", ".json", ".yaml", ".md", ".xml", ".pdf", ".db", ".ini",
-)  # fmt: skip
+    ".raw",
+    ".zraw",
+    ".txt",
+    ".csv",
+    ".tsv",
+    ".json",
+    ".yaml",
+    ".md",
+    ".xml",
+    ".pdf",
+    ".db",
+    ".ini",
+)
 OUTLINE_SUFFIXES = (".json", ".xml", ".txt")  # in which drawing programs store outlines instead of masks
 # Written by operating systems, or a table of contents of DICOM files; lower case.
 SYSTEM_FILES = ("thumbs.db", "desktop.ini", "__macosx", "dicomdir")
@@ -68,8 +79,9 @@ def existing_form(path: Path, start: Path) -> Path:
         return path
     place = start
     for part in path.relative_to(start).parts:
-        fitting = [other for other in place.iterdir() if composed(other.name) == composed(part)] \
-            if place.is_dir() else []
+        fitting = (
+            [other for other in place.iterdir() if composed(other.name) == composed(part)] if place.is_dir() else []
+        )
         if len(fitting) != 1:
             return path
         place = fitting[0]
@@ -85,8 +97,10 @@ def is_ignored(path: Path, patterns: Sequence[str] = ()) -> bool:
             distinguished. Hidden files and the files of operating systems are always left out.
     """
     name = composed(path.name).casefold()
-    return name.startswith(".") or name in SYSTEM_FILES or any(
-        fnmatch(name, composed(pattern).casefold()) for pattern in patterns
+    return (
+        name.startswith(".")
+        or name in SYSTEM_FILES
+        or any(fnmatch(name, composed(pattern).casefold()) for pattern in patterns)
     )
 
 
@@ -213,20 +227,26 @@ def site_folders(root: Path, names: Mapping[str, Sequence[str]]) -> dict[str, Pa
     by_name: dict[str, list[Path]] = {}
     for path in sorted(root.iterdir()):
         by_name.setdefault(path.name.casefold(), []).extend([path] if path.is_dir() else [])
-    by_site = {site: [path for name in folder_names for path in by_name.get(name.casefold(), [])]
-               for site, folder_names in names.items()}  # fmt: skip
+    by_site = {
+        site: [path for name in folder_names for path in by_name.get(name.casefold(), [])]
+        for site, folder_names in names.items()
+    }
     for site, folders in by_site.items():
         if len(folders) > 1:
             both = " and ".join(map(str, folders))
-            raise UserError(f"{both}: both folders are the site {site}; expected one folder; move one "
-                            "of the folders elsewhere")
+            raise UserError(
+                f"{both}: both folders are the site {site}; expected one folder; move one of the folders elsewhere"
+            )
     return {site: folders[0] for site, folders in by_site.items() if folders}
 
 
 def subfolders(folder: Path) -> dict[str, Path]:
     """Return the folders directly inside a folder, by name, in alphabetical order. Hidden folders are left out."""
-    return {path.name: path for path in sorted(folder.iterdir())
-            if path.is_dir() and path.name[0] != "." and not leads_back(path)}  # fmt: skip
+    return {
+        path.name: path
+        for path in sorted(folder.iterdir())
+        if path.is_dir() and path.name[0] != "." and not leads_back(path)
+    }
 
 
 def check_patient_pattern(pattern: str | None) -> None:

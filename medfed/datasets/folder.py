@@ -328,9 +328,12 @@ class Folder(Dataset):
                 "to keep this split, list the images in a datalist with the column split"
             )
         is_dicom = {name: image.is_dir() for name, (image, _) in found.pairs.items()}
-        by_folder = [name for name, patient in found.patients.items() if patient in name.split("/")[:-1] and not (
-            is_dicom[name] and dicom.patient_id(found.pairs[name][0], self.ignored_names)
-        )]  # fmt: skip
+        by_folder = [
+            name
+            for name, patient in found.patients.items()
+            if patient in name.split("/")[:-1]
+            and not (is_dicom[name] and dicom.patient_id(found.pairs[name][0], self.ignored_names))
+        ]
         if folders and by_folder and self.patient_pattern is None:
             named = [name for name in by_folder if not is_dicom[name]]  # other folders may have names of patients
             first = next((found.patients[name] for name in named if "/" in name), folders[0])
@@ -408,9 +411,13 @@ class Folder(Dataset):
             image = dicom.read_series(case.image, self.dicom_series, self.ignored_names)
             return reading.check_image(case.image, image, self.channels, notices, suggest_keys=True)
         return reading.read_image(
-            case.image, self.channels, notices,
-            intensity_max=self.intensity_max, grey_to_rgb=self.grey_to_rgb, suggest_keys=True,
-        )  # fmt: skip
+            case.image,
+            self.channels,
+            notices,
+            intensity_max=self.intensity_max,
+            grey_to_rgb=self.grey_to_rgb,
+            suggest_keys=True,
+        )
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
         """Read the mask of a case.
@@ -470,8 +477,12 @@ class Folder(Dataset):
     def _names(self) -> NameSettings:
         """Return the settings of the names of folders and files."""
         return NameSettings(
-            self.image_folders, self.mask_folders, self.image_name, self.mask_name,
-            self.ignored_names, self.merge_masks,
+            self.image_folders,
+            self.mask_folders,
+            self.image_name,
+            self.mask_name,
+            self.ignored_names,
+            self.merge_masks,
             None if self.follow_symlinks else Path(self.root),
         )
 
@@ -501,9 +512,10 @@ class Folder(Dataset):
         if image and mask:
             return Found({folder.name: (image, mask)})
         missing = self.mask_name if image else self.image_name
-        return Found({}, [
-            f"{folder}: the folder has no file named {missing}; add it, or list only the other sites in data.sites"
-        ])  # fmt: skip
+        return Found(
+            {},
+            [f"{folder}: the folder has no file named {missing}; add it, or list only the other sites in data.sites"],
+        )
 
     def _refuse_table_without_sites(self) -> None:
         """Raise UserError if a table in `root` lists images and masks, but no sites, and the names make no pairs."""

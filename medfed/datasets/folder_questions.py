@@ -13,8 +13,11 @@ from medfed.datasets.part_names import is_part
 
 _MASK_WORD = re.compile(r"mask|label|segment|ground.?truth|annot|(?<![a-z])(gt|seg)(?![a-z])", re.IGNORECASE)
 _IMAGE_WORD = re.compile(r"image|img|original|scan|photo|(?<![a-z])raw(?![a-z])", re.IGNORECASE)
-_DERIVED = re.compile(r"overlay|predict|(?<![a-z])preds?(?![a-z])|preview|thumb|visuali|heat.?map|inference|blend|"
-                      "figure|plot|result|output", re.IGNORECASE)  # fmt: skip
+_DERIVED = re.compile(
+    r"overlay|predict|(?<![a-z])preds?(?![a-z])|preview|thumb|visuali|heat.?map|inference|blend|"
+    "figure|plot|result|output",
+    re.IGNORECASE,
+)
 OR_TABLE = "; or list the images with their masks or classes in a table (data.datalist)"
 
 
@@ -52,6 +55,7 @@ def which_hold_both(listing: Listing, folders: Sequence[Path], names: NameSettin
         folders: at least two folders in it that hold image files.
         names: the names that the user has set.
     """
+
     def rank(path: Path) -> int:
         return bool(_MASK_WORD.search(path.name)) - bool(_IMAGE_WORD.search(path.name)) + has_only_masks(path)
 
@@ -80,8 +84,14 @@ def folder_in_cases(listing: Listing, cases: Sequence[Path], names: NameSettings
     Returns:
         The question; "" if a folder holds no or several other folders with images, or one with another name.
     """
-    inner = [[name for name, path in list_folder(case, names.ignored_names).folders.items()
-              if count_images(path, names.ignored_names)] for case in cases]  # fmt: skip
+    inner = [
+        [
+            name
+            for name, path in list_folder(case, names.ignored_names).folders.items()
+            if count_images(path, names.ignored_names)
+        ]
+        for case in cases
+    ]
     if len(inner[0]) != 1 or any(folders != inner[0] for folders in inner):
         return ""
     image = list_folder(cases[0], names.ignored_names).files[0].name
@@ -133,8 +143,7 @@ def leave_out_part(folder: Path) -> str:
     """Return the setting that leaves out a part such as "test" without masks, as a clause; "" for other folders."""
     if not is_part(folder.name):
         return ""
-    return (f"; if its masks are not public, or it is not needed, leave it out with data.ignored_names: "
-            f"[{folder.name}]")  # fmt: skip
+    return f"; if its masks are not public, or it is not needed, leave it out with data.ignored_names: [{folder.name}]"
 
 
 def share_names(folders: Sequence[Path]) -> bool:
@@ -148,7 +157,8 @@ def share_names(folders: Sequence[Path]) -> bool:
     stems = [{_plain(stem_of(path)) for path in list_folder(folder).files} for folder in folders]
     return any(
         len(first & second) * 2 >= min(len(first), len(second)) > 0
-        for index, first in enumerate(stems) for second in stems[:index]
+        for index, first in enumerate(stems)
+        for second in stems[:index]
     )
 
 
@@ -234,8 +244,9 @@ def fixed_names(folders: Sequence[Path]) -> str:
     stems = [[stem_of(path) for path in list_folder(folder).files] for folder in folders]
     if len(stems[0]) != 2 or any(other != stems[0] for other in stems):
         return ""
-    return (f"; if each folder is a case, set data.image_name and data.mask_name, such as {stems[0][0]} and "
-            f"{stems[0][1]}")  # fmt: skip
+    return (
+        f"; if each folder is a case, set data.image_name and data.mask_name, such as {stems[0][0]} and {stems[0][1]}"
+    )
 
 
 def _plain(stem: str) -> str:

@@ -235,8 +235,9 @@ def _check_header(path: Path, image: Image.Image, notices: list[str], is_mask: b
         )
     if image.format == "TIFF" and (n_pages := _n_pages(image)) > 1:
         n_or_more = f"{n_pages} or more" if n_pages == MAX_COUNTED_PAGES else n_pages
-        raise UserError(f"{path}: the file has {n_or_more} pages; expected one page; save a stack of slices as NIfTI "
-                        "or MHA")
+        raise UserError(
+            f"{path}: the file has {n_or_more} pages; expected one page; save a stack of slices as NIfTI or MHA"
+        )
     is_inverted = isinstance(image, TiffImagePlugin.TiffImageFile) and image.tag_v2.get(_PHOTOMETRIC) == _MIN_IS_WHITE
     if is_inverted and (is_mask or image.mode not in ("1", "L")):
         raise UserError(

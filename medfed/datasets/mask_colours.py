@@ -114,8 +114,10 @@ def read_coloured_mask(
         volume = reading.read_labels(path, notices)
         pixels, affine = volume.numpy()[0].astype(np.int64), volume.affine
     is_grey = pixels.ndim == 2 or affine is not None
-    colours = np.where((pixels >= 0) & (pixels <= 255), pixels * _GREY, -1 - abs(pixels)) if is_grey else (
-        pixels[..., 0] << 16 | pixels[..., 1] << 8 | pixels[..., 2]
+    colours = (
+        np.where((pixels >= 0) & (pixels <= 255), pixels * _GREY, -1 - abs(pixels))
+        if is_grey
+        else (pixels[..., 0] << 16 | pixels[..., 1] << 8 | pixels[..., 2])
     )
     present, places, counts = np.unique(colours, return_inverse=True, return_counts=True)
     unknown = {int(colour): int(n) for colour, n in zip(present, counts) if int(colour) not in by_colour}
@@ -144,8 +146,12 @@ def _unknown_colours(path: Path, unknown: Mapping[int, int], by_colour: Mapping[
     more = f", ... ({len(unknown)} colours)" if len(unknown) > len(frequent) else ""
     meanings = {name_of(colour): " and ".join(names) or BACKGROUND for colour, names in by_colour.items()}
     expected = ", ".join(f"{name} ({meaning})" for name, meaning in meanings.items())
-    hint = "save it as PNG with one colour per structure" if more else (
-        f"add them to data.mask_colours; '{BACKGROUND}' is the name for colours of no structure"
+    hint = (
+        "save it as PNG with one colour per structure"
+        if more
+        else (f"add them to data.mask_colours; '{BACKGROUND}' is the name for colours of no structure")
     )
-    return UserError(f"{path}: the mask has colours that data.mask_colours does not name: {listed}{more}; expected "
-                     f"{expected}; {hint}")  # fmt: skip
+    return UserError(
+        f"{path}: the mask has colours that data.mask_colours does not name: {listed}{more}; expected "
+        f"{expected}; {hint}"
+    )

@@ -123,8 +123,10 @@ def site_facts(
         - `orientation.CODE`: how many images have this orientation.
     """
     facts: dict[str, float] = {
-        PATIENTS: len({case.patient for case in cases}), IMAGES: len(cases), MEASURED: len(measured)
-    }  # fmt: skip
+        PATIENTS: len({case.patient for case in cases}),
+        IMAGES: len(cases),
+        MEASURED: len(measured),
+    }
     for name in (*SIZES, *SPACINGS, *INTENSITIES):
         values = {case: measures.values[name] for case, measures in measured.items() if name in measures.values}
         if len({case.patient for case in values}) >= max(MIN_QUANTILE_PATIENTS, min_patients):
@@ -138,9 +140,9 @@ def site_facts(
     by_code = {code: [case for case in measured if measured[case].orientation == code] for code in codes}
     facts |= {f"{ORIENTATION}.{code}": n for code, n in _sizes_of_groups(by_code, min_patients).items()}
     n_structures = max((len(measures.centres) for measures in measured.values()), default=0)
-    return facts | dict(chain.from_iterable(
-        _structure_facts(label, measured, min_patients).items() for label in range(n_structures)
-    ))  # fmt: skip
+    return facts | dict(
+        chain.from_iterable(_structure_facts(label, measured, min_patients).items() for label in range(n_structures))
+    )
 
 
 def _structure_facts(label: int, measured: Mapping[Case, CaseMeasures], min_patients: int) -> dict[str, float]:

@@ -18,9 +18,19 @@ from typing import NamedTuple
 from medfed.datasets.name_statements import contradict, differ_in_a_character, says_more_than_kind, spell_sequences
 
 MASK_WORDS = (
-    "mask", "masks", "segmentation", "seg", "segs", "label", "labels", "gt", "groundtruth", "ground_truth",
-    "annotation", "annotations",
-)  # fmt: skip
+    "mask",
+    "masks",
+    "segmentation",
+    "seg",
+    "segs",
+    "label",
+    "labels",
+    "gt",
+    "groundtruth",
+    "ground_truth",
+    "annotation",
+    "annotations",
+)
 MAX_SAMPLED_NAMES = 12  # images from which rules are derived; every rule is then tried with all images
 MAX_RULES = 20  # of those that the sampled images vote for, the number that is tried with all images
 _WORDS = "|".join(sorted(MASK_WORDS, key=len, reverse=True))
@@ -32,6 +42,8 @@ _NUMBER_AT_END = re.compile(r"[_\-. ]\D*\d+")
 _TOKEN_START = re.compile(r"(?<=[_\-. ])")
 _CHANNEL = re.compile(r"_\d{4}")  # nnU-Net's ending of an image name: _0000 for the first channel
 _WITH_DIGITS = re.compile(rf"[_\-. ]?t[12]w?|{_CHANNEL.pattern}", re.IGNORECASE)
+
+
 @dataclass(frozen=True)
 class NamePairs:
     """Which image belongs to which mask.
@@ -120,7 +132,8 @@ def split_names(stems: Collection[str]) -> tuple[list[str], list[str]]:
         if stem not in bases and numbered is not None and numbered.casefold() in known:
             bases[stem] = numbered
     masks = [
-        stem for stem in stems
+        stem
+        for stem in stems
         if stem in bases and (bases[stem].casefold() in known or stem.casefold() not in have_a_mask)
     ]
     chosen = set(masks)
@@ -187,7 +200,8 @@ def _numbered_masks(image_of: Mapping[str, str], masks: Collection[str]) -> Iter
         (mask, mask with the other number, image), as in `NamePairs.second_masks`.
     """
     by_ending = {
-        (image, _DIGITS.sub("#", mask[len(image) :])): mask for mask, image in image_of.items()
+        (image, _DIGITS.sub("#", mask[len(image) :])): mask
+        for mask, image in image_of.items()
         if mask.startswith(image) and mask != image
     }
     for mask in masks:
@@ -208,8 +222,9 @@ def _pair_equal(images: Collection[str], masks: Collection[str]) -> _Trial:
     for mask in masks:
         names = [name for name in (mask, mask_base(mask), numbered_mask_base(mask)) if name]
         image = next((name for name in names[:2] if name in known), None)
-        image = image or next((by_lower_case[name.casefold()] for name in names if name.casefold() in by_lower_case),
-                              None)  # fmt: skip
+        image = image or next(
+            (by_lower_case[name.casefold()] for name in names if name.casefold() in by_lower_case), None
+        )
         if image is None:
             continue
         if image in mask_of:

@@ -30,7 +30,11 @@ _OPPOSITES = {
     "load of the heart": ("rest", "stress"),
     "breathing": ("insp inspiration inspiratory", "exp expiration expiratory"),
     "contrast agent": (
-        "native noncontrast unenhanced", "contrast enhanced", "arterial", "venous portal portalvenous", "delayed",
+        "native noncontrast unenhanced",
+        "contrast enhanced",
+        "arterial",
+        "venous portal portalvenous",
+        "delayed",
     ),
     "treatment": ("pre preop preoperative before", "post postop postoperative after"),
     "visit": ("baseline", "followup follow"),
@@ -47,7 +51,7 @@ _OPPOSITES = {
     "position": ("supine", "prone"),
     "modality": ("ct", "mr mri", "pet"),
     "sequence": ("t1 t1w", "t1c t1ce t1gd", "t2 t2w", "adc", "dwi", "flair"),
-}  # fmt: skip
+}
 _MEANINGS = {
     word: (topic, words) for topic, choices in _OPPOSITES.items() for words in choices for word in words.split()
 }

@@ -19,8 +19,11 @@ class OfficeHome(_ClassFolders):
 
     generality: ClassVar[int] = 0
     published_counts: ClassVar[Mapping[str, int]] = {
-        "Art": 2427, "Clipart": 4365, "Product": 4439, "Real World": 4357,
-    }  # fmt: skip
+        "Art": 2427,
+        "Clipart": 4365,
+        "Product": 4439,
+        "Real World": 4357,
+    }
     published_n_classes: ClassVar[int] = 65
     card: ClassVar[Card] = Card(
         title="Office-Home, four domains",

@@ -34,8 +34,11 @@ class PACS(_ClassFolders):
 
     generality: ClassVar[int] = 0
     published_counts: ClassVar[Mapping[str, int]] = {
-        "art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929,
-    }  # fmt: skip
+        "art_painting": 2048,
+        "cartoon": 2344,
+        "photo": 1670,
+        "sketch": 3929,
+    }
     published_n_classes: ClassVar[int] = 7
     card: ClassVar[Card] = Card(
         title="PACS, four domains",

@@ -70,9 +70,7 @@ class Found:
         self.more_masks.update({f"{name}/{case}": masks for case, masks in inner.more_masks.items()})
 
 
-def pair_two_folders(
-    images: Path, masks: Path, names: NameSettings | None = None, is_case: bool = False
-) -> Found:
+def pair_two_folders(images: Path, masks: Path, names: NameSettings | None = None, is_case: bool = False) -> Found:
     """Pair the images in one folder with the masks in another folder: `images/NAME.ext` with `masks/NAME.ext2`.
 
     Here NAME is any name, and ext and ext2 are supported suffixes. A mask may also be called NAME_mask,
@@ -151,7 +149,8 @@ def folders_of_masks(images: Listing, masks: Listing, names: NameSettings) -> Fo
             found.problems.append(pairing_messages.no_mask(path, [], suggest_keys=True))
     found.problems += [
         f"{folders[name]}: there is no image {name} in {images.folder}; add it, or remove this folder"
-        for name in files if name not in stems
+        for name in files
+        if name not in stems
     ]
     return found
 
@@ -312,9 +311,9 @@ def _pair_only_case(images: Mapping[str, Path], masks: Mapping[str, Path], names
     """
     if len(images) != 1 or not masks:
         return None
-    (name, image), = images.items()
+    ((name, image),) = images.items()
     if len(masks) == 1:
-        (mask_name, mask), = masks.items()
+        ((mask_name, mask),) = masks.items()
         return None if belong_to_others(name, mask_name) else Found({name: (image, mask)})
     if has_equal_names(images, masks):
         return None
@@ -325,7 +324,11 @@ def _pair_only_case(images: Mapping[str, Path], masks: Mapping[str, Path], names
 
 
 def pair_files(
-    images: Mapping[str, Path], masks: Mapping[str, Path], problems: Problems, image_folder: Path, mask_folder: Path,
+    images: Mapping[str, Path],
+    masks: Mapping[str, Path],
+    problems: Problems,
+    image_folder: Path,
+    mask_folder: Path,
     names: NameSettings | None,
 ) -> Found:
     """Pair images and masks by their names; every file without a counterpart gives a problem.
@@ -358,12 +361,14 @@ def pair_files(
         ]
     problems = problems + [
         pairing_messages.no_mask(path, [images[other] for other in first_mask], suggest_keys=names is not None)
-        for name, path in images.items() if name not in first_mask
+        for name, path in images.items()
+        if name not in first_mask
     ]
     leave_out = ", or leave it out with data.ignored_names" if names else ""
     problems += [
         f"{path}: this mask has no image; add the image, or remove the mask{leave_out}"
-        for name, path in masks.items() if name not in result.image_of and name not in is_second
+        for name, path in masks.items()
+        if name not in result.image_of and name not in is_second
     ]
     pairs = {name: (path, masks[first_mask[name]]) for name, path in images.items() if name in first_mask}
     return Found(pairs, problems, more_masks=more_masks)

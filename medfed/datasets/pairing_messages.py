@@ -104,8 +104,10 @@ def no_pair(images: Mapping[str, Path], masks: Mapping[str, Path], image_folder:
         f"the {len(masks)} masks (such as {mask.name}) in {mask_folder}; "
     )
     if image_folder == mask_folder and len(masks) == 1 and (both := _names_in_cases(list(images.values()), mask)):
-        return text + (f"if each folder is a case, set data.image_name: {both[0]} and data.mask_name: {both[1]}, or "
-                       "write the pairs into a table (data.datalist)")  # fmt: skip
+        return text + (
+            f"if each folder is a case, set data.image_name: {both[0]} and data.mask_name: {both[1]}, or "
+            "write the pairs into a table (data.datalist)"
+        )
     first, second = stem_of(image), stem_of(mask)
     start = _common(first, second)
     if any(map(str.isalnum, first[:start])):
@@ -126,8 +128,11 @@ def _names_in_cases(images: Sequence[Path], mask: Path) -> tuple[str, str] | Non
         images: the images in the folder of a case; the first is preferred, or one that is called T2 or image.
         mask: a mask in this folder.
     """
-    others = [file_names.list_folder(path).files for path in mask.parent.parent.iterdir()
-              if path.is_dir() and path != mask.parent and path.name[0] != "."]  # fmt: skip
+    others = [
+        file_names.list_folder(path).files
+        for path in mask.parent.parent.iterdir()
+        if path.is_dir() and path != mask.parent and path.name[0] != "."
+    ]
     in_all = [set(map(stem_of, files)) for files in others if files]
     usual = sorted(map(stem_of, images), key=lambda stem: stem.casefold() not in USUAL_IMAGE_NAMES)
     fitting = [stem for stem in usual if in_all and all({stem, stem_of(mask)} <= stems for stems in in_all)]
@@ -145,7 +150,7 @@ def rivals(rivals: Sequence[tuple[str, str, str]], images: Mapping[str, Path], m
     n = len({rival[0] for rival in rivals})
     first, second = sorted((first, second))
     kind = "two channels of a case" if are_channels(first, second) else "two images"
-    pattern = f"*{first[_common(first, second):]}"
+    pattern = f"*{first[_common(first, second) :]}"
     if "*" == pattern or first[: _common(first, second)] == "":
         pattern = first
     return (
@@ -189,8 +194,10 @@ def no_mask_word(folder: Path, images: Mapping[str, Path]) -> str:
         images: its image files by their names.
     """
     ordered = sorted(images)[:100]
-    longer = {a: [b for b in ordered if a != b and b.startswith(a) and not (a[-1:].isdigit() and b[len(a)].isdigit())]
-              for a in ordered}  # fmt: skip
+    longer = {
+        a: [b for b in ordered if a != b and b.startswith(a) and not (a[-1:].isdigit() and b[len(a)].isdigit())]
+        for a in ordered
+    }
     first = next((name for name, others in longer.items() if others), None)
     endings = [other[len(first) :] for other in longer[first]] if first else ["_gland"]
     example = f"such as {images[first].name} and {images[longer[first][0]].name}" if first else f"such as {ordered[0]}"
@@ -203,10 +210,14 @@ def no_mask_word(folder: Path, images: Mapping[str, Path]) -> str:
     )
     if len(endings) > 1:
         others = ", ".join(f"'*{ending}.*'" for ending in endings[1:])
-        text += (f", and data.ignored_names: [{others}]; if these files show several structures, merge them into one "
-                 "file for each image, with the values 1, 2, ... (data.mask_values)")  # fmt: skip
-    text += "; if the images have classes (a classification needs at least two) and no masks, list them in a table " \
-            "(data.datalist) with the columns site, image and class"  # fmt: skip
+        text += (
+            f", and data.ignored_names: [{others}]; if these files show several structures, merge them into one "
+            "file for each image, with the values 1, 2, ... (data.mask_values)"
+        )
+    text += (
+        "; if the images have classes (a classification needs at least two) and no masks, list them in a table "
+        "(data.datalist) with the columns site, image and class"
+    )
     text += f"; if this folder holds no cases, leave it out with data.ignored_names: [{folder.name}]"
     if documents := file_names.outline_files(folder):
         text += f"; {documents} in this folder are not read: draw the outlines in them into image files"

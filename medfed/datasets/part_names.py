@@ -12,10 +12,12 @@ _NUMBERED = r"(?:(?:k|cv|cross)?[_\- ]?fold|cv|split|(?:sub|data)?set|chunk|batc
 # "train", "test_set", "1_training", "fold3", "training batch 1"
 _PART = re.compile(
     rf"(?:\w{{1,2}}[_\-. ])?{_SPLIT}(?:[_\- ]?{_HOLDER})?(?:[_\- ]?(?:{_NUMBERED}[_\- ]?)?\d{{1,2}})?"
-    rf"|{_NUMBERED}[_\-. ]?(?:\d{{1,2}}|[a-e])", re.IGNORECASE,
-)  # fmt: skip
-_TEST = re.compile(rf"(?:\w{{1,2}}[_\-. ])?(?:test|testing|hold[_\- ]?out|evaluation|eval)(?:[_\- ]?{_HOLDER})?",
-                   re.IGNORECASE)  # fmt: skip
+    rf"|{_NUMBERED}[_\-. ]?(?:\d{{1,2}}|[a-e])",
+    re.IGNORECASE,
+)
+_TEST = re.compile(
+    rf"(?:\w{{1,2}}[_\-. ])?(?:test|testing|hold[_\- ]?out|evaluation|eval)(?:[_\- ]?{_HOLDER})?", re.IGNORECASE
+)
 _DATE = re.compile(r"(?:19[89]\d|20[0-3]\d)([_\-.]?(?:0[1-9]|1[0-2])(?:[_\-.]?(?:0[1-9]|[12]\d|3[01]))?)?")
 MAX_YEARS = 15
 _PATIENTS = re.compile(r"(?:patient|patnt|pat|pt|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)

@@ -22,9 +22,15 @@ Shares = dict[str, np.ndarray]  # by site: (K,), the fraction of the site's imag
 
 
 def partition(
-    splits: Mapping[str, Split], n_clients: int, rule: str, seed: int, *,
-    mixing: float = 0.0, concentration: float = 0.5, min_images: int = 1,
-) -> dict[str, Split]:  # fmt: skip
+    splits: Mapping[str, Split],
+    n_clients: int,
+    rule: str,
+    seed: int,
+    *,
+    mixing: float = 0.0,
+    concentration: float = 0.5,
+    min_images: int = 1,
+) -> dict[str, Split]:
     """Divide the training and validation patients of the sites among simulated clients.
 
     Some papers need more participants than there are sites; a client is such a simulated participant. The result

@@ -112,8 +112,9 @@ class Prostate(Dataset):
                     problems.append(f"{path}: another file has the same name: {group[name].name}; remove one of them")
                 group[name] = path
         problems += [
-            f"{path}: this image has no mask; add the mask, or remove the image" if group is images else
-            f"{path}: this mask has no image; add the image, or remove the mask"
+            f"{path}: this image has no mask; add the mask, or remove the image"
+            if group is images
+            else f"{path}: this mask has no image; add the image, or remove the mask"
             for group, other in ((images, masks), (masks, images))
             for name, path in group.items()
             if name not in other

@@ -489,9 +489,7 @@ def check_exists(path: Path) -> None:
         if os.path.lexists(path):
             kind = "a link that leads to no file" if path.is_symlink() else "a folder, a pipe or a device"
             raise UserError(f"{path}: this is {kind}; expected a file; replace or remove it")
-        raise UserError(
-            f"{path}: the file does not exist; add it, or remove this case from the dataset"
-        )
+        raise UserError(f"{path}: the file does not exist; add it, or remove this case from the dataset")
     try:
         with open(path, "rb") as file:
             start = file.read(132)

@@ -86,8 +86,11 @@ def refuse_parts(root: Path, folders: Iterable[str]) -> None:
     if not parts:
         return
     *first, last = parts if len(parts) <= MAX_LISTED else [*parts[:2], f"{len(parts) - 2} more"]
-    description = f"the folders {', '.join(first)} and {last}, which look like {kind}" if first else \
-        f"the folder {last}, which looks like a part of a split"
+    description = (
+        f"the folders {', '.join(first)} and {last}, which look like {kind}"
+        if first
+        else f"the folder {last}, which looks like a part of a split"
+    )
     confirmed = [repr(name) if name.isdecimal() else name for name in listed[:MAX_LISTED]]
     confirmed += [f"... (all {len(listed)} names)"] if len(listed) > MAX_LISTED else []
     raise UserError(
@@ -118,7 +121,8 @@ def pair_inner_folder(images: Path, masks: Path, name: str, names: NameSettings)
 def _root_roles(listing: Listing, names: NameSettings) -> Roles:
     """Return the roles of the folders in `root`. A site may be called "GT": then it holds pairs itself."""
     folders = {
-        name: path for name, path in listing.folders.items()
+        name: path
+        for name, path in listing.folders.items()
         if not (_has_usual_name(name, names) and find_pairs(path, names).pairs)
     }
     return find_roles(Listing(listing.folder, listing.files, listing.unsupported, folders), names)
@@ -168,9 +172,11 @@ def _looks_like_sites(content: Listing, names: NameSettings) -> list[str]:
     if content.files or find_roles(content, names):
         return []
     sites = [
-        path.name for path in content.folders.values() if not is_part(path.name)
+        path.name
+        for path in content.folders.values()
+        if not is_part(path.name)
         and (find_roles(list_folder(path, names.ignored_names), names).masks or len(find_pairs(path, names).pairs) > 1)
-    ]  # fmt: skip
+    ]
     return sites if len(sites) > 1 else []
 
 
@@ -183,8 +189,9 @@ def _twin_folders(listing: Listing, names: NameSettings) -> str:
         return ""
     if any(map(has_word, first.folders)) or any(list_folder(path).folders for path in first.folders.values()):
         return ""
-    if find_roles(first, names) or not all(share_names([first.folders[name], second.folders[name]])
-                                           for name in first.folders):  # fmt: skip
+    if find_roles(first, names) or not all(
+        share_names([first.folders[name], second.folders[name]]) for name in first.folders
+    ):
         return ""
     if any(map(holds_a_mask, first.folders.values())):
         return ""

@@ -32,9 +32,20 @@ from medfed.datasets.reading import suffix
 
 IMAGE_FOLDERS = ("images", "imgs", "img", "image", "imagestr")  # usual names, lower case
 MASK_FOLDERS = (
-    "masks", "mask", "labels", "label", "labelstr", "seg", "segs", "segmentation", "segmentations", "gt",
-    "groundtruth", "annotation", "annotations",
-)  # fmt: skip
+    "masks",
+    "mask",
+    "labels",
+    "label",
+    "labelstr",
+    "seg",
+    "segs",
+    "segmentation",
+    "segmentations",
+    "gt",
+    "groundtruth",
+    "annotation",
+    "annotations",
+)
 _SEPARATORS = str.maketrans("", "", "_- ")
 MAX_DEPTH = 3  # folders of cases or parts inside each other
 
@@ -122,9 +133,12 @@ def find_roles(listing: Listing, names: NameSettings) -> Roles:
     others = [path for path in listing.folders.values() if path != folder and count_images(path, names.ignored_names)]
     if not others:
         found = f"found only the folder {folder.name}/; expected a folder of {missing} too"
-        return Roles(question=f"{found}; add it, or set data.{missing[:-1]}_folders if it has an unusual name"
-                     + folder_questions.leave_out_part(listing.folder) + table_of_classes(listing.folder)
-                     + folder_questions.OR_TABLE)  # fmt: skip
+        return Roles(
+            question=f"{found}; add it, or set data.{missing[:-1]}_folders if it has an unusual name"
+            + folder_questions.leave_out_part(listing.folder)
+            + table_of_classes(listing.folder)
+            + folder_questions.OR_TABLE
+        )
     unreadable = "" if count_images(folder, names.ignored_names) else outline_files(folder)
     note = f" ({folder.name}/ holds {unreadable}, which are no masks; masks are image files)" if unreadable else ""
     if not unreadable and not count_images(folder, names.ignored_names):
@@ -139,8 +153,11 @@ def _second_masks(listing: Listing, images: Path, masks: Path, names: NameSettin
     Data sets of the eye have a folder `mask` with the field of view beside the folder with the structures. Folders such
     as `overlays` and `predictions` hold no masks.
     """
-    others = [path for path in listing.folders.values()
-              if path not in (images, masks) and not folder_questions.is_derived(path.name)]  # fmt: skip
+    others = [
+        path
+        for path in listing.folders.values()
+        if path not in (images, masks) and not folder_questions.is_derived(path.name)
+    ]
     if names.mask_folders or not others or not (n_images := count_images(images, names.ignored_names)):
         return ""
     for other in others:
@@ -175,7 +192,8 @@ def _folders_beside_files(listing: Listing, names: NameSettings) -> list[str]:
         f"{path}: this folder holds image files and lies beside the image files of {listing.folder}; expected either "
         f"files or folders; move the images into one folder, or leave this folder out with data.ignored_names: "
         f"[{path.name}]"
-        for path in listing.folders.values() if count_images(path, names.ignored_names)
+        for path in listing.folders.values()
+        if count_images(path, names.ignored_names)
     ]
 
 
@@ -189,9 +207,7 @@ def _is_listed(name: str, words: Sequence[str]) -> bool:
     return any(fnmatch(_key(name), _key(word)) for word in words)
 
 
-def _with_role(
-    listing: Listing, listed: Sequence[str], usual: Sequence[str], names: NameSettings
-) -> list[Path]:
+def _with_role(listing: Listing, listed: Sequence[str], usual: Sequence[str], names: NameSettings) -> list[Path]:
     """Return the folders that the user has listed or that have a usual name; of several, those with image files."""
     for words in (listed, usual):
         folders = [path for name, path in listing.folders.items() if _is_listed(name, words)]
@@ -243,7 +259,8 @@ def pair_folders(images: Path, masks: Path, names: NameSettings, is_case: bool =
         found.add(name, pair_folders(path, partner, names))
     found.problems += [
         f"{path}: there is no folder {path.name} in {images}; add it, or remove this folder"
-        for name, path in inner_masks.folders.items() if name not in partners.values()
+        for name, path in inner_masks.folders.items()
+        if name not in partners.values()
     ]
     return _name_patients(found, in_part=is_part(images.name) or is_part(images.parent.name))
 
@@ -258,7 +275,9 @@ def _inside(listing: Listing, listed: Sequence[str], other: Listing, names: Name
         names: the names that the user has set.
     """
     fitting = [
-        path for path in listing.folders.values() if count_images(path, names.ignored_names)
+        path
+        for path in listing.folders.values()
+        if count_images(path, names.ignored_names)
         and (other.files or set(other.folders) & set(list_folder(path, names.ignored_names).folders))
     ]
     return [path for path in fitting if _is_listed(path.name, listed)] or fitting
@@ -330,8 +349,10 @@ def _name_patients(found: Found, in_part: bool) -> Found:
     if len(topics) > 1 or topics == {""}:
         found.patients = {name: name.partition("/")[0] for name in found.pairs}
     elif topics != {"finding"}:
-        names_in = {folder: {name.partition("/")[2] for name in found.pairs if name.startswith(f"{folder}/")}
-                    for folder in folders}  # fmt: skip
+        names_in = {
+            folder: {name.partition("/")[2] for name in found.pairs if name.startswith(f"{folder}/")}
+            for folder in folders
+        }
         if 2 * len(set.intersection(*names_in.values())) >= min(map(len, names_in.values())):
             found.patients = {name: name.partition("/")[2] for name in found.pairs} | found.patients
     return found

@@ -19,8 +19,11 @@ class VLCS(_ClassFolders):
 
     generality: ClassVar[int] = 0
     published_counts: ClassVar[Mapping[str, int]] = {
-        "Caltech101": 1415, "LabelMe": 2656, "SUN09": 3282, "VOC2007": 3376,
-    }  # fmt: skip
+        "Caltech101": 1415,
+        "LabelMe": 2656,
+        "SUN09": 3282,
+        "VOC2007": 3376,
+    }
     published_n_classes: ClassVar[int] = 5
     card: ClassVar[Card] = Card(
         title="VLCS, four collections of photographs",

@@ -33,9 +33,20 @@ _METAIMAGE_FIELD = re.compile(r"[ \t]*([A-Za-z_][^=:]*)=(.*)")
 _BLANKS = " \t"  # `str.strip` without these would also remove characters that other programs keep
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _MILLIMETRES = ("mm", *(f"millimet{end}" for end in ("er", "ers", "re", "res")))
-_OTHER_LENGTHS = ("m", "dm", "cm", "um", "\N{MICRO SIGN}m", "nm", "micron", "microns", "in", "inch", "inches",
-                  *(f"{prefix}met{end}" for prefix in ("", "deci", "centi", "micro", "nano")
-                    for end in ("er", "ers", "re", "res")))  # fmt: skip
+_OTHER_LENGTHS = (
+    "m",
+    "dm",
+    "cm",
+    "um",
+    "\N{MICRO SIGN}m",
+    "nm",
+    "micron",
+    "microns",
+    "in",
+    "inch",
+    "inches",
+    *(f"{prefix}met{end}" for prefix in ("", "deci", "centi", "micro", "nano") for end in ("er", "ers", "re", "res")),
+)
 _COMPRESSED_NRRD = {"gzip": "gzip", "gz": "gzip", "bzip2": "bzip2", "bz2": "bzip2"}
 
 

@@ -46,8 +46,15 @@ MIN_SPACING_MM, MAX_SPACING_MM = 1e-4, 100.0  # finer than light microscopes, an
 USUAL_SPACING_MM = (0.01, 25.0)  # outside, sizes in metres or micrometres are more likely than a microscope
 MAX_AXES = 4
 _HEADER_ERRORS = (  # an offset of infinity overflows, and an extension of 2 GB does not fit into the memory
-    ImageFileError, HeaderDataError, OSError, EOFError, ValueError, zlib.error, OverflowError, MemoryError,
-)  # fmt: skip
+    ImageFileError,
+    HeaderDataError,
+    OSError,
+    EOFError,
+    ValueError,
+    zlib.error,
+    OverflowError,
+    MemoryError,
+)
 _OTHER_UNITS = {1: "metres", 3: "micrometres"}  # codes of `xyzt_units` in a NIfTI header
 
 

@@ -119,10 +119,12 @@ def too_few_patients(name: str, n_patients: int, min_patients: int, advice: str)
         min_patients: the smallest number that the hospital agreed to.
         advice: what helps in the plan (`Method.patients_advice`); "" if nothing is known.
     """
-    return (f"the statistic '{name}' has numbers that are computed from {n_patients} patient"
-            f"{'s' * (n_patients != 1)}, but agrees.min_patients is {min_patients}; "
-            f"{f'ask the coordinator to {advice}, or ' if advice else ''}decrease agrees.min_patients in the site file "
-            "if you agree")  # fmt: skip
+    return (
+        f"the statistic '{name}' has numbers that are computed from {n_patients} patient"
+        f"{'s' * (n_patients != 1)}, but agrees.min_patients is {min_patients}; "
+        f"{f'ask the coordinator to {advice}, or ' if advice else ''}decrease agrees.min_patients in the site file "
+        "if you agree"
+    )
 
 
 def no_noise(privacy: Privacy, planned: Releases) -> str:
@@ -132,10 +134,14 @@ def no_noise(privacy: Privacy, planned: Releases) -> str:
         privacy: the plan's noise.
         planned: how many messages with weights and with statistics the plan sends.
     """
-    for content, key, n in (("weights", "noise", planned.weights),
-                            ("statistics", "statistics_noise", planned.statistics)):  # fmt: skip
+    for content, key, n in (
+        ("weights", "noise", planned.weights),
+        ("statistics", "statistics_noise", planned.statistics),
+    ):
         if n and not getattr(privacy, key):
-            return (f"the plan adds no noise to the {content} (privacy.{key} is 0), so that epsilon would be infinite, "
-                    f"but the agreement has agrees.max_epsilon; ask the coordinator for a plan with privacy.{key}, or "
-                    "remove agrees.max_epsilon from the site file")
+            return (
+                f"the plan adds no noise to the {content} (privacy.{key} is 0), so that epsilon would be infinite, "
+                f"but the agreement has agrees.max_epsilon; ask the coordinator for a plan with privacy.{key}, or "
+                "remove agrees.max_epsilon from the site file"
+            )
     return ""

@@ -21,9 +21,7 @@ MAX_LISTED = 5  # names in an error message
 Row = Mapping[str, Any]  # a row of the ledger, with the number of patients (`medfed.deployment.dry_run`)
 
 
-def check_agreement(
-    rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement, file: str
-) -> None:
+def check_agreement(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement, file: str) -> None:
     """Check that the hospital agreed to everything that would leave the hospital in a round.
 
     Args:
@@ -37,10 +35,15 @@ def check_agreement(
             too few patients are behind a statistic (`min_patients`), if the total size is above `megabytes_per_round`,
             or if the plan needs a larger epsilon than `max_epsilon`.
     """
-    mistakes = [f"{file}: {sentence}" for sentence in (
-        *_unlisted(rows, agreement), *_of_too_few_patients(rows, site, agreement), *_too_large(rows, agreement),
-        *_above_budget(rows, site, agreement),
-    )]  # fmt: skip
+    mistakes = [
+        f"{file}: {sentence}"
+        for sentence in (
+            *_unlisted(rows, agreement),
+            *_of_too_few_patients(rows, site, agreement),
+            *_too_large(rows, agreement),
+            *_above_budget(rows, site, agreement),
+        )
+    ]
     if mistakes:
         raise UserErrors(mistakes)
 
@@ -54,8 +57,10 @@ def planned_releases(rows: Sequence[Row], site: Site | ValidationSite) -> Releas
     """
     if isinstance(site, ValidationSite):
         return Releases()
-    content = {kind: {row["content"] for row in rows if row["kind"] == kind and row["name"] != MOMENTS}
-               for kind in ("share", "train")}  # fmt: skip
+    content = {
+        kind: {row["content"] for row in rows if row["kind"] == kind and row["name"] != MOMENTS}
+        for kind in ("share", "train")
+    }
     n_sharing = site.rounds if site.method.shares == EVERY_ROUND else 1
     return Releases(
         weights=site.rounds * (WEIGHT in content["train"]),
@@ -70,8 +75,10 @@ def _unlisted(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
     if missing := sorted(name for name in tensors if not agreement.allows(name)):
         more = f" and {len(missing) - MAX_LISTED} more" if len(missing) > MAX_LISTED else ""
         names = ", ".join(f"'{name}'" for name in missing[:MAX_LISTED]) + more
-        yield (f"agrees.sends: a round would send the statistics {names}, which are not in the list; add them if you "
-               "agree that they leave the hospital")  # fmt: skip
+        yield (
+            f"agrees.sends: a round would send the statistics {names}, which are not in the list; add them if you "
+            "agree that they leave the hospital"
+        )
 
 
 def _of_too_few_patients(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement) -> Iterator[str]:
@@ -89,8 +96,10 @@ def _of_too_few_patients(rows: Sequence[Row], site: Site | ValidationSite, agree
 def _too_large(rows: Sequence[Row], agreement: Agreement) -> Iterator[str]:
     total = counted_bytes(rows) / 1e6
     if total > agreement.megabytes_per_round:
-        yield (f"agrees.megabytes_per_round: is {agreement.megabytes_per_round:g}, but a round would send {total:.3g} "
-               "MB; increase it if you agree")  # fmt: skip
+        yield (
+            f"agrees.megabytes_per_round: is {agreement.megabytes_per_round:g}, but a round would send {total:.3g} "
+            "MB; increase it if you agree"
+        )
 
 
 def _above_budget(rows: Sequence[Row], site: Site | ValidationSite, agreement: Agreement) -> Iterator[str]:
@@ -103,6 +112,8 @@ def _above_budget(rows: Sequence[Row], site: Site | ValidationSite, agreement: A
     require_accountant(site.privacy)
     needed = agreement.epsilon(site.privacy, planned)
     if needed > agreement.max_epsilon:
-        yield (f"agrees.max_epsilon: is {agreement.max_epsilon:g}, but the {site.rounds} rounds of the plan need "
-               f"epsilon {needed:.4g} (delta {agreement.delta:g}); ask the coordinator for a plan with more noise or "
-               "fewer rounds, or increase it if you agree")  # fmt: skip
+        yield (
+            f"agrees.max_epsilon: is {agreement.max_epsilon:g}, but the {site.rounds} rounds of the plan need "
+            f"epsilon {needed:.4g} (delta {agreement.delta:g}); ask the coordinator for a plan with more noise or "
+            "fewer rounds, or increase it if you agree"
+        )

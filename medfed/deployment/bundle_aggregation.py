@@ -74,10 +74,16 @@ class Aggregation:
 
 
 def aggregate_bundles(
-    sites: Sequence[Path], start: Path, out: Path, *, images: Sequence[int] | None = None, rule: str = "fedavg",
-    on_bad_update: Literal["stop", "drop"] = "stop", largest_change: float | None = Federation.largest_change,
+    sites: Sequence[Path],
+    start: Path,
+    out: Path,
+    *,
+    images: Sequence[int] | None = None,
+    rule: str = "fedavg",
+    on_bad_update: Literal["stop", "drop"] = "stop",
+    largest_change: float | None = Federation.largest_change,
     allow_unchecked_configs: bool = False,
-) -> Aggregation:  # fmt: skip
+) -> Aggregation:
     """Check the weights of several bundles, combine them, and write the result as a new bundle.
 
     The configs, the license and the texts of the new bundle are those of `start`. Its metadata say which sites took
@@ -106,8 +112,10 @@ def aggregate_bundles(
     """
     names = _site_names(sites, start, out)
     if images is not None and (len(images) != len(names) or min(images) < 1):
-        raise UserError(f"{argument('images', ' '.join(map(str, images))[:60])}: expected {len(names)} whole numbers "
-                        f"above 0, one for each of {', '.join(names)}")  # fmt: skip
+        raise UserError(
+            f"{argument('images', ' '.join(map(str, images))[:60])}: expected {len(names)} whole numbers "
+            f"above 0, one for each of {', '.join(names)}"
+        )
     if largest_change is not None and not 1 <= largest_change < math.inf:
         raise UserError(f"{argument('largest_change', largest_change)}: expected a number of at least 1")
     config, unchecked = _start_config(start, allow_unchecked_configs)
@@ -127,20 +135,30 @@ def aggregate_bundles(
     used, failed = _check(replies, state, largest_change, method)
     rejected |= failed
     if rejected and (on_bad_update == "stop" or not used):
-        raise UserError(f"{next(iter(rejected.values()))}; nothing was written; leave this site out with "
-                        f"{argument('on_bad_update', 'drop')}, or ask it for another bundle")  # fmt: skip
+        raise UserError(
+            f"{next(iter(rejected.values()))}; nothing was written; leave this site out with "
+            f"{argument('on_bad_update', 'drop')}, or ask it for another bundle"
+        )
     weights = method.aggregate(state, used)
     if entry := first_non_finite(weights):
         raise UserError(f"the combined weights contain NaN or infinite values, first in '{entry}'; nothing was written")
     changes = {name: change_norm(state.weights, reply.weights) for name, reply in used.items()}
-    notices += [f"{name}: its weights are those of the start; it has not trained" for name, norm in changes.items()
-                if not norm]  # fmt: skip
+    notices += [
+        f"{name}: its weights are those of the start; it has not trained" for name, norm in changes.items() if not norm
+    ]
     if len(used) == 1:
         notices.append(f"only the weights of {next(iter(used))} are left, so nothing was combined")
     counts = {name: reply.facts["examples"] for name, reply in used.items()} if images else {}
     result = Aggregation(out, changes, counts, rejected, notices)
-    _write(result, start, weights, {name: _digest(reply.weights) for name, reply in used.items()}, rule,
-           ledger.message_rows(1, "up", replies), unchecked)  # fmt: skip
+    _write(
+        result,
+        start,
+        weights,
+        {name: _digest(reply.weights) for name, reply in used.items()},
+        rule,
+        ledger.message_rows(1, "up", replies),
+        unchecked,
+    )
     return result
 
 
@@ -178,15 +196,19 @@ def _read_weights(path: Path, candidates: Sequence[str] = WEIGHT_FILES) -> Weigh
         except UserError:
             raise
         except Exception as error:  # PyTorch's own message advises to load the file in a way that runs code in it
-            raise UserError(f"{path}: {name} cannot be read as weights ({type(error).__name__}); expected tensors by "
-                            "name, as model.state_dict() returns") from None  # fmt: skip
+            raise UserError(
+                f"{path}: {name} cannot be read as weights ({type(error).__name__}); expected tensors by "
+                "name, as model.state_dict() returns"
+            ) from None
     entries = content.get("model", content) if isinstance(content, dict) else None
     if not isinstance(entries, dict) or not entries or not all(isinstance(e, Tensor) for e in entries.values()):
         raise UserError(f"{path}: {name} is not a state dict; expected tensors by name, as model.state_dict() returns")
     for key, entry in entries.items():
         if entry.layout != torch.strided or entry.device.type != "cpu" or entry.is_quantized:
-            raise UserError(f"{path}: {name}: '{str(key)[:60]}' is not a plain tensor of numbers; save the weights "
-                            "with torch.save(model.state_dict(), FILE)")  # fmt: skip
+            raise UserError(
+                f"{path}: {name}: '{str(key)[:60]}' is not a plain tensor of numbers; save the weights "
+                "with torch.save(model.state_dict(), FILE)"
+            )
     return {str(key): entry.detach() for key, entry in entries.items()}
 
 
@@ -216,15 +238,19 @@ def _start_config(start: Path, allow_unchecked: bool) -> tuple[dict[str, Any], s
             "expected a network of monai.networks.nets without added layers of a method; train this network with medfed"
         )
     if not isinstance(config, dict) or not isinstance(target, str):
-        raise UserError(f"{start}: configs/inference.json has no network_def that builds a network; the combined "
-                        "weights could not be loaded into it")  # fmt: skip
+        raise UserError(
+            f"{start}: configs/inference.json has no network_def that builds a network; the combined "
+            "weights could not be loaded into it"
+        )
     try:
         check_bundle(start)
     except UserError as error:
         if not allow_unchecked:
             flag = argument("allow_unchecked_configs", True)
-            raise UserError(f"{str(error)[:300]}; the new bundle would contain these configs, which may run code at a "
-                            f"hospital; if you have read them, allow this with {flag}") from None  # fmt: skip
+            raise UserError(
+                f"{str(error)[:300]}; the new bundle would contain these configs, which may run code at a "
+                f"hospital; if you have read them, allow this with {flag}"
+            ) from None
         return config, "the configs are copied from the start and were not checked; read them before you run them"
     return config, ""
 
@@ -238,8 +264,10 @@ def _differences(name: str, path: Path, config: Mapping[str, Any]) -> list[str]:
     if not isinstance(own, dict):
         raise UserError(f"{path}: configs/inference.json is not an object of keys and values; copy the bundle again")
     differing = [key for key in SAME_KEYS if own.get(key) != config.get(key)]
-    return [f"{name}: its configs/inference.json has another {key} than the start; it may have trained on other images"
-            for key in differing]  # fmt: skip
+    return [
+        f"{name}: its configs/inference.json has another {key} than the start; it may have trained on other images"
+        for key in differing
+    ]
 
 
 def _check(
@@ -258,9 +286,14 @@ def _check(
 
 
 def _write(
-    result: Aggregation, start: Path, weights: Weights, digests: Mapping[str, str], rule: str,
-    rows: list[dict[str, object]], unchecked: str,
-) -> None:  # fmt: skip
+    result: Aggregation,
+    start: Path,
+    weights: Weights,
+    digests: Mapping[str, str],
+    rule: str,
+    rows: list[dict[str, object]],
+    unchecked: str,
+) -> None:
     """Write the new bundle: the texts and configs of the start, the combined weights and the ledger."""
     with open_bundle(start) as files, atomic_folder(result.path.resolve()) as folder:
         for name in files.names:
@@ -272,8 +305,14 @@ def _write(
         (folder / "models").mkdir()
         torch.save(weights, folder / "models" / "model.pt")
         metadata = files.json("configs/metadata.json") if "configs/metadata.json" in files.names else {}
-        about = {"rule": rule, "sites": dict(digests), "images": result.images, "weights_of_start": _digest_of(start),
-                 "left_out": result.rejected, **({"not_checked": unchecked} if unchecked else {})}  # fmt: skip
+        about = {
+            "rule": rule,
+            "sites": dict(digests),
+            "images": result.images,
+            "weights_of_start": _digest_of(start),
+            "left_out": result.rejected,
+            **({"not_checked": unchecked} if unchecked else {}),
+        }
         metadata = _new_metadata(metadata, about, _digest(weights))
         (folder / "configs" / "metadata.json").write_text(json.dumps(metadata, indent=4) + "\n", encoding="utf-8")
         (folder / "docs").mkdir(exist_ok=True)
@@ -314,12 +353,18 @@ def _write_ledger(path: Path, rows: list[dict[str, object]]) -> None:
 
 def _readme(result: Aggregation, start: Path, rule: str, unchecked: str, old: str) -> str:
     """Return the bundle's text: what was combined, and the text of the start, whose scores no longer hold."""
-    lines = [TITLE, "",
-             f"The weights were combined from {_count(len(result.changes))} with the rule `{rule}`; all sites started "
-             f"from the bundle `{start.name}`. Nobody has tested them yet: scores below are those of the start.", "",
-             "| site | training images | change of the weights (L2 norm) |", "|---|---|---|"]  # fmt: skip
-    lines += [f"| {name} | {result.images.get(name, 'not stated')} | {norm:.4g} |"
-              for name, norm in result.changes.items()]  # fmt: skip
+    lines = [
+        TITLE,
+        "",
+        f"The weights were combined from {_count(len(result.changes))} with the rule `{rule}`; all sites started "
+        f"from the bundle `{start.name}`. Nobody has tested them yet: scores below are those of the start.",
+        "",
+        "| site | training images | change of the weights (L2 norm) |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {name} | {result.images.get(name, 'not stated')} | {norm:.4g} |" for name, norm in result.changes.items()
+    ]
     lines += ["", *(f"Left out: {reason}." for reason in result.rejected.values())]
     lines += [f"**{unchecked[0].upper()}{unchecked[1:]}.**"] if unchecked else []
     return "\n".join([*lines, "", old])

@@ -63,8 +63,10 @@ def resolve_codecs(config: Config, folder: Path) -> Config:
         if not path.is_file():
             raise UserError(f"{path}: is missing; the plan needs this codec, so copy the coordinator's file there")
         if _file_name(path) != name:
-            raise UserError(f"{path}: is not the codec that the plan names, or was changed on its way; copy it again "
-                            "from the coordinator")
+            raise UserError(
+                f"{path}: is not the codec that the plan names, or was changed on its way; copy it again "
+                "from the coordinator"
+            )
         paths[name] = str(path)
     return replace(config, method=config.method.with_files(paths))
 

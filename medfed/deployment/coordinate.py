@@ -55,8 +55,10 @@ def run_coordinator(args: argparse.Namespace) -> int:
             fails.
     """
     if importlib.util.find_spec("nvflare") is None:
-        raise UserError("a federation over a network needs NVIDIA FLARE, which is not installed; run pip install -e "
-                        "'.[nvflare]' in medfed's folder")
+        raise UserError(
+            "a federation over a network needs NVIDIA FLARE, which is not installed; run pip install -e "
+            "'.[nvflare]' in medfed's folder"
+        )
     from medfed.engines.flare.engine import FlareEngine
 
     plan, start, sites = _read_federation(args.folder)
@@ -74,9 +76,11 @@ def run_coordinator(args: argparse.Namespace) -> int:
             raise UserError(f"{folder.path}: holds a run that has finished round {done[-1]}; continue with --resume")
         if done and (changes := changed_settings(folder, resolved(plan))):
             listed = "; ".join(changes[:5])
-            raise UserError(f"{args.folder / PLAN}: the plan was changed after the run started ({listed}), but the "
-                            "hospitals still use the old plan; undo the change, or prepare another federation; for "
-                            "another time to wait for replies, use --reply-seconds")
+            raise UserError(
+                f"{args.folder / PLAN}: the plan was changed after the run started ({listed}), but the "
+                "hospitals still use the old plan; undo the change, or prepare another federation; for "
+                "another time to wait for replies, use --reply-seconds"
+            )
         if done:
             folder.check()
         state = replace(folder.load_state(done[-1]) if done else start, local_keys=frozenset())  # see `prepare`
@@ -89,12 +93,15 @@ def run_coordinator(args: argparse.Namespace) -> int:
             server.start(folder.path / "server.log")
             with record_notices(folder, args.quiet):
                 task = task_of_images(_images(folder), plan.data.image_size, plan.evaluation)
-                last = train(plan, engine, folder, state, task, args.quiet,
-                             finish=lambda end: _finish(plan, engine, folder, end))
+                last = train(
+                    plan, engine, folder, state, task, args.quiet, finish=lambda end: _finish(plan, engine, folder, end)
+                )
         finally:
             server.stop()
-        print(f"Finished {last.round} rounds with {len(sites)} hospitals. The results are in {folder.path}: "
-              "model.safetensors, history.csv, ledger.csv.")
+        print(
+            f"Finished {last.round} rounds with {len(sites)} hospitals. The results are in {folder.path}: "
+            "model.safetensors, history.csv, ledger.csv."
+        )
         print(f"To export a MONAI bundle: python -m medfed.export {shlex.quote(str(folder.path))}")
     return 0
 
@@ -122,28 +129,30 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
     images = _images(folder)
     by_site = privacy_accounting.count_releases(folder.ledger())
     validation_site = plan.federation.validation_site
-    folder.finish({
-        **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([]),
-        "data": "not stated",  # the coordinator has no data
-        "dataset": images.pop("dataset"),
-        "images": images,
-        "method": plan.method_name,
-        "unseen_site": None,
-        **({"validation_site": validation_site} if validation_site else {}),
-        "source_sites": engine.sites(),
-        "took_part": last.took_part,
-        "selection": plan.federation.selection,
-        "selected_round": final.round,
-        "rounds": last.round,
-        "seed": plan.seed,
-        "precision": plan.training.precision,
-        "deterministic": plan.deterministic,
-        "config_sha256": hashlib.sha256(to_yaml(plan).encode()).hexdigest(),
-        "versions": versions(),
-        "method_facts": plan.method.facts(final),
-        "sent_bytes": sum_bytes(folder.ledger()),
-        "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
-    })
+    folder.finish(
+        {
+            **task_of_images(images, plan.data.image_size, Evaluation()).scoring.summarise([]),
+            "data": "not stated",  # the coordinator has no data
+            "dataset": images.pop("dataset"),
+            "images": images,
+            "method": plan.method_name,
+            "unseen_site": None,
+            **({"validation_site": validation_site} if validation_site else {}),
+            "source_sites": engine.sites(),
+            "took_part": last.took_part,
+            "selection": plan.federation.selection,
+            "selected_round": final.round,
+            "rounds": last.round,
+            "seed": plan.seed,
+            "precision": plan.training.precision,
+            "deterministic": plan.deterministic,
+            "config_sha256": hashlib.sha256(to_yaml(plan).encode()).hexdigest(),
+            "versions": versions(),
+            "method_facts": plan.method.facts(final),
+            "sent_bytes": sum_bytes(folder.ledger()),
+            "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
+        }
+    )
     # Sending the model is the last step, because a hospital leaves when it has the model. A coordinator that is killed
     # before it sends the model when it is resumed.
     recipients = [*engine.sites(), *([validation_site] if validation_site else [])]
@@ -158,8 +167,10 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
 
 def _read_federation(folder: Path) -> tuple[Config, State, list[str]]:
     if not ((folder / PLAN).is_file() and (folder / START).is_file()):
-        raise UserError(f"{folder}: holds no federation; prepare one with python -m medfed.coordinator prepare CONFIG "
-                        f"--out {folder}")
+        raise UserError(
+            f"{folder}: holds no federation; prepare one with python -m medfed.coordinator prepare CONFIG "
+            f"--out {folder}"
+        )
     plan = load(folder / PLAN)
     start = State.from_bytes(read_with_checksum(folder / START, "prepare the federation again"))
     return replace(plan, source=str(folder / PLAN)), start, site_folders(folder)
@@ -194,7 +205,9 @@ def find_kits(kits: Path, sites: list[str]) -> tuple[Path, Path]:
     servers = [path for path in folders if (path / "startup" / "fed_server.json").is_file()]
     consoles = [path for path in folders if (path / "startup" / "fed_admin.json").is_file()]
     if len(servers) != 1 or not consoles:
-        raise UserError(f"{kits}: expected the kits of one server and of an admin console, found "
-                        f"{', '.join(path.name for path in folders) or 'none'}; make them with nvflare provision, as "
-                        "the federation's README.md says")
+        raise UserError(
+            f"{kits}: expected the kits of one server and of an admin console, found "
+            f"{', '.join(path.name for path in folders) or 'none'}; make them with nvflare provision, as "
+            "the federation's README.md says"
+        )
     return servers[0], consoles[0]

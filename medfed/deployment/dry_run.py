@@ -77,8 +77,10 @@ def _validation_rows(site: Site | ValidationSite, state: State) -> Sequence[Row]
 def _rows(site: Site | ValidationSite, reply: Message) -> Sequence[Row]:
     """Return the rows of a site's last reply, with the numbers of patients behind the statistics."""
     n_patients = site.n_patients if isinstance(site, Site) else {}
-    return [{**row, "patients": n_patients[str(row["name"])] if row["content"] == ledger.STATISTIC else None}
-            for row in ledger.message_rows(1, "up", {site.name: reply})]  # fmt: skip
+    return [
+        {**row, "patients": n_patients[str(row["name"])] if row["content"] == ledger.STATISTIC else None}
+        for row in ledger.message_rows(1, "up", {site.name: reply})
+    ]
 
 
 def outgoing_rows(site: Site | ValidationSite, agreement: Agreement) -> Sequence[Row]:
@@ -130,17 +132,23 @@ def format_report(
     sums = ledger.format_sums(ledger.sum_bytes(rows)["up"])
     if isinstance(site, ValidationSite):
         n_images = f"{len(site.samples)} images do not leave"
-        explanation = (f"In the first round {sums} leave. This site only validates: nothing is trained here, and "
-                       "only the scores leave.")  # fmt: skip
+        explanation = (
+            f"In the first round {sums} leave. This site only validates: nothing is trained here, and "
+            "only the scores leave."
+        )
     else:
         n_images = f"{len(site.training)} training images do not leave"
-        explanation = (f"In the first round {sums} leave. None of this is anonymous: weights and "
-                       "statistics contain information about the images from which they were computed. "
-                       "python -m medfed.audit measures how much. Each number of a statistic is computed from at least "
-                       f"the number of patients in the last column.{_epsilon_text(rows, site, agreement)}"
-                       f"{_survey_text(site, agreement)}{_quality_text(agreement)}")
-    heading = (f"What would leave {site.name} and be sent to the coordinator in each of {n_rounds} rounds of {method} "
-               f"({n_images}):\n")  # fmt: skip
+        explanation = (
+            f"In the first round {sums} leave. None of this is anonymous: weights and "
+            "statistics contain information about the images from which they were computed. "
+            "python -m medfed.audit measures how much. Each number of a statistic is computed from at least "
+            f"the number of patients in the last column.{_epsilon_text(rows, site, agreement)}"
+            f"{_survey_text(site, agreement)}{_quality_text(agreement)}"
+        )
+    heading = (
+        f"What would leave {site.name} and be sent to the coordinator in each of {n_rounds} rounds of {method} "
+        f"({n_images}):\n"
+    )
     text = align_columns([[(word, "") for word in line] for line in table], False, n_left=4)
     return "\n".join([heading, text, "\n" + explanation])
 
@@ -148,8 +156,10 @@ def format_report(
 def _quality_text(agreement: Agreement) -> str:
     if QUALITY not in agreement.requests:
         return ""
-    return (" The rows of kind quality leave once, after the last round. For them, the coordinator sends this "
-            "hospital's last local model to the other hospitals, and the exported bundle contains it.")
+    return (
+        " The rows of kind quality leave once, after the last round. For them, the coordinator sends this "
+        "hospital's last local model to the other hospitals, and the exported bundle contains it."
+    )
 
 
 def _survey_text(site: Site, agreement: Agreement) -> str:
@@ -157,8 +167,10 @@ def _survey_text(site: Site, agreement: Agreement) -> str:
         return ""
     if SURVEY in agreement.requests:
         return " The rows of kind survey leave once, before round 1."
-    return (" The plan asks for a survey of the images before round 1, to which you did not agree: it is refused. Add "
-            "survey to agrees.requests to let the coordinator compare your images with those of the other sites.")
+    return (
+        " The plan asks for a survey of the images before round 1, to which you did not agree: it is refused. Add "
+        "survey to agrees.requests to let the coordinator compare your images with those of the other sites."
+    )
 
 
 def _epsilon_text(rows: Sequence[Row], site: Site, agreement: Agreement) -> str:
@@ -166,5 +178,7 @@ def _epsilon_text(rows: Sequence[Row], site: Site, agreement: Agreement) -> str:
         return ""
     require_accountant(site.privacy)
     epsilon = agreement.epsilon(site.privacy, planned_releases(rows, site))
-    return (f" With the noise of the plan, epsilon of all rounds is {epsilon:.4g} (delta {agreement.delta:g}); facts "
-            "have no noise, and epsilon does not cover them.")  # fmt: skip
+    return (
+        f" With the noise of the plan, epsilon of all rounds is {epsilon:.4g} (delta {agreement.delta:g}); facts "
+        "have no noise, and epsilon does not cover them."
+    )

@@ -113,14 +113,18 @@ class Guard:
             Refused: in each of these cases. The text says why.
         """
         if request.kind not in self.kinds:
-            raise Refused(f"was asked to '{request.kind}', but agreed to "
-                          f"{', '.join(self.kinds) + ' only' if self.kinds else 'nothing'} (agrees.requests)")
+            raise Refused(
+                f"was asked to '{request.kind}', but agreed to "
+                f"{', '.join(self.kinds) + ' only' if self.kinds else 'nothing'} (agrees.requests)"
+            )
         self._check_facts(request)
         number = request.facts["round"]
         if ASKED in request.facts:
             if not has_constants(self.network) or number > 1:
-                raise Refused(f"was asked for the moments of its images in round {number}, but the agreed plan needs "
-                              "them only before round 1, and only if data.standardise is dataset")
+                raise Refused(
+                    f"was asked for the moments of its images in round {number}, but the agreed plan needs "
+                    "them only before round 1, and only if data.standardise is dataset"
+                )
         elif request.kind == SURVEY and number > 1:
             raise Refused(f"was asked for a survey in round {number}, but agreed to one before round 1 only")
         elif request.kind == "share" and (self.shares == NEVER or (self.shares == ONCE and number > 1)):
@@ -128,8 +132,10 @@ class Guard:
             raise Refused(f"was asked to share in round {number}, but the agreed method {when}")
         latest = max((int(key.split()[1]) for key in self.n_replies if key.startswith("train ")), default=0)
         if number < latest - 1:
-            raise Refused(f"was asked to {request.kind} in round {number}, but has already trained in round "
-                          f"{latest}, and a coordinator repeats at most the round before the latest")
+            raise Refused(
+                f"was asked to {request.kind} in round {number}, but has already trained in round "
+                f"{latest}, and a coordinator repeats at most the round before the latest"
+            )
         n_replies = self.n_replies[_counter(request)]
         if request.kind in (QUALITY, SCORE):  # of the whole federation, and not of each round
             n_replies = sum(n for key, n in self.n_replies.items() if key.startswith(f"{request.kind} "))
@@ -192,19 +198,25 @@ class Guard:
         for name, fact in {**reply.facts, **named}.items():
             if name not in known:
                 agreed = ", ".join(sorted(known)) or "none"
-                raise Refused(f"the fact {reprlib.repr(name)} was about to leave, but the facts of {kind} are {agreed}",
-                              f"a fact that {kind} does not have was about to leave; its facts are {agreed}")
+                raise Refused(
+                    f"the fact {reprlib.repr(name)} was about to leave, but the facts of {kind} are {agreed}",
+                    f"a fact that {kind} does not have was about to leave; its facts are {agreed}",
+                )
             if not is_number(fact) or fact_bytes(fact) > MAX_FACT_BYTES:
-                raise Refused(f"the fact '{name}' was about to leave with a value of type {type(fact).__name__}, but a "
-                              f"fact is one finite number of at most {MAX_FACT_BYTES} characters")
+                raise Refused(
+                    f"the fact '{name}' was about to leave with a value of type {type(fact).__name__}, but a "
+                    f"fact is one finite number of at most {MAX_FACT_BYTES} characters"
+                )
 
     def _check_patients(self, reply: Message, n_patients: Mapping[str, int]) -> None:
         least = self.agreement.min_patients
         for name in reply.tensors:
             if (n := n_patients.get(name, 1)) < least:
-                raise Refused(too_few_patients(name, n, least, self.patients_advice),
-                              f"the statistic '{name}' is computed from fewer patients than the hospital agreed to"
-                              f"{f'; {self.patients_advice}' if self.patients_advice else ''}")
+                raise Refused(
+                    too_few_patients(name, n, least, self.patients_advice),
+                    f"the statistic '{name}' is computed from fewer patients than the hospital agreed to"
+                    f"{f'; {self.patients_advice}' if self.patients_advice else ''}",
+                )
 
     def _check_epsilon(self, number: int, reply: Message) -> Releases:
         """Return the numbers of messages that have left after this reply."""
@@ -217,27 +229,33 @@ class Guard:
             raise Refused(f"a reply was refused in round {number}: {why}")
         spent, needed = (self.agreement.epsilon(self.privacy, released) for released in (before, after))
         if needed > limit:
-            raise Refused(f"a reply was refused in round {number}: epsilon {spent:.4g} is spent (delta "
-                          f"{self.agreement.delta:g}), the reply would add {needed - spent:.4g}, and the agreement "
-                          f"allows {limit:g}; ask the coordinator to end the federation with the rounds so far, or "
-                          "increase agrees.max_epsilon in the site file if you agree")
+            raise Refused(
+                f"a reply was refused in round {number}: epsilon {spent:.4g} is spent (delta "
+                f"{self.agreement.delta:g}), the reply would add {needed - spent:.4g}, and the agreement "
+                f"allows {limit:g}; ask the coordinator to end the federation with the rounds so far, or "
+                "increase agrees.max_epsilon in the site file if you agree"
+            )
         return after
 
     def _check_bytes(self, number: int, size: int) -> None:
         limit = self.agreement.megabytes_per_round * 1e6
         if self.sent_bytes[str(number)] + size > limit:
-            raise Refused(f"a reply of {size / 1e6:.3g} MB was refused in round {number}: "
-                          f"{self.sent_bytes[str(number)] / 1e6:.3g} MB were already sent in this round, and the "
-                          f"agreement allows {limit / 1e6:g} MB; to allow more, increase agrees.megabytes_per_round in "
-                          "the site file")
+            raise Refused(
+                f"a reply of {size / 1e6:.3g} MB was refused in round {number}: "
+                f"{self.sent_bytes[str(number)] / 1e6:.3g} MB were already sent in this round, and the "
+                f"agreement allows {limit / 1e6:g} MB; to allow more, increase agrees.megabytes_per_round in "
+                "the site file"
+            )
 
     def _check_facts(self, request: Message) -> None:
         if not isinstance(request.facts, dict):
             raise Refused(f"was sent the values of a request as {type(request.facts).__name__}; expected a dictionary")
         known = FACTS | {ASKED} if request.kind == "share" else FACTS
         if unknown := sorted(set(request.facts) - known):
-            raise Refused(f"was sent a request with the unknown value '{unknown[0]}', but only the values "
-                          f"{' and '.join(sorted(FACTS))} are allowed; use the same version of medfed as the hospital")
+            raise Refused(
+                f"was sent a request with the unknown value '{unknown[0]}', but only the values "
+                f"{' and '.join(sorted(FACTS))} are allowed; use the same version of medfed as the hospital"
+            )
         number = request.facts.get("round")
         if any(type(fact) is not int for fact in request.facts.values()) or number is None:
             raise Refused(f"was sent the round {number!r}; expected a whole number")
@@ -279,5 +297,7 @@ class Guard:
         if name := first_non_finite(request.weights):
             raise Refused(f"was sent weights that are not finite: '{name}' contains NaN or infinite values")
         if self.agreed_weights and sorted_digest(request.weights) != self.agreed_weights:
-            raise Refused("was sent other weights than those of the bundle at this hospital, whose scores it agreed to "
-                          "send; use the same bundle at the coordinator and at the hospital")
+            raise Refused(
+                "was sent other weights than those of the bundle at this hospital, whose scores it agreed to "
+                "send; use the same bundle at the coordinator and at the hospital"
+            )

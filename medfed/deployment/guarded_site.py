@@ -102,8 +102,11 @@ class GuardedSite:
         self._received = ReceivedWeights()
         counts = read_counts(self.folder) or {}
         self.guard = Guard(
-            self.agreement, self.site.network.state_dict(), n_replies=Counter(counts.get("answered", {})),
-            sent_bytes=Counter(counts.get("sent_bytes", {})), sent=counts.get("sent", {}),
+            self.agreement,
+            self.site.network.state_dict(),
+            n_replies=Counter(counts.get("answered", {})),
+            sent_bytes=Counter(counts.get("sent_bytes", {})),
+            sent=counts.get("sent", {}),
             released=Releases(**counts.get("released", {})),
         )
         if isinstance(self.site, ValidationSite):
@@ -176,8 +179,15 @@ class GuardedSite:
         number, name = request.facts["round"], self.site.name
         rows = [*message_rows(number, "down", {name: request}), *message_rows(number, "up", {name: reply})]
         append_rows(self.folder / LEDGER, COLUMNS, rows)
-        write_counts(self.folder, {"answered": self.guard.n_replies, "sent_bytes": self.guard.sent_bytes,
-                                   "sent": self.guard.sent, "released": asdict(self.guard.released)})  # fmt: skip
+        write_counts(
+            self.folder,
+            {
+                "answered": self.guard.n_replies,
+                "sent_bytes": self.guard.sent_bytes,
+                "sent": self.guard.sent,
+                "released": asdict(self.guard.released),
+            },
+        )
 
 
 def describe_participation(folder: Path, agreement: Agreement, privacy: Privacy) -> str:
@@ -192,6 +202,8 @@ def describe_participation(folder: Path, agreement: Agreement, privacy: Privacy)
     lines = [f"Sent: {format_sums(sums['up'])}. Received: {format_sums(sums['down'])}."]
     if agreement.max_epsilon is not None:
         released = Releases(**(read_counts(folder) or {}).get("released", {}))
-        lines.append(f"Epsilon of the weights and statistics that left: {agreement.epsilon(privacy, released):.4g} of "
-                     f"at most {agreement.max_epsilon:g} (delta {agreement.delta:g}). Facts left without noise.")
+        lines.append(
+            f"Epsilon of the weights and statistics that left: {agreement.epsilon(privacy, released):.4g} of "
+            f"at most {agreement.max_epsilon:g} (delta {agreement.delta:g}). Facts left without noise."
+        )
     return "\n".join(lines)

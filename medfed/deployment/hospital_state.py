@@ -21,8 +21,10 @@ from medfed.core.files import write_atomically
 COUNTS, SECRET = "answered.json", "noise.key"
 SIGNATURE = "signature"  # key in the file of the counts
 N_BYTES = 32
-ADVICE = ("if it was sent to you, ask the coordinator why, and set `folder` in the site file to a new folder; if an "
-          "older version of medfed wrote it, end the federation with that version")  # fmt: skip
+ADVICE = (
+    "if it was sent to you, ask the coordinator why, and set `folder` in the site file to a new folder; if an "
+    "older version of medfed wrote it, end the federation with that version"
+)
 
 
 def secret_path() -> Path:
@@ -53,8 +55,10 @@ def hospital_secret() -> bytes:
             unfinished.unlink()
         secret = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: cannot be used for this hospital's secret ({error.strerror}); set the environment "
-                        "variable XDG_STATE_HOME to a folder of yours that nobody else can read") from error
+        raise UserError(
+            f"{path}: cannot be used for this hospital's secret ({error.strerror}); set the environment "
+            "variable XDG_STATE_HOME to a folder of yours that nobody else can read"
+        ) from error
     if len(secret) != N_BYTES:
         raise UserError(f"{path}: is damaged: it has {len(secret)} bytes, but {N_BYTES} are expected; put back a copy")
     return secret
@@ -71,8 +75,10 @@ def read_counts(folder: Path) -> dict[str, Any] | None:
             folder has a key that somebody else may know.
     """
     if (folder / SECRET).exists():
-        raise UserError(f"{folder / SECRET}: is not the secret of this hospital, which is {secret_path()}; whoever "
-                        f"wrote the file could remove the noise, so it is not used; {ADVICE}")
+        raise UserError(
+            f"{folder / SECRET}: is not the secret of this hospital, which is {secret_path()}; whoever "
+            f"wrote the file could remove the noise, so it is not used; {ADVICE}"
+        )
     file = folder / COUNTS
     if not file.is_file():
         return None
@@ -83,8 +89,10 @@ def read_counts(folder: Path) -> dict[str, Any] | None:
     except (ValueError, LookupError, AttributeError, TypeError, RecursionError):
         is_own = False
     if not is_own:
-        raise UserError(f"{file}: was not written by this hospital, as its signature does not fit {secret_path()}; the "
-                        f"counts of what left could be wrong, so nothing is sent; {ADVICE}")
+        raise UserError(
+            f"{file}: was not written by this hospital, as its signature does not fit {secret_path()}; the "
+            f"counts of what left could be wrong, so nothing is sent; {ADVICE}"
+        )
     return counts
 
 
@@ -124,8 +132,10 @@ def is_begun(folder: Path) -> bool:
     if read_counts(folder) is not None:
         return True
     if folder.is_dir() and (names := sorted(path.name for path in folder.iterdir())):
-        raise UserError(f"{folder}: has files ({', '.join(names[:5])}), but medfed did not create the folder at this "
-                        f"hospital, because {COUNTS} is missing; {ADVICE}")
+        raise UserError(
+            f"{folder}: has files ({', '.join(names[:5])}), but medfed did not create the folder at this "
+            f"hospital, because {COUNTS} is missing; {ADVICE}"
+        )
     return False
 
 

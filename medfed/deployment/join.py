@@ -109,22 +109,30 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
     _check_names(Path(site_file.plan))
     config = load(site_file.plan)
     if getattr(config.data, "dicom_salt", None) and "data.dicom_salt" not in values:
-        raise UserError(f"{site_file.plan}: data.dicom_salt: the plan names the file with the secret that hides this "
-                        "hospital's patients, which the coordinator could then know; ask for a plan without it")
+        raise UserError(
+            f"{site_file.plan}: data.dicom_salt: the plan names the file with the secret that hides this "
+            "hospital's patients, which the coordinator could then know; ask for a plan without it"
+        )
     if config.federation.validation_site != site_file.site:  # its images are not here
         values |= {"federation.validation_site": "", "federation.selection": "last"}
     config = changed(config, values)
     if TRAIN not in site_file.agrees.requests:
-        raise UserError(f"{path}: agrees.requests: lacks '{TRAIN}', so that every request of the training would be "
-                        "refused; add it if you agree to train")
+        raise UserError(
+            f"{path}: agrees.requests: lacks '{TRAIN}', so that every request of the training would be "
+            "refused; add it if you agree to train"
+        )
     if config.federation.predict_quality and QUALITY not in site_file.agrees.requests:
-        raise UserError(f"{path}: agrees.requests: lacks '{QUALITY}', but the plan gives this hospital's last local "
-                        "model to the other hospitals and to everybody who has the exported bundle, and asks for sums "
-                        "over its validation patients (federation.predict_quality); add it if you agree, or ask the "
-                        "coordinator for a plan without it")
+        raise UserError(
+            f"{path}: agrees.requests: lacks '{QUALITY}', but the plan gives this hospital's last local "
+            "model to the other hospitals and to everybody who has the exported bundle, and asks for sums "
+            "over its validation patients (federation.predict_quality); add it if you agree, or ask the "
+            "coordinator for a plan without it"
+        )
     if site_file.agrees.rounds < config.federation.rounds:
-        raise UserError(f"{path}: agrees.rounds: is {site_file.agrees.rounds}, but the plan has "
-                        f"{config.federation.rounds} rounds; increase it if you agree, or ask the coordinator")
+        raise UserError(
+            f"{path}: agrees.rounds: is {site_file.agrees.rounds}, but the plan has "
+            f"{config.federation.rounds} rounds; increase it if you agree, or ask the coordinator"
+        )
     config = codec_files.resolve_codecs(config, Path(site_file.plan).parent)
     check_cache_folder(config.cache, config.data, Path(site_file.folder), str(path))
     return site_file, replace(config, source=str(path))
@@ -140,9 +148,11 @@ def _check_names(plan: Path) -> None:
         if key.rpartition(".")[2] in CODE_KEYS:
             for name in value if isinstance(value, list) else [value]:
                 if "." in str(name):
-                    raise UserError(f"{plan}: {key}: '{name}' is code from outside medfed, which a plan may not name; "
-                                    "ask the coordinator for a plan with medfed's own methods, networks, datasets and "
-                                    "metrics")
+                    raise UserError(
+                        f"{plan}: {key}: '{name}' is code from outside medfed, which a plan may not name; "
+                        "ask the coordinator for a plan with medfed's own methods, networks, datasets and "
+                        "metrics"
+                    )
 
 
 def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]]:
@@ -187,15 +197,22 @@ def join_federation(site_file: SiteFile, work: Mapping[str, object], purpose: st
             missing, if another process uses the startup kit, or if FLARE's client ends before the federation.
     """
     if importlib.util.find_spec("nvflare") is None:
-        raise UserError("joining a federation needs NVIDIA FLARE, which is not installed; run pip install -e "
-                        "'.[nvflare]' in medfed's folder")
+        raise UserError(
+            "joining a federation needs NVIDIA FLARE, which is not installed; run pip install -e "
+            "'.[nvflare]' in medfed's folder"
+        )
     folder, kit = Path(site_file.folder), Path(site_file.kit)
     check_kit(kit, site_file.site)
     with lock_kit(kit):
         check_output_folder(folder, file)
         begin_folder(folder)
-        job = {**work, "sites": [site_file.site], "folder": str(folder.resolve()), "directory": os.getcwd(),
-               "agreement": asdict(site_file.agrees)}
+        job = {
+            **work,
+            "sites": [site_file.site],
+            "folder": str(folder.resolve()),
+            "directory": os.getcwd(),
+            "agreement": asdict(site_file.agrees),
+        }
         client = hospital_process(kit, folder, site_file.site, job)
         print(f"Joining as {site_file.site} with {purpose}. Press Ctrl-C to leave; the same command joins again.")
         _take_part(site_file.site, client, folder, quiet)
@@ -212,8 +229,10 @@ def check_output_folder(folder: Path, file: str) -> None:
         UserError: if the folder contains a final model, or was not created by medfed at this hospital.
     """
     if (folder / MODEL).is_file():
-        raise UserError(f"{folder / MODEL}: is the model of a federation that is over; to join another federation, "
-                        f"change `folder` in {file}")
+        raise UserError(
+            f"{folder / MODEL}: is the model of a federation that is over; to join another federation, "
+            f"change `folder` in {file}"
+        )
     is_begun(folder)
 
 
@@ -229,9 +248,12 @@ def lock_kit(kit: Path) -> AbstractContextManager[int]:
     Raises:
         UserError: on entering the context, if another program holds the lock.
     """
-    return exclusive_lock(kit / LOCK, lambda holder: UserError(
-        f"{kit}: {holder} uses this kit already; wait until it ends, or end it, and repeat the command"
-    ))  # fmt: skip
+    return exclusive_lock(
+        kit / LOCK,
+        lambda holder: UserError(
+            f"{kit}: {holder} uses this kit already; wait until it ends, or end it, and repeat the command"
+        ),
+    )
 
 
 def _take_part(site: str, client: FlareProcess, folder: Path, quiet: bool) -> None:
@@ -242,8 +264,10 @@ def _take_part(site: str, client: FlareProcess, folder: Path, quiet: bool) -> No
         with ProgressBar(desc=f"{site}: taking part", bar_format="{desc}, {elapsed}", disable=quiet) as bar:
             while not (folder / MODEL).is_file():
                 if client.has_ended():
-                    raise UserError(f"FLARE's client ended before the federation; see {folder / 'flare.log'}, then "
-                                    "join again with the same command")
+                    raise UserError(
+                        f"FLARE's client ended before the federation; see {folder / 'flare.log'}, then "
+                        "join again with the same command"
+                    )
                 watch.look()
                 time.sleep(POLL_S)
                 bar.update(0)
@@ -287,10 +311,15 @@ class _KitWatch:
             self._is_reported = True
             why = "another program has joined with this startup kit and takes part instead of this one"
             if not is_replaced:
-                why = (f"the connection was lost {MAX_LOST} times in {LOST_WITHIN_S:g} s; unless the network is "
-                       "unreliable, another program uses this startup kit")  # fmt: skip
-            warnings.warn(f"{self.site}: {why}; if it is yours, end it, press Ctrl-C here and repeat the command, and "
-                          "if it is not, tell the coordinator that the kit was stolen", stacklevel=2)  # fmt: skip
+                why = (
+                    f"the connection was lost {MAX_LOST} times in {LOST_WITHIN_S:g} s; unless the network is "
+                    "unreliable, another program uses this startup kit"
+                )
+            warnings.warn(
+                f"{self.site}: {why}; if it is yours, end it, press Ctrl-C here and repeat the command, and "
+                "if it is not, tell the coordinator that the kit was stolen",
+                stacklevel=2,
+            )
 
     def _is_lost(self, line: str) -> bool:
         """Return whether a line of the log says that a connection has ended on which the server had answered."""

@@ -52,8 +52,9 @@ def read_scoring_file(path: Path) -> tuple[SiteFile, ScoringInputs]:
     if not isinstance(data, dict) or not isinstance(data.get("root"), str):
         raise UserError(f"{path}: data.root: is missing; name the folder that contains the folder of your site")
     if not isinstance(data.get("name"), str | None):
-        raise UserError(f"{path}: data.name: is {data['name']!r}; expected the name of a dataset, such as folder, or "
-                        "remove it")
+        raise UserError(
+            f"{path}: data.name: is {data['name']!r}; expected the name of a dataset, such as folder, or remove it"
+        )
     if device not in ("auto", "cpu", "cuda"):
         raise UserError(f"{path}: device: is {device!r}; expected auto, cpu or cuda")
     site_file = validation.load_settings(SiteFile, document, str(path))
@@ -62,11 +63,15 @@ def read_scoring_file(path: Path) -> tuple[SiteFile, ScoringInputs]:
     paths: dict[str, Any] = {name: str(path.parent / getattr(site_file, name)) for name in ("bundle", "kit", "folder")}
     site_file = replace(site_file, **paths)
     if not Path(site_file.bundle).is_dir():
-        raise UserError(f"{path}: bundle: {site_file.bundle} is missing; copy the bundle from the coordinator to this "
-                        "path, unpacked")
+        raise UserError(
+            f"{path}: bundle: {site_file.bundle} is missing; copy the bundle from the coordinator to this "
+            "path, unpacked"
+        )
     if SCORE not in site_file.agrees.requests:
-        raise UserError(f"{path}: agrees.requests: lacks 'score', so that every request would be refused; add it if "
-                        "you agree that the scores leave the hospital")
+        raise UserError(
+            f"{path}: agrees.requests: lacks 'score', so that every request would be refused; add it if "
+            "you agree that the scores leave the hospital"
+        )
     root, dataset = str(path.parent / data.pop("root")), data.pop("name", None)
     settings = tuple(f"data.{key}={json.dumps(value, default=str)}" for key, value in data.items())
     return site_file, ScoringInputs(site_file.bundle, root, dict(site_file.names), dataset, settings, device)
@@ -99,8 +104,10 @@ def take_part_in_scoring(path: Path, is_dry_run: bool, agrees: Callable[[str], b
         return 0
     work = {"scoring": asdict(inputs), "min_patients": min_patients}
     join_federation(site_file, work, f"the bundle {site.model.facts['name']}", str(path), quiet)
-    print(f"The scoring is over. Everything that was sent and received is listed in {Path(site_file.folder) / LEDGER}."
-          f"\n{describe_participation(Path(site_file.folder), Agreement(), Privacy())}")
+    print(
+        f"The scoring is over. Everything that was sent and received is listed in {Path(site_file.folder) / LEDGER}."
+        f"\n{describe_participation(Path(site_file.folder), Agreement(), Privacy())}"
+    )
     return 0
 
 
@@ -123,8 +130,13 @@ def format_scoring(site: ScoringSite, reply: Message) -> str:
     lines = [[(name, ""), (f"{number:.6g}", "")] for name, number in reply.facts.items()]
     outputs = ", ".join(f"{key} is {name}" for key, name in outputs_of(site.task).items())
     sums = format_sums(sum_bytes(message_rows(1, "up", {site.name: reply}))["up"])
-    return "\n".join([
-        f"What would leave {site.name} ({len(site.cases)} images do not leave):", "", align_columns(lines, False), "",
-        f"Outputs of the bundle: {outputs}. Numbers of fewer than {site.min_patients} patients are left out. In total "
-        f"{sums} leave.",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"What would leave {site.name} ({len(site.cases)} images do not leave):",
+            "",
+            align_columns(lines, False),
+            "",
+            f"Outputs of the bundle: {outputs}. Numbers of fewer than {site.min_patients} patients are left out. In "
+            f"total {sums} leave.",
+        ]
+    )

@@ -50,8 +50,10 @@ class MedfedClient(ClientAlgo):
 
     def __init__(self, site: Site) -> None:
         if has_constants(site.network.state_dict()):
-            raise UserError("data.standardise: dataset needs medfed's coordinator, which pools the sites' numbers; "
-                            "choose none, slice, volume or imagenet for another host")  # fmt: skip
+            raise UserError(
+                "data.standardise: dataset needs medfed's coordinator, which pools the sites' numbers; "
+                "choose none, slice, volume or imagenet for another host"
+            )
         self._site = site
         self._update: Message | None = None
         self._round, self._aborted = 0, False
@@ -158,8 +160,11 @@ class MedfedClient(ClientAlgo):
         if self._update is None:
             raise ValueError(f"{self._site.name}: has not trained yet; call train first")
         facts = self._update.facts
-        statistics = {**copy.deepcopy(self._update.tensors), FlStatistics.NUM_EXECUTED_ITERATIONS: facts["steps"],
-                      FlStatistics.DATA_COUNT: facts["examples"]}  # fmt: skip
+        statistics = {
+            **copy.deepcopy(self._update.tensors),
+            FlStatistics.NUM_EXECUTED_ITERATIONS: facts["steps"],
+            FlStatistics.DATA_COUNT: facts["examples"],
+        }
         weights = copy.deepcopy(self._update.weights)
         return ExchangeObject(weights=weights, weight_type=WeightType.WEIGHTS, statistics=statistics)
 

@@ -58,9 +58,11 @@ def prepare_federation(args: argparse.Namespace) -> int:
     plan.method.check(dataset.image_size, dataset.channels, dataset.standardise != "none")
     network = build_network(config.network, config.method, task, config.seed)
     if plan.federation.batch_norm == "local" or plan.method.local_keys(network):
-        raise UserError(f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that there "
-                        "is no whole model to send to the hospitals at the end; choose a method without such entries "
-                        "and federation.batch_norm: average")
+        raise UserError(
+            f"{config.source}: {plan.method_name} keeps entries of the network at each site, so that there "
+            "is no whole model to send to the hospitals at the end; choose a method without such entries "
+            "and federation.batch_norm: average"
+        )
     if plan.federation.predict_quality and (why := why_no_quality(plan, task, network, len(sites))):
         raise UserError(f"{config.source}: federation.predict_quality: is true, but {why}; set it to false")
     start = State.of(network).to_bytes()
@@ -79,10 +81,18 @@ def prepare_federation(args: argparse.Namespace) -> int:
     for name, content in certificate_files(sites, args.host, args.port).items():
         (out / name).parent.mkdir(exist_ok=True)
         write_atomically(out / name, strict_yaml.dump(content))
-    write_atomically(out / "README.md", README.format(
-        folder=out, host=args.host, sites=_site_list(sites, plan.federation.validation_site), first=sites[0],
-        method=plan.method_name, rounds=plan.federation.rounds, admin=ADMIN,
-    ))
+    write_atomically(
+        out / "README.md",
+        README.format(
+            folder=out,
+            host=args.host,
+            sites=_site_list(sites, plan.federation.validation_site),
+            first=sites[0],
+            method=plan.method_name,
+            rounds=plan.federation.rounds,
+            admin=ADMIN,
+        ),
+    )
     write_atomically(out / PLAN, to_yaml(plan))
     print(f"Prepared a federation of {len(sites)} hospitals in {out}. Next: follow {out / 'README.md'}.")
     return 0
@@ -100,30 +110,43 @@ def _plan(config: Config, sites: list[str]) -> Config:
     federation = config.federation
     for key in ("clients", "participating"):
         if getattr(federation, key):
-            raise UserError(f"{config.source}: federation.{key}: {getattr(federation, key)} is for simulations; remove "
-                            "it for a federation of hospitals")
+            raise UserError(
+                f"{config.source}: federation.{key}: {getattr(federation, key)} is for simulations; remove "
+                "it for a federation of hospitals"
+            )
     validation_site = federation.validation_site
     if validation_site not in ["", *sites]:
-        raise UserError(f"{config.source}: federation.validation_site: '{validation_site}' is not among --sites "
-                        f"({', '.join(sites)}); add it there")
+        raise UserError(
+            f"{config.source}: federation.validation_site: '{validation_site}' is not among --sites "
+            f"({', '.join(sites)}); add it there"
+        )
     if federation.selection == "validation_site" and not validation_site:
-        raise UserError(f"{config.source}: federation.selection: 'validation_site' needs federation.validation_site; "
-                        "set it")
+        raise UserError(
+            f"{config.source}: federation.selection: 'validation_site' needs federation.validation_site; set it"
+        )
     if len(sites) < 2 + bool(validation_site):
         note = f", of which {validation_site} only validates" if validation_site else ""
-        raise UserError(f"--sites: a federation needs at least two hospitals that train, got "
-                        f"{', '.join(sites) or 'none'}{note}")
+        raise UserError(
+            f"--sites: a federation needs at least two hospitals that train, got {', '.join(sites) or 'none'}{note}"
+        )
     try:
         site_names.check(sites)
     except ValueError as error:
         raise UserError(f"--sites: {error}") from error
     check_names(sites)
     if "plan" in sites:
-        raise UserError(f"--sites: a hospital cannot be named 'plan', because the hospital's file would replace "
-                        f"{PLAN}; rename the hospital")
+        raise UserError(
+            f"--sites: a hospital cannot be named 'plan', because the hospital's file would replace "
+            f"{PLAN}; rename the hospital"
+        )
     survey = "warn" if federation.survey == "auto" else federation.survey
-    values: dict[str, object] = {"federation.survey": survey, "federation.unseen_site": "", "data.sites": [],
-                                 "data.root": "data", "data.if_missing": "error"}  # fmt: skip
+    values: dict[str, object] = {
+        "federation.survey": survey,
+        "federation.unseen_site": "",
+        "data.sites": [],
+        "data.root": "data",
+        "data.if_missing": "error",
+    }
     data_keys = resolved(config)["data"]
     config = replace(config, network=config.network.without_weights(), cache=Cache())
     values = {key: value for key, value in values.items() if not key.startswith("data.") or key[5:] in data_keys}

@@ -71,11 +71,15 @@ def score_at_hospitals(args: argparse.Namespace) -> SiteScores:
     """
     for name in ("name", "dataset", "set", "min_patients"):
         if getattr(args, name):
-            raise UserError(f"{argument(name)}: has no effect with {argument('engine', NETWORK)}, because each "
-                            "hospital sets its own in its file; remove it")
+            raise UserError(
+                f"{argument(name)}: has no effect with {argument('engine', NETWORK)}, because each "
+                "hospital sets its own in its file; remove it"
+            )
     if importlib.util.find_spec("nvflare") is None:
-        raise UserError("scoring over a network needs NVIDIA FLARE, which is not installed; run pip install -e "
-                        "'.[nvflare]' in medfed's folder")
+        raise UserError(
+            "scoring over a network needs NVIDIA FLARE, which is not installed; run pip install -e "
+            "'.[nvflare]' in medfed's folder"
+        )
     from medfed.engines.flare.engine import FlareEngine
 
     task = task_of_outputs(load_bundle(args.bundle, pick_device("cpu")))
@@ -91,8 +95,10 @@ def score_at_hospitals(args: argparse.Namespace) -> SiteScores:
         end = Message("end", dict(task.model.network.state_dict()), {}, {"round": 1})
         for site, reply in engine.exchange("end", dict.fromkeys(sites, end)).items():
             if reply.kind == FAILED and site in scores.facts:
-                warnings.warn(f"{site}: does not know that the scoring is over ({reply.facts['why']}); ask it to end "
-                              "its program", stacklevel=2)  # fmt: skip
+                warnings.warn(
+                    f"{site}: does not know that the scoring is over ({reply.facts['why']}); ask it to end its program",
+                    stacklevel=2,
+                )
         return scores
     finally:
         engine.close()

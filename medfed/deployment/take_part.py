@@ -53,8 +53,10 @@ def run_site(args: argparse.Namespace) -> int:
         return 0
     join_federation(site_file, *training_work(site_file, config), config.source, args.quiet)
     folder = Path(site_file.folder)
-    print(f"The federation is over. The model is {folder / MODEL}; everything that was sent and received is listed in "
-          f"{folder / LEDGER}.\n{describe_participation(folder, site_file.agrees, config.privacy)}")
+    print(
+        f"The federation is over. The model is {folder / MODEL}; everything that was sent and received is listed in "
+        f"{folder / LEDGER}.\n{describe_participation(folder, site_file.agrees, config.privacy)}"
+    )
     return 0
 
 
@@ -64,8 +66,10 @@ def _check_data(dataset: Dataset, quiet: bool) -> None:
     report = check_dataset(dataset, dataset.allow_duplicates, progress, others_take_part=True)
     print(to_text(report))
     if report.problems:
-        raise UserError(f"{dataset.root}: number of problems in the data: {len(report.problems)}; correct them and "
-                        "repeat the command (nothing was sent)")
+        raise UserError(
+            f"{dataset.root}: number of problems in the data: {len(report.problems)}; correct them and "
+            "repeat the command (nothing was sent)"
+        )
 
 
 def _yes(question: str) -> bool:

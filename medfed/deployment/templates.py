@@ -179,17 +179,26 @@ def certificate_files(sites: list[str], host: str, port: int) -> dict[str, dict[
     ports = {"fed_learn_port": port, "admin_port": port + 1}
 
     def request(name: str, kind: str, org: str, **more: object) -> dict[str, object]:
-        return {"name": "medfed", "description": "A federation of medfed",
-                "participants": [{"name": name, "type": kind, "org": org, **more}]}  # fmt: skip
+        return {
+            "name": "medfed",
+            "description": "A federation of medfed",
+            "participants": [{"name": name, "type": kind, "org": org, **more}],
+        }
 
     return {
-        "certificates/profile.yml": {"name": "medfed", "scheme": "grpc", "connection_security": "mtls",
-                                     "server": {"host": host, **ports}},
+        "certificates/profile.yml": {
+            "name": "medfed",
+            "scheme": "grpc",
+            "connection_security": "mtls",
+            "server": {"host": host, **ports},
+        },
         "certificates/server.yml": request(host, "server", "coordinator", **ports),
         "certificates/admin.yml": request(ADMIN, "admin", "coordinator", role="lead"),
-        **{f"hospitals/{site}/request.yml": request(site, "client", f"org_{index}")
-           for index, site in enumerate(sites, start=1)},
-    }  # fmt: skip
+        **{
+            f"hospitals/{site}/request.yml": request(site, "client", f"org_{index}")
+            for index, site in enumerate(sites, start=1)
+        },
+    }
 
 
 def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
@@ -205,8 +214,15 @@ def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
     Returns:
         Nested dicts and lists, to be written as YAML.
     """
-    server = {"name": host, "type": "server", "org": "coordinator", "fed_learn_port": port, "admin_port": port + 1,
-              "connect_to": host, "default_host": host}  # fmt: skip
+    server = {
+        "name": host,
+        "type": "server",
+        "org": "coordinator",
+        "fed_learn_port": port,
+        "admin_port": port + 1,
+        "connect_to": host,
+        "default_host": host,
+    }
     clients = [{"name": site, "type": "client", "org": f"org_{index}"} for index, site in enumerate(sites, start=1)]
     admin = {"name": ADMIN, "type": "admin", "org": "coordinator", "role": "project_admin"}
     builders: dict[str, dict[str, str]] = {
@@ -216,10 +232,12 @@ def project_file(sites: list[str], host: str, port: int) -> dict[str, object]:
         "signature.SignatureBuilder": {},
     }
     return {
-        "api_version": 3, "name": "medfed", "description": "A federation of medfed",
+        "api_version": 3,
+        "name": "medfed",
+        "description": "A federation of medfed",
         "participants": [server, *clients, admin],
         "builders": [
             {"path": f"nvflare.lighter.impl.{name}", **({"args": arguments} if arguments else {})}
             for name, arguments in builders.items()
         ],
-    }  # fmt: skip
+    }

@@ -160,9 +160,7 @@ def _sites(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
         # The parent process has read all images, and has reported what is unusual in them.
         warnings.simplefilter("ignore", UserWarning)
         sites, validation_site = build_sites(config, job["sites"])
-    engine = InProcess(
-        sites, folder, validation_site, config.federation, on_step=on_step, shares_folder=True
-    )
+    engine = InProcess(sites, folder, validation_site, config.federation, on_step=on_step, shares_folder=True)
     return _serve_by(engine)
 
 

@@ -259,8 +259,12 @@ class InProcess:
         """
         if self.folder is None:
             raise ValueError("folder is None, but sites in other processes need a folder for their files")
-        return {"config": self.config_yaml, "source": self.source, "folder": str(self.folder.resolve()),
-                "directory": os.getcwd()}  # fmt: skip
+        return {
+            "config": self.config_yaml,
+            "source": self.source,
+            "folder": str(self.folder.resolve()),
+            "directory": os.getcwd(),
+        }
 
     def _end_run(self, sites: Sequence[str], error: WorkerFailed) -> dict[str, Message]:
         """Raise the error of a site in a worker, or an error that names the sites of a worker that ended."""

@@ -68,12 +68,16 @@ class NVFlare(Processes):
 
     def _simulator(self, connection_settings: dict[str, str]) -> _Simulator:
         if importlib.util.find_spec("nvflare") is None:
-            raise UserError("federation.engine: nvflare needs NVIDIA FLARE, which is not installed; run "
-                            "pip install -e '.[nvflare]' in medfed's folder, or set federation.engine: in_process")
+            raise UserError(
+                "federation.engine: nvflare needs NVIDIA FLARE, which is not installed; run "
+                "pip install -e '.[nvflare]' in medfed's folder, or set federation.engine: in_process"
+            )
         names = [*self.sites(), *([self.validation_site.name] if self.validation_site else [])]
         if len(names) > MAX_SITES:
-            raise UserError(f"federation.engine: NVIDIA FLARE's simulator runs at most {MAX_SITES} sites, but there "
-                            f"are {len(names)}; set federation.engine to in_process or processes")
+            raise UserError(
+                f"federation.engine: NVIDIA FLARE's simulator runs at most {MAX_SITES} sites, but there "
+                f"are {len(names)}; set federation.engine to in_process or processes"
+            )
         check_names(names)
         workspace = Path(tempfile.mkdtemp(prefix="medfed_flare_"))
         local = workspace / "local"
@@ -90,13 +94,32 @@ class _Simulator:
     def __init__(self, workspace: Path, names: list[str], log: Path) -> None:
         self._workspace, self._log = workspace, log
         job = write_job(workspace / "local" / "job", names)
-        command = [sys.executable, "-m", SIMULATOR, str(job), "-w", str(workspace), "-c", ",".join(names),
-                   "-t", str(len(names))]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            SIMULATOR,
+            str(job),
+            "-w",
+            str(workspace),
+            "-c",
+            ",".join(names),
+            "-t",
+            str(len(names)),
+        ]
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
-            self._process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True,
-                                             env={**os.environ, "MEDFED_FLARE": str(workspace), "PYTHONSAFEPATH": "1",
-                                                  "PYTHONPATH": child_import_path()})
+            self._process = subprocess.Popen(
+                command,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                env={
+                    **os.environ,
+                    "MEDFED_FLARE": str(workspace),
+                    "PYTHONSAFEPATH": "1",
+                    "PYTHONPATH": child_import_path(),
+                },
+            )
 
     def end_reason(self) -> str | None:
         """Return why the simulator ended, as a clause; None while it runs."""

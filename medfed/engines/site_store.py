@@ -186,8 +186,10 @@ class SiteStore:
             stored, expected = _read(path), _origin(site, number)
             origin = {**expected, **stored.origin}
             if origin != expected:
-                raise UserError(f"{path}: is the file of {_as_text(origin)}, but expected was that of "
-                                f"{_as_text(expected)}; {ADVICE}")
+                raise UserError(
+                    f"{path}: is the file of {_as_text(origin)}, but expected was that of "
+                    f"{_as_text(expected)}; {ADVICE}"
+                )
             return stored.memory
         if number and site.name not in self._without_memory():
             raise UserError(f"{path}: is missing; it holds the state of {site.name} between rounds, so {ADVICE}")
@@ -215,10 +217,12 @@ class SiteStore:
         path = self.folder / f"{WITHOUT_MEMORY}.lock"
         return exclusive_lock(
             path,
-            lambda holder: UserError(f"{path}: {holder} still uses this file; wait until this process has ended, or "
-                                     "end it, and repeat the command"),
+            lambda holder: UserError(
+                f"{path}: {holder} still uses this file; wait until this process has ended, or "
+                "end it, and repeat the command"
+            ),
             LOCK_TIMEOUT_S,
-        )  # fmt: skip
+        )
 
     def _without_memory(self) -> dict[str, list[int]]:
         """Return the last rounds after which each site had no memory, by the name of the site."""

@@ -152,8 +152,9 @@ class WorkerPool:
         last = left[-1]  # a warning after the last reply counts as one of the last site
         process.on_warning = lambda text: self._warnings.setdefault((left or [last])[0], []).append(text)
         try:
-            for reply in process.ask({"kind": kind, "sites": indices}, *bodies, timeout_s=self.timeout_s,
-                                     stopped=lambda: self._stopping):  # fmt: skip
+            for reply in process.ask(
+                {"kind": kind, "sites": indices}, *bodies, timeout_s=self.timeout_s, stopped=lambda: self._stopping
+            ):
                 receive(left.pop(0), Message.from_bytes(reply))
             with self._callback_lock:
                 self.work_s += process.work_s

@@ -154,7 +154,10 @@ class WorkerProcess:
     _closing: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def ask(
-        self, header: Mapping[str, Any], *bodies: bytes, timeout_s: float | None = None,
+        self,
+        header: Mapping[str, Any],
+        *bodies: bytes,
+        timeout_s: float | None = None,
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[bytes]:
         """Send a request to the worker, and yield its replies as they arrive.
@@ -239,8 +242,9 @@ class WorkerProcess:
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": child_import_path()}
             # A new session, so that Ctrl-C reaches this process alone, which then ends the worker. It starts in the
             # root folder, because `python -m` looks for modules in the current folder first.
-            self._process = subprocess.Popen(command, pass_fds=[worker_end.fileno()], env=environment,
-                                             stdout=_log(), cwd="/", start_new_session=True)
+            self._process = subprocess.Popen(
+                command, pass_fds=[worker_end.fileno()], env=environment, stdout=_log(), cwd="/", start_new_session=True
+            )
             self._connection = Connection(own_end.detach())
         self._open_connection().send_bytes(json.dumps(self.job).encode())
         try:

@@ -24,10 +24,12 @@ BLOCKS = ("data", "network", "method", "training", "federation", "evaluation", "
 
 def _path(expected: str, optional: bool = False) -> AfterValidator:
     """Return a check that a value is a text that can be a path; ValueError with what is expected."""
+
     def check(value: object) -> object:
         if not (value is None and optional) and not (isinstance(value, str) and value and "\0" not in value):
             raise ValueError(f"expected {expected}")
         return value
+
     return AfterValidator(check)
 
 

@@ -65,9 +65,7 @@ def assign_patients(
     return splits, clients, {site: sample_cases(cases[site], seed, federation.unseen_ratio) for site in unseen}
 
 
-def _sites(
-    dataset: Dataset, federation: Federation, seed: int, file: str
-) -> tuple[list[str], list[str], list[str]]:
+def _sites(dataset: Dataset, federation: Federation, seed: int, file: str) -> tuple[list[str], list[str], list[str]]:
     """Return the names of the sites that train, of the validation site and of the unseen site (both may be empty)."""
     names = dataset.site_names()
     try:
@@ -76,14 +74,11 @@ def _sites(
         raise UserError(f"{dataset.root}: {error}") from error
     special_sites = {key: getattr(federation, key) for key in ("validation_site", "unseen_site")}
     if federation.selection == "validation_site" and not federation.validation_site:
-        raise UserError(
-            f"{file}: federation.selection: 'validation_site' needs federation.validation_site; name one"
-        )
+        raise UserError(f"{file}: federation.selection: 'validation_site' needs federation.validation_site; name one")
     for key, name in special_sites.items():
         if name and name not in names:
             raise UserError(
-                f"{file}: federation.{key}: no site '{name}' in {dataset.root}. "
-                f"{registry.suggestion(name, names)}"
+                f"{file}: federation.{key}: no site '{name}' in {dataset.root}. {registry.suggestion(name, names)}"
             )
     if federation.unseen_ratio < 1 and not federation.unseen_site:
         raise UserError(
@@ -142,15 +137,18 @@ def _clients(splits: dict[str, Split], federation: Federation, seed: int, file: 
         return {}
     try:
         clients = partition(
-            splits, federation.clients, federation.partition, seed, mixing=federation.mixing,
-            concentration=federation.concentration, min_images=federation.min_images,
-        )  # fmt: skip
+            splits,
+            federation.clients,
+            federation.partition,
+            seed,
+            mixing=federation.mixing,
+            concentration=federation.concentration,
+            min_images=federation.min_images,
+        )
     except ValueError as error:
         raise UserError(f"{file}: federation.clients: {error}") from error
     if taken := [name for name in [*splits, federation.validation_site] if name in clients]:
-        raise UserError(
-            f"{file}: federation.clients: a site is called '{taken[0]}', as a client would be; rename it"
-        )
+        raise UserError(f"{file}: federation.clients: a site is called '{taken[0]}', as a client would be; rename it")
     return clients
 
 
@@ -162,6 +160,4 @@ def _refuse_duplicates(dataset: Dataset, cases: list[Case]) -> None:
         raise UserError(f"{duplicates[0]}{more}, or set data.allow_duplicates: true")
     if duplicates:
         same = duplicates[0].partition("; expected")[0]
-        warnings.warn(
-            f"{same}{more}; data.allow_duplicates accepts this, but scores may be too good", stacklevel=2
-        )
+        warnings.warn(f"{same}{more}; data.allow_duplicates accepts this, but scores may be too good", stacklevel=2)

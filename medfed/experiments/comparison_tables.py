@@ -65,8 +65,10 @@ class ComparisonTables:
             for lines in (cost_rows(self.costs), cost_rows(self.costs, PARTS))
         )
         costs = f"cost\n{costs}\n\nwhat the bytes of a round are\n{parts}\nnote: {NOTE}"
-        bullets = [textwrap.fill(sentence, TEXT_WIDTH, initial_indent="- ", subsequent_indent="  ")
-                   for sentence in self.unseen.conclusions]  # fmt: skip
+        bullets = [
+            textwrap.fill(sentence, TEXT_WIDTH, initial_indent="- ", subsequent_indent="  ")
+            for sentence in self.unseen.conclusions
+        ]
         conclusions = ["\n".join([CONCLUSIONS, *bullets])] if bullets else []
         return "\n\n".join([text, *joining, costs, *conclusions])
 
@@ -161,19 +163,21 @@ def _table(finished: list[Fold], role: str, plan: ComparisonPlan) -> Table:
         scoring = scoring_of(summary, path / "summary.json")
         rows = [row for row in scoring.read_cases(path / "cases.csv") if row["role"] == role]
         structures |= dict.fromkeys(map(scoring.structure_of, rows))
-        results.append({
-            "method": fold.row.label,
-            "row": fold.row,
-            "baseline": fold.row.baseline_label(plan.baseline),
-            f"{role}_site": getattr(fold.config.federation, f"{role}_site"),
-            "seed": fold.config.seed,
-            "rows": rows,
-            "selection": summary["selection"],
-            "data": summary["data"],
-            "summary": summary,
-            "transductive_by": summary.get("transductive_by") or ["tent"] * bool(summary.get("transductive")),
-            "unadapted": read_unadapted(path, summary, scoring) if role == "unseen" else (),
-        })
+        results.append(
+            {
+                "method": fold.row.label,
+                "row": fold.row,
+                "baseline": fold.row.baseline_label(plan.baseline),
+                f"{role}_site": getattr(fold.config.federation, f"{role}_site"),
+                "seed": fold.config.seed,
+                "rows": rows,
+                "selection": summary["selection"],
+                "data": summary["data"],
+                "summary": summary,
+                "transductive_by": summary.get("transductive_by") or ["tent"] * bool(summary.get("transductive")),
+                "unadapted": read_unadapted(path, summary, scoring) if role == "unseen" else (),
+            }
+        )
     planned = {fold.planned.key(role) for fold in plan.folds}
     table = build_table(results, list(structures), plan.baseline, role, planned)
     left_out = ComparisonFolder.read(plan.out).note()

@@ -159,7 +159,12 @@ def unseen_samples(experiment: Experiment) -> dict[str, Any]:
 
 
 def _score_site(
-    task: Task, dataset: Dataset, network: nn.Module, cases: Sequence[Case], role: str, bar: ProgressBar,
+    task: Task,
+    dataset: Dataset,
+    network: nn.Module,
+    cases: Sequence[Case],
+    role: str,
+    bar: ProgressBar,
     match: Match | None,
 ) -> EvaluationResult:
     """Score the cases of one site; warn about unusual images of the unseen site, which nobody has read before."""

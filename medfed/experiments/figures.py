@@ -30,7 +30,7 @@ from medfed.outputs.figures import (
     examples,
     overlays,
     styles,
-)  # fmt: skip
+)
 from medfed.outputs.figures.figure import shorten_name
 from medfed.outputs.figures.style_map import RestyledImages, save_interpolation_map, save_style_map
 from medfed.outputs.run_folder import FIGURES, UNSEEN_ROUNDS, RunFolder
@@ -70,7 +70,11 @@ class Results:
 
 
 def draw_all(
-    experiment: Experiment, method: Method, state: State, result: EvaluationResult, folder: RunFolder,
+    experiment: Experiment,
+    method: Method,
+    state: State,
+    result: EvaluationResult,
+    folder: RunFolder,
     boundary_distances: Mapping[str, float],
 ) -> None:
     """Draw all figures of a run, and save them as PNG files in the subfolder `figures` of the run's folder.
@@ -95,9 +99,17 @@ def draw_all(
         curves.save_unseen_curves(folder.history(), scores, where / "unseen_rounds.png", label)
     unseen = [case for cases in experiment.unseen.values() for case in cases]
     results = Results(
-        experiment.task, experiment.dataset, experiment.network, experiment.sites, unseen, method, state,
-        result, where, label,
-    )  # fmt: skip
+        experiment.task,
+        experiment.dataset,
+        experiment.network,
+        experiment.sites,
+        unseen,
+        method,
+        state,
+        result,
+        where,
+        label,
+    )
     for name in experiment.task.scoring.figures:
         TASK_FIGURES[name](results)
     _draw_styles(results)
@@ -243,9 +255,12 @@ def _draw_styles(run: Results) -> None:
     first, (image, styled) = next(iter(rows.items()))
     if any(styled for _, styled in rows.values()):
         styles.save_style_gallery(
-            image, {f"as at {name}": other for name, other in styled.items() if name != first},
-            run.folder / "style_gallery.png", f"{run.label}, an image of {first}", axes,
-        )  # fmt: skip
+            image,
+            {f"as at {name}": other for name, other in styled.items() if name != first},
+            run.folder / "style_gallery.png",
+            f"{run.label}, an image of {first}",
+            axes,
+        )
         styles.save_style_grid(rows, run.folder / "style_grid.png", run.label, axes)
         if not hidden:
             of_sites = {site.name: _restyled(run, site) for site in run.source_sites}
@@ -271,10 +286,13 @@ def _draw_style_maps(run: Results, sites: dict[str, RestyledImages], first: Site
         save_style_map(sites, run.folder / "tsne.png", run.label)
     images, patients = _shown_images(run, first)
     panels = {
-        title: RestyledImages(images, run.method.interpolations(
-            run.state, first.name, images, ratio, stream(0, "figures", first.name)), patients)
+        title: RestyledImages(
+            images,
+            run.method.interpolations(run.state, first.name, images, ratio, stream(0, "figures", first.name)),
+            patients,
+        )
         for title, ratio in (("fixed ratio 1", 1.0), ("ratio drawn from U(0, 1)", None))
-    }  # fmt: skip
+    }
     if all(panel.styled for panel in panels.values()):
         save_interpolation_map(first.name, panels, run.folder / "interpolation_tsne.png", run.label)
 

@@ -114,8 +114,14 @@ class Grid:
         return [name for name in names if name not in refused], refused
 
     def plan(
-        self, out: Path, methods: Sequence[MethodChoice], n_seeds: int, names: Sequence[str],
-        sites: Sequence[str] | None, validates: Mapping[str, str] = {}, varied: Sequence[Sequence[Override]] = (),
+        self,
+        out: Path,
+        methods: Sequence[MethodChoice],
+        n_seeds: int,
+        names: Sequence[str],
+        sites: Sequence[str] | None,
+        validates: Mapping[str, str] = {},
+        varied: Sequence[Sequence[Override]] = (),
         equal: EqualEffort | None = None,
     ) -> list[Fold]:
         """Return all runs of a comparison: each method and varied setting, with each unseen site and each seed.
@@ -153,9 +159,11 @@ class Grid:
                 f"{self.base.data.root}: leaving one site out needs at least two sites, found {', '.join(names)}"
             )
         equal = equal or EqualEffort()
-        rows = [(replace(row, equal_effort=equal.references.get(row.label, "")), method, values)
-                for row, method, values in self._rows(methods, varied)
-                if method.label not in equal.added or row.label in equal.runnable]  # fmt: skip
+        rows = [
+            (replace(row, equal_effort=equal.references.get(row.label, "")), method, values)
+            for row, method, values in self._rows(methods, varied)
+            if method.label not in equal.added or row.label in equal.runnable
+        ]
         folds = []
         for seed in range(self.base.seed, self.base.seed + n_seeds):
             for site, (row, method, values) in product(sites or names, rows):
@@ -172,7 +180,11 @@ class Grid:
         return folds
 
     def equal_effort(
-        self, methods: Sequence[MethodChoice], names: Sequence[str], site: str, validation: str | None = None,
+        self,
+        methods: Sequence[MethodChoice],
+        names: Sequence[str],
+        site: str,
+        validation: str | None = None,
         varied: Sequence[Sequence[Override]] = (),
     ) -> EqualEffort:
         """Find the rows of FedAvg that take as many steps and images as the rows that take more than FedAvg.
@@ -210,8 +222,9 @@ class Grid:
             reference = MethodChoice.parse(f"{BASELINE}@steps={same}")
             references[row.label] = row.baseline_label(reference.label)
             try:
-                with_effort(self.config_of(reference, site, self.base.seed, validation, others), reference, effort,
-                            n_clients)  # fmt: skip
+                with_effort(
+                    self.config_of(reference, site, self.base.seed, validation, others), reference, effort, n_clients
+                )
             except UserError as error:
                 refused[references[row.label]] = str(error)
         chosen = [label.partition(", ")[0] for label in references.values() if label not in refused]
@@ -265,22 +278,31 @@ class Grid:
             if not any(_takes(first, settings) for settings in known):
                 settings = sorted(set().union(*known) - {"name"})
                 labels = ", ".join(method.label for method in methods)
-                raise UserError(f"{argument('vary', first.key)}: none of the methods {labels} has this setting. "
-                                f"{registry.suggestion(first.path[1], settings)}")
+                raise UserError(
+                    f"{argument('vary', first.key)}: none of the methods {labels} has this setting. "
+                    f"{registry.suggestion(first.path[1], settings)}"
+                )
         rows = []
         for method, settings_of_method in zip(methods, known, strict=True):
-            own = [values for values in varied if _takes(values[0], settings_of_method)
-                   and (method.arrangement not in SENT or is_taken_without_federation(values[0].key))]  # fmt: skip
+            own = [
+                values
+                for values in varied
+                if _takes(values[0], settings_of_method)
+                and (method.arrangement not in SENT or is_taken_without_federation(values[0].key))
+            ]
             written = {f"method.{key}" for _, settings in method.parts for key in settings}
             if twice := [values[0].key for values in own if values[0].key in written]:
-                raise UserError(f"{argument('vary', twice[0])}: {argument('methods', method.label)} sets it too; "
-                                "remove it from one of them")
+                raise UserError(
+                    f"{argument('vary', twice[0])}: {argument('methods', method.label)} sets it too; "
+                    "remove it from one of them"
+                )
             for values in product(*own):
                 rows.append((ComparisonRow(method.label, tuple(override.text for override in values)), method, values))
         folders = [row.folder.casefold() for row, *_ in rows]
         if twice := [row.label for row, *_ in rows if folders.count(row.folder.casefold()) > 1]:
-            raise UserError(f"{argument('methods')}: {' and '.join(map(repr, twice))} would share a folder; remove one "
-                            "of them")
+            raise UserError(
+                f"{argument('methods')}: {' and '.join(map(repr, twice))} would share a folder; remove one of them"
+            )
         return rows
 
     def _settings_of(self, method: MethodChoice) -> set[str]:
@@ -366,8 +388,9 @@ def validation_sites(names: Sequence[str], pairs: Sequence[tuple[str, str]], roo
         source = argument("pairs", f"{unseen}/{validation}")
         for name in (unseen, validation):
             if name not in names:
-                raise UserError(f"{source}: no site '{name}'; expected UNSEEN/VALIDATION. "
-                                f"{registry.suggestion(name, names)}")
+                raise UserError(
+                    f"{source}: no site '{name}'; expected UNSEEN/VALIDATION. {registry.suggestion(name, names)}"
+                )
         if unseen == validation or unseen in validates:
             mistake = "the unseen site cannot validate" if unseen == validation else f"{unseen} is unseen twice"
             raise UserError(f"{source}: {mistake}; name another site")
@@ -397,4 +420,3 @@ def _takes(override: Override, settings: set[str]) -> bool:
 def _folder_of_sites(site: str, validation: str | None) -> str:
     """Return the name of the folder for runs that leave these sites out."""
     return f"unseen_{site}" + (f"-validation_{validation}" if validation else "")
-

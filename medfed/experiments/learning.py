@@ -78,13 +78,18 @@ def score_trivial(experiment: Experiment, prediction: str) -> dict[str, object]:
     if validation_site:
         cases["validation"] = {validation_site.name: experiment.splits[validation_site.name].validation}
     rows = [
-        row for role, sites in cases.items() for of_site in sites.values()
+        row
+        for role, sites in cases.items()
+        for of_site in sites.values()
         for row in task.evaluate_trivial(prediction, training, experiment.dataset, of_site, role)
-    ]  # fmt: skip
+    ]
     summary = task.scoring.summarise(rows) if rows else {}
     columns = [column.key for column in task.scoring.columns]
     return {"prediction": prediction} | {
-        role: {site: {name: {key: group[key]["mean"] for key in columns} for name, group in of_site.items()}
-               for site, of_site in summary[role]["sites"].items()}
-        for role in cases if role in summary
-    }  # fmt: skip
+        role: {
+            site: {name: {key: group[key]["mean"] for key in columns} for name, group in of_site.items()}
+            for site, of_site in summary[role]["sites"].items()
+        }
+        for role in cases
+        if role in summary
+    }

@@ -52,11 +52,14 @@ class ComparisonPlan:
         parts = [
             f"{label} trains with {epochs[label] / epochs[baseline]:g} times the images of {baseline}, and "
             f"{' and '.join(methods)} {'are' if len(methods) > 1 else 'is'} compared with it"
-            for label, methods in methods_of.items() if label in epochs
+            for label, methods in methods_of.items()
+            if label in epochs
             for baseline in [next(f.row for f in self.folds if f.row.label == methods[0]).baseline_label(self.baseline)]
-        ]  # fmt: skip
-        return (f"Equal effort: {'; '.join(parts)}. This adds {n_runs} to {len(self.folds) - n_runs} runs; "
-                f"{argument('equal_effort', False)} leaves them out.")  # fmt: skip
+        ]
+        return (
+            f"Equal effort: {'; '.join(parts)}. This adds {n_runs} to {len(self.folds) - n_runs} runs; "
+            f"{argument('equal_effort', False)} leaves them out."
+        )
 
     def write(self) -> None:
         """Write the plan as `comparison.json`, so that the report shows the same runs as the tables."""
@@ -64,9 +67,17 @@ class ComparisonPlan:
 
 
 def plan_comparison(
-    config: Config, out: Path, methods: Sequence[MethodChoice], n_seeds: int = 1, sites: Sequence[str] | None = None,
-    varied: Sequence[Sequence[Override]] = (), leave_two_out: bool = False,
-    pairs: Sequence[tuple[str, str]] | None = None, resume: bool = False, quiet: bool = True, baseline: str = BASELINE,
+    config: Config,
+    out: Path,
+    methods: Sequence[MethodChoice],
+    n_seeds: int = 1,
+    sites: Sequence[str] | None = None,
+    varied: Sequence[Sequence[Override]] = (),
+    leave_two_out: bool = False,
+    pairs: Sequence[tuple[str, str]] | None = None,
+    resume: bool = False,
+    quiet: bool = True,
+    baseline: str = BASELINE,
     equal_effort: bool = True,
 ) -> ComparisonPlan:
     """Plan all runs of a comparison of methods, in which each site in turn is the unseen site.
@@ -135,10 +146,14 @@ def plan_comparison(
         check_no_other_files(out)
     check_rows(folds)
     if not is_federated(baseline):
-        raise UserError(f"{argument('baseline', baseline)}: this row has no federation, so no method is compared with "
-                        "it; name a federated method of this comparison")
+        raise UserError(
+            f"{argument('baseline', baseline)}: this row has no federation, so no method is compared with "
+            "it; name a federated method of this comparison"
+        )
     labels = list(dict.fromkeys(fold.row.label for fold in folds))
     if baseline != BASELINE and not any(fold.row.baseline_label(baseline) in labels for fold in folds):
-        raise UserError(f"{argument('baseline', baseline)}: no row of this name; found {'; '.join(labels)}; name one "
-                        f"of {argument('methods')}, without varied settings")
+        raise UserError(
+            f"{argument('baseline', baseline)}: no row of this name; found {'; '.join(labels)}; name one "
+            f"of {argument('methods')}, without varied settings"
+        )
     return ComparisonPlan(out, folds, leave_two_out, incompatible, baseline, equal.added)

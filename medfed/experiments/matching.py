@@ -34,8 +34,10 @@ def check_match(config: Config) -> None:
     if kind == "none":
         return
     if not config.federation.unseen_site:
-        raise UserError(f"{source}: evaluation.match: is '{kind}', but federation.unseen_site is empty, so there is no "
-                        "site to match; name a site, or set evaluation.match to none")  # fmt: skip
+        raise UserError(
+            f"{source}: evaluation.match: is '{kind}', but federation.unseen_site is empty, so there is no "
+            "site to match; name a site, or set evaluation.match to none"
+        )
     if kind not in config.method.match_kinds:
         others = " or ".join(sorted(config.method.match_kinds))
         raise UserError(

@@ -29,8 +29,9 @@ def check_network_memory(config: Config, task: Task, image_size: int) -> MemoryN
     """
     needs = estimate_memory(
         lambda: config.method.wrap_network(config.network.build(task.channels, task.out_channels), config.network),
-        task.channels, image_size,
-    )  # fmt: skip
+        task.channels,
+        image_size,
+    )
     free = available_memory_bytes()
     if needs is None or free is None:
         return needs

@@ -55,12 +55,16 @@ class MethodChoice:
         if match := _STEPS.fullmatch(text):
             name, setting = match.groups()
             if name not in (BASELINE, *SENT) or not setting.removeprefix("steps=").strip() or setting[:6] != "steps=":
-                raise UserError(f"{argument('methods', text)}: expected {BASELINE}@steps=METHOD, {POOLED}@steps=METHOD "
-                                f"or {LOCAL}@steps=METHOD, such as {BASELINE}@steps=ccst")  # fmt: skip
+                raise UserError(
+                    f"{argument('methods', text)}: expected {BASELINE}@steps=METHOD, {POOLED}@steps=METHOD "
+                    f"or {LOCAL}@steps=METHOD, such as {BASELINE}@steps=ccst"
+                )
             effort_of = cls.parse(setting.removeprefix("steps="))
             if effort_of.arrangement in SENT or effort_of.effort_of:
-                raise UserError(f"{argument('methods', text)}: '{effort_of.label}' is no federated method; expected "
-                                f"one after '@steps=', such as {BASELINE}@steps=ccst")  # fmt: skip
+                raise UserError(
+                    f"{argument('methods', text)}: '{effort_of.label}' is no federated method; expected "
+                    f"one after '@steps=', such as {BASELINE}@steps=ccst"
+                )
         if name in SENT:
             return cls(text, ((BASELINE, {}),), name, effort_of)
         parts = tuple(_parse_part(part, text) for part in split(name, "+"))
@@ -90,8 +94,10 @@ class MethodChoice:
         elif isinstance(method, type) and issubclass(method, Method):
             method = {"name": registry.name_of("methods", method)}
         if not isinstance(method, Mapping) or "name" not in method:
-            raise UserError('methods: expected names, classes or objects of methods, or dictionaries such as {"name": '
-                            f'"fedprox", "mu": 0.3}}, got {describe_value(method)}')
+            raise UserError(
+                'methods: expected names, classes or objects of methods, or dictionaries such as {"name": '
+                f'"fedprox", "mu": 0.3}}, got {describe_value(method)}'
+            )
         settings = as_plain(method, "methods")
         name = settings.pop("name")
         if name in SENT and not settings:
@@ -117,7 +123,7 @@ class MethodChoice:
                 starts_from_own = name == base.method_name and new.get("preset", preset) == preset
                 blocks.append({**(own if starts_from_own else {}), "name": name, **new})
             return {"method.name": "stack", "method.methods": blocks}
-        (name, settings), = self.parts
+        ((name, settings),) = self.parts
         chosen = {} if name == base.method_name else {"method.name": name}
         return chosen | {f"method.{key}": value for key, value in settings.items()}
 
@@ -126,8 +132,10 @@ def _parse_part(part: str, text: str) -> Part:
     """Return the name and the settings of one method in a text; UserError if it has another form."""
     name, _, written = part.partition(":")
     if name in SENT:
-        raise UserError(f"{argument('methods', text)}: '{name}' is FedAvg without a federation; it has no settings and "
-                        f"cannot be combined with a method; expected {name}, or {name}@steps=METHOD")  # fmt: skip
+        raise UserError(
+            f"{argument('methods', text)}: '{name}' is FedAvg without a federation; it has no settings and "
+            f"cannot be combined with a method; expected {name}, or {name}@steps=METHOD"
+        )
     near = registry.nearest(name, [*registry.known_names("methods"), *SENT])
     if near in SENT and "." not in name:
         raise UserError(f"{argument('methods', text)}: no method or row '{name}'. Did you mean '{near}'?")

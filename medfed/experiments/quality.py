@@ -59,9 +59,7 @@ def why_no_quality(config: Config, task: Task, network: nn.Module, n_sites: int)
     return ""
 
 
-def collect_quality(
-    config: Config, engine: Engine, structures: Sequence[str], folder: RunFolder, last: State
-) -> None:
+def collect_quality(config: Config, engine: Engine, structures: Sequence[str], folder: RunFolder, last: State) -> None:
     """Write `local_models.safetensors` and `quality.json` while the engine is still open.
 
     The models are those of the round that is the result of the run. Its number is not asked of the sites again: the
@@ -78,8 +76,7 @@ def collect_quality(
         return
     final = selected_state(folder, last, config.federation.selection, config.method)
     local_models = folder.load_local_models(final.round)
-    by_site, ledger = ask_quality(engine, config.federation, final, local_models, last.round + 1,
-                                  len(structures))
+    by_site, ledger = ask_quality(engine, config.federation, final, local_models, last.round + 1, len(structures))
     folder.append_ledger(ledger, last.round)
     folder.save_result_models(local_models)
     more = {"round": final.round, "min_patients": config.data.min_patients}

@@ -16,8 +16,17 @@ from medfed.federation.settings import Federation
 from medfed.outputs.tables.comparison_row import LOCAL, POOLED
 
 # Settings of a federation that have no meaning for one participant.
-_UNUSED = ("clients", "partition", "mixing", "concentration", "min_images", "clients_per_round", "quorum", "engine",
-           "survey")  # fmt: skip
+_UNUSED = (
+    "clients",
+    "partition",
+    "mixing",
+    "concentration",
+    "min_images",
+    "clients_per_round",
+    "quorum",
+    "engine",
+    "survey",
+)
 
 
 def with_effort(config: Config, choice: MethodChoice, effort: Effort, n_clients: int) -> Config:

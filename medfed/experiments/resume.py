@@ -41,8 +41,18 @@ MAY_CHANGE = (
 )
 REMAINDERS = ("states", "sites", "history.csv", "ledger.csv", "summary.json")
 # Files that a run leaves in its folder if it ends before its first round.
-BEGINNINGS = ("clients.json", "data.json", "environment.json", *MANIFESTS, "notices.json", "row.json", "run.lock",
-              "survey.csv", "survey.json", "timings.csv")  # fmt: skip
+BEGINNINGS = (
+    "clients.json",
+    "data.json",
+    "environment.json",
+    *MANIFESTS,
+    "notices.json",
+    "row.json",
+    "run.lock",
+    "survey.csv",
+    "survey.json",
+    "timings.csv",
+)
 
 
 def check_no_other_files(path: Path, own: Collection[str] = ()) -> None:
@@ -106,9 +116,7 @@ def _lies_in_data(path: Path, dataset: Dataset) -> bool:
     return root.is_dir() and not dataset.is_phantom and path.resolve().is_relative_to(root.resolve())
 
 
-def check_run_folder(
-    folder: RunFolder, settings: Mapping[str, Any], resume: bool, accept_change: bool = False
-) -> None:
+def check_run_folder(folder: RunFolder, settings: Mapping[str, Any], resume: bool, accept_change: bool = False) -> None:
     """Check that a new run may start in a folder, or that the run in the folder may be continued.
 
     Args:
@@ -234,9 +242,7 @@ def check_data(folder: RunFolder, dataset: Dataset, splits: Mapping[str, Split],
     origin = "phantom" if dataset.is_phantom else "real"
     codec_digests = {name: file_sha256(codec_path(name)) for name in codecs}
     files = {
-        f"{case.site}/{case.name}": [
-            file_sha256(path) if hashed else path.stat().st_size for path in case.files
-        ]
+        f"{case.site}/{case.name}": [file_sha256(path) if hashed else path.stat().st_size for path in case.files]
         for case in cases
     }
     if not (folder.path / "data.json").is_file():

@@ -58,7 +58,11 @@ def default_folder(config: Config) -> Path:
 
 
 def start_or_resume(
-    config: Config, folder: RunFolder, resume: bool = False, accept_config_change: bool = False, quiet: bool = False,
+    config: Config,
+    folder: RunFolder,
+    resume: bool = False,
+    accept_config_change: bool = False,
+    quiet: bool = False,
     jobs: int | None = None,
 ) -> dict[str, object]:
     """Train and evaluate one federation in a folder, or continue the run that is in the folder.
@@ -101,8 +105,12 @@ def start_or_resume(
 
 
 def run(
-    config: Config, folder: RunFolder, quiet: bool = False, jobs: int | None = None,
-    on_training: OnTraining | None = None, expected: str = "",
+    config: Config,
+    folder: RunFolder,
+    quiet: bool = False,
+    jobs: int | None = None,
+    on_training: OnTraining | None = None,
+    expected: str = "",
 ) -> dict[str, object]:
     """Do the remaining steps of a run: train, score, draw figures and write the summary.
 
@@ -140,8 +148,16 @@ def run(
             _begin(folder, config, experiment.clients, state.round, run_notices)
             check_quality(config, experiment)
             engine, structures = experiment.engine, experiment.dataset.structures
-            last = train(config, engine, folder, state, experiment.task, quiet, on_training=on_training,
-                         finish=lambda end: collect_quality(config, engine, structures, folder, end))
+            last = train(
+                config,
+                engine,
+                folder,
+                state,
+                experiment.task,
+                quiet,
+                on_training=on_training,
+                finish=lambda end: collect_quality(config, engine, structures, folder, end),
+            )
             final = selected_state(folder, last, config.federation.selection, config.method)
             return _conclude(config, folder, experiment, final, run_notices, quiet)
 

@@ -111,7 +111,11 @@ def name_of(fold: Fold) -> str:
 
 
 def do_run(
-    row: ComparisonRow, config: Config, folder: RunFolder, jobs: int | None, quiet: bool,
+    row: ComparisonRow,
+    config: Config,
+    folder: RunFolder,
+    jobs: int | None,
+    quiet: bool,
     on_training: OnTraining | None = None,
 ) -> None:
     """Train and score one run of a comparison, or continue it.
@@ -215,12 +219,22 @@ def _do_in_workers(folds: Sequence[Fold], n_jobs: int, progress: _Progress, unfi
 
 
 def _do_in_worker(
-    process: WorkerProcess, fold: Fold, jobs: int, progress: _Progress, unfinished: Unfinished,
+    process: WorkerProcess,
+    fold: Fold,
+    jobs: int,
+    progress: _Progress,
+    unfinished: Unfinished,
     stopped: Callable[[], bool],
 ) -> None:
     """Let a worker process do a run. If the process has ended, another one is started."""
-    header = {"row": asdict(fold.row), "config": to_yaml(fold.config), "source": fold.config.source,
-              "notices": fold.config.notices, "folder": str(fold.folder.path.resolve()), "jobs": jobs}  # fmt: skip
+    header = {
+        "row": asdict(fold.row),
+        "config": to_yaml(fold.config),
+        "source": fold.config.source,
+        "notices": fold.config.notices,
+        "folder": str(fold.folder.path.resolve()),
+        "jobs": jobs,
+    }
     process.on_step = lambda name, n_done, n_total: progress.advance(fold, n_done / n_total)
     try:
         for reply in process.ask(header, stopped=stopped):
@@ -282,8 +296,13 @@ class _Progress(AbstractContextManager):
         self._n_runs, self._n_done, self._lock = n_runs, n_done, threading.Lock()
         self._shares: dict[str, float] = {}
         # Finished runs count as `initial`, so the time left is that of the others.
-        self._bar = ProgressBar(total=n_runs, initial=n_done, disable=quiet, position=position,
-                         bar_format="{desc} {percentage:3.0f}%|{bar}| {remaining} left")  # fmt: skip
+        self._bar = ProgressBar(
+            total=n_runs,
+            initial=n_done,
+            disable=quiet,
+            position=position,
+            bar_format="{desc} {percentage:3.0f}%|{bar}| {remaining} left",
+        )
 
     @contextmanager
     def running(self, fold: Fold) -> Iterator[None]:

@@ -158,8 +158,13 @@ def build_sites(config: Config, names: Sequence[str]) -> tuple[list[Site], Valid
     validation_site: ValidationSite | None = None
     sites: list[Site] = []
     with ProgressBar(disable=True) as bar:
-        images = SiteImages(dataset, task, bar, _n_cases(patients_of.get(name, splits.get(name)) for name in names),
-                            measures={} if config.federation.surveys else None)
+        images = SiteImages(
+            dataset,
+            task,
+            bar,
+            _n_cases(patients_of.get(name, splits.get(name)) for name in names),
+            measures={} if config.federation.surveys else None,
+        )
         for name in names:
             if name == config.federation.validation_site:
                 validation_site = build.validation_site(name, splits[name], images)
@@ -226,9 +231,7 @@ def build_task(config: Config, dataset: Dataset) -> Task:
     return task
 
 
-def build_network(
-    settings: NetworkSettings, method: Method, task: Task, seed: int
-) -> nn.Module:
+def build_network(settings: NetworkSettings, method: Method, task: Task, seed: int) -> nn.Module:
     """Build the network with its first weights, and with the layers that the method adds to it.
 
     Args:
@@ -387,11 +390,21 @@ def _read_sites(
 ) -> tuple[list[Site], ValidationSite | None]:
     """Build the sites that train and the validation site; read their images and the test images of source sites."""
     patients_of, share = _patients_of(splits, clients)
-    with ProgressBar(total=sum(len(s.all()) for s in splits.values()), desc="reading the source sites", unit="case",
-                     disable=quiet, leave=False) as bar:
+    with ProgressBar(
+        total=sum(len(s.all()) for s in splits.values()),
+        desc="reading the source sites",
+        unit="case",
+        disable=quiet,
+        leave=False,
+    ) as bar:
         name = build.config.federation.validation_site
-        images = SiteImages(dataset, build.task, bar, _n_cases([*patients_of.values(), splits.get(name)]),
-                            measures={} if build.config.federation.surveys else None)
+        images = SiteImages(
+            dataset,
+            build.task,
+            bar,
+            _n_cases([*patients_of.values(), splits.get(name)]),
+            measures={} if build.config.federation.surveys else None,
+        )
         sites = [build.site(name, patients, images, share) for name, patients in patients_of.items()]
         validation_site = build.validation_site(name, splits[name], images) if name else None
         for patients in splits.values():

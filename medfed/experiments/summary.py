@@ -57,9 +57,7 @@ def summarise(
             for site, s in experiment.splits.items()
         },
         **({"clients": _clients(federation, experiment.clients)} if experiment.clients else {}),
-        "images": describe_images(
-            experiment.task, experiment.dataset, next(iter(experiment.splits.values())).train[0]
-        ),
+        "images": describe_images(experiment.task, experiment.dataset, next(iter(experiment.splits.values())).train[0]),
         "selection": federation.selection,
         "selected_round": final.round,
         "rounds": federation.rounds,

@@ -60,21 +60,31 @@ class Survey:
         head = ["site", "patients", "images", "size", "voxel (mm)", "intensities", "orientation", *self.labels]
         lines = [head]
         for site, facts in self.facts.items():
-            lines.append([site, *(f"{facts[name]}" for name in (PATIENTS, IMAGES)), _medians(facts, SIZES),
-                          _medians(facts, SPACINGS), _medians(facts, INTENSITIES[::2], " to "), _orientation(facts),
-                          *(str(facts.get(f"{k}.{IMAGES}", "few")) for k in range(len(self.labels)))])  # fmt: skip
+            lines.append(
+                [
+                    site,
+                    *(f"{facts[name]}" for name in (PATIENTS, IMAGES)),
+                    _medians(facts, SIZES),
+                    _medians(facts, SPACINGS),
+                    _medians(facts, INTENSITIES[::2], " to "),
+                    _orientation(facts),
+                    *(str(facts.get(f"{k}.{IMAGES}", "few")) for k in range(len(self.labels))),
+                ]
+            )
         lines += [[site, "too few", *[""] * (len(head) - 2)] for site in self.too_few]
         lines += [[rejection.site, "no reply", *[""] * (len(head) - 2)] for rejection in self.rejected]
-        return "\n".join([
-            "What the sites report about the images that train and validate, before round 1:",
-            "",
-            align_columns([[(cell, "") for cell in line] for line in lines], False),
-            "",
-            "Sizes, voxels and intensities (percentiles 0.5 and 99.5 of an image) are medians over the images.",
-            "A column of a structure or class has the number of images that show it; few: of fewer patients than the "
-            "site's minimum.",
-            f"The sites sent {format_sums(sum_bytes(self.ledger)['up'])}.",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                "What the sites report about the images that train and validate, before round 1:",
+                "",
+                align_columns([[(cell, "") for cell in line] for line in lines], False),
+                "",
+                "Sizes, voxels and intensities (percentiles 0.5 and 99.5 of an image) are medians over the images.",
+                "A column of a structure or class has the number of images that show it; few: of fewer patients than "
+                "the site's minimum.",
+                f"The sites sent {format_sums(sum_bytes(self.ledger)['up'])}.",
+            ]
+        )
 
     def to_csv(self) -> str:
         """Return the content of `survey.csv`: one row for each site, with a column for each fact of any site."""
@@ -113,9 +123,7 @@ def survey_sites(engine: Engine, task: Task) -> Survey:
     return Survey(described, too_few, rejected, task.labels, mismatches, ledger)
 
 
-def survey_before_training(
-    engine: Engine, task: Task, folder: RunFolder, stops: bool, quiet: bool
-) -> Sequence[Row]:
+def survey_before_training(engine: Engine, task: Task, folder: RunFolder, stops: bool, quiet: bool) -> Sequence[Row]:
     """Survey the sites, print the table, write `survey.csv` and `survey.json`, and warn of every mismatch.
 
     Args:
@@ -133,11 +141,16 @@ def survey_before_training(
     """
     survey = survey_sites(engine, task)
     folder.write_text(SURVEY_TABLE, survey.to_csv())
-    folder.write_json(SURVEY_FILE, {
-        "sites": survey.facts, "too_few_patients": survey.too_few, "labels": list(survey.labels),
-        "no_valid_reply": {rejection.site: rejection.reason for rejection in survey.rejected},
-        "mismatches": [asdict(mismatch) for mismatch in survey.mismatches],
-    })  # fmt: skip
+    folder.write_json(
+        SURVEY_FILE,
+        {
+            "sites": survey.facts,
+            "too_few_patients": survey.too_few,
+            "labels": list(survey.labels),
+            "no_valid_reply": {rejection.site: rejection.reason for rejection in survey.rejected},
+            "mismatches": [asdict(mismatch) for mismatch in survey.mismatches],
+        },
+    )
     if not quiet:
         print(survey.to_text())
     severe = [mismatch for mismatch in survey.mismatches if mismatch.is_severe]

@@ -22,8 +22,14 @@ from medfed.tasks.task import Task
 
 
 def train(
-    config: Config, engine: Engine, folder: RunFolder, state: State, task: Task, quiet: bool,
-    finish: Callable[[State], None] = lambda last: None, on_training: OnTraining | None = None,
+    config: Config,
+    engine: Engine,
+    folder: RunFolder,
+    state: State,
+    task: Task,
+    quiet: bool,
+    finish: Callable[[State], None] = lambda last: None,
+    on_training: OnTraining | None = None,
 ) -> State:
     """Run the remaining rounds of a federation, and save each round in the run's folder.
 

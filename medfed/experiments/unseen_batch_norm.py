@@ -38,7 +38,11 @@ def unseen_bn_of(source_sites: Sequence[Site]) -> str:
 
 
 def weights_of_nearest_site(
-    source_sites: Sequence[Site], network: nn.Module, task: Task, weights: Mapping[str, Tensor], name: str,
+    source_sites: Sequence[Site],
+    network: nn.Module,
+    task: Task,
+    weights: Mapping[str, Tensor],
+    name: str,
     images: Iterable[Tensor],
 ) -> dict[str, Tensor]:
     """Return the weights for a site that did not train, with the BatchNorm entries of the most similar source site.
@@ -75,7 +79,8 @@ def weights_of_nearest_site(
     nearest = min(sorted(distance), key=distance.__getitem__)
     is_tie = len(distance) > 1 and len(set(distance.values())) == 1  # BatchNorm that was frozen, for example
     reason = (
-        "the first site, because all sites have the same statistics" if is_tie
+        "the first site, because all sites have the same statistics"
+        if is_tie
         else "whose statistics are the nearest to those of the unlabelled test images of the tested site"
     )
     warnings.warn(f"{name}: is tested with the BatchNorm of {nearest}, {reason}", stacklevel=2)

@@ -15,8 +15,10 @@ from medfed.experiments.evaluation import unseen_samples
 from medfed.experiments.setup import Experiment
 from medfed.outputs.run_folder import UNSEEN_ROUNDS, RunFolder
 
-NOTE = ("Measured at the unseen site after training. These scores look at the target: they must not choose a round, a "
-        "setting or a method, and medfed uses them for this file and its figure only.")  # fmt: skip
+NOTE = (
+    "Measured at the unseen site after training. These scores look at the target: they must not choose a round, a "
+    "setting or a method, and medfed uses them for this file and its figure only."
+)
 
 
 def score_unseen_rounds(experiment: Experiment, folder: RunFolder, every: int) -> None:

@@ -30,9 +30,17 @@ MAX_DEPTH = 8  # of lists within lists in a fact
 MAX_DIMENSIONS = 16
 MAX_EMPTY_ELEMENTS = 2**24  # an empty tensor may be (0, 3, 384, 384), but no dimension costs memory when it is copied
 DTYPES = {  # the dtypes of real numbers, by their names in the safetensors format
-    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
-    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
-}  # fmt: skip
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
 
 
 class InvalidMessage(ValueError):
@@ -62,11 +70,14 @@ def pack(groups: Mapping[str, Mapping[str, Tensor]], header: Mapping[str, Any]) 
     try:
         text = json.dumps({"format": FORMAT, "order": list(named), **header}, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidMessage(f"a value is neither a finite number nor text, a list or a dict of these ({error})") \
-            from error
+        raise InvalidMessage(
+            f"a value is neither a finite number nor text, a list or a dict of these ({error})"
+        ) from error
     specs = {  # as `safetensors.torch.save` makes them, which takes fifteen times as long for small tensors
         name: safetensors.TensorSpec(
-            dtype=str(tensor.dtype).removeprefix("torch."), shape=tensor.shape, data_ptr=tensor.data_ptr(),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tensor.shape,
+            data_ptr=tensor.data_ptr(),
             data_len=tensor.nbytes,
         )
         for name, tensor in named.items()
@@ -103,8 +114,12 @@ def unpack(data: bytes, groups: Collection[str]) -> tuple[dict[str, dict[str, Te
     header = parse_json(text)
     check_format("format", header.get("format"), FORMAT)
     order = entry(header, "order")
-    if not isinstance(order, list) or not all(isinstance(name, str) for name in order) or \
-            len(order) != len(views) or set(order) != views.keys():  # fmt: skip
+    if (
+        not isinstance(order, list)
+        or not all(isinstance(name, str) for name in order)
+        or len(order) != len(views)
+        or set(order) != views.keys()
+    ):
         raise not_a_message("'order' does not list its tensors")
     packed: dict[str, dict[str, Tensor]] = {}
     for name in order:

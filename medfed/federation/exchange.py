@@ -88,8 +88,12 @@ class Exchange:
     """
 
     def __init__(
-        self, engine: Engine, settings: Federation, ranges: Mapping[str, tuple[float, float]] | None = None,
-        row_tensors: frozenset[str] = frozenset(), batch_size: int = 0,
+        self,
+        engine: Engine,
+        settings: Federation,
+        ranges: Mapping[str, tuple[float, float]] | None = None,
+        row_tensors: frozenset[str] = frozenset(),
+        batch_size: int = 0,
     ) -> None:
         self.engine, self.settings, self.ranges, self.row_tensors = engine, settings, ranges or {}, row_tensors
         self.batch_size = batch_size
@@ -130,9 +134,18 @@ class Exchange:
             self.ledger += ledger.message_rows(number, direction, by_site)
         self.n_clients += len(messages) if kind == "train" else 0
         expected = Expected(
-            kind, number, state.weights, self._n_examples, state.parameters, self.settings.largest_change,
-            self.settings.largest_count, self.ranges, self.row_tensors, local_keys=state.local_keys,
-            local_epochs=self.settings.local_epochs, batch_size=self.batch_size,
+            kind,
+            number,
+            state.weights,
+            self._n_examples,
+            state.parameters,
+            self.settings.largest_change,
+            self.settings.largest_count,
+            self.ranges,
+            self.row_tensors,
+            local_keys=state.local_keys,
+            local_epochs=self.settings.local_epochs,
+            batch_size=self.batch_size,
             momentum=state.plan.training.momentum,
         )
         if kind == "train":
@@ -248,7 +261,8 @@ class Exchange:
             notices += [
                 f"{site}: reports more than {DOMINANT_SHARE:.0%} of all training images of a round, so that its update "
                 "decides most of an average that is weighted by images; make sure that this number is right"
-                for site, share in image_shares(accepted).items() if share > DOMINANT_SHARE
+                for site, share in image_shares(accepted).items()
+                if share > DOMINANT_SHARE
             ]
         for notice in notices:
             if notice not in self._notified:

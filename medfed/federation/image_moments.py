@@ -61,8 +61,11 @@ def moments_reply(site: str, samples: Samples, min_patients: int) -> Message:
         return Message("share")
     parts = [PixelMoments.from_features(batch.image) for batch in batches(samples, MAX_BATCH)]
     total = _merged(parts)
-    return Message("share", tensors={MOMENTS: torch.stack([total.mean, total.deviations / total.count])},
-                   facts={PIXELS: total.count})  # fmt: skip
+    return Message(
+        "share",
+        tensors={MOMENTS: torch.stack([total.mean, total.deviations / total.count])},
+        facts={PIXELS: total.count},
+    )
 
 
 def pool(replies: Mapping[str, Message]) -> dict[str, Tensor]:

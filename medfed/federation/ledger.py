@@ -41,12 +41,21 @@ def message_rows(round_number: int, direction: str, messages: Mapping[str, Messa
             for name, tensor in group.items():
                 shape = "x".join(map(str, tensor.shape)) or "1"
                 dtype = str(tensor.dtype).removeprefix("torch.")
-                rows.append({**common, "content": content, "name": name, "shape": shape, "dtype": dtype,
-                             "bytes": n_bytes(tensor)})  # fmt: skip
+                rows.append(
+                    {
+                        **common,
+                        "content": content,
+                        "name": name,
+                        "shape": shape,
+                        "dtype": dtype,
+                        "bytes": n_bytes(tensor),
+                    }
+                )
         named = {"weights_digest": message.weights_digest} if message.weights_digest else {}
         for name, fact in {**message.facts, **named}.items():
-            rows.append({**common, "content": FACT, "name": name, "shape": "1", "dtype": "fact",
-                         "bytes": fact_bytes(fact)})  # fmt: skip
+            rows.append(
+                {**common, "content": FACT, "name": name, "shape": "1", "dtype": "fact", "bytes": fact_bytes(fact)}
+            )
     return rows
 
 

@@ -102,7 +102,6 @@ class Task(Protocol):
                 features of these submodules. If the sequence is empty, such scores are left out.
         """
 
-
     def predict_samples(self, network: nn.Module, samples: Any) -> list[Tensor]:
         """Return the predicted masks (K, S, S, D) of each of V cases.
 

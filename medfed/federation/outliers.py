@@ -50,9 +50,10 @@ def count_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]
             others = [number for other, number in counts.items() if other != site]
             if others and count > expected.largest_count * (median := statistics.median(others)):
                 reasons.setdefault(
-                    site, f"reports {count:,} {noun}, but the median of the other sites is {median:,g} and "
-                    f"federation.largest_count allows {expected.largest_count:g} times the median"
-                )  # fmt: skip
+                    site,
+                    f"reports {count:,} {noun}, but the median of the other sites is {median:,g} and "
+                    f"federation.largest_count allows {expected.largest_count:g} times the median",
+                )
     return reasons
 
 
@@ -81,7 +82,8 @@ def step_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
     return {
         site: f"reports {reply.facts['steps']:,} training steps with {reply.facts['examples']:,} images, but the "
         f"median of the sites is {n_steps:g} steps with {n_images:g} images, and {limits[site]:.4g} are allowed"
-        for site, reply in replies.items() if reply.facts["steps"] > limits[site]
+        for site, reply in replies.items()
+        if reply.facts["steps"] > limits[site]
     }
 
 
@@ -128,19 +130,21 @@ def size_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, str]:
                 limit = expected.largest_change * received * slack * median
                 if size[index] > limit and (median or what == BUFFERS):
                     reasons.setdefault(
-                        site, f"changes {what} by {size[index]:.4g} ({measure}), but the median of the sites is "
+                        site,
+                        f"changes {what} by {size[index]:.4g} ({measure}), but the median of the sites is "
                         f"{median:.4g} and federation.largest_change allows {expected.largest_change:g} times the "
-                        "median, and more only for more training steps"
-                    )  # fmt: skip
+                        "median, and more only for more training steps",
+                    )
                 slack = max(influence_ratios[site], slack) / (1 - expected.momentum)
                 received = 1.0 if are_parameters else received
                 limit = MAX_INFLUENCE * expected.largest_change * received * slack * median
                 if index == 0 and median and shares[site] * size[0] > limit:
                     reasons.setdefault(
-                        site, f"changes {what} by {size[0]:.4g} (L2 norm) with {shares[site]:.0%} of the images, but "
+                        site,
+                        f"changes {what} by {size[0]:.4g} (L2 norm) with {shares[site]:.0%} of the images, but "
                         f"the median of the sites is {median:.4g}, and the product of change and share may be at most "
-                        f"{limit:.4g} (it follows from federation.largest_change)"
-                    )  # fmt: skip
+                        f"{limit:.4g} (it follows from federation.largest_change)",
+                    )
     return reasons
 
 
@@ -167,7 +171,8 @@ def absurd_statistics(replies: RepliesBySite, expected: Expected) -> dict[str, s
     return {
         site: f"holds '{name}' {ratio:.3g} times as large as the median of the sites (root mean square), and at most "
         f"{ABSURD_RATIO:g} times is accepted"
-        for site, name, ratio in _statistic_ratios(replies, expected) if ratio >= ABSURD_RATIO
+        for site, name, ratio in _statistic_ratios(replies, expected)
+        if ratio >= ABSURD_RATIO
     }
 
 
@@ -184,7 +189,8 @@ def unusual_statistics(replies: RepliesBySite, expected: Expected) -> list[tuple
         The site, the name of the statistic, and its root mean square divided by the median over the sites.
     """
     return [
-        (site, name, ratio) for site, name, ratio in _statistic_ratios(replies, expected)
+        (site, name, ratio)
+        for site, name, ratio in _statistic_ratios(replies, expected)
         if not 1 / UNUSUAL_RATIO <= ratio <= UNUSUAL_RATIO
     ]
 
@@ -225,8 +231,11 @@ def variance_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, s
     entries = {site: {**reply.tensors, **reply.weights} for site, reply in replies.items()}
     names = {name for by_name in entries.values() for name in by_name if name.endswith("running_var")}
     for name in sorted(name for name in names if entry_named(name, expected.weights)):
-        logs = {site: (by_name[name].to(torch.float64) + EPSILON).log() for site, by_name in entries.items()
-                if name in by_name}  # fmt: skip
+        logs = {
+            site: (by_name[name].to(torch.float64) + EPSILON).log()
+            for site, by_name in entries.items()
+            if name in by_name
+        }
         if len(logs) < MIN_SITES:
             continue
         middle = torch.stack(list(logs.values())).quantile(0.5, dim=0)
@@ -236,10 +245,11 @@ def variance_outliers(replies: RepliesBySite, expected: Expected) -> dict[str, s
             ratio = math.exp(float((log - middle).mean()))
             if max(ratio, 1 / ratio) > expected.largest_change * slack * received:
                 reasons.setdefault(
-                    site, f"holds variances in '{name}' that are {ratio:.3g} times the median of the sites (geometric "
+                    site,
+                    f"holds variances in '{name}' that are {ratio:.3g} times the median of the sites (geometric "
                     f"mean), and federation.largest_change allows a factor of {expected.largest_change:g}, and more "
-                    "only for another number of training steps"
-                )  # fmt: skip
+                    "only for another number of training steps",
+                )
     return reasons
 
 
@@ -288,6 +298,7 @@ def _groups(
     returns its tensors.
     """
     for what, are_parameters in (("the weights", True), (BUFFERS, False)):
+
         def changes(reply: Message, are_parameters: bool = are_parameters) -> Iterable[Tensor]:
             return (
                 entry.to(torch.float64) - expected.weights[name].to(torch.float64)
@@ -300,12 +311,14 @@ def _groups(
     entries = [(name, entry) for name in names if (entry := entry_named(name, expected.weights))]
     groups = {(name.removesuffix(entry), entry in expected.parameters) for name, entry in entries}
     for prefix, are_parameters in sorted(groups):
-        def controls(
-            reply: Message, prefix: str = prefix, are_parameters: bool = are_parameters
-        ) -> Iterable[Tensor]:
+
+        def controls(reply: Message, prefix: str = prefix, are_parameters: bool = are_parameters) -> Iterable[Tensor]:
             return (
-                tensor for name, tensor in reply.tensors.items()
-                if tensor.is_floating_point() and name.startswith(prefix) and name[len(prefix) :] in expected.weights
+                tensor
+                for name, tensor in reply.tensors.items()
+                if tensor.is_floating_point()
+                and name.startswith(prefix)
+                and name[len(prefix) :] in expected.weights
                 and (name[len(prefix) :] in expected.parameters) == are_parameters
             )
 

@@ -76,7 +76,10 @@ class Privacy:
 
 
 def protect(
-    reply: Message, request: Message, privacy: Privacy, key: bytes,
+    reply: Message,
+    request: Message,
+    privacy: Privacy,
+    key: bytes,
     ranges: Mapping[str, tuple[float, float]] = NO_RANGES,
 ) -> Message:
     """Clip what a site sends and add Gaussian noise to it, as the `privacy` section of the config says.
@@ -150,8 +153,10 @@ def _add_noise(tensors: Tensors, clip: float, noise: float, key: bytes) -> dict[
     """Return the float64 tensors, scaled down together to the L2 norm `clip` if it is larger, with noise added."""
     length = math.sqrt(sum(float(entry.square().sum()) for entry in tensors.values()))
     if not math.isfinite(length):
-        raise UserError("the reply contains NaN or infinite values, which cannot be clipped, so nothing is sent; "
-                        "training diverged, so try a smaller training.learning_rate")
+        raise UserError(
+            "the reply contains NaN or infinite values, which cannot be clipped, so nothing is sent; "
+            "training diverged, so try a smaller training.learning_rate"
+        )
     scale = min(1.0, clip / length) if length else 1.0
     deviation = 2 * clip * noise
     return {

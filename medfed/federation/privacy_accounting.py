@@ -125,9 +125,12 @@ def format_budget(privacy: Privacy, by_site: Mapping[str, Releases]) -> dict[str
     if privacy == Privacy():
         return None
     worst = max((epsilon(privacy, released) for released in by_site.values()), default=math.inf)
-    return {"epsilon": worst if math.isfinite(worst) else "none", "delta": privacy.delta,
-            "of": "all data of one site: the weights and statistics that it sent in all rounds, counted in the "
-                  "coordinator's ledger; a reply that was lost on the way is not in that ledger, but adds to epsilon",
-            "not_covered": "numbers of images, pixels and steps, mean losses, validation scores, numbers that a method "
-                           "reports about a round, whole numbers such as BatchNorm's counters, and the names and "
-                           "shapes of the statistics"}  # fmt: skip
+    return {
+        "epsilon": worst if math.isfinite(worst) else "none",
+        "delta": privacy.delta,
+        "of": "all data of one site: the weights and statistics that it sent in all rounds, counted in the "
+        "coordinator's ledger; a reply that was lost on the way is not in that ledger, but adds to epsilon",
+        "not_covered": "numbers of images, pixels and steps, mean losses, validation scores, numbers that a method "
+        "reports about a round, whole numbers such as BatchNorm's counters, and the names and "
+        "shapes of the statistics",
+    }

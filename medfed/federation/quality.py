@@ -36,7 +36,11 @@ class SiteQuality:
 
 
 def ask_quality(
-    engine: Engine, settings: Federation, state: State, local_models: Mapping[str, Mapping[str, Tensor]], number: int,
+    engine: Engine,
+    settings: Federation,
+    state: State,
+    local_models: Mapping[str, Mapping[str, Tensor]],
+    number: int,
     n_structures: int,
 ) -> tuple[dict[str, SiteQuality], list[Row]]:
     """Ask all sites for their sums, check the replies, and return them with the rows of the ledger.
@@ -58,11 +62,14 @@ def ask_quality(
     """
     requests = requests_with_last_round(QUALITY, state, engine.sites(), number)
     requests = {
-        site: Message(QUALITY, request.weights, with_site_names(
-            {other: weights for other, weights in local_models.items() if other != site}
-        ), request.facts)
+        site: Message(
+            QUALITY,
+            request.weights,
+            with_site_names({other: weights for other, weights in local_models.items() if other != site}),
+            request.facts,
+        )
         for site, request in requests.items()
-    }  # fmt: skip
+    }
     exchange = Exchange(engine, settings)
     replies = exchange.ask(requests, state)
     by_site, _ = exchange.apply(
@@ -111,7 +118,7 @@ def _checked_sums(numbers: Mapping[str, float]) -> PairSums:
     is_possible = all(
         0 <= square <= total + tolerance and total <= sums.n + tolerance and spread >= -tolerance
         for total, square, spread in ((sums.x, sums.xx, of_x), (sums.y, sums.yy, of_y))
-    ) and covariance**2 <= (max(of_x, 0) + tolerance) * (max(of_y, 0) + tolerance)  # fmt: skip
+    ) and covariance**2 <= (max(of_x, 0) + tolerance) * (max(of_y, 0) + tolerance)
     if not is_possible:
         raise ValueError(f"reports {sums}, which are not sums over numbers from 0 to 1")
     return sums
@@ -139,13 +146,17 @@ def to_json(by_site: Mapping[str, SiteQuality], structures: Sequence[str], **mor
     """
     return {
         "sites": {
-            site: {"calibration": {structures[number]: {word: getattr(sums, word) for word in SUMS}
-                                   for number, sums in sorted(reply.sums.items())},
-                   "images": {name: dict(numbers) for name, numbers in reply.images.items()}}
+            site: {
+                "calibration": {
+                    structures[number]: {word: getattr(sums, word) for word in SUMS}
+                    for number, sums in sorted(reply.sums.items())
+                },
+                "images": {name: dict(numbers) for name, numbers in reply.images.items()},
+            }
             for site, reply in by_site.items()
         },
         **more,
-    }  # fmt: skip
+    }
 
 
 def check_json(content: Any, source: str) -> None:

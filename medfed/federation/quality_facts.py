@@ -30,8 +30,13 @@ MAX_STRUCTURES = 100
 
 
 def quality_facts(
-    task: Task, network: nn.Module, load: Callable[[Mapping[str, Tensor]], None], request: Message,
-    training: Samples, validation: Samples | None, min_patients: int,
+    task: Task,
+    network: nn.Module,
+    load: Callable[[Mapping[str, Tensor]], None],
+    request: Message,
+    training: Samples,
+    validation: Samples | None,
+    min_patients: int,
 ) -> dict[str, float]:
     """Compute the facts of a site's reply to a request of kind "quality".
 
@@ -87,8 +92,7 @@ def _image_facts(task: Task, training: Samples, min_patients: int) -> dict[str, 
         column = of_images[known]
         sd = float(column.std()) if len(column) > 1 else 0.0
         rounded = (float(f"{number:.4g}") for number in (float(column.mean()), sd))
-        facts |= {f"{IMAGE}.{name}.{word}": number
-                  for word, number in zip(WORDS, (len(column), *rounded), strict=True)}  # fmt: skip
+        facts |= {f"{IMAGE}.{name}.{word}": number for word, number in zip(WORDS, (len(column), *rounded), strict=True)}
     return facts
 
 
@@ -117,5 +121,8 @@ def with_site_names(local_models: Mapping[str, Mapping[str, Tensor]]) -> dict[st
     Args:
         local_models: by name of the site, its weights.
     """
-    return {f"{site}/{name}": entry.detach().cpu().contiguous()
-            for site, weights in local_models.items() for name, entry in weights.items()}  # fmt: skip
+    return {
+        f"{site}/{name}": entry.detach().cpu().contiguous()
+        for site, weights in local_models.items()
+        for name, entry in weights.items()
+    }

@@ -29,11 +29,19 @@ MAX_FACT_BYTES = 32  # of the JSON text of one number
 # The facts that a site's reply may hold, by the kind of the request. A reply to "train" also holds those that the
 # method reports (`Method.fact_names`), one to "score" those of the task (`medfed.scoring.site`), one to "survey"
 # those of `medfed.federation.survey`, and a reply to "share" has `pixels` only with the moments of the images.
-REPLY_FACTS = {"share": frozenset({"pixels"}), "train": frozenset({"examples", "steps", "loss"}),
-               "validate": frozenset({"score", "boundary_distance"}), "end": frozenset(),
-               "score": frozenset(), "survey": frozenset(), "quality": frozenset()}  # fmt: skip
-DIVERGED = ("training diverged at this site, so try a smaller training.learning_rate, or check its images with "
-            "python -m medfed.data check")  # fmt: skip
+REPLY_FACTS = {
+    "share": frozenset({"pixels"}),
+    "train": frozenset({"examples", "steps", "loss"}),
+    "validate": frozenset({"score", "boundary_distance"}),
+    "end": frozenset(),
+    "score": frozenset(),
+    "survey": frozenset(),
+    "quality": frozenset(),
+}
+DIVERGED = (
+    "training diverged at this site, so try a smaller training.learning_rate, or check its images with "
+    "python -m medfed.data check"
+)
 
 
 class InvalidReply(ValueError):
@@ -161,8 +169,10 @@ def _check_size(reply: Message, weights: Mapping[str, Tensor]) -> None:
     size = sum(n_bytes(entry) for group in (reply.weights, reply.tensors) for entry in group.values())
     max_size = MAX_MODELS * sum(n_bytes(entry) for entry in weights.values()) + EXTRA_BYTES
     if size > max_size:
-        raise InvalidReply(f"has {size:,} bytes, but at most {max_size:,} are allowed; this limit follows from "
-                           "the size of the network, and no setting changes it")
+        raise InvalidReply(
+            f"has {size:,} bytes, but at most {max_size:,} are allowed; this limit follows from "
+            "the size of the network, and no setting changes it"
+        )
     if (n_entries := len(reply.weights) + len(reply.tensors)) > MAX_ENTRIES:
         raise InvalidReply(f"has {n_entries:,} entries, but at most {MAX_ENTRIES:,} are allowed")
 

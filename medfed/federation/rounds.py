@@ -131,9 +131,7 @@ def federate(
         yield Round(state, history, *exchange.take_records(), n_steps=n_steps, n_images=n_images, local_models=kept)
 
 
-def share(
-    method: Method, exchange: Exchange, state: State, sites: list[str], seed: int
-) -> tuple[State, list[str]]:
+def share(method: Method, exchange: Exchange, state: State, sites: list[str], seed: int) -> tuple[State, list[str]]:
     """Ask sites for the statistics that the method shares, and combine them at the coordinator.
 
     Args:

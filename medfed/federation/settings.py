@@ -228,8 +228,9 @@ class Federation:
         if self.batch_norm == "local" and self.selection != "last":
             yield "selection", "must be 'last' when batch_norm is 'local': earlier local entries are not kept"
         if self.validation_site and self.validation_site == self.unseen_site:
-            yield "validation_site", (
-                f"'{self.validation_site}' is the unseen site, which must not choose the round; name another site"
+            yield (
+                "validation_site",
+                (f"'{self.validation_site}' is the unseen site, which must not choose the round; name another site"),
             )
         if self.surveys and self.clients:
             yield "survey", f"is {self.survey}, but the participants are simulated clients, not sites; remove it"
@@ -237,8 +238,11 @@ class Federation:
             yield "quorum", f"must be at most clients_per_round ({self.clients_per_round}), got {self.quorum}"
         if self.predict_quality and (self.clients or self.batch_norm == "local"):
             other = "clients above 0" if self.clients else "batch_norm 'local'"
-            yield "predict_quality", f"is true together with {other}, so that no site has a local model of its own; " \
-                                     "set predict_quality to false"  # fmt: skip
+            yield (
+                "predict_quality",
+                f"is true together with {other}, so that no site has a local model of its own; "
+                "set predict_quality to false",
+            )
         yield from self._without_effect()
 
     def _without_effect(self) -> Iterator[tuple[str, str]]:

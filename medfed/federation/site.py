@@ -156,8 +156,11 @@ class Site:
         # The reply is part of the key, so that only the same reply to the same request gets the same noise again: the
         # difference of two replies with equal noise contains no noise.
         key = digest(secret, self.name.encode(), repr(self.privacy).encode(), request.to_bytes(), reply.to_bytes())
-        ranges = {**dict.fromkeys(running_variances(self.network), (0.0, math.inf)), **MOMENT_RANGES,
-                  **self.method.statistic_ranges}  # fmt: skip
+        ranges = {
+            **dict.fromkeys(running_variances(self.network), (0.0, math.inf)),
+            **MOMENT_RANGES,
+            **self.method.statistic_ranges,
+        }
         return protect(reply, request, self.privacy, secret + bytes.fromhex(key), ranges)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -211,8 +214,15 @@ class Site:
         return Message("validate", facts=facts)
 
     def _quality(self, request: Message) -> Message:
-        facts = quality_facts(self.task, self.network, self.load, request, self.training, self.validation,
-                              max(self.min_patients, self.min_quality_patients))  # fmt: skip
+        facts = quality_facts(
+            self.task,
+            self.network,
+            self.load,
+            request,
+            self.training,
+            self.validation,
+            max(self.min_patients, self.min_quality_patients),
+        )
         return Message(QUALITY, facts=facts)
 
     def _train(self, request: Message) -> Message:
@@ -283,9 +293,7 @@ class Site:
             self._expanded = key, expanded
         return self._expanded[1]
 
-    def _step(
-        self, local: LocalRound, optimizer: torch.optim.Optimizer, batch: Batch, rng: torch.Generator
-    ) -> Tensor:
+    def _step(self, local: LocalRound, optimizer: torch.optim.Optimizer, batch: Batch, rng: torch.Generator) -> Tensor:
         """Do one training step; return its loss on the device, without waiting for it."""
         batch = batch.to(local.device)
         if self.settings.augment:
@@ -308,9 +316,7 @@ class Site:
         parameters, settings = self.network.parameters(), self.settings
         optimizer: torch.optim.Optimizer
         if settings.optimizer == "adam":
-            optimizer = torch.optim.Adam(
-                parameters, learning_rate, settings.betas, weight_decay=settings.weight_decay
-            )
+            optimizer = torch.optim.Adam(parameters, learning_rate, settings.betas, weight_decay=settings.weight_decay)
         else:
             optimizer = torch.optim.SGD(
                 parameters, learning_rate, settings.momentum, weight_decay=settings.weight_decay
@@ -335,4 +341,3 @@ class Site:
         entries = self.network.state_dict()
         for name in sorted(self.local_keys):
             self.memory[LOCAL + name] = entries[name].detach().cpu().clone()
-

@@ -121,9 +121,14 @@ def _is_possible(name: str, number: float, is_count: bool, n_images: float) -> b
     if start in INTENSITIES and number == 0:
         return True
     low, high = (
-        SIZE_LIMITS if start in SIZES else SPACING_LIMITS_MM if start in SPACINGS else
-        INTENSITY_LIMITS if start in INTENSITIES else (0.0, 1.0)
-    )  # fmt: skip
+        SIZE_LIMITS
+        if start in SIZES
+        else SPACING_LIMITS_MM
+        if start in SPACINGS
+        else INTENSITY_LIMITS
+        if start in INTENSITIES
+        else (0.0, 1.0)
+    )
     return low <= (abs(number) if start in INTENSITIES else number) <= high
 
 

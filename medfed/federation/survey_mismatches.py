@@ -70,8 +70,10 @@ class Mismatch:
 
     def __str__(self) -> str:
         if self.other_site:
-            return (f"{self.site} and {self.other_site} differ in {self.what}: {self.found} at {self.site}, but "
-                    f"{self.others}; one of them may be wrong; {self.advice}")
+            return (
+                f"{self.site} and {self.other_site} differ in {self.what}: {self.found} at {self.site}, but "
+                f"{self.others}; one of them may be wrong; {self.advice}"
+            )
         return f"{self.site}: {self.what}: {self.found}, but {self.others}; {self.advice}"
 
 
@@ -89,15 +91,19 @@ def find_mismatches(
     """
     limit = MAX_FIXED_RATIO if has_fixed_range else MAX_PERCENTILE_RATIO
     effect = FIXED_EFFECT if has_fixed_range else PERCENTILE_EFFECT
-    found = [mismatch for site in facts for mismatch in (
-        *_labels(site, facts, labels, are_classes),
-        *_spacing(site, facts),
-        *_sizes(site, facts),
-        *_intensities(site, facts, limit, effect),
-        *_stacking(site, facts),
-        *_flips(site, facts, labels),
-        *_covers(site, facts, labels),
-    )]  # fmt: skip
+    found = [
+        mismatch
+        for site in facts
+        for mismatch in (
+            *_labels(site, facts, labels, are_classes),
+            *_spacing(site, facts),
+            *_sizes(site, facts),
+            *_intensities(site, facts, limit, effect),
+            *_stacking(site, facts),
+            *_flips(site, facts, labels),
+            *_covers(site, facts, labels),
+        )
+    ]
     if len(facts) == 2:
         found = _of_both(found, *facts)
     return sorted(found, key=lambda mismatch: (not mismatch.is_severe, mismatch.site))
@@ -118,11 +124,12 @@ def _of_both(found: Sequence[Mismatch], first: str, second: str) -> list[Mismatc
     """Return the mismatches of two sites, where one mismatch replaces the two of "A differs from B" and "B from A"."""
     of_first = {mismatch.what for mismatch in found if mismatch.site == first}
     return [
-        mismatch if mismatch.what in ABSENT else
-        replace(mismatch, other_site=second if mismatch.site == first else first)
+        mismatch
+        if mismatch.what in ABSENT
+        else replace(mismatch, other_site=second if mismatch.site == first else first)
         for mismatch in found
         if mismatch.what in ABSENT or mismatch.site == first or mismatch.what not in of_first
-    ]  # fmt: skip
+    ]
 
 
 def _elsewhere(site: str, facts: Mapping[str, Facts], usual: str = "is usual") -> str:
@@ -155,16 +162,32 @@ def _labels(site: str, facts: Mapping[str, Facts], labels: Sequence[str], are_cl
         if own == 0 and any(known):
             having = ", ".join(other for other, fraction in others.items() if fraction)
             if are_classes:
-                yield Mismatch(site, "labels", f"no image belongs to the class '{label}'", f"{having} have such images",
-                               "check the names of the folders of this site; a site without a class teaches the model "
-                               "that it does not exist", is_severe=True)  # fmt: skip
+                yield Mismatch(
+                    site,
+                    "labels",
+                    f"no image belongs to the class '{label}'",
+                    f"{having} have such images",
+                    "check the names of the folders of this site; a site without a class teaches the model "
+                    "that it does not exist",
+                    is_severe=True,
+                )
             else:
-                yield Mismatch(site, "labels", f"no mask shows the structure '{label}'", f"masks of {having} show it",
-                               "check the values in the masks of this site; its training would teach the model to "
-                               "predict nothing", is_severe=True)  # fmt: skip
+                yield Mismatch(
+                    site,
+                    "labels",
+                    f"no mask shows the structure '{label}'",
+                    f"masks of {having} show it",
+                    "check the values in the masks of this site; its training would teach the model to predict nothing",
+                    is_severe=True,
+                )
         elif not are_classes and own and 1 - own > MANY_EMPTY and known and 1 - median(known) < FEW_EMPTY:
-            yield Mismatch(site, "empty masks", f"{1 - own:.0%} of the masks do not show '{label}'",
-                           f"{1 - median(known):.0%} at the other sites", "check the masks of this site")  # fmt: skip
+            yield Mismatch(
+                site,
+                "empty masks",
+                f"{1 - own:.0%} of the masks do not show '{label}'",
+                f"{1 - median(known):.0%} at the other sites",
+                "check the masks of this site",
+            )
 
 
 def _fraction(facts: Facts, name: str, are_classes: bool) -> float | None:
@@ -186,8 +209,13 @@ def _spacing(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
         if len(facts) == 2:
             headers = _headers_of_two(site, facts, own, others, ratio)
         advice = f"{headers}; write mm, because distances such as HD95 would be wrong"
-    yield Mismatch(site, "spacing", f"the median voxel has {_product(own)} mm",
-                   f"{_product(others)} mm {_elsewhere(site, facts)}", advice)  # fmt: skip
+    yield Mismatch(
+        site,
+        "spacing",
+        f"the median voxel has {_product(own)} mm",
+        f"{_product(others)} mm {_elsewhere(site, facts)}",
+        advice,
+    )
 
 
 def _unit(ratio: float) -> str:
@@ -200,8 +228,11 @@ def _headers_of_two(
     """Return a clause that names a unit only if the voxels of exactly one of two sites cannot be in mm."""
     low, high = PLAUSIBLE_SPACING_MM
     (other,) = (name for name in facts if name != site)
-    wrong = [(name, factor) for name, voxel, factor in ((site, own, ratio), (other, others, 1 / ratio))
-             if not all(low <= side <= high for side in voxel)]  # fmt: skip
+    wrong = [
+        (name, factor)
+        for name, voxel, factor in ((site, own, ratio), (other, others, 1 / ratio))
+        if not all(low <= side <= high for side in voxel)
+    ]
     if len(wrong) != 1:
         return "check in which unit the file headers of both are"
     name, factor = wrong[0]
@@ -212,9 +243,13 @@ def _sizes(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
     names = [f"{name}.p50" for name in SIZES[:2]]
     if max(_above_one(_ratio(site, facts, name)) for name in names) > MAX_SIZE_RATIO:
         own, others = ([pair[place] for name in names if (pair := _usual(site, facts, name))] for place in (0, 1))
-        yield Mismatch(site, "size", f"the median image has {_product(own)} pixels",
-                       f"{_product(others)} {_elsewhere(site, facts)}",
-                       "check whether the images were cropped; all are resized to data.image_size")  # fmt: skip
+        yield Mismatch(
+            site,
+            "size",
+            f"the median image has {_product(own)} pixels",
+            f"{_product(others)} {_elsewhere(site, facts)}",
+            "check whether the images were cropped; all are resized to data.image_size",
+        )
 
 
 def _intensities(site: str, facts: Mapping[str, Facts], limit: float, effect: str) -> Iterator[Mismatch]:
@@ -226,13 +261,20 @@ def _intensities(site: str, facts: Mapping[str, Facts], limit: float, effect: st
     texts = [f"{low[place]:g} to {high[place]:g}" for place in (0, 1)]
     if _above_one(ratio) > limit:
         yield Mismatch(
-            site, "intensities", f"typical images have {texts[0]}", f"{texts[1]} {_elsewhere(site, facts)}",
+            site,
+            "intensities",
+            f"typical images have {texts[0]}",
+            f"{texts[1]} {_elsewhere(site, facts)}",
             f"{_times(ratio)} points to another unit, bit depth or export; {effect}",
-        )  # fmt: skip
+        )
     elif abs(low[0] - low[1]) > MAX_OFFSET * (high[1] - low[1]) > 0:
-        yield Mismatch(site, "intensities", f"typical images have {texts[0]}", f"{texts[1]} {_elsewhere(site, facts)}",
-                       f"an offset of {low[0] - low[1]:g} points to a missing rescale intercept; export the images "
-                       "again")  # fmt: skip
+        yield Mismatch(
+            site,
+            "intensities",
+            f"typical images have {texts[0]}",
+            f"{texts[1]} {_elsewhere(site, facts)}",
+            f"an offset of {low[0] - low[1]:g} points to a missing rescale intercept; export the images again",
+        )
 
 
 def _stacking(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
@@ -241,10 +283,15 @@ def _stacking(site: str, facts: Mapping[str, Facts]) -> Iterator[Mismatch]:
     others = [plane for other, plane in planes.items() if other != site]
     usual = max(sorted(set(others)), key=others.count, default="")
     if site in planes and usual and planes[site] != usual:
-        yield Mismatch(site, "stacking", f"most volumes have {planes[site]} slices",
-                       f"{usual} slices {_elsewhere(site, facts, 'are usual')}", "medfed cuts every "
-                       "volume into axial slices, which are coarse here; convert the volumes, or leave the site "
-                       "out")  # fmt: skip
+        yield Mismatch(
+            site,
+            "stacking",
+            f"most volumes have {planes[site]} slices",
+            f"{usual} slices {_elsewhere(site, facts, 'are usual')}",
+            "medfed cuts every "
+            "volume into axial slices, which are coarse here; convert the volumes, or leave the site "
+            "out",
+        )
 
 
 def _plane(facts: Facts) -> str:
@@ -265,14 +312,22 @@ def _flips(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iter
     for number, label in enumerate(labels):
         for axis, name, spread in zip(axes, POSITIONS, SPREADS, strict=False):
             pair = _usual(site, facts, f"{number}.{name}")
-            error = max(_error_of_median(numbers, number, spread) for numbers in
-                        (facts.values() if len(facts) == 2 else [facts[site]]))  # fmt: skip
-            if pair and abs(pair[0] - pair[1]) >= max(MIN_FLIP, MIN_FLIP_ERRORS * error) and (
-                abs(1 - pair[0] - pair[1]) <= MAX_FLIP_ERROR * abs(pair[0] - pair[1])
+            error = max(
+                _error_of_median(numbers, number, spread)
+                for numbers in (facts.values() if len(facts) == 2 else [facts[site]])
+            )
+            if (
+                pair
+                and abs(pair[0] - pair[1]) >= max(MIN_FLIP, MIN_FLIP_ERRORS * error)
+                and (abs(1 - pair[0] - pair[1]) <= MAX_FLIP_ERROR * abs(pair[0] - pair[1]))
             ):
-                yield Mismatch(site, "orientation", f"the centre of '{label}' is at {pair[0]:.2f} of the image",
-                               f"{pair[1]:.2f} {_elsewhere(site, facts)}", f"{axis} may be exchanged; look at the "
-                               "images, and correct their headers or flip them")  # fmt: skip
+                yield Mismatch(
+                    site,
+                    "orientation",
+                    f"the centre of '{label}' is at {pair[0]:.2f} of the image",
+                    f"{pair[1]:.2f} {_elsewhere(site, facts)}",
+                    f"{axis} may be exchanged; look at the images, and correct their headers or flip them",
+                )
 
 
 def _covers(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Iterator[Mismatch]:
@@ -282,8 +337,13 @@ def _covers(site: str, facts: Mapping[str, Facts], labels: Sequence[str]) -> Ite
         is_inverted = (own - 0.5) * (usual - 0.5) < 0 and abs(own - usual) >= INVERTED_COVER
         if is_inverted or _above_one(_ratio(site, facts, name)) > MAX_COVER_RATIO:
             advice = "the masks may be inverted" if is_inverted else "the masks may show another structure"
-            yield Mismatch(site, "covered share", f"'{label}' covers {own:.0%} of a typical image",
-                           f"{usual:.0%} {_elsewhere(site, facts)}", f"{advice}; look at the masks")  # fmt: skip
+            yield Mismatch(
+                site,
+                "covered share",
+                f"'{label}' covers {own:.0%} of a typical image",
+                f"{usual:.0%} {_elsewhere(site, facts)}",
+                f"{advice}; look at the masks",
+            )
 
 
 def _error_of_median(facts: Facts, number: int, spread: str) -> float:

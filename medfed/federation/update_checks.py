@@ -32,11 +32,18 @@ from medfed.functional.weights import check_same_entries
 RepliesBySite = dict[str, Message]
 
 # What a reply of each kind is called.
-CONTENTS = {"share": "share", "train": "update", "validate": "score", "score": "scoring", "survey": "survey",
-            "quality": "sums"}  # fmt: skip
+CONTENTS = {
+    "share": "share",
+    "train": "update",
+    "validate": "score",
+    "score": "scoring",
+    "survey": "survey",
+    "quality": "sums",
+}
 MAX_REASON_CHARACTERS = 300
-ADVICE = ("check the data and the log of that site, or set federation.on_bad_update to drop to continue without its "
-          "reply")  # fmt: skip
+ADVICE = (
+    "check the data and the log of that site, or set federation.on_bad_update to drop to continue without its reply"
+)
 
 
 @dataclass(frozen=True)
@@ -217,6 +224,11 @@ def _format(tensor: Tensor) -> str:
 
 
 COMPARISONS = (
-    _wrong_entries, _unlike_other_sites, count_outliers, step_outliers, absurd_statistics, size_outliers,
+    _wrong_entries,
+    _unlike_other_sites,
+    count_outliers,
+    step_outliers,
+    absurd_statistics,
+    size_outliers,
     variance_outliers,
-)  # fmt: skip
+)

@@ -47,9 +47,14 @@ def sign_agreement(changes: Sequence[Tensor], votes: Tensor) -> Tensor:
 
 
 def gradient_masked_average(
-    start: Weights, local_weights: Sequence[Weights], fractions: Tensor, votes: Tensor, parameters: Collection[str],
-    threshold: float, step: float = 1.0,
-) -> dict[str, Tensor]:  # fmt: skip
+    start: Weights,
+    local_weights: Sequence[Weights],
+    fractions: Tensor,
+    votes: Tensor,
+    parameters: Collection[str],
+    threshold: float,
+    step: float = 1.0,
+) -> dict[str, Tensor]:
     """Average the sites' weight changes, and shrink each element for which the signs of the changes disagree (FedGMA).
 
         w + step * mask * sum_k p_k (w_k - w),   mask = 1 where A >= threshold, else A
@@ -199,9 +204,13 @@ def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
 
 
 def clipped_average(
-    start: Weights, local_weights: Sequence[Weights], fractions: Tensor, parameters: Collection[str],
-    bound: float | None = None, times: float = 1.0,
-) -> dict[str, Tensor]:  # fmt: skip
+    start: Weights,
+    local_weights: Sequence[Weights],
+    fractions: Tensor,
+    parameters: Collection[str],
+    bound: float | None = None,
+    times: float = 1.0,
+) -> dict[str, Tensor]:
     """Average the sites' weight changes after scaling down every change whose Euclidean norm exceeds a limit.
 
         w + sum_k p_k c_k (w_k - w),   c_k = min(1, limit / |w_k - w|)
@@ -246,8 +255,10 @@ def _clip_and_average(
     limit = times * statistics.median(norms) if limit is None else limit
     if all(norm <= limit for norm in norms):
         return average(local_weights, fractions)
-    scales = [fraction * min(1.0, limit / norm) if norm else fraction
-              for fraction, norm in zip(fractions.tolist(), norms, strict=True)]  # fmt: skip
+    scales = [
+        fraction * min(1.0, limit / norm) if norm else fraction
+        for fraction, norm in zip(fractions.tolist(), norms, strict=True)
+    ]
     merged: dict[str, Tensor] = {}
     for name, first in local_weights[0].items():
         if not first.is_floating_point():
@@ -269,11 +280,13 @@ def change_norm(start: Weights, end: Weights) -> float:
     Returns:
         |end - start|, at least 0, computed in float64.
     """
-    return math.hypot(*(
-        float(torch.linalg.vector_norm(entry.to(torch.float64) - start[name].to(torch.float64)))
-        for name, entry in end.items()
-        if entry.is_floating_point()
-    ))  # fmt: skip
+    return math.hypot(
+        *(
+            float(torch.linalg.vector_norm(entry.to(torch.float64) - start[name].to(torch.float64)))
+            for name, entry in end.items()
+            if entry.is_floating_point()
+        )
+    )
 
 
 def _reduce_elementwise(weights: Sequence[Weights], reduce: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:

@@ -146,7 +146,7 @@ def _first_neighbours(vectors: Tensor) -> Tensor:
         cosines = directions[start : start + rows] @ directions.T
         cosines.diagonal(offset=start).fill_(-torch.inf)
         close = cosines >= cosines.amax(dim=1, keepdim=True) - TIE_TOLERANCE
-        nearest.append(close.to(torch.uint8).argmax(dim=1))                    # the first among equals
+        nearest.append(close.to(torch.uint8).argmax(dim=1))  # the first among equals
     return torch.cat(nearest)
 
 

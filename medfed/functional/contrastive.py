@@ -34,11 +34,11 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         raise ValueError(f"mask must be (B, H, W) for features {tuple(features.shape)}, got {tuple(mask.shape)}")
     with torch.autocast(features.device.type, enabled=False):
         features = features.to(torch.promote_types(features.dtype, torch.float32))
-        weights = mask.to(features).flatten(1)                                 # (B, H * W)
+        weights = mask.to(features).flatten(1)  # (B, H * W)
         total = weights.sum(dim=1)
         present = total > 0
         sums = torch.bmm(features.flatten(2), weights[..., None])[..., 0]
-        return sums / torch.where(present, total, 1)[:, None], present         # eq. 5
+        return sums / torch.where(present, total, 1)[:, None], present  # eq. 5
 
 
 def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
@@ -121,9 +121,13 @@ def region_embeddings(
 
 
 def triplet_loss(
-    anchors: Tensor, positives: Tensor, negatives: Tensor, margin: float, normalise: bool = True,
+    anchors: Tensor,
+    positives: Tensor,
+    negatives: Tensor,
+    margin: float,
+    normalise: bool = True,
     reduction: Literal["mean", "none"] = "mean",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Return the triplet margin loss of vectors, which are scaled to length 1 first unless `normalise` is False.
 
         max(0, |a - p| - |a - n| + margin) for each row
@@ -153,9 +157,15 @@ def triplet_loss(
 
 
 def contrast_views(
-    z: Tensor, second_z: Tensor, kinds: Tensor, anchors: Tensor, rng: torch.Generator, margin: float,
-    normalise: bool = True, same_class: bool = False,
-) -> Tensor:  # fmt: skip
+    z: Tensor,
+    second_z: Tensor,
+    kinds: Tensor,
+    anchors: Tensor,
+    rng: torch.Generator,
+    margin: float,
+    normalise: bool = True,
+    same_class: bool = False,
+) -> Tensor:
     """Return the triplet loss of each anchor: its second view against the second view of a random other class.
 
     Row i of `z` is an anchor, row i of `second_z` its positive, and a random row of `second_z` of another class its
@@ -211,7 +221,10 @@ def nearest_of_same_class(
 
 
 def info_nce(
-    vectors: Tensor, labels: Tensor, temperature: float = 0.05, denominator: str = "positive_and_negatives",
+    vectors: Tensor,
+    labels: Tensor,
+    temperature: float = 0.05,
+    denominator: str = "positive_and_negatives",
     groups: Tensor | None = None,
 ) -> Tensor:
     """Return the supervised InfoNCE loss with cosine similarity, averaged over all ordered pairs of equal labels.
@@ -261,11 +274,11 @@ def info_nce(
             return vectors.sum() * 0
         directions = F.normalize(vectors, dim=1)
         scores = directions @ directions.T / temperature
-        negatives = scores.masked_fill(~negative, -torch.inf).logsumexp(dim=1, keepdim=True)   # log sum_n e^s_in
-        losses = (negatives - scores)[positive]                                # eq. 6
+        negatives = scores.masked_fill(~negative, -torch.inf).logsumexp(dim=1, keepdim=True)  # log sum_n e^s_in
+        losses = (negatives - scores)[positive]  # eq. 6
         if denominator == "positive_and_negatives":
             losses = torch.logaddexp(losses, torch.zeros_like(losses))
-        return losses.mean()                                                   # eq. 7
+        return losses.mean()  # eq. 7
 
 
 def _check(vectors: Tensor, labels: Tensor, temperature: float, denominator: str, groups: Tensor | None) -> None:

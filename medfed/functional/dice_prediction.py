@@ -72,8 +72,10 @@ class PairSums:
     def total(cls, parts: Iterable[PairSums]) -> PairSums:
         """Return the sums over all pairs of several parts, such as the sites."""
         parts = list(parts)
-        return cls(sum(part.n for part in parts),
-                   *(math.fsum(getattr(part, entry.name) for part in parts) for entry in fields(cls)[1:]))  # fmt: skip
+        return cls(
+            sum(part.n for part in parts),
+            *(math.fsum(getattr(part, entry.name) for part in parts) for entry in fields(cls)[1:]),
+        )
 
     @property
     def spread_x(self) -> float:

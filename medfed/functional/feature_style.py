@@ -106,9 +106,9 @@ def compute_site_style(means: Tensor, stds: Tensor) -> SiteStyle:
     """
     if means.ndim != 2 or means.shape != stds.shape or len(means) == 0:
         raise ValueError(f"means and stds must both be (N, C), got {tuple(means.shape)} and {tuple(stds.shape)}")
-    both = torch.stack([means, stds]).detach().double()                                  # (2, N, C)
-    variance, mean = torch.var_mean(both, dim=1, correction=min(1, len(means) - 1))      # eq. 2
-    return SiteStyle(*mean.float(), *(variance + EPSILON).sqrt().float())                # eq. 3
+    both = torch.stack([means, stds]).detach().double()  # (2, N, C)
+    variance, mean = torch.var_mean(both, dim=1, correction=min(1, len(means) - 1))  # eq. 2
+    return SiteStyle(*mean.float(), *(variance + EPSILON).sqrt().float())  # eq. 3
 
 
 def shift_style(
@@ -303,7 +303,7 @@ def add_style_noise(features: Tensor, rng: torch.Generator, factor: float = 1.0)
     """
     if factor < 0:
         raise ValueError(f"factor must be at least 0, got {factor}")
-    own = torch.stack(feature_mean_std(features))                                        # (2, B, C)
+    own = torch.stack(feature_mean_std(features))  # (2, B, C)
     if factor == 0 or len(features) < 2:
         return features
     spread = (own.var(dim=1, keepdim=True) + EPSILON).sqrt()

@@ -70,7 +70,7 @@ class LowFrequencySpectrum:
         """
         half = self.spectrum.abs()
         spatial = tuple(range(2, half.ndim))
-        return torch.cat([half[..., 1:].flip(spatial), half], dim=-1)                    # A(-u) = A(u)
+        return torch.cat([half[..., 1:].flip(spatial), half], dim=-1)  # A(-u) = A(u)
 
 
 def window_half_width(shape: tuple[int, ...], alpha: float) -> int:
@@ -177,9 +177,7 @@ def replace_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, win
     return _add_change(images, low_frequencies, window, 1.0)
 
 
-def _add_change(
-    images: Tensor, low_frequencies: LowFrequencySpectrum, window: Tensor, ratio: Tensor | float
-) -> Tensor:
+def _add_change(images: Tensor, low_frequencies: LowFrequencySpectrum, window: Tensor, ratio: Tensor | float) -> Tensor:
     """Return images plus the inverse transform of the change of their low-frequency amplitudes (eq. 2-3)."""
     half, shape = low_frequencies.half_width, low_frequencies.shape
     with _without_autocast(images):
@@ -187,11 +185,11 @@ def _add_change(
         amplitude = low_frequencies.spectrum.abs()
         phase = _phase_factors(low_frequencies.spectrum, amplitude)
         given = window[..., half:].to(amplitude.dtype)
-        change = ratio * (given - amplitude) * phase                                     # eq. 2: (A' - A) e^{iP}
+        change = ratio * (given - amplitude) * phase  # eq. 2: (A' - A) e^{iP}
         for axis, size in enumerate(shape[:-1], start=2):
             change = _multiply_axis(change, _fourier_matrix(size, -half, half, values).conj().T, axis)
         waves = torch.view_as_real(_fourier_matrix(shape[-1], 0, half, values)).flatten(1)
-        waves = torch.cat([waves[:, :2], 2 * waves[:, 2:]], dim=1)                       # and its conjugate
+        waves = torch.cat([waves[:, :2], 2 * waves[:, 2:]], dim=1)  # and its conjugate
         rows = torch.view_as_real(change).flatten(-2).reshape(-1, waves.shape[1])
         styled = torch.addmm(values.reshape(-1, shape[-1]), rows, waves.T)  # eq. 3: x + Re sum_u ...
     return styled.view(values.shape).to(images.dtype)
@@ -337,9 +335,7 @@ def _working_type(images: Tensor) -> torch.dtype:
 
 def _check_images(images: Tensor) -> None:
     if images.ndim not in (4, 5) or not images.is_floating_point():
-        raise ValueError(
-            f"images must be floating point, (B, C, H, W[, D]), got {images.dtype} {tuple(images.shape)}"
-        )
+        raise ValueError(f"images must be floating point, (B, C, H, W[, D]), got {images.dtype} {tuple(images.shape)}")
 
 
 def _check_window(images: Tensor, low_frequencies: LowFrequencySpectrum, window: Tensor) -> None:

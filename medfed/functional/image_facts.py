@@ -10,8 +10,17 @@ from torch import Tensor
 
 from medfed.functional.quantiles import quantiles
 
-AS_READ = ("height", "width", "slices", "spacing_height_mm", "spacing_width_mm", "spacing_slices_mm",
-           "intensity_p5", "intensity_p50", "intensity_p95")  # fmt: skip
+AS_READ = (
+    "height",
+    "width",
+    "slices",
+    "spacing_height_mm",
+    "spacing_width_mm",
+    "spacing_slices_mm",
+    "intensity_p5",
+    "intensity_p50",
+    "intensity_p95",
+)
 PREPARED = ("brightness", "contrast", "sharpness", "low_frequency_amplitude")
 NAMES = (*AS_READ, *PREPARED)
 MAX_SAMPLED_VOXELS = 100_000  # of which the percentiles are computed

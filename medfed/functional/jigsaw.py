@@ -50,7 +50,7 @@ def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
     while len(chosen) < n:
         distance = (columns != columns[:, chosen[-1], None]).sum(axis=0, dtype=np.int8)
         nearest, total = np.minimum(nearest, distance), total + distance
-        chosen.append(int((nearest * (n * n_tiles + 1) + total).argmax()))     # argmax takes the first of equals
+        chosen.append(int((nearest * (n * n_tiles + 1) + total).argmax()))  # argmax takes the first of equals
     return torch.from_numpy(known[chosen].astype(np.int64))
 
 

@@ -75,15 +75,19 @@ def inner_step(
     for (name, entry), gradient in zip(trained.items(), gradients, strict=True):
         if gradient is not None:
             limited = gradient if clamp is None else gradient.clamp(-clamp, clamp)
-            fast[name] = entry - step_size * limited                           # eq. 4
+            fast[name] = entry - step_size * limited  # eq. 4
     return fast
 
 
 @torch.no_grad()
 def adam_step(
-    values: Sequence[Tensor], gradients: Sequence[Tensor], first: Sequence[Tensor], second: Sequence[Tensor],
-    steps: Tensor, learning_rate: float,
-) -> Tensor:  # fmt: skip
+    values: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    steps: Tensor,
+    learning_rate: float,
+) -> Tensor:
     """Do one step of Adam on plain tensors, in place (betas 0.9 and 0.999, epsilon 1e-8, no weight decay).
 
     Args:
@@ -99,6 +103,19 @@ def adam_step(
         steps + 1, a scalar tensor.
     """
     counters = [steps.clone() for _ in values]
-    adam(list(values), list(gradients), list(first), list(second), [], counters, amsgrad=False, beta1=0.9, beta2=0.999,
-         lr=learning_rate, weight_decay=0.0, eps=1e-8, maximize=False)  # fmt: skip
+    adam(
+        list(values),
+        list(gradients),
+        list(first),
+        list(second),
+        [],
+        counters,
+        amsgrad=False,
+        beta1=0.9,
+        beta2=0.999,
+        lr=learning_rate,
+        weight_decay=0.0,
+        eps=1e-8,
+        maximize=False,
+    )
     return steps + 1

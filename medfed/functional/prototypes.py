@@ -72,7 +72,7 @@ def cluster_prototypes(prototypes: Sequence[Tensor]) -> Tensor | None:
     if not nonzero:
         return None
     rows = torch.stack(nonzero)
-    return cluster_means(rows, finch_partition(rows, "last"))                  # eq. 4-5
+    return cluster_means(rows, finch_partition(rows, "last"))  # eq. 4-5
 
 
 def prototype_contrastive_loss(
@@ -113,9 +113,12 @@ def prototype_contrastive_loss(
 
 
 def prototype_distance_loss(
-    vectors: Tensor, classes: Tensor, prototypes: Tensor, prototype_classes: Tensor,
+    vectors: Tensor,
+    classes: Tensor,
+    prototypes: Tensor,
+    prototype_classes: Tensor,
     over_features: Literal["mean", "sum"] = "mean",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """Return the squared difference between the embeddings and the unbiased prototypes of their classes.
 
     The unbiased prototype of a class is the mean of the cluster prototypes of the class. A cluster of many sites
@@ -140,6 +143,6 @@ def prototype_distance_loss(
     known = n_clusters[:, 0] > 0
     if not bool(known.any()):
         return vectors.sum() * 0
-    unbiased = own @ prototypes.to(vectors) / n_clusters.clamp(min=1)          # eq. 6
-    mean = F.mse_loss(vectors[known], unbiased[known])                         # eq. 10
+    unbiased = own @ prototypes.to(vectors) / n_clusters.clamp(min=1)  # eq. 6
+    mean = F.mse_loss(vectors[known], unbiased[known])  # eq. 10
     return mean * vectors.shape[1] if over_features == "sum" else mean

@@ -42,9 +42,7 @@ def channel_mean_std(features: Tensor, epsilon: float = EPSILON) -> tuple[Tensor
     return mean, (variance + epsilon).sqrt()
 
 
-def replace_mean_std(
-    features: Tensor, own: Sequence[Tensor] | Tensor, style: Sequence[Tensor] | Tensor
-) -> Tensor:
+def replace_mean_std(features: Tensor, own: Sequence[Tensor] | Tensor, style: Sequence[Tensor] | Tensor) -> Tensor:
     """Normalise every channel with its own mean and standard deviation, then give it a new mean and standard deviation.
 
         std * (features - own mean) / own std + mean
@@ -62,7 +60,7 @@ def replace_mean_std(
         (B, C, H, W), in the wider dtype of features and statistics.
     """
     (own_mean, own_std), (mean, std) = own, style
-    return (features - _as_map(own_mean)) * _as_map(std / own_std) + _as_map(mean)       # eq. 8
+    return (features - _as_map(own_mean)) * _as_map(std / own_std) + _as_map(mean)  # eq. 8
 
 
 def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:
@@ -88,8 +86,8 @@ def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1
     own_mean, own_std = channel_mean_std(features)
     mean, std = (_expand_to_batch(name, value, own_mean) for name, value in (("mean", mean), ("std", std)))
     values = features.to(own_mean.dtype)
-    styled = replace_mean_std(values, (own_mean, own_std), (mean, std))                  # eq. 8
-    styled = torch.lerp(values, styled, _check_alpha(alpha, own_mean))              # eq. 14
+    styled = replace_mean_std(values, (own_mean, own_std), (mean, std))  # eq. 8
+    styled = torch.lerp(values, styled, _check_alpha(alpha, own_mean))  # eq. 14
     return styled.to(features.dtype)
 
 

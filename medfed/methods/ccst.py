@@ -345,13 +345,13 @@ class CCST(Method):
         bank = _bank(state.memory)
         if not bank:
             return None
-        mean, std = (torch.stack([style.mean(dim=0) for style in styles]).mean(dim=0, keepdim=True)
-                     for styles in zip(*bank.values(), strict=True))  # fmt: skip
+        mean, std = (
+            torch.stack([style.mean(dim=0) for style in styles]).mean(dim=0, keepdim=True)
+            for styles in zip(*bank.values(), strict=True)
+        )
         return replace(self._style_transfer, alpha=ratio).to_style(mean, std)
 
-    def _features(
-        self, site: SiteData, order: Tensor, device: torch.device, used: list[Tensor]
-    ) -> Iterator[Tensor]:
+    def _features(self, site: SiteData, order: Tensor, device: torch.device, used: list[Tensor]) -> Iterator[Tensor]:
         """Yield feature maps (b, D, h, w), on the CPU, of a few images at a time, without blank images.
 
         The indices of the images are appended to `used`.

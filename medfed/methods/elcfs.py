@@ -172,8 +172,14 @@ class ELCFS(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {
-            "alpha": 0.01, "balance": "none", "views": 0, "boundary_features": "after_inner_step",
-            "boundary_pairs": "image", "inner_clamp": None, "second_order": True, "denominator": "negatives",
+            "alpha": 0.01,
+            "balance": "none",
+            "views": 0,
+            "boundary_features": "after_inner_step",
+            "boundary_pairs": "image",
+            "inner_clamp": None,
+            "second_order": True,
+            "denominator": "negatives",
         },
         "released": {"alpha": 0.0, "balance": "none", "ratio": "one", "decoder_levels": 1, "bank_share": 0.125},
     }

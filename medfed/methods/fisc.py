@@ -163,14 +163,24 @@ class FISC(CommonStyle, Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "medfed": {},
         "paper": {
-            "contrast": 0.75, "margin": 0.3, "normalise": False, "alpha": 1.0, "spread": "mean",
+            "contrast": 0.75,
+            "margin": 0.3,
+            "normalise": False,
+            "alpha": 1.0,
+            "spread": "mean",
             "common_clusters": "first",
         },
         "released": {
-            "contrast": 0.75, "margin": 0.3, "normalise": True, "alpha": 0.5, "spread": "mixture",
-            "common_clusters": "first", "median": "lower", "freeze_batch_norm": True,
+            "contrast": 0.75,
+            "margin": 0.3,
+            "normalise": True,
+            "alpha": 0.5,
+            "spread": "mixture",
+            "common_clusters": "first",
+            "median": "lower",
+            "freeze_batch_norm": True,
         },
-    }  # fmt: skip
+    }
 
     def __post_init__(self) -> None:
         """Check that every field is valid and that the fields fit together; ValueError otherwise."""
@@ -217,8 +227,10 @@ class FISC(CommonStyle, Method):
             UserError: if the network is for segmentation and `positives` is "augmented".
         """
         if self._augments and not architecture.embedding:
-            raise UserError("method.positives: 'augmented' compares images by class, but this network segments; "
-                            "set method.positives: restyled")  # fmt: skip
+            raise UserError(
+                "method.positives: 'augmented' compares images by class, but this network segments; "
+                "set method.positives: restyled"
+            )
         return network
 
     @property

@@ -104,7 +104,8 @@ class Stack(Method):
         """The ranges of the tensors that sites send, under the names `NUMBER/NAME` (see `share`)."""
         return {
             f"{i}/{name}": limits
-            for i, method in enumerate(self.methods) for name, limits in method.statistic_ranges.items()
+            for i, method in enumerate(self.methods)
+            for name, limits in method.statistic_ranges.items()
         }
 
     @property
@@ -473,8 +474,10 @@ class Stack(Method):
         adjustable = [method for method in self.methods if "site_weights" in vars(method)]
         if len({method.site_weights for method in adjustable}) > 1:
             settings = ", ".join(f"{type(method).__name__} {method.site_weights}" for method in adjustable)
-            raise ValueError(f"the combined methods have different site_weights ({settings}), but the sites' updates "
-                             "are averaged only once; set the same site_weights for all of these methods")
+            raise ValueError(
+                f"the combined methods have different site_weights ({settings}), but the sites' updates "
+                "are averaged only once; set the same site_weights for all of these methods"
+            )
         for owner in (method for method in self.methods if _overrides(method, "aggregate")):
             if others := [method for method in adjustable if method.site_weights == "uniform" and method is not owner]:
                 raise ValueError(

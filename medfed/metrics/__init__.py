@@ -64,20 +64,23 @@ __all__ = [
     "wilcoxon_test",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {
-    "medfed.metrics.accuracy": ("Accuracy",),
-    "medfed.metrics.assd": ("AverageSurfaceDistance",),
-    "medfed.metrics.auroc": ("AreaUnderROC",),
-    "medfed.metrics.balanced_accuracy": ("BalancedAccuracy",),
-    "medfed.metrics.class_metric": ("ClassMetric", "ScoredImages", "compute_class_metric", "compute_class_metrics"),
-    "medfed.metrics.dice": ("Dice",),
-    "medfed.metrics.ece": ("ExpectedCalibrationError",),
-    "medfed.metrics.hd": ("HausdorffDistance",),
-    "medfed.metrics.hd95": ("HausdorffDistance95",),
-    "medfed.metrics.hd95_pooled": ("PooledHausdorffDistance95",),
-    "medfed.metrics.mask_ece": ("MaskCalibrationError",),
-    "medfed.metrics.mask_metric": ("MaskMetric", "MaskPair", "compute_mask_metrics"),
-    "medfed.metrics.metric": ("Metric",),
-    "medfed.metrics.ratio": ("vertical_ratio",),
-    "medfed.metrics.significance": ("wilcoxon_test",),
-})  # fmt: skip
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "medfed.metrics.accuracy": ("Accuracy",),
+        "medfed.metrics.assd": ("AverageSurfaceDistance",),
+        "medfed.metrics.auroc": ("AreaUnderROC",),
+        "medfed.metrics.balanced_accuracy": ("BalancedAccuracy",),
+        "medfed.metrics.class_metric": ("ClassMetric", "ScoredImages", "compute_class_metric", "compute_class_metrics"),
+        "medfed.metrics.dice": ("Dice",),
+        "medfed.metrics.ece": ("ExpectedCalibrationError",),
+        "medfed.metrics.hd": ("HausdorffDistance",),
+        "medfed.metrics.hd95": ("HausdorffDistance95",),
+        "medfed.metrics.hd95_pooled": ("PooledHausdorffDistance95",),
+        "medfed.metrics.mask_ece": ("MaskCalibrationError",),
+        "medfed.metrics.mask_metric": ("MaskMetric", "MaskPair", "compute_mask_metrics"),
+        "medfed.metrics.metric": ("Metric",),
+        "medfed.metrics.ratio": ("vertical_ratio",),
+        "medfed.metrics.significance": ("wilcoxon_test",),
+    },
+)

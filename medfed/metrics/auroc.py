@@ -29,8 +29,10 @@ class AreaUnderROC(ClassMetric):
     label = "AUROC"
     unit = "%"
     limits = (0.0, 1.0)
-    note = ("AUROC: with two classes, the second one is positive; with more, the mean of one class against the rest; "
-            "undefined if only one class occurs")  # fmt: skip
+    note = (
+        "AUROC: with two classes, the second one is positive; with more, the mean of one class against the rest; "
+        "undefined if only one class occurs"
+    )
 
     def values(self, images: ScoredImages) -> np.ndarray:
         """Compute the area under the ROC curve (AUROC) under each weighting of the images.

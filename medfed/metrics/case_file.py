@@ -12,9 +12,12 @@ from medfed.core.files import write_atomically
 
 
 def write_rows(
-    path: str | Path, rows: Sequence[dict], columns: Sequence[str], keys: Sequence[str],
+    path: str | Path,
+    rows: Sequence[dict],
+    columns: Sequence[str],
+    keys: Sequence[str],
     format_value: Callable[[object, str], str],
-) -> None:  # fmt: skip
+) -> None:
     """Write sorted rows to a CSV file. The file is replaced in one step, so it is never half written.
 
     Args:

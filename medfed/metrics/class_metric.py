@@ -44,8 +44,9 @@ class ScoredImages:
         probabilities, labels = check_scores(self.probabilities, self.labels)
         weights = np.asarray(self.weights, dtype=np.float64)
         if weights.ndim != 2 or weights.shape[1] != len(labels):
-            raise ValueError(f"weights must have the shape (R, {len(labels)}), with one column for each label, got "
-                             f"{weights.shape}")
+            raise ValueError(
+                f"weights must have the shape (R, {len(labels)}), with one column for each label, got {weights.shape}"
+            )
         for name, value in (("probabilities", probabilities), ("labels", labels), ("weights", weights)):
             object.__setattr__(self, name, value)
 
@@ -170,8 +171,9 @@ def compute_without_each_patient(
     slow = [metric for metric in metrics if fast[metric.name] is None]
     blocks = [
         compute_class_metrics(slow, probabilities, labels, left_out[:, None] != patient_of)
-        for left_out in np.array_split(np.arange(n), math.ceil(n / MAX_WEIGHTINGS)) if slow
-    ]  # fmt: skip
+        for left_out in np.array_split(np.arange(n), math.ceil(n / MAX_WEIGHTINGS))
+        if slow
+    ]
     values = {name: part for name, part in fast.items() if part is not None}
     return values | {metric.name: np.concatenate([block[metric.name] for block in blocks]) for metric in slow}
 
@@ -181,11 +183,15 @@ def _values(metric: ClassMetric, images: ScoredImages) -> np.ndarray:
     try:
         values = np.asarray(metric.values(images), dtype=np.float64)
     except Exception as error:  # code from outside medfed may raise anything
-        raise UserError(f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with "
-                        f"{argument('resume', True)}, the model is saved") from error
+        raise UserError(
+            f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with "
+            f"{argument('resume', True)}, the model is saved"
+        ) from error
     if values.shape != images.total.shape:
-        raise UserError(f"metric '{metric.name}': gave values of shape {values.shape}, expected {images.total.shape}; "
-                        f"correct it and continue with {argument('resume', True)}, the model is saved")
+        raise UserError(
+            f"metric '{metric.name}': gave values of shape {values.shape}, expected {images.total.shape}; "
+            f"correct it and continue with {argument('resume', True)}, the model is saved"
+        )
     return np.where(np.isfinite(values), values, np.nan)
 
 
@@ -295,8 +301,9 @@ def check_scores(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndar
     """
     probabilities, labels = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     if probabilities.ndim != 2 or probabilities.shape[1] < 2 or labels.shape != (len(probabilities),):
-        raise ValueError(f"probabilities must be (N, K), K at least 2, and labels (N,), got {probabilities.shape} and "
-                         f"{labels.shape}")
+        raise ValueError(
+            f"probabilities must be (N, K), K at least 2, and labels (N,), got {probabilities.shape} and {labels.shape}"
+        )
     if not ((probabilities >= 0) & (probabilities <= 1)).all():
         raise ValueError("probabilities must be in [0, 1], and not NaN")
     labels = labels.astype(np.int64)

@@ -76,9 +76,7 @@ def macro_roc_curve(probabilities: np.ndarray, labels: np.ndarray) -> Curve | No
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
     """
     probabilities, labels = check_scores(probabilities, labels)
-    curves = [
-        roc_curve(score, hit) for score, hit in one_vs_rest(probabilities, labels) if 0 < hit.sum() < len(hit)
-    ]
+    curves = [roc_curve(score, hit) for score, hit in one_vs_rest(probabilities, labels) if 0 < hit.sum() < len(hit)]
     if not curves:
         return None
     places = np.unique(np.concatenate([false for false, _ in curves]))

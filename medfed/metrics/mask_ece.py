@@ -37,8 +37,10 @@ class MaskCalibrationError(MaskMetric):
     limits = (0.0, 1.0)
     worst = 1.0
     accepts_empty_masks = True
-    note = ("ECE is the expected calibration error of the voxels' probabilities in 15 equal bins (Guo et al. 2017), in "
-            "the bounding box of the true mask with a margin of a quarter of its length on each side")  # fmt: skip
+    note = (
+        "ECE is the expected calibration error of the voxels' probabilities in 15 equal bins (Guo et al. 2017), in "
+        "the bounding box of the true mask with a margin of a quarter of its length on each side"
+    )
 
     def value(self, masks: MaskPair) -> float | None:
         """Return the expected calibration error near the structure.

@@ -45,7 +45,10 @@ class MaskPair:
 
     @classmethod
     def from_masks(
-        cls, prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None,
+        cls,
+        prediction: Mask,
+        reference: Mask,
+        spacing_mm: tuple[float, float, float] | None,
         probability: Mask | None = None,
     ) -> MaskPair:
         """Check two masks and their voxel size, and return them as a pair.
@@ -164,9 +167,7 @@ class MaskMetric(Metric):
         is_finite = isinstance(worst, int | float) and math.isfinite(worst)
         has_worst = own_rule or self.unit == DISTANCE or is_finite
         has_value = type(self).value is not MaskMetric.value
-        return (
-            super().missing_declarations() + ["finite worst"] * (not has_worst) + ["method value"] * (not has_value)
-        )
+        return super().missing_declarations() + ["finite worst"] * (not has_worst) + ["method value"] * (not has_value)
 
     def value(self, masks: MaskPair) -> float | None:
         """Compute the metric of two masks that both have at least one voxel; a subclass must override this method.
@@ -194,7 +195,10 @@ class MaskMetric(Metric):
 
 
 def compute_mask_metrics(
-    metrics: Iterable[MaskMetric], prediction: Mask, reference: Mask, spacing_mm: tuple[float, float, float] | None,
+    metrics: Iterable[MaskMetric],
+    prediction: Mask,
+    reference: Mask,
+    spacing_mm: tuple[float, float, float] | None,
     probability: Mask | None = None,
 ) -> dict[str, object]:
     """Compute several metrics of the predicted and the true mask of one structure of one patient.
@@ -241,12 +245,16 @@ def _value(metric: MaskMetric, masks: MaskPair) -> float | None:
         value = metric.value(masks) if masks.status == OK or metric.accepts_empty_masks else failure
         is_worse = value is not None and (value < failure if metric.higher_is_better else value > failure)
     except Exception as error:  # code from outside medfed may raise anything
-        raise UserError(f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with "
-                        f"{argument('resume', True)}, the model is saved") from error
+        raise UserError(
+            f"metric '{metric.name}': {type(error).__name__}: {error}; correct it and continue with "
+            f"{argument('resume', True)}, the model is saved"
+        ) from error
     if not math.isfinite(failure) or is_worse:
-        raise UserError(f"metric '{metric.name}': found {value}, and {failure} for a missed structure, which must be "
-                        f"finite and the worst value; correct it and continue with {argument('resume', True)}, the "
-                        "model is saved")
+        raise UserError(
+            f"metric '{metric.name}': found {value}, and {failure} for a missed structure, which must be "
+            f"finite and the worst value; correct it and continue with {argument('resume', True)}, the "
+            "model is saved"
+        )
     return value
 
 

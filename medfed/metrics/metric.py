@@ -145,8 +145,9 @@ def metric_from_description(facts: Mapping[str, Any]) -> Metric:
         elif name == "decimals" and (type(value) is not int or not 0 <= value <= MAX_DECIMALS):
             raise ValueError(f"the metric {facts.get('name')!r} has decimals {value!r}; expected 0 to {MAX_DECIMALS}")
         elif not isinstance(value, kinds.get(name, str)):
-            raise ValueError(f"the metric {facts.get('name')!r} has {name} {value!r}; expected "
-                             f"{kinds.get(name, str).__name__}")
+            raise ValueError(
+                f"the metric {facts.get('name')!r} has {name} {value!r}; expected {kinds.get(name, str).__name__}"
+            )
         object.__setattr__(metric, name, value)
     return metric
 

@@ -31,9 +31,7 @@ def vertical_ratio(inner: Tensor, outer: Tensor) -> float | None:
     return heights[0] / heights[1] if heights[1] else None
 
 
-def ratio_row(
-    site: str, role: str, patient: str, image: str, reference: float | None, predicted: float | None
-) -> dict:
+def ratio_row(site: str, role: str, patient: str, image: str, reference: float | None, predicted: float | None) -> dict:
     """Return one image's row of `ratios.csv`: the ratio of two structures' heights (optic cup to optic disc).
 
     Args:
@@ -50,8 +48,9 @@ def ratio_row(
         The arguments by name, and "error": the absolute difference of the two ratios, or None if `reference` is None.
     """
     row = {"site": site, "role": role, "patient": patient, "image": image} | {
-        "reference": reference, "predicted": predicted,
-    }  # fmt: skip
+        "reference": reference,
+        "predicted": predicted,
+    }
     return row | {"error": None if reference is None else abs(reference - (predicted or 0.0))}
 
 

@@ -62,8 +62,7 @@ def summarise(
         for row in sorted(of_role, key=lambda row: (row["site"], structure_of(row), row["image"])):
             groups.setdefault(row["site"], {}).setdefault(structure_of(row), []).append(row)
         sites = {
-            site: {name: score_group(group) for name, group in of_site.items()}
-            for site, of_site in groups.items()
+            site: {name: score_group(group) for name, group in of_site.items()} for site, of_site in groups.items()
         }
         structures = sorted({name for of_site in sites.values() for name in of_site})
         mean = {
@@ -108,8 +107,12 @@ def _mean_over_sites(
         means = [scores["mean"] for scores in known]
         average = estimate_average([_estimate(scores) for scores in known])
         low, high = interval(average, limits)
-        mean[metric] = {"n_sites": len(means), "mean": math.fsum(means) / len(means) if means else None,
-                        "low": low, "high": high}  # fmt: skip
+        mean[metric] = {
+            "n_sites": len(means),
+            "mean": math.fsum(means) / len(means) if means else None,
+            "low": low,
+            "high": high,
+        }
         if with_spread:
             mean[metric]["sd"] = float(np.std(means, ddof=1)) if len(means) > 1 else None
     return mean

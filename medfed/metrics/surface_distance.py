@@ -80,9 +80,7 @@ def _steps_along_first_axis(edge: np.ndarray) -> np.ndarray:
     return steps
 
 
-def _search_nearby(
-    voxels: np.ndarray, along_first: np.ndarray, spacing: tuple[float, ...], reach: float
-) -> np.ndarray:
+def _search_nearby(voxels: np.ndarray, along_first: np.ndarray, spacing: tuple[float, ...], reach: float) -> np.ndarray:
     """Return the squared distance from each voxel to the nearest edge voxel; it is exact if it is at most `reach` ** 2.
 
     Args:

@@ -43,14 +43,17 @@ __all__ = [
     "load_codec",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, {
-    "medfed.networks.adain": ("StyleCodec", "load_codec"),
-    "medfed.networks.amplitude_normaliser": ("AmplitudeNormaliser",),
-    "medfed.networks.base": ("NetworkSettings",),
-    "medfed.networks.highlighter": ("Highlighter",),
-    "medfed.networks.style_layers": ("DSU", "EFDMix", "MixStyle"),
-    "medfed.networks.tent": ("Tent",),
-})  # fmt: skip
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "medfed.networks.adain": ("StyleCodec", "load_codec"),
+        "medfed.networks.amplitude_normaliser": ("AmplitudeNormaliser",),
+        "medfed.networks.base": ("NetworkSettings",),
+        "medfed.networks.highlighter": ("Highlighter",),
+        "medfed.networks.style_layers": ("DSU", "EFDMix", "MixStyle"),
+        "medfed.networks.tent": ("Tent",),
+    },
+)
 
 
 def build(name: str, in_channels: int, out_channels: int, **settings: object) -> nn.Module:

@@ -56,7 +56,9 @@ class StyleCodec(nn.Module):
     decoder: SmallDecoder | Decoder
 
     def __init__(
-        self, encoder: SmallEncoder | VGGEncoder, decoder: SmallDecoder | Decoder,
+        self,
+        encoder: SmallEncoder | VGGEncoder,
+        decoder: SmallDecoder | Decoder,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -300,7 +302,9 @@ def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
         raise UserError(f"{path}: is not a codec of medfed ({error}); train one with medfed.codec train") from None
     load_renamed_weights(codec, entries, {name: name for name in codec.state_dict()}, path)
     if name := first_non_finite(entries):
-        raise UserError(f"{path}: contains NaN or infinite values, first in the entry '{name}'; copy the file again, "
-                        "or train another codec")
+        raise UserError(
+            f"{path}: contains NaN or infinite values, first in the entry '{name}'; copy the file again, "
+            "or train another codec"
+        )
     codec.facts = settings.get("facts", {})
     return codec

@@ -51,9 +51,11 @@ def _resnet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
 # need.
 BASE_CLASSES = {f"DenseNet{depth}": "DenseNet" for depth in (121, 169, 201, 264)}
 SETTINGS_BUILDERS: dict[str, Callable[[Arguments], Iterator[NetworkSettings]]] = {
-    "BasicUNet": _unet_settings, "DenseNet": _densenet_settings, "ResNet": _resnet_settings,
+    "BasicUNet": _unet_settings,
+    "DenseNet": _densenet_settings,
+    "ResNet": _resnet_settings,
     **dict.fromkeys(BASE_CLASSES, _densenet_settings),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -95,8 +97,11 @@ class Bundle(NetworkSettings):
         definition = read_network_def(Path(self.path))
         place = f"{definition.file}: network_def"
         if definition.name in get_args(Architecture):
-            arguments = {key: _with_tuples(value) for key, value in definition.arguments.items()
-                         if key not in (*OWN_ARGUMENTS, *DOWNLOADS)}  # fmt: skip
+            arguments = {
+                key: _with_tuples(value)
+                for key, value in definition.arguments.items()
+                if key not in (*OWN_ARGUMENTS, *DOWNLOADS)
+            }
             try:
                 return MonaiNetwork(definition.name, arguments)  # type: ignore[arg-type]
             except ValueError as error:

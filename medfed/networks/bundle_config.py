@@ -76,8 +76,10 @@ def read_network_def(path: Path) -> NetworkDefinition:
 def _parse(file: Path, definition: Any) -> NetworkDefinition:
     """Return the class and the arguments of a definition without references."""
     if not isinstance(definition, dict) or not isinstance(target := definition.get("_target_"), str):
-        raise UserError(f"{file}: {KEY} is {definition!r}; expected _target_, the name of one of MONAI's networks, and "
-                        "its arguments")
+        raise UserError(
+            f"{file}: {KEY} is {definition!r}; expected _target_, the name of one of MONAI's networks, and "
+            "its arguments"
+        )
     if target.startswith(PROGRAMS):
         raise UserError(
             f"{file}: {KEY}: loads a program, which medfed never runs; training can start only from a network of "
@@ -145,8 +147,9 @@ class _Resolver:
             elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
                 value = value[int(part)]
             else:
-                raise UserError(f"{self.file}: {key} is '{reference}', which names no value of this config; write the "
-                                "value instead")
+                raise UserError(
+                    f"{self.file}: {key} is '{reference}', which names no value of this config; write the value instead"
+                )
         return value
 
 

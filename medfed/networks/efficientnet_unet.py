@@ -108,10 +108,22 @@ class _EfficientNetUNet(nn.Module):
         self.encoder = _Encoder(in_channels, settings)
         skips, features = (*reversed(SKIP_CHANNELS), 0), settings.features
         levels = [
-            UpCat(2, n_in, n_skip, n_out, act="RELU", norm=("INSTANCE", {"affine": True}), bias=False,
-                  upsample="nontrainable", interp_mode="nearest", align_corners=None, halves=n_skip > 0, is_pad=False)
+            UpCat(
+                2,
+                n_in,
+                n_skip,
+                n_out,
+                act="RELU",
+                norm=("INSTANCE", {"affine": True}),
+                bias=False,
+                upsample="nontrainable",
+                interp_mode="nearest",
+                align_corners=None,
+                halves=n_skip > 0,
+                is_pad=False,
+            )
             for n_in, n_skip, n_out in zip((DEEPEST_CHANNELS, *features[:-1]), skips, features, strict=True)
-        ]  # fmt: skip
+        ]
         self.up_5, self.up_4, self.up_3, self.up_2, self.up_1 = levels
         self.head = nn.Conv2d(features[-1], out_channels, 3, padding=1)
 

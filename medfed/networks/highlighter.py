@@ -55,9 +55,13 @@ class Highlighter(nn.Module):
     """
 
     def __init__(
-        self, channels: int, n_classes: int, dimension: int = 30, similarity: Similarity = "cosine",
+        self,
+        channels: int,
+        n_classes: int,
+        dimension: int = 30,
+        similarity: Similarity = "cosine",
         query_of: QueryOf = "both",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         self.query = nn.Conv2d(channels, dimension, 1)
         self.key = nn.Conv2d(channels, dimension, 1)

@@ -47,7 +47,7 @@ def init_identity(encoder: SmallEncoder, decoder: SmallDecoder) -> None:
     colour = nn.init.orthogonal_(torch.empty(N_SIGNALS[0], 3))
     opponent = OPPONENT / OPPONENT.norm(dim=1, keepdim=True)
     one_d = torch.stack([SMOOTH, DETAIL])
-    bands = torch.einsum("ai,bj->abij", one_d, one_d).flatten(0, 1)                      # (band, 5, 5)
+    bands = torch.einsum("ai,bj->abij", one_d, one_d).flatten(0, 1)  # (band, 5, 5)
     inverse = torch.einsum("pai,qbj->pqabij", INVERSE, INVERSE).flatten(2, 3).flatten(0, 1)  # (phase, band, 3, 3)
     every, same = torch.eye(N_SIGNALS[1]), torch.eye(N_SIGNALS[3])
     encoding = (

@@ -18,10 +18,21 @@ MAX_TENSORS = 5_000  # that are created while a network is built; DenseNet264 cr
 STORING_LAYERS = ("conv", "linear", "norm")  # parts of the names of layers whose outputs training keeps
 # On the device "meta", these layers of PyTorch take most of the time; their outputs have the shape of their inputs.
 SAME_SHAPE = (nn.BatchNorm2d, nn.InstanceNorm2d, nn.GroupNorm, nn.LayerNorm)
-CREATORS = frozenset([  # functions of PyTorch that create a tensor of a given size
-    torch.arange, torch.empty, torch.eye, torch.full, torch.linspace, torch.ones, torch.rand, torch.randint,
-    torch.randn, torch.randperm, torch.zeros,
-])  # fmt: skip
+CREATORS = frozenset(
+    [  # functions of PyTorch that create a tensor of a given size
+        torch.arange,
+        torch.empty,
+        torch.eye,
+        torch.full,
+        torch.linspace,
+        torch.ones,
+        torch.rand,
+        torch.randint,
+        torch.randn,
+        torch.randperm,
+        torch.zeros,
+    ]
+)
 
 
 @dataclass(frozen=True)

@@ -80,8 +80,10 @@ class MonaiNetwork(NetworkSettings):
             _ = self._places
         except Exception as error:  # MONAI and PyTorch raise many types for wrong arguments
             line = str(error).strip().partition("\n")[0]
-            raise ValueError(f"arguments: MONAI cannot build this {self.architecture} ({line}); expected "
-                             f"{', '.join(self._argument_names())}") from error
+            raise ValueError(
+                f"arguments: MONAI cannot build this {self.architecture} ({line}); expected "
+                f"{', '.join(self._argument_names())}"
+            ) from error
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
@@ -174,8 +176,10 @@ class MonaiNetwork(NetworkSettings):
         if not self._accepts(size):
             sides = range(-(-size // 8) * 8, MAX_SIDE_SEARCHED, 8)
             fits = next((side for side in sides if self._accepts(side)), 256)
-            raise UserError(f"data.image_size is {size}, which this {self.architecture} cannot process; choose another "
-                            f"size, for example {fits}")
+            raise UserError(
+                f"data.image_size is {size}, which this {self.architecture} cannot process; choose another "
+                f"size, for example {fits}"
+            )
 
     def _without_memory(self, in_channels: int, out_channels: int) -> nn.Module:
         """Build the network on PyTorch's device "meta", which needs no memory and draws no random numbers."""
@@ -294,6 +298,10 @@ def _senet_places(network: Any) -> Places:
 
 
 PLACES: dict[str, Callable[[Any], Places]] = {
-    "UNet": _unet_places, "SegResNet": _segresnet_places, "DynUNet": _dynunet_places,
-    "FlexibleUNet": _flexible_unet_places, "SwinUNETR": _swin_places, "SEResNet50": _senet_places,
-}  # fmt: skip
+    "UNet": _unet_places,
+    "SegResNet": _segresnet_places,
+    "DynUNet": _dynunet_places,
+    "FlexibleUNet": _flexible_unet_places,
+    "SwinUNETR": _swin_places,
+    "SEResNet50": _senet_places,
+}

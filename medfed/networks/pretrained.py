@@ -41,8 +41,10 @@ def load_matching_weights(
             that are missing, unknown, of another shape or not finite.
     """
     if not path.is_file():
-        raise UserError(f"network.weights: {path} is not a file; name a state dict as .safetensors, .pt or .pth, "
-                        f"relative to {Path.cwd()}")
+        raise UserError(
+            f"network.weights: {path} is not a file; name a state dict as .safetensors, .pt or .pth, "
+            f"relative to {Path.cwd()}"
+        )
     entries = {new: entry for name, entry in read_state_dict(path).items() if (new := rename(name))}
     notices = _sum_colour_channels(network, entries)
     state = network.state_dict()
@@ -58,8 +60,9 @@ def load_matching_weights(
             f"expected {len(state)}; name a file of the same architecture, or remove the key"
         )
     if name := first_non_finite(taken):
-        raise UserError(f"network.weights: {path} contains NaN or infinite values, first in the entry '{name}'; name "
-                        "another file")
+        raise UserError(
+            f"network.weights: {path} contains NaN or infinite values, first in the entry '{name}'; name another file"
+        )
     network.load_state_dict(state | taken)
     return [f"{path}: {notice}" for notice in [*notices, *skipped.values()]]
 

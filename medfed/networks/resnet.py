@@ -80,10 +80,15 @@ class ResidualNetwork(NetworkSettings):
         network = ResNet(**self._arguments(in_channels, out_channels))
         if self.embedding_size:
             pooled = network.get_submodule("fc").get_parameter("weight").shape[1]
-            network.add_module("fc", nn.Sequential(OrderedDict(
-                embedding=nn.Linear(pooled, self.embedding_size),
-                head=nn.Linear(self.embedding_size, out_channels),
-            )))  # fmt: skip
+            network.add_module(
+                "fc",
+                nn.Sequential(
+                    OrderedDict(
+                        embedding=nn.Linear(pooled, self.embedding_size),
+                        head=nn.Linear(self.embedding_size, out_channels),
+                    )
+                ),
+            )
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:

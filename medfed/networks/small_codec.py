@@ -96,11 +96,16 @@ class SmallDecoder(nn.Module):
         super().__init__()
         first, second, third, fourth = channels
         self.layers = nn.Sequential(
-            _convolution(fourth, third), nn.ReLU(),
-            _convolution(third, 4 * second), nn.PixelShuffle(2), nn.ReLU(),
-            _convolution(second, 4 * first), nn.PixelShuffle(2), nn.ReLU(),
+            _convolution(fourth, third),
+            nn.ReLU(),
+            _convolution(third, 4 * second),
+            nn.PixelShuffle(2),
+            nn.ReLU(),
+            _convolution(second, 4 * first),
+            nn.PixelShuffle(2),
+            nn.ReLU(),
             _convolution(first, 3),
-        )  # fmt: skip
+        )
 
     def forward(self, features: Tensor) -> Tensor:
         """Decode feature maps to RGB images.

@@ -76,7 +76,7 @@ class StochasticEmbedding(nn.Module):
             probabilities.
         """
         std = spread_to_std(self.spread(source))
-        z = mean[:, None] + std[:, None] * self.draws                          # (B, n_samples, d)
+        z = mean[:, None] + std[:, None] * self.draws  # (B, n_samples, d)
         logits = F.linear(z, head.weight, head.bias)
         return logits.log_softmax(dim=2).logsumexp(dim=1) - math.log(len(self.draws))
 

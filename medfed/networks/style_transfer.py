@@ -173,9 +173,9 @@ class StyleTransfer:
         size = 1 if len(images) == 1 and images.device.type != "cpu" else self._batch_size(images)
         styles = zip(mean.split(size), std.split(size), strict=True)
         is_one_of_many = len(mean) == 1 and (n_styles or 1) > 1
-        return torch.cat([
-            self._decode_in_style(part, *style, images, is_one_of_many) for style, part in zip(styles, parts)
-        ])  # fmt: skip
+        return torch.cat(
+            [self._decode_in_style(part, *style, images, is_one_of_many) for style, part in zip(styles, parts)]
+        )
 
     def to_style(self, mean: Tensor, std: Tensor) -> Callable[[Tensor], Tensor]:
         """Return a function that restyles any number of images in one style, each on its own.

@@ -29,8 +29,13 @@ class UNet(NetworkSettings):
     """
 
     features: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (
-        32, 32, 64, 128, 256, 32,
-    )  # fmt: skip
+        32,
+        32,
+        64,
+        128,
+        256,
+        32,
+    )
     norm: Literal["instance", "batch"] = "instance"
     dropout: RatioBelowOne = 0.0
 

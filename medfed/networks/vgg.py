@@ -213,8 +213,10 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         raise
     except Exception as error:  # includes the unpickler's errors, whose module is not imported here
         # PyTorch's own message is not shown: it advises to load the file in a way that runs code in it.
-        raise UserError(f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a "
-                        ".pt or .pth that contains only tensors") from None
+        raise UserError(
+            f"{path}: cannot be read as a state dict ({type(error).__name__}); name a .safetensors, or a "
+            ".pt or .pth that contains only tensors"
+        ) from None
     if not isinstance(entries, Mapping) or not all(isinstance(entry, Tensor) for entry in entries.values()):
         raise UserError(f"{path}: is not a plain state dict; expected tensors by name, as model.state_dict() returns")
     return dict(entries)
@@ -241,12 +243,16 @@ def load_renamed_weights(
         expected = tuple(state[own_name].shape)
         if file_name not in entries:
             examples = ", ".join(list(entries)[:3]) or "nothing"
-            raise UserError(f"{path}: the entry '{file_name}' is missing; {len(renamed)} entries are needed, the "
-                            f"missing one with the shape {expected}, but the file has {len(entries)} entries "
-                            f"({examples}, ...); name another file")
+            raise UserError(
+                f"{path}: the entry '{file_name}' is missing; {len(renamed)} entries are needed, the "
+                f"missing one with the shape {expected}, but the file has {len(entries)} entries "
+                f"({examples}, ...); name another file"
+            )
         if tuple(entries[file_name].shape) != expected:
-            raise UserError(f"{path}: the entry '{file_name}' has the shape {tuple(entries[file_name].shape)}; "
-                            f"expected the shape {expected}, in a file with {len(renamed)} entries; name another file")
+            raise UserError(
+                f"{path}: the entry '{file_name}' has the shape {tuple(entries[file_name].shape)}; "
+                f"expected the shape {expected}, in a file with {len(renamed)} entries; name another file"
+            )
     module.load_state_dict({own: entries[name].to(torch.float32) for name, own in renamed.items()})
 
 

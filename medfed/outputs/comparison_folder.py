@@ -92,8 +92,10 @@ class ComparisonFolder:
             names, baseline = set(map(str, content["runs"])), str(content["baseline"])
             planned = tuple(_planned_run(path, run) for run in content.get("plan", ()))  # older versions wrote none
         except (ValueError, RecursionError, KeyError, TypeError) as error:
-            raise UserError(f"{path / FILE}: does not list the runs of a comparison ({error!r}); start medfed.evaluate "
-                            "with --resume, which writes the file again") from error
+            raise UserError(
+                f"{path / FILE}: does not list the runs of a comparison ({error!r}); start medfed.evaluate "
+                "with --resume, which writes the file again"
+            ) from error
         runs = [folder for folder in present if folder.relative_to(path).as_posix() in names]
         others = [folder for folder in present if folder not in runs and RunFolder(folder).is_finished()]
         return cls(tuple(runs), tuple(others), baseline, planned)
@@ -104,8 +106,10 @@ class ComparisonFolder:
             return ""
         methods = ", ".join(sorted({folder.parts[-3] for folder in self.others}))
         seeds = ", ".join(sorted({folder.name.removeprefix("seed_") for folder in self.others}))
-        return (f"Left out: {len(self.others)} finished run{'s' * (len(self.others) > 1)} in this folder that the last "
-                f"command did not ask for (methods {methods}; seeds {seeds})")  # fmt: skip
+        return (
+            f"Left out: {len(self.others)} finished run{'s' * (len(self.others) > 1)} in this folder that the last "
+            f"command did not ask for (methods {methods}; seeds {seeds})"
+        )
 
 
 def write_comparison(path: Path, planned: Collection[PlannedRun], baseline: str) -> None:
@@ -128,5 +132,10 @@ def write_comparison(path: Path, planned: Collection[PlannedRun], baseline: str)
 def _planned_run(path: Path, content: dict) -> PlannedRun:
     """Return a run of the plan of the comparison in the folder `path`, from its entry in `comparison.json`."""
     row = ComparisonRow.of(content["row"])
-    return PlannedRun(path / str(content["folder"]), row,
-                      str(content["unseen_site"]), str(content["validation_site"]), int(content["seed"]))  # fmt: skip
+    return PlannedRun(
+        path / str(content["folder"]),
+        row,
+        str(content["unseen_site"]),
+        str(content["validation_site"]),
+        int(content["seed"]),
+    )

@@ -31,8 +31,16 @@ def damaged_file(path: Path) -> Iterator[Path]:
         raise
     except FileNotFoundError as error:
         raise UserError(f"{path}: the file is missing; copy the whole folder of the run again") from error
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError, safetensors.SafetensorError,
-            csv.Error) as error:  # fmt: skip
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        safetensors.SafetensorError,
+        csv.Error,
+    ) as error:
         raise UserError(
             f"{path}: the file cannot be read ({type(error).__name__}: {error}); copy the whole folder of the run again"
         ) from error

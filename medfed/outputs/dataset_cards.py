@@ -34,9 +34,13 @@ def format_card(name: str) -> str:
     """
     card = _card(name)
     parts = {
-        "what": card.description, "licence": card.licence, "how to get": card.how_to_get, "address": card.url,
-        "layout": card.layout, "cite": card.citation,
-    }  # fmt: skip
+        "what": card.description,
+        "licence": card.licence,
+        "how to get": card.how_to_get,
+        "address": card.url,
+        "layout": card.layout,
+        "cite": card.citation,
+    }
     return "\n".join([card.title, *(format_paragraph(title, text) for title, text in parts.items() if text)])
 
 

@@ -82,8 +82,11 @@ class Manifest:
         Raises:
             UserError: if one of these files has neither of the two contents that the manifest lists.
         """
-        before = {name: entry for name, entry in self.before.items()
-                  if name in tables or entry_of(self.path.parent / name) != self.files.get(name)}  # fmt: skip
+        before = {
+            name: entry
+            for name, entry in self.before.items()
+            if name in tables or entry_of(self.path.parent / name) != self.files.get(name)
+        }
         before |= {name: self._present(name, name in growing) for name in new}
         number = self.round if number is None else number
         return replace(self, round=number, files={**self.files, **new}, before=before)
@@ -106,8 +109,10 @@ class Manifest:
         """
         sentences = []
         if last_round > self.round:
-            sentences.append(f"{self.path}: belongs to round {self.round}, but states/ holds round {last_round}; put "
-                             "back the manifest that belongs to these checkpoints")
+            sentences.append(
+                f"{self.path}: belongs to round {self.round}, but states/ holds round {last_round}; put "
+                "back the manifest that belongs to these checkpoints"
+            )
         for name in names:
             if not (self.path.parent / name).resolve().is_relative_to(self.path.parent.resolve()):
                 sentences.append(f"{self.path.parent / name}: is a link out of the run's folder; {ADVICE}")
@@ -137,8 +142,10 @@ class Manifest:
             if path.is_file() and (present := first_sha256(path)) != expected:
                 listed = f"{expected[:12]}..." if expected else "no such file"
                 advice = "" if name.startswith("sites/") else ", or delete it to continue from the previous round"
-                sentences.append(f"{path}: begins with SHA-256 {present[:12]}..., but {self.path.name} lists {listed}: "
-                                 f"it is damaged or of another run; put back the file of this run{advice}")
+                sentences.append(
+                    f"{path}: begins with SHA-256 {present[:12]}..., but {self.path.name} lists {listed}: "
+                    f"it is damaged or of another run; put back the file of this run{advice}"
+                )
         return sentences
 
     def cut_partial(self, name: str) -> None:
@@ -148,8 +155,11 @@ class Manifest:
             name: name of the file.
         """
         path = self.path.parent / name
-        if path.is_file() and entry_of(path) not in (self.files.get(name), self.before.get(name)) and \
-                (n_complete := self._n_complete(name)) is not None:  # fmt: skip
+        if (
+            path.is_file()
+            and entry_of(path) not in (self.files.get(name), self.before.get(name))
+            and (n_complete := self._n_complete(name)) is not None
+        ):
             with open(path, "r+b") as file:
                 file.truncate(n_complete)
 
@@ -178,8 +188,9 @@ class Manifest:
 
     def _content(self) -> dict[str, Any]:
         entries = {"files": self.files, "before": self.before}
-        listed = {key: {name: entry and asdict(entry) for name, entry in by_name.items()}
-                  for key, by_name in entries.items()}  # fmt: skip
+        listed = {
+            key: {name: entry and asdict(entry) for name, entry in by_name.items()} for key, by_name in entries.items()
+        }
         return {"round": self.round, "checkpoints": dict(self.checkpoints), **listed}
 
 

@@ -52,17 +52,42 @@ TIMING_COLUMNS = ("round", "n_clients", "share", "train", "validate", "aggregate
 HISTORY_COLUMNS = ("round", "train_loss", "validation_score")  # followed by one column for each site
 MANIFESTS = ("manifest.json", "manifest_timings.json")  # the second lists timings.csv, which differs between two runs
 TABLES = ("history.csv", "ledger.csv", "timings.csv")  # each round adds rows
-SUMMARY_BLOCKS = ("adaptation", "images", "learning", "method_facts", "patients", "seen", "trivial", "unseen",
-                  "vertical_ratio", "versions")  # fmt: skip
+SUMMARY_BLOCKS = (
+    "adaptation",
+    "images",
+    "learning",
+    "method_facts",
+    "patients",
+    "seen",
+    "trivial",
+    "unseen",
+    "vertical_ratio",
+    "versions",
+)
 COPY_AGAIN = "copy the folder of the run again"
 NEEDED_COLUMNS = {"history.csv": ("round",), "ledger.csv": ("round", "bytes"), "timings.csv": ("round",)}
 MAX_JSON_BYTES = 1 << 30
 GROWING = ("ledger.csv", "timings.csv")  # the rows are appended; history.csv is replaced, as columns may be added
-BEGINNINGS = ("clients.json", "config.yaml", "data.json", "environment.json", "notices.json", "row.json", "survey.csv",
-              "survey.json")  # fmt: skip
+BEGINNINGS = (
+    "clients.json",
+    "config.yaml",
+    "data.json",
+    "environment.json",
+    "notices.json",
+    "row.json",
+    "survey.csv",
+    "survey.json",
+)
 LOCAL_MODELS, QUALITY_JSON = "local_models.safetensors", "quality.json"  # with `federation.predict_quality`
-CONCLUSIONS = ("cases.csv", LOCAL_MODELS, "model.safetensors", QUALITY_JSON, "ratios.csv", UNADAPTED,
-               UNSEEN_ROUNDS)  # then summary.json, the last  # fmt: skip
+CONCLUSIONS = (
+    "cases.csv",
+    LOCAL_MODELS,
+    "model.safetensors",
+    QUALITY_JSON,
+    "ratios.csv",
+    UNADAPTED,
+    UNSEEN_ROUNDS,
+)  # then summary.json, the last
 
 
 class RunFolderLockedError(UserError):
@@ -200,7 +225,9 @@ class RunFolder:
             self._local_models_path(old).unlink(missing_ok=True)
 
     def save_state(
-        self, state: State, unneeded: Collection[int] = (),
+        self,
+        state: State,
+        unneeded: Collection[int] = (),
         local_models: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
     ) -> None:
         """Write the checkpoint of a round to `states/round_NUMBER.state`, with a checksum.
@@ -230,8 +257,11 @@ class RunFolder:
         self, state: State, checksums: Mapping[str, str], listed: Mapping[str, str], unneeded: Collection[int]
     ) -> dict[str, str]:
         """Return the listed checksums after a round: those of the needed checkpoints, and two files of each site."""
-        new = {} if listed else {self._name(path := self._state_path(number)): first_sha256(path)
-                                 for number in self.rounds()}  # of an older version, listed as they are  # fmt: skip
+        new = (
+            {}
+            if listed
+            else {self._name(path := self._state_path(number)): first_sha256(path) for number in self.rounds()}
+        )  # of an older version, listed as they are
         new |= checksums
         paths_of = (self._state_path, self._local_models_path)
         dropped = {self._name(path_of(number)) for number in unneeded for path_of in paths_of}
@@ -267,8 +297,9 @@ class RunFolder:
         }
         self._announce({name: entry_of_bytes(text.encode()) for name, text in texts.items()}, last_round)
         if manifest := read_manifest(self.path / MANIFESTS[0]):  # the files of later rounds are written again
-            listed = {name: checksum for name, checksum in manifest.checkpoints.items()
-                      if _round_of(Path(name)) <= last_round}  # fmt: skip
+            listed = {
+                name: checksum for name, checksum in manifest.checkpoints.items() if _round_of(Path(name)) <= last_round
+            }
             replace(manifest, checkpoints=listed).write()
         for name, text in texts.items():
             write_atomically(self.path / name, text)
@@ -448,8 +479,11 @@ class RunFolder:
         last_round = max(self.rounds(), default=0)
         for path in map(self.path.joinpath, MANIFESTS[::-1]):
             if not path.is_file():
-                listed = {name: entry_of(self.path / name) for name in (*BEGINNINGS, *TABLES)
-                          if self._manifest_of(name) == path}  # fmt: skip
+                listed = {
+                    name: entry_of(self.path / name)
+                    for name in (*BEGINNINGS, *TABLES)
+                    if self._manifest_of(name) == path
+                }
                 Manifest(path, last_round, {name: entry for name, entry in listed.items() if entry}).write()
 
     def forget_conclusions(self) -> None:
@@ -498,8 +532,9 @@ class RunFolder:
         if len(manifests) < len(MANIFESTS):
             self._check_older({manifest.path.name for manifest in manifests})
         for manifest in manifests:
-            names = [name for name in manifest.files
-                     if name not in rewritten and (is_finished or not _is_conclusion(name))]  # fmt: skip
+            names = [
+                name for name in manifest.files if name not in rewritten and (is_finished or not _is_conclusion(name))
+            ]
             # A finished run may be copied without its checkpoints.
             sentences += manifest.check(names, TABLES, GROWING, manifest.round if is_finished else last_round)
             sentences += manifest.check_checkpoints(self._name(self._state_path(last_round)))
@@ -516,8 +551,11 @@ class RunFolder:
         if MANIFESTS[0] in present or is_listed or (present and is_without_environment):
             raise UserError(f"{missing}: the file is missing, so damage of other files cannot be found; {ADVICE}")
         if path.is_file():
-            warnings.warn(f"{self.path}: was written by a version of medfed without {missing.name}, so damaged files "
-                          "are not found", stacklevel=3)
+            warnings.warn(
+                f"{self.path}: was written by a version of medfed without {missing.name}, so damaged files "
+                "are not found",
+                stacklevel=3,
+            )
 
     def _manifest_of(self, name: str) -> Path:
         """Return the path of the manifest that lists a file."""

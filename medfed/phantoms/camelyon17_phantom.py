@@ -65,9 +65,13 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
         from those in the file, `ensure_available` generates the images again.
         """
         return {
-            "generator": "medfed histology phantom", "version": VERSION, "seed": self.phantom_seed,
-            "patches_per_site": self.patches_per_site, "patients_per_site": self.patients_per_site, "severity": 1.0,
-        }  # fmt: skip
+            "generator": "medfed histology phantom",
+            "version": VERSION,
+            "seed": self.phantom_seed,
+            "patches_per_site": self.patches_per_site,
+            "patients_per_site": self.patients_per_site,
+            "severity": 1.0,
+        }
 
     @property
     def expected_names(self) -> frozenset[str]:

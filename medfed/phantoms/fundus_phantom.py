@@ -56,9 +56,13 @@ class FundusPhantom(SyntheticDataset, Fundus):
         from those in the file, `ensure_available` generates the images again.
         """
         return {
-            "generator": "medfed fundus phantom", "version": VERSION, "seed": self.phantom_seed, "size": self.size,
-            "images_per_site": self.images_per_site, "severity": 1.0,
-        }  # fmt: skip
+            "generator": "medfed fundus phantom",
+            "version": VERSION,
+            "seed": self.phantom_seed,
+            "size": self.size,
+            "images_per_site": self.images_per_site,
+            "severity": 1.0,
+        }
 
     @property
     def expected_names(self) -> frozenset[str]:

@@ -55,9 +55,12 @@ class ProstatePhantom(SyntheticDataset, Prostate):
         from those in the file, `ensure_available` generates the images again.
         """
         return {
-            "version": VERSION, "seed": self.phantom_seed, "matrix": self.matrix, "cases_per_site": self.cases_per_site,
+            "version": VERSION,
+            "seed": self.phantom_seed,
+            "matrix": self.matrix,
+            "cases_per_site": self.cases_per_site,
             "severity": 1.0,
-        }  # fmt: skip
+        }
 
     @property
     def expected_names(self) -> frozenset[str]:

@@ -160,9 +160,11 @@ def take_fingerprint(
         dataset.channels,
         (low, high),
         tuple(_structure(name, index, every) for index, name in enumerate(dataset.structures)),
-        tuple((name, sum(case.label == number for cases in found.values() for case in cases))
-              for number, name in enumerate(dataset.classes)),
-    )  # fmt: skip
+        tuple(
+            (name, sum(case.label == number for cases in found.values() for case in cases))
+            for number, name in enumerate(dataset.classes)
+        ),
+    )
 
 
 def _first(cases: Sequence[Case], seed: int) -> list[Case]:
@@ -187,9 +189,13 @@ def _read(dataset: Dataset, case: Case) -> _CaseFacts:
         is_lost = LOST in volume.notices
     sizes = [_sizes(mask) for mask in masks] if masks is not None else []
     return _CaseFacts(
-        tuple(image.shape[1:]), spacing_mm, sampled_percentiles(image, PERCENTILES),
-        tuple(foreground for foreground, _ in sizes), tuple(width for _, width in sizes), is_lost,
-    )  # fmt: skip
+        tuple(image.shape[1:]),
+        spacing_mm,
+        sampled_percentiles(image, PERCENTILES),
+        tuple(foreground for foreground, _ in sizes),
+        tuple(width for _, width in sizes),
+        is_lost,
+    )
 
 
 def _sizes(mask: Tensor) -> tuple[list[float], list[float]]:

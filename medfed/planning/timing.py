@@ -44,15 +44,29 @@ def measure_step(config: Config) -> float:
     n_images = N_STEPS * max(config.training.batch_size, config.data.min_patients)
     training = replace(config.training, batch_size=n_images // N_STEPS)
     sites = [
-        Site(name, _noise(task, n_images, number), None, task, config.method, network, config.network, training,
-             local_keys, local_epochs=1, seed=config.seed, rounds=N_ROUNDS, cache=config.cache)
+        Site(
+            name,
+            _noise(task, n_images, number),
+            None,
+            task,
+            config.method,
+            network,
+            config.network,
+            training,
+            local_keys,
+            local_epochs=1,
+            seed=config.seed,
+            rounds=N_ROUNDS,
+            cache=config.cache,
+        )
         for number, name in enumerate("ab")
-    ]  # fmt: skip
+    ]
     times_s = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # about the random images
-        rounds = federate(config.method, InProcess(sites), State.of(network), Federation(rounds=N_ROUNDS), config.seed,
-                          training)  # fmt: skip
+        rounds = federate(
+            config.method, InProcess(sites), State.of(network), Federation(rounds=N_ROUNDS), config.seed, training
+        )
         for _ in range(N_ROUNDS):
             began = time.perf_counter()
             next(rounds)

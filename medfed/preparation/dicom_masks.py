@@ -21,8 +21,17 @@ from medfed.outputs.bundle.write import atomic_folder
 ENDING = ".nii.gz"
 MAX_LABEL_LENGTH = 64  # characters of SegmentLabel
 # DICOM allows an object to have these attributes without a value; a de-identified series may lack them.
-MAY_BE_EMPTY = ("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "AccessionNumber", "StudyID", "StudyDate",
-                "StudyTime", "ReferringPhysicianName")  # fmt: skip
+MAY_BE_EMPTY = (
+    "PatientName",
+    "PatientID",
+    "PatientBirthDate",
+    "PatientSex",
+    "AccessionNumber",
+    "StudyID",
+    "StudyDate",
+    "StudyTime",
+    "ReferringPhysicianName",
+)
 SERIES_NUMBER = 1000  # of the new series; medfed does not know which numbers the study has
 
 
@@ -80,15 +89,20 @@ def _masks_by_series(masks: Path, series: Path) -> dict[str, dict[str, Path]]:
     for file in sorted(masks.glob(f"*{ENDING}")):
         name = next((name for name in names if file.name.startswith(f"{name}_")), None)
         if name is None:
-            raise UserError(f"{file}: belongs to no folder of {series}; expected the folder of the series from which "
-                            "the mask was computed; copy it there again")  # fmt: skip
+            raise UserError(
+                f"{file}: belongs to no folder of {series}; expected the folder of the series from which "
+                "the mask was computed; copy it there again"
+            )
         structure = file.name[len(name) + 1 : -len(ENDING)]
         if not 0 < len(structure) <= MAX_LABEL_LENGTH:
-            raise UserError(f"{file}: names no structure of 1 to {MAX_LABEL_LENGTH} characters after '{name}_'; "
-                            "rename the file")  # fmt: skip
+            raise UserError(
+                f"{file}: names no structure of 1 to {MAX_LABEL_LENGTH} characters after '{name}_'; rename the file"
+            )
         if "\\" in structure or not structure.isprintable():
-            raise UserError(f"{str(file)!a}: the name of the structure has a backslash or a control character, which "
-                            "DICOM does not allow; rename the file")  # fmt: skip
+            raise UserError(
+                f"{str(file)!a}: the name of the structure has a backslash or a control character, which "
+                "DICOM does not allow; rename the file"
+            )
         groups.setdefault(name, {})[structure] = file
     if not groups:
         raise UserError(f"{masks}: holds no mask (*{ENDING}); name the folder that the bundle wrote (--output_dir)")
@@ -101,20 +115,25 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
         import highdicom
         import pydicom
     except ImportError:
-        raise UserError("DICOM SEG needs the package highdicom, which is not installed; run pip install "
-                        "'medfed[dicom]'") from None  # fmt: skip
+        raise UserError(
+            "DICOM SEG needs the package highdicom, which is not installed; run pip install 'medfed[dicom]'"
+        ) from None
     n_series = len({header(path).series for path in files_of_kind(series, "image")})
     if n_series > 1:
-        raise UserError(f"{series}: holds {n_series} DICOM series; expected one folder for each series; keep only the "
-                        "series from which the masks were computed")  # fmt: skip
+        raise UserError(
+            f"{series}: holds {n_series} DICOM series; expected one folder for each series; keep only the "
+            "series from which the masks were computed"
+        )
     stack = find_stack(series)
     for name, values in (
         ("StudyInstanceUID", {entry.study for entry in stack.slices}),
         ("FrameOfReferenceUID", {entry.frame_of_reference for entry in stack.slices}),
     ):
         if len(values) > 1 or "" in values:
-            raise UserError(f"{series}: the slices have {len(values)} values of {name}, or an empty one; expected one "
-                            "for all, to which the DICOM SEG refers; export the series again")  # fmt: skip
+            raise UserError(
+                f"{series}: the slices have {len(values)} values of {name}, or an empty one; expected one "
+                "for all, to which the DICOM SEG refers; export the series again"
+            )
     frames = [_frames(file, stack.shape, stack.affine, series) for file in files.values()]
     sources = [pydicom.dcmread(entry.path, stop_before_pixels=True) for entry in stack.slices]
     for source in sources:
@@ -123,18 +142,29 @@ def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
                 setattr(source, keyword, "")
     try:
         return highdicom.seg.Segmentation(
-            sources, np.stack(frames, axis=-1), segmentation_type="BINARY", segment_descriptions=_segments(list(files)),
-            series_instance_uid=highdicom.UID(), series_number=SERIES_NUMBER, sop_instance_uid=highdicom.UID(),
-            instance_number=1, manufacturer="medfed", manufacturer_model_name="medfed", software_versions=__version__,
-            device_serial_number="0", specific_character_set="ISO_IR 192",  # UTF-8
+            sources,
+            np.stack(frames, axis=-1),
+            segmentation_type="BINARY",
+            segment_descriptions=_segments(list(files)),
+            series_instance_uid=highdicom.UID(),
+            series_number=SERIES_NUMBER,
+            sop_instance_uid=highdicom.UID(),
+            instance_number=1,
+            manufacturer="medfed",
+            manufacturer_model_name="medfed",
+            software_versions=__version__,
+            device_serial_number="0",
+            specific_character_set="ISO_IR 192",  # UTF-8
             series_description="Segmentation by a model, not for clinical use",
-        )  # fmt: skip
+        )
     except Exception as error:  # highdicom raises many types of errors for unusual series; the texts may hold values
         name = str(getattr(error, "name", ""))
         is_missing = isinstance(error, AttributeError) and pydicom.datadict.tag_for_keyword(name)
         reason = f"{name} is missing" if is_missing else type(error).__name__
-        raise UserError(f"{series}: highdicom cannot write a DICOM SEG of this series ({reason}); check the series, or "
-                        "keep the NIfTI masks") from error  # fmt: skip
+        raise UserError(
+            f"{series}: highdicom cannot write a DICOM SEG of this series ({reason}); check the series, or "
+            "keep the NIfTI masks"
+        ) from error
 
 
 def _frames(file: Path, shape: tuple[int, ...], affine: np.ndarray, series: Path) -> np.ndarray:
@@ -142,8 +172,10 @@ def _frames(file: Path, shape: tuple[int, ...], affine: np.ndarray, series: Path
     mask = read_labels(file, [])
     voxels = reorder_axes(mask.numpy(), np.asarray(mask.affine), shape, affine)
     if voxels is None:
-        raise UserError(f"{file}: has other voxels than the series {series} ({' x '.join(map(str, shape))}); expected "
-                        "the mask that was computed from it; run the bundle again")  # fmt: skip
+        raise UserError(
+            f"{file}: has other voxels than the series {series} ({' x '.join(map(str, shape))}); expected "
+            "the mask that was computed from it; run the bundle again"
+        )
     if not np.isin(voxels, (0, 1)).all():
         raise UserError(f"{file}: has other values than 0 and 1; expected the mask of one structure")
     return np.ascontiguousarray(voxels[0].transpose(2, 1, 0)).astype(np.uint8)
@@ -158,8 +190,12 @@ def _segments(structures: Sequence[str]) -> list[Any]:
     algorithm = highdicom.AlgorithmIdentificationSequence("medfed", codes.DCM.ArtificialIntelligence, __version__)
     return [
         highdicom.seg.SegmentDescription(
-            number, name, codes.SCT.AnatomicalStructure, Code(f"structure{number}", "99MEDFED", name),
-            "AUTOMATIC", algorithm,
+            number,
+            name,
+            codes.SCT.AnatomicalStructure,
+            Code(f"structure{number}", "99MEDFED", name),
+            "AUTOMATIC",
+            algorithm,
         )
         for number, name in enumerate(structures, 1)
-    ]  # fmt: skip
+    ]

@@ -100,7 +100,10 @@ class Command:
 
 
 def commands_of(
-    entry: Entry, small: bool = False, folders: Mapping[str, str] = {}, more: Sequence[str] = (),
+    entry: Entry,
+    small: bool = False,
+    folders: Mapping[str, str] = {},
+    more: Sequence[str] = (),
     seeds: int | None = None,
 ) -> list[Command]:
     """Return the comparisons of a table or figure.
@@ -143,8 +146,10 @@ def read_folders(entry: Entry, texts: Sequence[str], small: bool) -> dict[str, s
             raise UserError(f"--data {text}: {entry.heading} needs no dataset '{name}'; it needs {', '.join(names)}")
         if not Path(folder).is_dir():
             images, _, usual = load_source(name).title.rpartition(", in ")
-            raise UserError(f"--data {text}: this folder does not exist; expected a folder with {images}; correct the "
-                            f"path, or leave --data out to use {'a phantom' if small else usual}")  # fmt: skip
+            raise UserError(
+                f"--data {text}: this folder does not exist; expected a folder with {images}; correct the "
+                f"path, or leave --data out to use {'a phantom' if small else usual}"
+            )
         folders[name] = folder
     return folders
 

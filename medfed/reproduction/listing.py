@@ -26,13 +26,16 @@ def list_papers() -> str:
         lines = _wrapped(f"{name}: {paper.citation}", "")
         for entry, row in zip(paper.entries, rows):
             start = "  ".join(f"{text:<{width}}" for text, width in zip(row, widths))
-            lines += textwrap.wrap(entry.title, WIDTH, initial_indent=f"  {start}  ",
-                                   subsequent_indent=" " * (len(start) + 4))  # fmt: skip
+            lines += textwrap.wrap(
+                entry.title, WIDTH, initial_indent=f"  {start}  ", subsequent_indent=" " * (len(start) + 4)
+            )
         parts.append("\n".join(lines))
     states = ", ".join(f"{state}: {meaning}" for state, meaning in STATES.items())
-    parts += [f"States: {states}.",
-              "`python -m medfed.reproduce PAPER` prints the data, commands and differences of each table and figure.\n"
-              "`python -m medfed.reproduce PAPER ENTRY` runs one; with --small in minutes, on few, small images."]
+    parts += [
+        f"States: {states}.",
+        "`python -m medfed.reproduce PAPER` prints the data, commands and differences of each table and figure.\n"
+        "`python -m medfed.reproduce PAPER ENTRY` runs one; with --small in minutes, on few, small images.",
+    ]
     return "\n\n".join(parts)
 
 
@@ -94,5 +97,11 @@ def _datasets(entry: Entry) -> list[str]:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_long_words=False,
-                         break_on_hyphens=False)  # fmt: skip
+    return textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -59,8 +59,10 @@ class Outcome:
                 return f"no result: FedAvg has not finished (it needs a score at {', '.join(sites)})"
             metric, score = baseline
             if score <= (trivial := self.trivial[role][structure]).score:
-                return (f"no result: FedAvg reaches {score:.2f} % {metric}, and a trivial predictor "
-                        f"({trivial.name}) {trivial.score:.2f} %; train longer or on more images")  # fmt: skip
+                return (
+                    f"no result: FedAvg reaches {score:.2f} % {metric}, and a trivial predictor "
+                    f"({trivial.name}) {trivial.score:.2f} %; train longer or on more images"
+                )
         return ""
 
     def to_text(self) -> str:

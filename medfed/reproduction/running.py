@@ -19,8 +19,16 @@ RESULT = "result.txt"
 
 
 def run_entry(
-    paper: Paper, entry: Entry, commands: Sequence[Command], out: Path, *, small: bool = False, resume: bool = False,
-    jobs: int | None = None, progress: bool = False, show: Callable[[str], None] = print,
+    paper: Paper,
+    entry: Entry,
+    commands: Sequence[Command],
+    out: Path,
+    *,
+    small: bool = False,
+    resume: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
+    show: Callable[[str], None] = print,
 ) -> int:
     """Run the comparisons of a table or figure, and write and show the scores beside those of the paper.
 
@@ -51,22 +59,41 @@ def run_entry(
     for command, config in zip(commands, configs, strict=True):
         folder = folder_of(command, out, small)
         comparison = api.compare(
-            config, command.choices(), folder, leave_two_out=command.leaves_two_out,
+            config,
+            command.choices(),
+            folder,
+            leave_two_out=command.leaves_two_out,
             pairs=[(pair.partition("/")[0], pair.partition("/")[2]) for pair in command.pairs] or None,
-            seeds=command.seeds, sites=list(command.sites) or None, varied=command.varied(),
-            resume=resume and folder.exists(), jobs=jobs, progress=progress, equal_effort=False,
+            seeds=command.seeds,
+            sites=list(command.sites) or None,
+            varied=command.varied(),
+            resume=resume and folder.exists(),
+            jobs=jobs,
+            progress=progress,
+            equal_effort=False,
         )
         n_unfinished += len(comparison.failed) + comparison.n_locked
         outcomes.append(outcome := Outcome(command, comparison))
-        text = "\n\n".join(filter(None, [part_heading(command, folder), _data(outcome), outcome.to_text(),
-                                         *_draw(paper, entry, outcome, folder, small)]))  # fmt: skip
+        text = "\n\n".join(
+            filter(
+                None,
+                [
+                    part_heading(command, folder),
+                    _data(outcome),
+                    outcome.to_text(),
+                    *_draw(paper, entry, outcome, folder, small),
+                ],
+            )
+        )
         show(f"\n{text}")
         texts.append(text)
     for overall in entry.overall:
         texts.append(overall_text(entry, outcomes, overall))
         show(f"\n{texts[-1]}")
-    departs = [*(f"departs from the paper: {text}" for text in entry.departs),
-               *([f"not made: {entry.missing}"] if entry.missing else [])]  # fmt: skip
+    departs = [
+        *(f"departs from the paper: {text}" for text in entry.departs),
+        *([f"not made: {entry.missing}"] if entry.missing else []),
+    ]
     texts += ["\n".join(departs)] if departs else []
     show("".join(f"\n{text}" for text in departs) + f"\nAll files are in {out}; this text is {out / RESULT}.")
     write_atomically(out / RESULT, "\n\n".join(texts) + "\n")
@@ -126,8 +153,11 @@ def _draw(paper: Paper, entry: Entry, outcome: Outcome, folder: Path, small: boo
             blocks = [b for b in table.blocks if (b.structure, b.metric) == (result.structure, result.metric)]
             if blocks and not outcome.no_result(result.structure, [role]):
                 path = folder / f"{entry.name}-{result.structure}-{result.metric}{at}.png"
-                marks = [*["validation sites"] * bool(at), *["SMALL RUN"] * small,
-                         *["PHANTOM"] * (table.data == "phantom")]  # fmt: skip
+                marks = [
+                    *["validation sites"] * bool(at),
+                    *["SMALL RUN"] * small,
+                    *["PHANTOM"] * (table.data == "phantom"),
+                ]
                 save(table, blocks[0], path, ", ".join([f"{paper.title}, {entry.heading}", *marks]))
                 lines.append(f"figure: {path}")
     return lines

@@ -90,8 +90,11 @@ def trivial_dice(masks: Masks, structures: Sequence[str], left_out: Sequence[str
     best = {}
     for index, name in enumerate(structures):
         own = {site: [mask[index].astype(np.float64) for mask in of_site] for site, of_site in masks.items()}
-        scores: dict[str, list[float]] = {NO_FOREGROUND: [], ALL_FOREGROUND: [],
-                                          "the mean mask of the source sites": []}  # fmt: skip
+        scores: dict[str, list[float]] = {
+            NO_FOREGROUND: [],
+            ALL_FOREGROUND: [],
+            "the mean mask of the source sites": [],
+        }
         for site in left_out:
             sources = [mask for other, of_site in own.items() if other != site for mask in of_site]
             predictions = (np.zeros(1), np.ones(1), mean_mask(sources))

@@ -64,15 +64,23 @@ def add_scoring_arguments(parser: argparse.ArgumentParser) -> None:
         parser: the parser of a program; changed in place.
     """
     parser.add_argument("bundle", type=Path, help="folder of an unpacked MONAI bundle, from medfed.export or others")
-    parser.add_argument("folder", type=Path, help="a folder with one folder per site, or a datalist, as for "
-                                                  "medfed.data check")  # fmt: skip
-    parser.add_argument("--out", type=Path, metavar="FOLDER",
-                        help="folder for the results (default: scores/BUNDLE-FOLDER)")  # fmt: skip
-    parser.add_argument("--name", action="append", default=[], metavar="OWN=BUNDLE",
-                        help="the bundle's name of one of your structures or classes: --name gland=prostate")
+    parser.add_argument(
+        "folder", type=Path, help="a folder with one folder per site, or a datalist, as for medfed.data check"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="folder for the results (default: scores/BUNDLE-FOLDER)"
+    )
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="OWN=BUNDLE",
+        help="the bundle's name of one of your structures or classes: --name gland=prostate",
+    )
     parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="a setting of the images: data.sites=[A, B]")  # fmt: skip
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the images: data.sites=[A, B]"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
 
 
@@ -104,8 +112,10 @@ def minimum_of_sites(texts: Sequence[str], sites: Sequence[str]) -> dict[str, in
     for text in texts:
         site, sign, number = text.rpartition("=")
         if not number.isdecimal() or int(number) < 1 or (sign and site not in sites):
-            raise UserError(f"{argument('min_patients', text)}: expected a whole number above 0, or SITE=N with one of "
-                            f"the sites {', '.join(sites)}")  # fmt: skip
+            raise UserError(
+                f"{argument('min_patients', text)}: expected a whole number above 0, or SITE=N with one of "
+                f"the sites {', '.join(sites)}"
+            )
         (of_one if sign else of_all).update(dict.fromkeys([site] if sign else sites, int(number)))
     return of_all | of_one
 

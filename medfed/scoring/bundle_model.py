@@ -89,8 +89,10 @@ class BundleModel:
         pred = self._call(Compose(steps[at:]), item, "postprocessing")["pred"].as_tensor()
         expected = (image.shape[2], image.shape[1]) if is_2d else tuple(image.shape[1:])
         if tuple(pred.shape[1:]) not in (expected, (*expected, 1)):
-            raise UserError(f"{self.path}: the masks have the size {tuple(pred.shape[1:])}, but the image has "
-                            f"{expected}; expected an Invertd in the postprocessing")  # fmt: skip
+            raise UserError(
+                f"{self.path}: the masks have the size {tuple(pred.shape[1:])}, but the image has "
+                f"{expected}; expected an Invertd in the postprocessing"
+            )
         masks = _as_read(pred, expected, is_2d)
         if self.is_label_map:
             by_name = {name: (masks[0] == number).to(torch.uint8) for number, name in self.names.items()}
@@ -134,8 +136,10 @@ class BundleModel:
     def _prepare(self, image: MetaTensor, is_2d: bool) -> dict[str, MetaTensor]:
         """Return the image as the network receives it, as the entry "image"."""
         if len(image) != self.channels:
-            raise UserError(f"{self.path}: the model expects images with {self.channels} channels, but these have "
-                            f"{len(image)}; read them with {argument('set', f'data.image_channels={self.channels}')}")
+            raise UserError(
+                f"{self.path}: the model expects images with {self.channels} channels, but these have "
+                f"{len(image)}; read them with {argument('set', f'data.image_channels={self.channels}')}"
+            )
         plain = image.as_tensor()
         as_loaded = MetaTensor(plain[..., 0].mT.contiguous()) if is_2d else MetaTensor(plain, affine=image.affine)
         return self._call(self.preprocessing, {"image": as_loaded}, "preprocessing")
@@ -144,8 +148,10 @@ class BundleModel:
         """Return the network's output (B, K, ...) for prepared images (B, C, ...)."""
         axes = 3 if isinstance(self.inferer, monai.inferers.SliceInferer) else 2
         if images.ndim != axes + 2:
-            raise UserError(f"{self.path}: after the preprocessing, an image has {images.ndim - 2} axes, but the "
-                            f"{type(self.inferer).__name__} of the bundle expects {axes}; score other images")
+            raise UserError(
+                f"{self.path}: after the preprocessing, an image has {images.ndim - 2} axes, but the "
+                f"{type(self.inferer).__name__} of the bundle expects {axes}; score other images"
+            )
         device = next(self.network.parameters()).device
         return self._call(lambda batch: self.inferer(batch, self.network), images.to(device), "inferer")
 
@@ -157,8 +163,10 @@ class BundleModel:
             if is_out_of_memory(error):
                 raise
             cause = error.__cause__ or error  # MONAI hides the reason behind its own error
-            raise UserError(f"{self.path / INFERENCE}: {part}: fails with these images ({type(cause).__name__}: "
-                            f"{str(cause).strip()[:200]}); score other images") from error
+            raise UserError(
+                f"{self.path / INFERENCE}: {part}: fails with these images ({type(cause).__name__}: "
+                f"{str(cause).strip()[:200]}); score other images"
+            ) from error
 
 
 def _as_read(values: Tensor, size: tuple[int, ...], is_2d: bool) -> Tensor:
@@ -193,8 +201,10 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
     loaded = load_network(path, inference, metadata, n_channels, n_outputs)
     is_segmentation = bool(loaded.settings.decoder_levels)
     if not is_segmentation and sorted(definition) != list(range(n_outputs)):
-        raise UserError(f"{path / METADATA}: network_data_format.outputs.pred.channel_def: names {len(definition)} "
-                        f"classes, but the network has {n_outputs} outputs; expected a name for each")
+        raise UserError(
+            f"{path / METADATA}: network_data_format.outputs.pred.channel_def: names {len(definition)} "
+            f"classes, but the network has {n_outputs} outputs; expected a name for each"
+        )
     preprocessing = steps.preprocessing()
     is_label_map, first = steps.output_form() if is_segmentation else (False, 0)
     facts = {
@@ -206,11 +216,19 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         "trained_at": _trained_at(metadata),
     }
     return BundleModel(
-        path, loaded.network.to(device).eval(), n_channels, is_segmentation,
+        path,
+        loaded.network.to(device).eval(),
+        n_channels,
+        is_segmentation,
         _structures(definition, n_outputs, is_label_map) if is_segmentation else definition,
-        preprocessing, steps.inferer(), steps.postprocessing(preprocessing) if is_segmentation else None,
-        is_label_map, first, facts, loaded.translate_weight_name,
-    )  # fmt: skip
+        preprocessing,
+        steps.inferer(),
+        steps.postprocessing(preprocessing) if is_segmentation else None,
+        is_label_map,
+        first,
+        facts,
+        loaded.translate_weight_name,
+    )
 
 
 def _object(content: Any, file: Path) -> dict[str, Any]:
@@ -229,8 +247,10 @@ def _outputs(metadata: Mapping[str, Any], file: Path) -> tuple[int, int, dict[in
         if type(n_channels) is not int or type(n_outputs) is not int or min(n_channels, n_outputs) < 1:
             raise ValueError("num_channels is not a whole number above 0")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{file}: network_data_format: does not describe the outputs ({error!r}); expected "
-                        "inputs.image.num_channels, outputs.pred.num_channels and outputs.pred.channel_def") from error
+        raise UserError(
+            f"{file}: network_data_format: does not describe the outputs ({error!r}); expected "
+            "inputs.image.num_channels, outputs.pred.num_channels and outputs.pred.channel_def"
+        ) from error
     return n_channels, n_outputs, definition
 
 

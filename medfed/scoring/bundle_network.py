@@ -109,8 +109,10 @@ def _sized_for(weights: Path, max_values: int, place: str) -> Iterator[None]:
         raise UserError(f"{place}: {error}") from error
     except Exception as error:  # PyTorch and MONAI raise many types for wrong arguments and sizes
         reason = str(error).strip().partition("\n")[0][:200]
-        raise UserError(f"{place}: the network cannot be built ({reason}); expected the network whose weights are in "
-                        f"models/{weights.name}; copy the bundle again") from error
+        raise UserError(
+            f"{place}: the network cannot be built ({reason}); expected the network whose weights are in "
+            f"models/{weights.name}; copy the bundle again"
+        ) from error
 
 
 def _definition_settings(path: Path) -> NetworkSettings:
@@ -146,8 +148,10 @@ def _method_with_layers(path: Path, metadata: Mapping[str, Any]) -> Method | Non
     provenance = metadata[PROVENANCE]
     has_layers = provenance.get(LAYERS, False)
     if not isinstance(has_layers, bool):
-        raise UserError(f"{path / METADATA}: {PROVENANCE}.{LAYERS}: expected true or false, got "
-                        f"{describe_value(has_layers)}; {EXPORT_AGAIN}")  # fmt: skip
+        raise UserError(
+            f"{path / METADATA}: {PROVENANCE}.{LAYERS}: expected true or false, got "
+            f"{describe_value(has_layers)}; {EXPORT_AGAIN}"
+        )
     if not has_layers:
         return None
     method: Method = _build(path, Method, provenance.get(METHOD), METHOD)
@@ -174,8 +178,10 @@ def _choose(cls: type, block: Mapping[str, Any], path: validation.Path) -> valid
     if not isinstance(name, str) or name not in known:
         sentence = (
             f"got {describe_value(name)}; medfed imports no code of others for a bundle; expected one of medfed: "
-            f"{', '.join(known)}" if "name" in block else f"is missing; {EXPORT_AGAIN}"
-        )  # fmt: skip
+            f"{', '.join(known)}"
+            if "name" in block
+            else f"is missing; {EXPORT_AGAIN}"
+        )
         return validation.Choice(None, mistakes=[Mistake((*path, "name"), sentence)])
     methods = block.get("methods")
     if kind == "methods" and isinstance(methods, list) and len(methods) > MAX_METHODS:

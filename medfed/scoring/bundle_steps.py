@@ -43,10 +43,14 @@ AFTER = frozenset(
 )  # after the network
 SAVING = frozenset({"FromMetaTensord", "SaveClassificationd", "SaveImaged", "SplitDimd"})
 FUNCTIONS: dict[str, Callable[..., Tensor]] = {INTERPOLATE: F.interpolate, NARROW: torch.narrow}
-DTYPES = {f"${module}.{name}": dtype for module in ("torch", "np", "numpy") for name, dtype in (
-    ("float32", torch.float32 if module == "torch" else np.float32),
-    ("uint8", torch.uint8 if module == "torch" else np.uint8),
-)}  # fmt: skip
+DTYPES = {
+    f"${module}.{name}": dtype
+    for module in ("torch", "np", "numpy")
+    for name, dtype in (
+        ("float32", torch.float32 if module == "torch" else np.float32),
+        ("uint8", torch.uint8 if module == "torch" else np.uint8),
+    )
+}
 DROP_BACKGROUND = "lambda x: x[1:]"  # the only function that a config may write: recognised by its text, not run
 INFERERS = {"SimpleInferer": (), "SliceInferer": ("spatial_dim",), "SlidingWindowInferer": ()}
 OF_SLIDING = ("roi_size", "sw_batch_size", "overlap", "mode", "sigma_scale", "padding_mode", "cval", "progress")
@@ -83,15 +87,21 @@ class BundleSteps:
         steps = self._steps("preprocessing")
         names = [name for _, name, _ in steps]
         if not names or names[0] != LOADER:
-            raise self._error("preprocessing", f"its first transform is {names[0] if names else 'missing'}, expected "
-                              f"{LOADER}, which medfed's own reading replaces")  # fmt: skip
+            raise self._error(
+                "preprocessing",
+                f"its first transform is {names[0] if names else 'missing'}, expected "
+                f"{LOADER}, which medfed's own reading replaces",
+            )
         first = self._check_loader(steps[0])
         n_read = 1
         if first.get("ensure_channel_first") is not True:
             n_read += next((place for place, name in enumerate(names[1:]) if name == CHANNEL_FIRST), 0)
             if set(names[1:n_read]) - {"EnsureTyped"} or names[n_read : n_read + 1] != [CHANNEL_FIRST]:
-                raise self._error("preprocessing", f"{LOADER} is not followed by {CHANNEL_FIRST}, so that the axes of "
-                                  "the image are not known; expected both, which medfed's own reading replaces")
+                raise self._error(
+                    "preprocessing",
+                    f"{LOADER} is not followed by {CHANNEL_FIRST}, so that the axes of "
+                    "the image are not known; expected both, which medfed's own reading replaces",
+                )
             n_read += 1
         return Compose([self._transform(key, name, entry, BEFORE) for key, name, entry in steps[n_read:]])
 
@@ -137,8 +147,9 @@ class BundleSteps:
             elif name == "Lambdad":
                 first += 1
         if not makes_masks:
-            raise self._error("postprocessing", "has no AsDiscreted with argmax or a threshold, so that it makes no "
-                              "masks; add one")  # fmt: skip
+            raise self._error(
+                "postprocessing", "has no AsDiscreted with argmax or a threshold, so that it makes no masks; add one"
+            )
         return is_label_map, first
 
     def inferer(self) -> monai.inferers.Inferer:
@@ -152,11 +163,11 @@ class BundleSteps:
         if name not in INFERERS or not isinstance(entry, Mapping):
             raise self._error("inferer", f"found '{name or entry}', expected one of {', '.join(INFERERS)}")
         allowed = (*OF_SLIDING, *INFERERS[name]) if name != "SimpleInferer" else ()
-        arguments = {key: self.plain(value, f"inferer.{key}") for key, value in entry.items()
-                     if key in allowed}  # fmt: skip
+        arguments = {key: self.plain(value, f"inferer.{key}") for key, value in entry.items() if key in allowed}
         if unknown := [key for key in entry if key not in (*allowed, "_target_", "device", "sw_device")]:
-            raise self._error("inferer", f"{name} has the unknown argument '{unknown[0]}'; allowed are "
-                              f"{', '.join(allowed) or 'none'}")  # fmt: skip
+            raise self._error(
+                "inferer", f"{name} has the unknown argument '{unknown[0]}'; allowed are {', '.join(allowed) or 'none'}"
+            )
         return self._create(monai.inferers, name, arguments, "inferer")
 
     def plain(self, value: Any, key: str) -> Any:
@@ -175,8 +186,9 @@ class BundleSteps:
         if isinstance(value, str) and value in DTYPES:
             return DTYPES[value]
         if isinstance(value, str) and value[:1] in ("$", "%"):
-            raise self._error(key, f"'{value}' is an expression, and medfed runs no code of a bundle; expected its "
-                              "value instead")  # fmt: skip
+            raise self._error(
+                key, f"'{value}' is an expression, and medfed runs no code of a bundle; expected its value instead"
+            )
         if isinstance(value, str) and value.startswith("@"):
             if n_references > MAX_REFERENCES:
                 raise self._error(key, f"the reference '{value}' leads to itself; expected a value")
@@ -196,8 +208,9 @@ class BundleSteps:
             try:
                 found = found[int(part)] if isinstance(found, list) else found[part]
             except (KeyError, IndexError, ValueError, TypeError):
-                raise self._error(key, f"the reference '{reference}' leads to nothing in this file; write its value "
-                                  "instead") from None  # fmt: skip
+                raise self._error(
+                    key, f"the reference '{reference}' leads to nothing in this file; write its value instead"
+                ) from None
         return found
 
     def _steps(self, part: str) -> list[tuple[str, str, Json]]:
@@ -206,8 +219,11 @@ class BundleSteps:
         is_compose = isinstance(compose, Mapping) and _class_name(compose, "monai.transforms.") == "Compose"
         entries = compose.get("transforms") if isinstance(compose, Mapping) and is_compose else None
         if not isinstance(entries, list):
-            raise self._error(part, "is not a monai.transforms.Compose with a list of transforms, which medfed needs "
-                              "to prepare images as the bundle does")  # fmt: skip
+            raise self._error(
+                part,
+                "is not a monai.transforms.Compose with a list of transforms, which medfed needs "
+                "to prepare images as the bundle does",
+            )
         steps = []
         for place, entry in enumerate(entries):
             key = f"{part}.transforms.{place}"
@@ -225,11 +241,15 @@ class BundleSteps:
         """Check that medfed's own reading gives what the bundle's `LoadImaged` would give; return its arguments."""
         key, _, entry = step
         if unknown := sorted(set(entry) - OF_LOADER):
-            raise self._error(f"{key}.{unknown[0]}", f"is not an argument that medfed's own reading replaces; expected "
-                              f"only {', '.join(sorted(OF_LOADER))}")  # fmt: skip
+            raise self._error(
+                f"{key}.{unknown[0]}",
+                f"is not an argument that medfed's own reading replaces; expected only {', '.join(sorted(OF_LOADER))}",
+            )
         if entry.get("converter") not in (None, *CONVERTERS.values()):
-            raise self._error(f"{key}.converter", f"'{entry['converter']}' is an expression, and medfed runs no code "
-                              "of a bundle; expected none")  # fmt: skip
+            raise self._error(
+                f"{key}.converter",
+                f"'{entry['converter']}' is an expression, and medfed runs no code of a bundle; expected none",
+            )
         if entry.get("reader") not in (None, *READERS):
             raise self._error(f"{key}.reader", f"found '{entry['reader']}', expected one of {', '.join(READERS)}")
         keys = self.plain(entry.get("keys"), f"{key}.keys")
@@ -240,8 +260,11 @@ class BundleSteps:
     def _transform(self, key: str, name: str, entry: Json, allowed: frozenset[str]) -> MapTransform:
         """Build one transform from the plain values of its entry."""
         if name not in allowed:
-            raise self._error(key, f"the transform {name} is not among those that medfed builds, because it could run "
-                              f"code or is random; expected one of {', '.join(sorted(allowed))}")  # fmt: skip
+            raise self._error(
+                key,
+                f"the transform {name} is not among those that medfed builds, because it could run "
+                f"code or is random; expected one of {', '.join(sorted(allowed))}",
+            )
         arguments = {k: v for k, v in entry.items() if k not in ("device", "func")}  # medfed chooses the device
         values = {k: self.plain(v, f"{key}.{k}") for k, v in arguments.items()}
         if name == "Lambdad":
@@ -260,15 +283,19 @@ class BundleSteps:
         if isinstance(func, Mapping) and func.get("_target_") in FUNCTIONS and func.get("_mode_") == "callable":
             arguments = {k: self.plain(v, f"{key}.{k}") for k, v in func.items() if not k.startswith("_")}
             return partial(FUNCTIONS[func["_target_"]], **arguments)
-        raise self._error(key, f"found '{func}', and medfed runs no code of a bundle; expected "
-                          f"{' or '.join(FUNCTIONS)}, or '${DROP_BACKGROUND}'")  # fmt: skip
+        raise self._error(
+            key,
+            f"found '{func}', and medfed runs no code of a bundle; expected "
+            f"{' or '.join(FUNCTIONS)}, or '${DROP_BACKGROUND}'",
+        )
 
     def _create(self, module: Any, name: str, arguments: Mapping[str, Any], key: str) -> Any:
         try:
             return getattr(module, name)(**arguments)
         except Exception as error:  # MONAI's classes raise many types of errors for wrong arguments
-            raise self._error(key, f"MONAI's {name} refuses the arguments ({type(error).__name__}: {error}); correct "
-                              "them") from error  # fmt: skip
+            raise self._error(
+                key, f"MONAI's {name} refuses the arguments ({type(error).__name__}: {error}); correct them"
+            ) from error
 
     def _error(self, key: str, sentence: str) -> UserError:
         return UserError(f"{self.source}: {key}: {sentence}")
@@ -277,4 +304,3 @@ class BundleSteps:
 def _class_name(entry: Mapping[str, Any], package: str) -> str:
     """Return the `_target_` of an entry without the package of MONAI, such as "Resized"."""
     return str(entry.get("_target_")).removeprefix(package)
-

@@ -98,9 +98,7 @@ class BundleClassification(Classification):
 BundleTask = BundleSegmentation | BundleClassification
 
 
-def task_of_bundle(
-    model: BundleModel, dataset: Dataset, named: Mapping[str, str]
-) -> tuple[BundleTask, dict[str, str]]:
+def task_of_bundle(model: BundleModel, dataset: Dataset, named: Mapping[str, str]) -> tuple[BundleTask, dict[str, str]]:
     """Return the task that scores a bundle on a dataset, and which output of the bundle each label is compared with.
 
     Args:
@@ -118,8 +116,10 @@ def task_of_bundle(
     """
     if model.is_segmentation != bool(dataset.structures):
         does, needs, has = NEEDED[model.is_segmentation]
-        raise UserError(f"{model.path}: the bundle {does}, but {dataset.root} has {has}; expected {needs}; choose "
-                        "other images or another bundle")  # fmt: skip
+        raise UserError(
+            f"{model.path}: the bundle {does}, but {dataset.root} has {has}; expected {needs}; choose "
+            "other images or another bundle"
+        )
     names = dataset.structures or dataset.classes
     assigned = _assign(names, tuple(model.names.values()), named, model, dataset)
     if model.is_segmentation:
@@ -142,9 +142,7 @@ def task_of_outputs(model: BundleModel) -> BundleTask:
     return BundleClassification(names, model.channels, 0, model=model)
 
 
-def with_labels_of(
-    task: BundleTask, dataset: Dataset, cases: Sequence[Case]
-) -> list[Case]:
+def with_labels_of(task: BundleTask, dataset: Dataset, cases: Sequence[Case]) -> list[Case]:
     """Return cases whose class numbers are those of the bundle, which may have its classes in another order.
 
     Args:
@@ -165,20 +163,26 @@ def _assign(
         if own not in names or predicted not in known:
             word, listed = (own, names) if own not in names else (predicted, known)
             source = dataset.root if own not in names else model.path
-            raise UserError(f"{argument('name', f'{own}={predicted}')}: {source} has no '{word}'; expected one of "
-                            f"{', '.join(listed)}")
+            raise UserError(
+                f"{argument('name', f'{own}={predicted}')}: {source} has no '{word}'; expected one of "
+                f"{', '.join(listed)}"
+            )
     by_key = {_key(name): name for name in known}
     assigned = {name: named.get(name) or by_key.get(_key(name)) for name in names}
     if len(known) == len(names) == 1 and names[0] == UNNAMED:
         assigned[names[0]] = known[0]
     if unknown := [name for name, predicted in assigned.items() if predicted is None]:
-        raise UserError(f"{model.path}: predicts {', '.join(known)}, and {dataset.root} has '{unknown[0]}'; say what "
-                        f"it is in the bundle, such as {argument('name', f'{unknown[0]}={known[0]}')}")
+        raise UserError(
+            f"{model.path}: predicts {', '.join(known)}, and {dataset.root} has '{unknown[0]}'; say what "
+            f"it is in the bundle, such as {argument('name', f'{unknown[0]}={known[0]}')}"
+        )
     chosen = [predicted for predicted in assigned.values() if predicted is not None]
     if len(set(chosen)) < len(chosen):
         twice = next(name for name in chosen if chosen.count(name) > 1)
-        raise UserError(f"{model.path}: '{twice}' would be compared with two structures or classes of {dataset.root}; "
-                        f"say which with {argument('name', f'OWN={twice}')}")
+        raise UserError(
+            f"{model.path}: '{twice}' would be compared with two structures or classes of {dataset.root}; "
+            f"say which with {argument('name', f'OWN={twice}')}"
+        )
     return {name: predicted for name, predicted in assigned.items() if predicted is not None}
 
 

@@ -46,8 +46,11 @@ class Ensemble:
         Args:
             structure: the bundle's name of the structure.
         """
-        by_site = {site: PairSums(**reply["calibration"][structure])
-                   for site, reply in self.content["sites"].items() if structure in reply["calibration"]}  # fmt: skip
+        by_site = {
+            site: PairSums(**reply["calibration"][structure])
+            for site, reply in self.content["sites"].items()
+            if structure in reply["calibration"]
+        }
         return Calibration.fit(by_site)
 
     def predict(self, image: MetaTensor, is_2d: bool) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -63,8 +66,9 @@ class Ensemble:
         """
         masks, _ = self.model.masks(image, is_2d)
         of_members = [member.masks(image, is_2d)[0] for member in self.members.values()]
-        return masks, {name: agreement(mask, [of_member[name] for of_member in of_members])
-                       for name, mask in masks.items()}  # fmt: skip
+        return masks, {
+            name: agreement(mask, [of_member[name] for of_member in of_members]) for name, mask in masks.items()
+        }
 
     def image_facts(self, image: MetaTensor, is_2d: bool, spacing_mm: Sequence[float] | None) -> Tensor:
         """Compute the facts about an image that the sites reported about theirs.
@@ -95,8 +99,10 @@ def load_ensemble(path: Path, device: torch.device) -> Ensemble:
     """
     model = load_bundle(path, device)
     if not model.is_segmentation:
-        raise UserError(f"{path}: the bundle classifies images, and the Dice is predicted for segmentation only; score "
-                        "it with labels, without --no-labels")
+        raise UserError(
+            f"{path}: the bundle classifies images, and the Dice is predicted for segmentation only; score "
+            "it with labels, without --no-labels"
+        )
     with open_bundle(path) as files:
         check_quality_files(files)
         names = {site: name for name in files.names if (site := site_of(name))}
@@ -104,9 +110,11 @@ def load_ensemble(path: Path, device: torch.device) -> Ensemble:
             raise UserError(f"{path}: has no local models of the sites, so that no Dice can be predicted; {HOW_TO_GET}")
         content = files.json(QUALITY_FILE)
     if content.get("model_sha256") != model.facts["weights_sha256"]:
-        raise UserError(f"{path}: {QUALITY_FILE}: its sums were measured with other weights than those in models/, so "
-                        "that no Dice can be predicted; score the bundle with labels, or copy the exported bundle "
-                        "again")  # fmt: skip
+        raise UserError(
+            f"{path}: {QUALITY_FILE}: its sums were measured with other weights than those in models/, so "
+            "that no Dice can be predicted; score the bundle with labels, or copy the exported bundle "
+            "again"
+        )
     return Ensemble(model, {site: _member(model, path / name) for site, name in names.items()}, content)
 
 

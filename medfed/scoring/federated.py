@@ -51,8 +51,7 @@ class ScoringProcesses(Processes):
 
     def _job(self) -> dict[str, Any]:
         assert self.inputs
-        return {"scoring": asdict(self.inputs), "min_patients": dict(self.min_patients or {}),
-                "directory": os.getcwd()}  # fmt: skip
+        return {"scoring": asdict(self.inputs), "min_patients": dict(self.min_patients or {}), "directory": os.getcwd()}
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,10 @@ class SiteScores:
             for key, name in outputs_of(self.task).items():
                 for column in self.task.scoring.columns:
                     if (start := f"{key}.{column.key}") + ".n" in facts:
-                        rows.append({"site": site, "structure": name, "metric": column.key}
-                                    | {word: facts.get(f"{start}.{word}") for word in ("n", "mean", "sd")})  # fmt: skip
+                        rows.append(
+                            {"site": site, "structure": name, "metric": column.key}
+                            | {word: facts.get(f"{start}.{word}") for word in ("n", "mean", "sd")}
+                        )
         return rows
 
     def to_text(self) -> str:
@@ -98,17 +99,32 @@ class SiteScores:
             for key, name in outputs.items():
                 if f"{key}.n" in facts:
                     scores = [_score(facts, f"{key}.{column.key}") for column in columns]
-                    table.append([site, name, str(facts[PATIENTS]), str(facts[IMAGES]), *scores,
-                                  *(str(facts.get(f"{key}.{count}", "")) for count in counts)])  # fmt: skip
+                    table.append(
+                        [
+                            site,
+                            name,
+                            str(facts[PATIENTS]),
+                            str(facts[IMAGES]),
+                            *scores,
+                            *(str(facts.get(f"{key}.{count}", "")) for count in counts),
+                        ]
+                    )
         table += [[site, "", "no valid reply", *[""] * (len(table[0]) - 3)] for site in self.silent]
         text = align_columns([[(cell, "") for cell in line] for line in table], False, n_left=2)
         sent = format_sums(sum_bytes(self.ledger)["up"])
-        return "\n".join([
-            data_label(self.summary["data"]), self.summary["bundle"]["name"], *self.summary["notices"], "", text, "",
-            f"Each score is the {scoring.score_description}, ± is the standard deviation, () is the number of images "
-            "with a value. A score of fewer patients than the site's minimum is not sent.",
-            f"The sites sent {sent}.",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                data_label(self.summary["data"]),
+                self.summary["bundle"]["name"],
+                *self.summary["notices"],
+                "",
+                text,
+                "",
+                f"Each score is the {scoring.score_description}, ± is the standard deviation, () is the number of "
+                "images with a value. A score of fewer patients than the site's minimum is not sent.",
+                f"The sites sent {sent}.",
+            ]
+        )
 
 
 def outputs_of(task: BundleTask) -> dict[str, str]:
@@ -144,10 +160,17 @@ def build_scoring_sites(
     check_channels(model, dataset)
     task, assigned = task_of_bundle(model, dataset, dict(inputs.named))
     return [
-        ScoringSite(name, model, task, assigned, dataset, with_labels_of(task, dataset, of_site),
-                    min_patients.get(name, DEFAULT_MIN_PATIENTS))
+        ScoringSite(
+            name,
+            model,
+            task,
+            assigned,
+            dataset,
+            with_labels_of(task, dataset, of_site),
+            min_patients.get(name, DEFAULT_MIN_PATIENTS),
+        )
         for name, of_site in cases.items()
-    ]  # fmt: skip
+    ]
 
 
 def score_at_sites(
@@ -168,9 +191,10 @@ def score_at_sites(
     """
     sites = build_scoring_sites(inputs, (), min_patients)
     engine = (
-        InProcess([], settings=SETTINGS, scoring_sites=sites) if engine_name == "in_process" else
-        ScoringProcesses([], settings=SETTINGS, scoring_sites=sites, inputs=inputs, min_patients=min_patients)
-    )  # fmt: skip
+        InProcess([], settings=SETTINGS, scoring_sites=sites)
+        if engine_name == "in_process"
+        else ScoringProcesses([], settings=SETTINGS, scoring_sites=sites, inputs=inputs, min_patients=min_patients)
+    )
     try:
         data = "phantom" if sites[0].dataset.is_phantom else "real"
         about = {"data": data, "dataset": sites[0].dataset.card.title}

@@ -37,11 +37,18 @@ def compare_images(facts: Tensor, sites: Mapping[str, Mapping[str, Mapping[str, 
             continue
         low, high = fact_range(list(known.values()))
         mean = float(values.mean())
-        rows.append({
-            "name": name, "mean": mean, "low": low, "high": high, "inside": low <= mean <= high,
-            "nearest": min(known, key=lambda site: abs(known[site]["mean"] - mean)),
-            "n_outside": int(((values < low) | (values > high)).sum()), "n": len(values),
-        })  # fmt: skip
+        rows.append(
+            {
+                "name": name,
+                "mean": mean,
+                "low": low,
+                "high": high,
+                "inside": low <= mean <= high,
+                "nearest": min(known, key=lambda site: abs(known[site]["mean"] - mean)),
+                "n_outside": int(((values < low) | (values > high)).sum()),
+                "n": len(values),
+            }
+        )
     return rows
 
 

@@ -110,13 +110,21 @@ def _predicted(calibration: Calibration | None, agreement: float | None) -> Row:
         return nothing | {"status": EMPTY if agreement is None else UNCALIBRATED}
     prediction = calibration.predict(agreement)
     status = EXTRAPOLATED if prediction.is_extrapolated else OK
-    return nothing | {"predicted_dice": prediction.dice, "low": prediction.low, "high": prediction.high,
-                      "status": status}  # fmt: skip
+    return nothing | {
+        "predicted_dice": prediction.dice,
+        "low": prediction.low,
+        "high": prediction.high,
+        "status": status,
+    }
 
 
 def _summarise(
-    ensemble: Ensemble, images: Images, calibrations: Mapping[str, Calibration | None], rows: Sequence[Row],
-    distances: Sequence[Row], failure_dice: float,
+    ensemble: Ensemble,
+    images: Images,
+    calibrations: Mapping[str, Calibration | None],
+    rows: Sequence[Row],
+    distances: Sequence[Row],
+    failure_dice: float,
 ) -> Row:
     """Return the content of `summary.json`."""
     by_structure = {name: [row for row in rows if row["structure"] == name] for name in calibrations}
@@ -127,11 +135,13 @@ def _summarise(
         "n_cases": len(images.cases),
         "n_local_models": len(ensemble.members),
         "failure_dice": failure_dice,
-        "structures": {name: _of_structure(of_structure, calibrations[name], failure_dice)
-                       for name, of_structure in by_structure.items()},
+        "structures": {
+            name: _of_structure(of_structure, calibrations[name], failure_dice)
+            for name, of_structure in by_structure.items()
+        },
         "images": list(distances),
         "versions": versions(),
-    }  # fmt: skip
+    }
 
 
 def _of_structure(rows: Sequence[Row], calibration: Calibration | None, failure_dice: float) -> Row:
@@ -142,17 +152,24 @@ def _of_structure(rows: Sequence[Row], calibration: Calibration | None, failure_
         "mean_predicted_dice": fmean(predicted) if predicted else None,
         "n_predicted": len(predicted),
         "n_predicted_failures": sum(value < failure_dice for value in predicted),
-        **{f"n_{status.replace(' ', '_')}": sum(row["status"] == status for row in rows)
-           for status in (EXTRAPOLATED, EMPTY, UNCALIBRATED)},
-        "look_first": [{key: row[key] for key in ("site", "case", "predicted_dice", "agreement", "status")}
-                       for row in first],
+        **{
+            f"n_{status.replace(' ', '_')}": sum(row["status"] == status for row in rows)
+            for status in (EXTRAPOLATED, EMPTY, UNCALIBRATED)
+        },
+        "look_first": [
+            {key: row[key] for key in ("site", "case", "predicted_dice", "agreement", "status")} for row in first
+        ],
         "risk_coverage": risk_coverage(confidence, [1 - value for value in predicted]),
-        "calibration": calibration and {
-            "n": calibration.sums.n, "mean_dice": calibration.mean_dice, "error": calibration.error,
-            "constant_error": calibration.constant_error, "is_between_sites": calibration.is_between_sites,
+        "calibration": calibration
+        and {
+            "n": calibration.sums.n,
+            "mean_dice": calibration.mean_dice,
+            "error": calibration.error,
+            "constant_error": calibration.constant_error,
+            "is_between_sites": calibration.is_between_sites,
             "correlation": calibration.sums.correlation,
         },
-    }  # fmt: skip
+    }
     if any("true_dice" in row for row in rows):
         checked = [row for row in rows if "true_dice" in row]
         constant = calibration.mean_dice if calibration else None
@@ -202,8 +219,10 @@ def predict_for(inputs: ScoringInputs, out: Path | None, check: bool, quiet: boo
         assert isinstance(task, BundleSegmentation)
         true_dice = true_dice_of(task, dataset)
     elif inputs.dataset or inputs.settings or inputs.named:
-        raise UserError(f"{argument('no_labels', True)}: reads no labels, so {argument('dataset')}, {argument('set')} "
-                        f"and {argument('name')} have no effect; leave them out")
+        raise UserError(
+            f"{argument('no_labels', True)}: reads no labels, so {argument('dataset')}, {argument('set')} "
+            f"and {argument('name')} have no effect; leave them out"
+        )
     else:
         images = Images.in_folder(Path(inputs.folder), ensemble.model.channels)
     check_new(out)

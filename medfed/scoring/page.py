@@ -40,19 +40,28 @@ def write_page(folder: Path, summary: Mapping[str, Any], scoring: Scoring, rows:
     is_phantom, name = summary["data"] == "phantom", summary["bundle"]["name"]
     label = "PHANTOM data" if is_phantom else "REAL data"
     scores = RunResults(
-        site_score_table(scoring, summary, label, f"Scores by site: {name}", with_role=False), None,
-        site_boxes(shown, scoring, "scores", name, label), [], _figures(folder, name, label),
-    )  # fmt: skip
+        site_score_table(scoring, summary, label, f"Scores by site: {name}", with_role=False),
+        None,
+        site_boxes(shown, scoring, "scores", name, label),
+        [],
+        _figures(folder, name, label),
+    )
     sections = [
         Section("model", "What was scored", "model.html.jinja", _facts(summary)),
         Section("scores", "Scores", "run.html.jinja", scores),
         Section("failures", "Failures", "failures.html.jinja", failures(scoring, rows, label)),
     ]
     page = render_page(
-        "frame.html.jinja", STYLE.read_text(encoding="utf-8"), SCRIPT.read_text(encoding="utf-8"), [TEMPLATES],
-        kind="medfed score", title=f"{name} on {summary['dataset']}", banner=PHANTOM if is_phantom else REAL,
-        is_phantom=is_phantom, sections=sections,
-    )  # fmt: skip
+        "frame.html.jinja",
+        STYLE.read_text(encoding="utf-8"),
+        SCRIPT.read_text(encoding="utf-8"),
+        [TEMPLATES],
+        kind="medfed score",
+        title=f"{name} on {summary['dataset']}",
+        banner=PHANTOM if is_phantom else REAL,
+        is_phantom=is_phantom,
+        sections=sections,
+    )
     write_atomically(folder / PAGE, page)
 
 
@@ -116,8 +125,9 @@ def failures(scoring: Scoring, rows: Sequence[dict], label: str) -> Table | str:
         none = "No structure was missed, there is no false alarm, and every mask overlaps with its reference."
     else:
         head = ("site", "image", "class", "predicted")
-        entries = [(row["site"], row["image"], row["label"], row["predicted"])
-                   for row in rows if scoring.is_failure(row)]  # fmt: skip
+        entries = [
+            (row["site"], row["image"], row["label"], row["predicted"]) for row in rows if scoring.is_failure(row)
+        ]
         caption, none = "Wrongly classified images", "Every image was classified correctly."
     if not entries:
         return none

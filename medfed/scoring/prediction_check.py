@@ -55,9 +55,10 @@ def check_predictions(rows: Sequence[Mapping[str, Any]], constant: float | None,
             "mae_constant": _mean_error([constant] * len(true), true),
             "in_interval": fmean(inside) if (inside := _inside(used)) else None,
             "n_misses": sum(failed and not warned for failed, warned in zip(is_failure, is_warned, strict=True)),
-            "n_false_warnings": sum(warned and not failed
-                                    for failed, warned in zip(is_failure, is_warned, strict=True)),
-        }  # fmt: skip
+            "n_false_warnings": sum(
+                warned and not failed for failed, warned in zip(is_failure, is_warned, strict=True)
+            ),
+        }
     confidence = [-1.0 if row["agreement"] is None else row["agreement"] for row in scored]
     risk = [1 - row["true_dice"] for row in scored]
     curve = risk_coverage(confidence, risk)

@@ -152,8 +152,11 @@ def write_scores(scores: Scores, out: Path) -> None:
 
 
 def _predict(
-    model: BundleModel, task: BundleTask, dataset: Dataset,
-    cases: Mapping[str, Sequence[Case]], quiet: bool,
+    model: BundleModel,
+    task: BundleTask,
+    dataset: Dataset,
+    cases: Mapping[str, Sequence[Case]],
+    quiet: bool,
 ) -> tuple[dict[str, EvaluationResult], list[str]]:
     """Return the results of each site, and sentences about unusual images."""
     results: dict[str, EvaluationResult] = {}
@@ -212,17 +215,25 @@ def name_notices(model: BundleModel, assigned: Mapping[str, str], sites: Collect
         assigned: the bundle's name of each structure or class.
         sites: the names of the scored sites.
     """
-    others = [f"{own} is compared with {predicted} of the bundle"
-              for own, predicted in assigned.items() if own != predicted]  # fmt: skip
+    others = [
+        f"{own} is compared with {predicted} of the bundle" for own, predicted in assigned.items() if own != predicted
+    ]
     if seen := [site for site in sites if site in model.facts["trained_at"]]:
-        others.append(f"{', '.join(seen)}: the model was trained at a site of this name; if patients of the folder "
-                      "were trained on, their scores are too good")
+        others.append(
+            f"{', '.join(seen)}: the model was trained at a site of this name; if patients of the folder "
+            "were trained on, their scores are too good"
+        )
     return others
 
 
 def _summarise(
-    model: BundleModel, task: BundleTask, dataset: Dataset,
-    assigned: Mapping[str, str], cases: Mapping[str, Sequence[Case]], result: EvaluationResult, notices: list[str],
+    model: BundleModel,
+    task: BundleTask,
+    dataset: Dataset,
+    assigned: Mapping[str, str],
+    cases: Mapping[str, Sequence[Case]],
+    result: EvaluationResult,
+    notices: list[str],
 ) -> dict[str, Any]:
     """Return the content of `summary.json`."""
     ratios = {"of": list(dataset.ratio_structures or ()), **summarise_ratios(result.ratios)} if result.ratios else None
@@ -255,6 +266,8 @@ def _draw(scores: Scores, folder: Path) -> None:
     calibration.save_roc_curves(shown_rows, folder / "roc.png", label)
     confusion.save_confusion_matrices(shown_rows, folder / "confusion.png", label)
     images = {(site, case.name): case for site, of_site in scores.cases.items() for case in of_site}
-    shown = [{"row": row, "image": dataset.read_image(images[row["site"], row["image"]], [])[..., 0] / 255}
-             for row in examples.select_confident(rows)]  # fmt: skip
+    shown = [
+        {"row": row, "image": dataset.read_image(images[row["site"], row["image"]], [])[..., 0] / 255}
+        for row in examples.select_confident(rows)
+    ]
     examples.save_confident_examples(shown, folder / "examples.png", label, "the scored sites")

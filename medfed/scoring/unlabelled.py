@@ -63,8 +63,10 @@ class Images:
             raise UserError(f"{folder}: is not a folder; expected a folder with the images")
         cases = tuple(_cases(folder))
         if not cases:
-            raise UserError(f"{folder}: has no image with one of the endings {', '.join(reading.SUFFIXES)}; name a "
-                            "folder with images, and convert DICOM series to NIfTI first")
+            raise UserError(
+                f"{folder}: has no image with one of the endings {', '.join(reading.SUFFIXES)}; name a "
+                "folder with images, and convert DICOM series to NIfTI first"
+            )
 
         def read(case: Case) -> MetaTensor:
             return reading.read_image(case.image, channels, [], grey_to_rgb=channels == 3)
@@ -82,7 +84,7 @@ def _cases(root: Path) -> Iterator[Case]:
         waiting += [path for name, path in listing.folders.items() if not _is_of_masks(name)]
         stems: dict[str, Path] = {}
         for path in listing.files:
-            stem = path.name.removesuffix(path.name[-len(reading.suffix(path) or ""):])
+            stem = path.name.removesuffix(path.name[-len(reading.suffix(path) or "") :])
             stems[path.name if stem in stems else stem] = path  # a.png and a.jpg are two images
         images, _ = split_names(list(stems))
         parts = [part for part in folder.relative_to(root).parts if part.lower() not in IMAGE_FOLDERS]

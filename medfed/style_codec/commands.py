@@ -123,9 +123,11 @@ def _write_codec(folder: Path, training: CodecTraining, args: argparse.Namespace
         training.codec, list(contents), list(styles), 1.0, folder / "samples.png", training.content.description
     )
     error = facts["reconstruction_error"]
-    print(f"{folder / CODEC_FILE_NAME}: {len(data) / 1e6:.2f} MB; encoding and decoding changes the "
-          f"intensity of a pixel by {error['mean_absolute_error']:.4f} on average (RMSE {error['rmse']:.4f}); see "
-          f"{folder / 'samples.png'}")
+    print(
+        f"{folder / CODEC_FILE_NAME}: {len(data) / 1e6:.2f} MB; encoding and decoding changes the "
+        f"intensity of a pixel by {error['mean_absolute_error']:.4f} on average (RMSE {error['rmse']:.4f}); see "
+        f"{folder / 'samples.png'}"
+    )
 
 
 def show_codec(args: argparse.Namespace) -> int:
@@ -146,8 +148,10 @@ def show_codec(args: argparse.Namespace) -> int:
     if not 0 <= args.alpha <= 1:
         raise UserError(f"--alpha must be from 0 to 1, got {args.alpha:g}")
     codec = load_codec(args.codec).to(pick_device(args.device))
-    contents, styles = ([torch.from_numpy(read_image(path, args.size).copy()) for path in paths]
-                        for paths in (args.images, args.styles or args.images))
+    contents, styles = (
+        [torch.from_numpy(read_image(path, args.size).copy()) for path in paths]
+        for paths in (args.images, args.styles or args.images)
+    )
     for path, image in zip([*args.images, *(args.styles or [])], [*contents, *(styles if args.styles else [])]):
         if min(image.shape[1:]) < codec.min_side:
             size = f"{image.shape[2]} x {image.shape[1]}"
@@ -187,14 +191,18 @@ def _command(recipe: Recipe, args: argparse.Namespace) -> str:
     parts += [f"--decoder {recipe.decoder}"] if recipe.decoder else []
     folders = {"content": args.content, "style": args.style}
     parts += [f"--{name} {' '.join(map(str, paths))}" for name, paths in folders.items() if paths]
-    changed = {entry.name: getattr(recipe, entry.name) for entry in fields(Recipe)
-               if getattr(recipe, entry.name) != getattr(start, entry.name)}
+    changed = {
+        entry.name: getattr(recipe, entry.name)
+        for entry in fields(Recipe)
+        if getattr(recipe, entry.name) != getattr(start, entry.name)
+    }
     parts += [f"--textures {args.textures}"] if args.textures != N_TEXTURES else []
     return " ".join(parts + [f"--{name.replace('_', '-')} {value}" for name, value in changed.items()])
 
 
 def _progress_bar(text: str, quiet: bool) -> Progress:
     """Return a function that wraps an iterable with a progress bar."""
+
     def wrap(items: Any) -> Any:
         return ProgressBar(items, desc=text, unit="image", disable=quiet, leave=False)
 

@@ -92,9 +92,7 @@ def synthetic_pool(
     images["procedural textures"] = [random_texture(seed, number, side) for number in progress(range(n_textures))]
     prostates = [(name, number) for name, site in prostate_sites.SITES.items() for number in site.numbers[:cases]]
     slices = [
-        image
-        for name, number in progress(prostates)
-        for image in _prostate_slices(name, number, max(32, side), seed)
+        image for name, number in progress(prostates) for image in _prostate_slices(name, number, max(32, side), seed)
     ]
     images["slices of prostate phantoms"] = slices[:: -(-3 * len(slices) // n_textures)] if n_textures else slices
     fundi = [(name, number) for name, site in fundus_sites.SITES.items() for number in site.numbers[:cases]]

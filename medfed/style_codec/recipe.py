@@ -57,14 +57,17 @@ class Recipe:
         if self.decoder and self.encoder == "small":
             raise UserError(f"--decoder {self.decoder} is for VGG; give VGG's weights with --encoder, too")
         if self.batch_size < 1 or not 0 <= self.warm_up <= self.steps:
-            raise UserError("--batch-size must be at least 1, --steps at least 0, and --warm-up from 0 to --steps, "
-                            f"got {self.batch_size}, {self.steps} and {self.warm_up}")
+            raise UserError(
+                "--batch-size must be at least 1, --steps at least 0, and --warm-up from 0 to --steps, "
+                f"got {self.batch_size}, {self.steps} and {self.warm_up}"
+            )
         if self.size < 16 or self.size % 8:
             raise UserError(f"--size must be a multiple of 8 and at least 16, got {self.size}")
         not_negative = (self.decay, self.ramp, self.content_weight, self.style_weight, self.pixel_weight)
         if not (self.learning_rate > 0 and min(not_negative) >= 0 and 0 <= self.leak <= 1):
-            raise UserError("--learning-rate must be above 0, --decay, --ramp and all weights at least 0, and --leak "
-                            "from 0 to 1")
+            raise UserError(
+                "--learning-rate must be above 0, --decay, --ramp and all weights at least 0, and --leak from 0 to 1"
+            )
 
     def learning_rate_at(self, step: int) -> float:
         """Return the learning rate of one training step.

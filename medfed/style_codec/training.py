@@ -91,8 +91,11 @@ class CodecTraining:
         rng = crop_rng(self.recipe.seed, "step", self.step)
         warming_up = self.step < self.recipe.warm_up
         losses = self._reconstruction(rng) if warming_up else self._adain(rng)
-        weights = {"content": self.recipe.content_weight, "style": self.recipe.style_weight,
-                   "pixel": 1.0 if warming_up else self.recipe.pixel_weight}
+        weights = {
+            "content": self.recipe.content_weight,
+            "style": self.recipe.style_weight,
+            "pixel": 1.0 if warming_up else self.recipe.pixel_weight,
+        }
         total = sum((weights[name] * loss for name, loss in losses.items()), start=torch.zeros(()))
         if not torch.isfinite(total):
             rate = self.recipe.learning_rate
@@ -110,8 +113,11 @@ class CodecTraining:
 
         The state consists of the codec's weights, the state of the optimiser Adam, and the number of finished steps.
         """
-        moments = {f"{index}/{name}": value for index, state in self.optimiser.state_dict()["state"].items()
-                   for name, value in state.items()}
+        moments = {
+            f"{index}/{name}": value
+            for index, state in self.optimiser.state_dict()["state"].items()
+            for name, value in state.items()
+        }
         return pack({"codec": self.codec.state_dict(), "adam": moments}, {"step": self.step})
 
     def restore(self, data: bytes) -> None:
@@ -176,7 +182,7 @@ class CodecTraining:
         image = self.codec.decoder(target)
         image = torch.lerp(image.clamp(0, 1), image, self.recipe.leak)
         levels = self.codec.encoder(image)
-        content_loss = nn.functional.mse_loss(levels[-1], target)                        # eq. 12
+        content_loss = nn.functional.mse_loss(levels[-1], target)  # eq. 12
         losses = {"content": content_loss, "style": _style_loss(levels, styles)}
         if n_own:
             losses["pixel"] = (image[:n_own] - content[:n_own]).abs().mean()

@@ -30,9 +30,7 @@ CONVERTERS = {
     n: f"$lambda picture: ImageOps.exif_transpose(picture).convert({modes}[picture.mode])"
     for n, modes in _MODES.items()
 }
-NO_TRAINING = (
-    "The bundle has no `configs/train.json`, because MONAI cannot build this network. It can only predict."
-)
+NO_TRAINING = "The bundle has no `configs/train.json`, because MONAI cannot build this network. It can only predict."
 TRAINING_TEXT = """## Training and evaluation
 
 FOLDERS

@@ -83,19 +83,32 @@ def train_config(inference: Json, parts: TrainingParts, training: Mapping[str, A
         "ckpt_dir": "$@bundle_root + '/models'",
         "val_interval": 1,
         **parts.top,
-        "parts": {"_target_": "monai.data.partition_dataset", "data": "@cases", "shuffle": True, "seed": 0,
-                  "ratios": [1 - VALIDATION_SHARE, VALIDATION_SHARE]},
+        "parts": {
+            "_target_": "monai.data.partition_dataset",
+            "data": "@cases",
+            "shuffle": True,
+            "seed": 0,
+            "ratios": [1 - VALIDATION_SHARE, VALIDATION_SHARE],
+        },
         "loss": parts.loss,
         "optimizer": _optimizer(training),
-        "load": {"_target_": "monai.networks.utils.copy_model_state", "_disabled_": "$not @load_pretrain",
-                 "dst": "@network", "src": {"_target_": "torch.load", "f": "$@bundle_root + '/models/model.pt'",
-                                            "map_location": "@device", "weights_only": True}},
+        "load": {
+            "_target_": "monai.networks.utils.copy_model_state",
+            "_disabled_": "$not @load_pretrain",
+            "dst": "@network",
+            "src": {
+                "_target_": "torch.load",
+                "f": "$@bundle_root + '/models/model.pt'",
+                "map_location": "@device",
+                "weights_only": True,
+            },
+        },
         "train": _train(parts),
         "validate": _validate(parts),
         "determinism": {"_target_": "monai.utils.set_determinism", "seed": 0},
         "initialize": ["@determinism", "@load"],
         "run": ["$@train#trainer.run()"],
-    }  # fmt: skip
+    }
 
 
 def evaluate_config() -> Json:
@@ -111,8 +124,15 @@ def random_transforms(flip_axis: int, modes: list[str], keys: list[str]) -> list
         modes: interpolation of each key.
         keys: "image", or "image" and "label".
     """
-    affine = step("RandAffined", keys, prob=1.0, rotate_range=MAX_ROTATION, scale_range=MAX_SCALING, mode=modes,
-                  padding_mode="border")  # fmt: skip
+    affine = step(
+        "RandAffined",
+        keys,
+        prob=1.0,
+        rotate_range=MAX_ROTATION,
+        scale_range=MAX_SCALING,
+        mode=modes,
+        padding_mode="border",
+    )
     return [affine, step("RandFlipd", keys, prob=0.5, spatial_axis=flip_axis)]
 
 
@@ -125,14 +145,20 @@ def resize_label(size: int, is_2d: bool, key: str = "label") -> list[Json]:
         key: key of the mask.
     """
     nearest = {"_target_": INTERPOLATE, "_mode_": "callable", "size": [size] * 2, "mode": "nearest-exact"}
-    first = (step("EnsureChannelFirstd", key, channel_dim="no_channel") if is_2d
-             else step("Transposed", key, indices=[3, 0, 1, 2]))  # fmt: skip
+    first = (
+        step("EnsureChannelFirstd", key, channel_dim="no_channel")
+        if is_2d
+        else step("Transposed", key, indices=[3, 0, 1, 2])
+    )
     return [first, step("Lambdad", key, func=nearest), step("Transposed", key, indices=[1, 2, 3, 0])]
 
 
 def _optimizer(training: Mapping[str, Any]) -> Json:
-    shared = {"params": "$@network.parameters()", "lr": training["learning_rate"],
-              "weight_decay": training["weight_decay"]}  # fmt: skip
+    shared = {
+        "params": "$@network.parameters()",
+        "lr": training["learning_rate"],
+        "weight_decay": training["weight_decay"],
+    }
     if training["optimizer"] == "adam":
         return {"_target_": "torch.optim.Adam", **shared, "betas": list(training["betas"])}
     return {"_target_": "torch.optim.SGD", **shared, "momentum": training["momentum"]}
@@ -140,8 +166,7 @@ def _optimizer(training: Mapping[str, Any]) -> Json:
 
 def _train(parts: TrainingParts) -> Json:
     """Return the block `train`, with the names that `MonaiAlgo` looks for."""
-    stats = {"_target_": "monai.handlers.StatsHandler", "tag_name": "train_loss",
-             "output_transform": LOSS}  # fmt: skip
+    stats = {"_target_": "monai.handlers.StatsHandler", "tag_name": "train_loss", "output_transform": LOSS}
     return {
         "preprocessing": {"_target_": "monai.transforms.Compose", "transforms": parts.train},
         "dataset": _dataset("train", 0),
@@ -151,19 +176,35 @@ def _train(parts: TrainingParts) -> Json:
         "key_metric": {f"train_{name}": metric for name, metric in parts.metric.items()},
         "handlers": [
             stats,
-            {"_target_": "monai.handlers.ValidationHandler", "validator": "@validate#evaluator", "epoch_level": True,
-             "interval": "@val_interval"},
-            {"_target_": "monai.handlers.CheckpointSaver", "save_dir": "@ckpt_dir", "save_dict": {"model": "@network"},
-             "save_final": True, "final_filename": TRAINED},
+            {
+                "_target_": "monai.handlers.ValidationHandler",
+                "validator": "@validate#evaluator",
+                "epoch_level": True,
+                "interval": "@val_interval",
+            },
+            {
+                "_target_": "monai.handlers.CheckpointSaver",
+                "save_dir": "@ckpt_dir",
+                "save_dict": {"model": "@network"},
+                "save_final": True,
+                "final_filename": TRAINED,
+            },
         ],
         "trainer": {
-            "_target_": "monai.engines.SupervisedTrainer", "max_epochs": 1, "device": "@device",
-            "train_data_loader": "@train#dataloader", "network": "@network", "loss_function": "@loss",
-            "optimizer": "@optimizer", "inferer": "@train#inferer", "postprocessing": "@train#postprocessing",
-            "key_train_metric": "@train#key_metric", "decollate": False,
+            "_target_": "monai.engines.SupervisedTrainer",
+            "max_epochs": 1,
+            "device": "@device",
+            "train_data_loader": "@train#dataloader",
+            "network": "@network",
+            "loss_function": "@loss",
+            "optimizer": "@optimizer",
+            "inferer": "@train#inferer",
+            "postprocessing": "@train#postprocessing",
+            "key_train_metric": "@train#key_metric",
+            "decollate": False,
             "train_handlers": "@train#handlers",
         },
-    }  # fmt: skip
+    }
 
 
 def _validate(parts: TrainingParts) -> Json:
@@ -177,20 +218,35 @@ def _validate(parts: TrainingParts) -> Json:
         "key_metric": {f"val_{name}": metric for name, metric in parts.metric.items()},
         "handlers": [stats],
         "evaluator": {
-            "_target_": "monai.engines.SupervisedEvaluator", "device": "@device",
-            "val_data_loader": "@validate#dataloader", "network": "@network", "inferer": "@validate#inferer",
-            "postprocessing": "@validate#postprocessing", "key_val_metric": "@validate#key_metric",
-            "val_handlers": "@validate#handlers", "decollate": False,
+            "_target_": "monai.engines.SupervisedEvaluator",
+            "device": "@device",
+            "val_data_loader": "@validate#dataloader",
+            "network": "@network",
+            "inferer": "@validate#inferer",
+            "postprocessing": "@validate#postprocessing",
+            "key_val_metric": "@validate#key_metric",
+            "val_handlers": "@validate#handlers",
+            "decollate": False,
         },
-    }  # fmt: skip
+    }
 
 
 def _dataset(block: str, part: int) -> Json:
     """Return the dataset of a block; it keeps the images in memory as they are before the first random transform."""
-    return {"_target_": "monai.data.CacheDataset", "data": f"$@parts[{part}]", "transform": f"@{block}#preprocessing",
-            "num_workers": 0, "progress": False}  # fmt: skip
+    return {
+        "_target_": "monai.data.CacheDataset",
+        "data": f"$@parts[{part}]",
+        "transform": f"@{block}#preprocessing",
+        "num_workers": 0,
+        "progress": False,
+    }
 
 
 def _loader(block: str, batch_size: int, shuffle: bool) -> Json:
-    return {"_target_": "monai.data.DataLoader", "dataset": f"@{block}#dataset", "batch_size": batch_size,
-            "shuffle": shuffle, "num_workers": 0}  # fmt: skip
+    return {
+        "_target_": "monai.data.DataLoader",
+        "dataset": f"@{block}#dataset",
+        "batch_size": batch_size,
+        "shuffle": shuffle,
+        "num_workers": 0,
+    }

@@ -144,8 +144,11 @@ class ClassBundle(BundleTemplate):
             cases.append(f"[{{'image': {folder} + name, 'label': {label}}} for name in {files}]")
         prepared = [*self._preprocessing(), step("EnsureTyped", ["image", "label"], track_meta=False)]
         augmented = random_transforms(1, ["bilinear"], ["image"]) if training["augment"] else []
-        metric = {"_target_": "monai.handlers.ConfusionMatrix", "metric_name": "sensitivity", "output_transform":
-                  "$monai.handlers.from_engine(['pred', 'label'])"}  # fmt: skip
+        metric = {
+            "_target_": "monai.handlers.ConfusionMatrix",
+            "metric_name": "sensitivity",
+            "output_transform": "$monai.handlers.from_engine(['pred', 'label'])",
+        }
         return TrainingParts(
             top={"image_pattern": inference["image_pattern"], "cases": "$" + " + ".join(cases)},
             train=[*prepared, *augmented],
@@ -155,7 +158,7 @@ class ClassBundle(BundleTemplate):
             metric={"balanced_accuracy": metric},
             batch_size=training["batch_size"],
             inferer={"_target_": "monai.inferers.SimpleInferer"},
-        )  # fmt: skip
+        )
 
     @property
     def training_folders(self) -> str:

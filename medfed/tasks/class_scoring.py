@@ -86,10 +86,11 @@ class ClassScoring(Scoring):
         """
         classes = classes_of(rows)
         group: Group = {
-            "n": len(rows), "n_patients": len({row["patient"] for row in rows}),
+            "n": len(rows),
+            "n_patients": len({row["patient"] for row in rows}),
             "n_wrong": sum(not row["correct"] for row in rows),
             "n_by_class": {name: sum(row["label"] == name for row in rows) for name in classes},
-        }  # fmt: skip
+        }
         limits = {column.key: column.limits for column in self.columns}
         values = self._jackknife_values(rows, [metric for metric in self._computable if metric.has_interval])
         for name, mean in self._scores(rows).items():
@@ -156,8 +157,10 @@ class ClassScoring(Scoring):
             if row["role"] not in (*ROLES, VALIDATION):
                 raise ValueError(f"{name}: the role is {row['role']!r}, expected one of {(*ROLES, VALIDATION)}")
             if classes_of([row]) != classes or not {row["label"], row["predicted"]} <= set(classes):
-                raise ValueError(f"{name}: label {row['label']!r} and predicted {row['predicted']!r} must be among the "
-                                 f"classes {classes}, which are the same for all images")
+                raise ValueError(
+                    f"{name}: label {row['label']!r} and predicted {row['predicted']!r} must be among the "
+                    f"classes {classes}, which are the same for all images"
+                )
             values = [row[f"p_{class_name}"] for class_name in classes]
             if not all(value is not None and 0 <= value <= 1 for value in values):
                 raise ValueError(f"{name}: the probabilities are {values}, expected numbers in [0, 1]")

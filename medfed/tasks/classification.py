@@ -261,8 +261,11 @@ class Classification(Task):
     ) -> list[dict]:
         """Score the prediction of the same class for every image on the test cases of one site; no image is read."""
         values = [float(_always(name) == prediction) for name in self.classes]
-        return [case_row(case.site, role, case.patient, case.name, case.label, values, self.classes)
-                for case in cases if case.label is not None]  # fmt: skip
+        return [
+            case_row(case.site, role, case.patient, case.name, case.label, values, self.classes)
+            for case in cases
+            if case.label is not None
+        ]
 
     @torch.no_grad()
     def probabilities(self, network: nn.Module, samples: ImageSamples, match: Match | None = None) -> Tensor:
@@ -356,7 +359,13 @@ class Classification(Task):
             yield samples.batch(range(start, min(start + MAX_BATCH, len(samples)))).image
 
     def evaluate(
-        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance,
+        self,
+        network: nn.Module,
+        dataset: Dataset,
+        cases: Sequence[Case],
+        role: str,
+        notice: Notice,
+        advance: Advance,
         match: Match | None = None,
     ) -> EvaluationResult:
         """Predict and score the test images of one site.
@@ -415,6 +424,7 @@ class Classification(Task):
 
 def _reader(dataset: Dataset, notice: Notice, observe: Observe | None = None) -> Read:
     """Return a function that reads the image of a case and reports its notices."""
+
     def read(case: Case) -> MetaTensor:
         notices: list[str] = []
         image = dataset.read_image(case, notices)

@@ -79,8 +79,13 @@ class Evaluation:
     def _conflicts(self) -> Iterator[tuple[str, str]]:
         """Yield (key, sentence) for each name that is no metric or is there twice, and for two adaptations at once."""
         if self.tent and self.match != "none":
-            yield "match", (f"'{self.match}' comes together with evaluation.tent: true, so the harm of each "
-                            "would be unknown; set evaluation.tent to false, or evaluation.match to none")
+            yield (
+                "match",
+                (
+                    f"'{self.match}' comes together with evaluation.tent: true, so the harm of each "
+                    "would be unknown; set evaluation.tent to false, or evaluation.match to none"
+                ),
+            )
         known = sorted({name for kind in METRIC_KINDS for name in registry.known_names(kind)}) if self.metrics else []
         for name in dict.fromkeys(self.metrics):
             if self.metrics.count(name) > 1:

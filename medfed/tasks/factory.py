@@ -84,4 +84,3 @@ def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> S
         return scoring.with_settings(summary)
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{source}: metrics: {error}; copy this file again from the original run") from error
-

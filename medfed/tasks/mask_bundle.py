@@ -186,36 +186,54 @@ class MaskBundle(BundleTemplate):
         if len(self.structures) > 1:
             labels.append(step("ConcatItemsd", self._label_keys(), name="label", dim=0))
         prepared = [*plain, *([] if is_late else early), *labels, step("EnsureTyped", BOTH, track_meta=False)]
-        crop = step("RandSpatialCropSamplesd", BOTH, roi_size=[self.image_size, self.image_size, 1],
-                    num_samples=n_slices, random_size=False)  # fmt: skip
+        crop = step(
+            "RandSpatialCropSamplesd",
+            BOTH,
+            roi_size=[self.image_size, self.image_size, 1],
+            num_samples=n_slices,
+            random_size=False,
+        )
         train = [*prepared, crop, step("SqueezeDimd", BOTH, dim=-1)]
         if training["augment"]:
             train += random_transforms(0, ["bilinear", "nearest"], BOTH)
         train += [step("NormalizeIntensityd", channel_wise=True)] if is_late else []
-        loss = {"_target_": "monai.losses.DiceLoss", "sigmoid": True, "batch": True, "smooth_nr": SMOOTHING,
-                "smooth_dr": SMOOTHING}  # fmt: skip
-        metric = {"_target_": "monai.handlers.MeanDice", "output_transform":
-                  "$monai.handlers.from_engine(['pred', 'label'])"}  # fmt: skip
+        loss = {
+            "_target_": "monai.losses.DiceLoss",
+            "sigmoid": True,
+            "batch": True,
+            "smooth_nr": SMOOTHING,
+            "smooth_dr": SMOOTHING,
+        }
+        metric = {
+            "_target_": "monai.handlers.MeanDice",
+            "output_transform": "$monai.handlers.from_engine(['pred', 'label'])",
+        }
         return TrainingParts(
-            top={"image_pattern": inference["image_pattern"],
-                 "names": "$sorted(glob.glob(@image_pattern, root_dir=@dataset_dir + '/images'))",
-                 "cases": f"$[{self._case()} for name in @names]"},
+            top={
+                "image_pattern": inference["image_pattern"],
+                "names": "$sorted(glob.glob(@image_pattern, root_dir=@dataset_dir + '/images'))",
+                "cases": f"$[{self._case()} for name in @names]",
+            },
             train=train,
             validate=[*plain, *early, *labels, step("EnsureTyped", BOTH, track_meta=False)],
             loss=loss,
-            postprocessing=[step("Activationsd", "pred", sigmoid=True),
-                            step("AsDiscreted", "pred", threshold=self.threshold)],
+            postprocessing=[
+                step("Activationsd", "pred", sigmoid=True),
+                step("AsDiscreted", "pred", threshold=self.threshold),
+            ],
             metric={"mean_dice": metric},
             batch_size=training["batch_size"] if self.input_is_2d else 1,
             inferer=inference["inferer"],
-        )  # fmt: skip
+        )
 
     @property
     def training_folders(self) -> str:
         """Sentence of the model card: which folders hold the images and masks for training."""
         folders = " and ".join(f"`DATA/{key.replace('label', 'labels', 1)}`" for key in self._label_keys())
-        return (f"Put the images into `DATA/images`, and the masks, with the same file names, into {folders}. In a "
-                "mask, every value above 0 is the structure.")
+        return (
+            f"Put the images into `DATA/images`, and the masks, with the same file names, into {folders}. In a "
+            "mask, every value above 0 is the structure."
+        )
 
     def _label_keys(self) -> list[str]:
         return ["label"] if len(self.structures) == 1 else [f"label_{name}" for name in self.structures]

@@ -42,9 +42,13 @@ from medfed.tasks.evaluation import Evaluation
 from medfed.tasks.scoring import CARD, CASES, COMPARISON, GAP, RUN, RUN_TABLE, BoxPlotValue, Scoring
 
 MASK_METRICS: tuple[Metric, ...] = (
-    Dice(), HausdorffDistance(), HausdorffDistance95(), AverageSurfaceDistance(), PooledHausdorffDistance95(),
+    Dice(),
+    HausdorffDistance(),
+    HausdorffDistance95(),
+    AverageSurfaceDistance(),
+    PooledHausdorffDistance95(),
     MaskCalibrationError(),
-)  # fmt: skip
+)
 IN_VOXELS_OF_FILE = PooledHausdorffDistance95.name  # no mean without a voxel size: the sizes of the images may differ
 CASE = ("site", "image", "structure")
 

@@ -59,8 +59,11 @@ class PreparedPooledHausdorffDistance95(_PreparedDistance, PooledHausdorffDistan
 
 
 PREPARED_METRICS: tuple[MaskMetric, ...] = (
-    PreparedDice(), PreparedHausdorffDistance(), PreparedHausdorffDistance95(), PreparedPooledHausdorffDistance95(),
-)  # fmt: skip
+    PreparedDice(),
+    PreparedHausdorffDistance(),
+    PreparedHausdorffDistance95(),
+    PreparedPooledHausdorffDistance95(),
+)
 
 
 def prepared_scores(prediction: Tensor, reference: Tensor, scores: Mapping[str, object]) -> dict[str, object]:

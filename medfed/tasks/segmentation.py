@@ -201,9 +201,7 @@ class Segmentation(Task):
         return soft_dice_loss(logits, label)
 
     @torch.no_grad()
-    def validate(
-        self, network: nn.Module, samples: Slices, decoder_levels: Sequence[str] = ()
-    ) -> dict[str, float]:
+    def validate(self, network: nn.Module, samples: Slices, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
         """Compute the mean Dice over volumes and structures on the prepared slices.
 
         A structure is left out if neither the true mask nor the predicted mask of a volume contains it. A structure
@@ -471,7 +469,13 @@ class Segmentation(Task):
             yield preprocessing({"image": dataset.load(case).image})["image"].as_tensor().movedim(-1, 0)
 
     def evaluate(
-        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance,
+        self,
+        network: nn.Module,
+        dataset: Dataset,
+        cases: Sequence[Case],
+        role: str,
+        notice: Notice,
+        advance: Advance,
         match: Match | None = None,
     ) -> EvaluationResult:
         """Predict and score the test volumes of one site.
@@ -500,7 +504,13 @@ class Segmentation(Task):
         return result
 
     def _evaluate_case(
-        self, network: nn.Module, dataset: Dataset, case: Case, role: str, notice: Notice, match: Match | None,
+        self,
+        network: nn.Module,
+        dataset: Dataset,
+        case: Case,
+        role: str,
+        notice: Notice,
+        match: Match | None,
         result: EvaluationResult,
     ) -> None:
         """Read, predict and score one test volume, and add its rows and masks to the result."""
@@ -546,9 +556,16 @@ class Segmentation(Task):
             input_is_2d: whether the images are 2-D image files (PNG) instead of NIfTI volumes.
         """
         return MaskBundle(
-            self.structures, self.channels, self.image_size, self.intensity_range, self.standardised,
-            self.fixed_constants, self.evaluation.threshold, self.evaluation.largest_component, input_is_2d,
-        )  # fmt: skip
+            self.structures,
+            self.channels,
+            self.image_size,
+            self.intensity_range,
+            self.standardised,
+            self.fixed_constants,
+            self.evaluation.threshold,
+            self.evaluation.largest_component,
+            input_is_2d,
+        )
 
 
 def _to_file_grid(preprocessing: Compose) -> Invertd:

@@ -151,8 +151,10 @@ class Task(ABC):
             return standardise_slices(image)
         if self.standardised == "volume":
             if moments is None:
-                raise ValueError("data.standardise: volume needs the moments of the images' volumes; pass "
-                                 "batch.moments, or task.moments_of(image) for all slices of one volume")  # fmt: skip
+                raise ValueError(
+                    "data.standardise: volume needs the moments of the images' volumes; pass "
+                    "batch.moments, or task.moments_of(image) for all slices of one volume"
+                )
             return standardise_by(image, moments)
         constants = self.fixed_constants
         return image if constants is None else standardise_by(image, image.new_tensor(constants)[None])
@@ -357,7 +359,13 @@ class Task(ABC):
 
     @abstractmethod
     def evaluate(
-        self, network: nn.Module, dataset: Dataset, cases: Sequence[Case], role: str, notice: Notice, advance: Advance,
+        self,
+        network: nn.Module,
+        dataset: Dataset,
+        cases: Sequence[Case],
+        role: str,
+        notice: Notice,
+        advance: Advance,
         match: Match | None = None,
     ) -> EvaluationResult:
         """Predict and score the test cases of one site.

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ContractError", "ToyClassification", "ToyFederation", "ToySegmentation", "check_method", "method_checks"]
 
-__getattr__, __dir__ = lazy_names(__name__, {
-    "medfed.testing.checks": ("check_method", "method_checks"),
-    "medfed.testing.rules": ("ContractError",),
-    "medfed.testing.toy": ("ToyClassification", "ToyFederation", "ToySegmentation"),
-})  # fmt: skip
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "medfed.testing.checks": ("check_method", "method_checks"),
+        "medfed.testing.rules": ("ContractError",),
+        "medfed.testing.toy": ("ToyClassification", "ToyFederation", "ToySegmentation"),
+    },
+)

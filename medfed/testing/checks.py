@@ -44,7 +44,9 @@ Check = Callable[[], None]
 
 
 def check_method(
-    method: Method | type[Method], *, network: NetworkSettings | type[NetworkSettings] | str | None = None,
+    method: Method | type[Method],
+    *,
+    network: NetworkSettings | type[NetworkSettings] | str | None = None,
     tasks: Sequence[str] | str = tuple(TOYS),
 ) -> None:
     """Check that a method obeys the rules of the base class `Method`, by training it in small simulated federations.
@@ -78,7 +80,9 @@ def check_method(
 
 
 def method_checks(
-    method: Method | type[Method], *, network: NetworkSettings | type[NetworkSettings] | str | None = None,
+    method: Method | type[Method],
+    *,
+    network: NetworkSettings | type[NetworkSettings] | str | None = None,
     tasks: Sequence[str] | str = tuple(TOYS),
 ) -> Iterator[tuple[str, Check]]:
     """Yield the name and the function of every check that `check_method` runs, so that pytest can run each as a test.
@@ -119,7 +123,9 @@ def method_checks(
             trial = Trial(method, TOYS[task](settings, image_side=side, n_images=N_IMAGES), is_stacked)
             is_first = task == tasks[0]
             for rule, check in {
-                **RULES, **(FIRST_TASK_RULES if is_first else {}), **(MASK_RULES if task == "segmentation" else {}),
+                **RULES,
+                **(FIRST_TASK_RULES if is_first else {}),
+                **(MASK_RULES if task == "segmentation" else {}),
             }.items():
                 full = f"{rule}-{task}" + ("-stack" if is_stacked else "")
                 yield full, partial(_checked, name, full, check, trial)

@@ -123,8 +123,11 @@ def _check_wrap_network(trial: Trial) -> None:
     plain, wrapped = toy.architecture.build(toy.channels, toy.n_logits).state_dict(), trial.start.weights
     again = toy.start(trial.method).weights
     random = [name for name in wrapped if not torch.equal(wrapped[name], again[name])]
-    _require(not random, "the same seed gives other initial weights: `wrap_network` may draw random numbers only from "
-             f"torch's default generator ({', '.join(random[:3])})")  # fmt: skip
+    _require(
+        not random,
+        "the same seed gives other initial weights: `wrap_network` may draw random numbers only from "
+        f"torch's default generator ({', '.join(random[:3])})",
+    )
     missing = sorted(plain.keys() - wrapped.keys())
     _require(not missing, f"`wrap_network` renames or removes entries of the network: {', '.join(missing[:3])}")
     changed = [name for name in plain if plain[name].shape != wrapped[name].shape]
@@ -142,8 +145,9 @@ def _check_messages(trial: Trial) -> None:
         "a message holds tensors of another type than float32, float16, int64 and uint8: "
         + ", ".join(f"{name} is {dtype}" for dtype, name in strange.items()),
     )
-    facts = {str(row["name"]) for row in ledger
-             if (row["direction"], row["kind"], row["content"]) == ("up", "train", "fact")}  # fmt: skip
+    facts = {
+        str(row["name"]) for row in ledger if (row["direction"], row["kind"], row["content"]) == ("up", "train", "fact")
+    }
     unknown = sorted(facts - REPLY_FACTS["train"] - trial.method.fact_names)
     _require(
         not unknown,

@@ -156,7 +156,11 @@ class ToyFederation:
         return State.of(network, method.local_keys(network) or None)
 
     def engine(
-        self, method: Method, sites: Sequence[str] = SITES, folder: Path | None = None, seed: int = 0,
+        self,
+        method: Method,
+        sites: Sequence[str] = SITES,
+        folder: Path | None = None,
+        seed: int = 0,
         local_batch_norm: bool = False,
     ) -> InProcess:
         """Return an engine that trains the given sites in this process, without a network connection.
@@ -173,9 +177,17 @@ class ToyFederation:
         local_keys = batch_norm_entries(network) if local_batch_norm else method.local_keys(network)
         training_sites = [
             Site(
-                name, self.samples(name, self.n_images, self.image_side),
-                self.samples(name + " validation", self.n_images // 2 - 1, self.image_side), self.task, method, network,
-                self.architecture, self.settings, local_keys, local_epochs=1, seed=seed,
+                name,
+                self.samples(name, self.n_images, self.image_side),
+                self.samples(name + " validation", self.n_images // 2 - 1, self.image_side),
+                self.task,
+                method,
+                network,
+                self.architecture,
+                self.settings,
+                local_keys,
+                local_epochs=1,
+                seed=seed,
             )
             for name in sites
         ]
@@ -197,8 +209,11 @@ class ToySegmentation(ToyFederation):
     channels, n_logits = 1, 1
 
     def __init__(
-        self, architecture: NetworkSettings | None = None, training: Training | None = None,
-        image_side: int = IMAGE_SIDE, n_images: int = 10,
+        self,
+        architecture: NetworkSettings | None = None,
+        training: Training | None = None,
+        image_side: int = IMAGE_SIDE,
+        n_images: int = 10,
     ) -> None:
         self.architecture = architecture or self.architecture
         self.settings = training or self.settings
@@ -221,8 +236,11 @@ class ToyClassification(ToyFederation):
     channels, n_logits = 3, 2
 
     def __init__(
-        self, architecture: NetworkSettings | None = None, training: Training | None = None,
-        image_side: int = IMAGE_SIDE, n_images: int = 10,
+        self,
+        architecture: NetworkSettings | None = None,
+        training: Training | None = None,
+        image_side: int = IMAGE_SIDE,
+        n_images: int = 10,
     ) -> None:
         self.architecture = architecture or self.architecture
         self.settings = training or self.settings

@@ -32,9 +32,18 @@ SETTINGS = Federation(rounds=3)
 UNSCORED = Federation(rounds=3, validate_every=3)  # the same training; no sites validate before round 3
 N_ROUNDS = 2  # of the three rounds are trained
 HOOKS = (  # that receive tensors which they must not change in place
-    "combine", "broadcast", "expand_input", "expand", "on_round_start", "augment", "loss", "regulariser",
-    "on_round_end", "remember", "aggregate",
-)  # fmt: skip
+    "combine",
+    "broadcast",
+    "expand_input",
+    "expand",
+    "on_round_start",
+    "augment",
+    "loss",
+    "regulariser",
+    "on_round_end",
+    "remember",
+    "aggregate",
+)
 
 
 @dataclass

@@ -152,9 +152,7 @@ class RandMomentMatch(_RandStyle):
         ValueError: if the bank is empty, if its styles differ in the number of channels, or if alpha is out of range.
     """
 
-    def __init__(
-        self, bank: Sequence[Style], prob: float = 0.1, alpha: float | tuple[float, float] = 1.0
-    ) -> None:
+    def __init__(self, bank: Sequence[Style], prob: float = 0.1, alpha: float | tuple[float, float] = 1.0) -> None:
         super().__init__(bank, prob, alpha, None)
 
     def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> MomentMatch:

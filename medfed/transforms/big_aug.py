@@ -102,8 +102,12 @@ def build_big_aug(
     """
     clip = Lambdad(IMAGE_KEY, func=_clip, track_meta=False)
     margin = 3 * math.ceil(TRUNCATION * ranges.blur[1])  # three Gaussians: one of the blur, two of the sharpening
-    sharpness = [BorderPadd(IMAGE_KEY, margin, mode="replicate"), *_sharpness(ranges, probability),
-                 CenterSpatialCropd(IMAGE_KEY, (size, size)), clip]  # fmt: skip
+    sharpness = [
+        BorderPadd(IMAGE_KEY, margin, mode="replicate"),
+        *_sharpness(ranges, probability),
+        CenterSpatialCropd(IMAGE_KEY, (size, size)),
+        clip,
+    ]
     intensity = [step for transform in _intensity(ranges, probability) for step in (transform, clip)]
     return Compose([*sharpness, *intensity, *_geometry(ranges, size, probability, image_keys, mask_keys), clip])
 
@@ -113,9 +117,10 @@ def _sharpness(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
     blur = ranges.blur
     return [
         RandGaussianSmoothd(IMAGE_KEY, sigma_x=blur, sigma_y=blur, prob=prob),
-        RandGaussianSharpend(IMAGE_KEY, sigma1_x=blur, sigma1_y=blur, sigma2_x=blur, sigma2_y=blur,
-                             alpha=ranges.sharpening, prob=prob),
-    ]  # fmt: skip
+        RandGaussianSharpend(
+            IMAGE_KEY, sigma1_x=blur, sigma1_y=blur, sigma2_x=blur, sigma2_y=blur, alpha=ranges.sharpening, prob=prob
+        ),
+    ]
 
 
 def _intensity(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
@@ -139,10 +144,16 @@ def _geometry(
     shift = 2 * ranges.deformation  # in coordinates from -1 to 1
     steps: list[MapTransform] = [
         RandRotated(keys, range_x=(lowest_angle, highest_angle), mode=modes, padding_mode="border", prob=prob),
-        RandZoomd(keys, min_zoom=low, max_zoom=high, padding_mode="edge", prob=prob,
-                  mode=[mode.replace("nearest", "nearest-exact") for mode in modes],
-                  align_corners=[False] * n_smooth + [None] * len(mask_keys)),
-    ]  # fmt: skip
+        RandZoomd(
+            keys,
+            min_zoom=low,
+            max_zoom=high,
+            padding_mode="edge",
+            prob=prob,
+            mode=[mode.replace("nearest", "nearest-exact") for mode in modes],
+            align_corners=[False] * n_smooth + [None] * len(mask_keys),
+        ),
+    ]
     if shift > 0:  # grid_align_corners: the grid goes from -1 to 1 between the centres of the outer pixels
         steps.append(
             RandSmoothDeformd(

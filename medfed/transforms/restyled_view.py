@@ -26,9 +26,7 @@ class RestyledView:
         store: the store for restyled images. Images for which it has no room are restyled again when they are needed.
     """
 
-    def __init__(
-        self, samples: Samples, name: str, restyle: Callable[[Tensor], Tensor], store: ImageStore
-    ) -> None:
+    def __init__(self, samples: Samples, name: str, restyle: Callable[[Tensor], Tensor], store: ImageStore) -> None:
         self.samples, self.name = samples, name
         choices = torch.zeros(len(samples), 1, dtype=torch.int32)
         self._restyled = StyleExpansion(samples, choices, lambda image, styles, n_styles: restyle(image), store)

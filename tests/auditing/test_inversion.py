@@ -132,13 +132,16 @@ def case(name: str, detail: float, control: float = 0.0) -> Case:
     return Case(name, {}, empty, empty, empty, [{"detail_correlation": detail}], [{"detail_correlation": control}])
 
 
-@pytest.mark.parametrize("easy, one, batch, sentence", [
-    (0.9, 0.8, 0.7, "image details were reconstructed"),
-    (0.9, 0.8, 0.3, "some image details were reconstructed"),
-    (0.9, 0.8, 0.05, "does not prove that no attack can succeed"),
-    (0.9, 0.05, 0.05, "this case says nothing"),
-    (0.3, 0.05, 0.05, "the attack is too weak here to say anything"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "easy, one, batch, sentence",
+    [
+        (0.9, 0.8, 0.7, "image details were reconstructed"),
+        (0.9, 0.8, 0.3, "some image details were reconstructed"),
+        (0.9, 0.8, 0.05, "does not prove that no attack can succeed"),
+        (0.9, 0.05, 0.05, "this case says nothing"),
+        (0.3, 0.05, 0.05, "the attack is too weak here to say anything"),
+    ],
+)
 def test_a_failed_attack_is_never_called_safe(easy, one, batch, sentence):
     cases = [case("easy", easy), case("one", one), case("batch", batch)]
     assert sentence in verdict(cases[2], cases) and "safe" not in verdict(cases[2], cases)

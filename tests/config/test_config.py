@@ -111,15 +111,18 @@ def test_a_choice_is_one_of_its_literal_values_of_the_same_type():
     assert read("", "data.bits=null").data.bits is None
 
 
-@pytest.mark.parametrize("override, wrong", [
-    ("data.plane=coronnal", "plane: must be one of axial, coronal, got 'coronnal'. Did you mean 'coronal'?"),
-    ("data.plane=Axial", "plane: must be one of axial, coronal, got 'Axial'. Did you mean 'axial'?"),
-    ("data.plane=oblique", "plane: must be one of axial, coronal, got 'oblique'"),
-    ("data.plane=8", "plane: must be one of axial, coronal, got 8"),
-    ("data.bits=12", "bits: must be one of 8, 16, or null, got 12"),
-    ("data.bits=8.0", "bits: must be one of 8, 16, or null, got 8.0"),
-    ("data.margin=wide", "margin: expected a number, got the text 'wide'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "override, wrong",
+    [
+        ("data.plane=coronnal", "plane: must be one of axial, coronal, got 'coronnal'. Did you mean 'coronal'?"),
+        ("data.plane=Axial", "plane: must be one of axial, coronal, got 'Axial'. Did you mean 'axial'?"),
+        ("data.plane=oblique", "plane: must be one of axial, coronal, got 'oblique'"),
+        ("data.plane=8", "plane: must be one of axial, coronal, got 8"),
+        ("data.bits=12", "bits: must be one of 8, 16, or null, got 12"),
+        ("data.bits=8.0", "bits: must be one of 8, 16, or null, got 8.0"),
+        ("data.margin=wide", "margin: expected a number, got the text 'wide'"),
+    ],
+)
 def test_a_value_that_is_no_choice_is_refused_with_the_nearest_one(override, wrong):
     assert complaint("", override) == f"--set {override}: data.{wrong}"
 
@@ -148,7 +151,8 @@ BAD_VALUES = {
         "a.yaml: federation.rounds: expected a whole number, got the text '3'; remove the quotes",
     ),
     "fraction for a whole number": (
-        "federation: {rounds: 3.5}", "a.yaml: federation.rounds: expected a whole number, got 3.5",
+        "federation: {rounds: 3.5}",
+        "a.yaml: federation.rounds: expected a whole number, got 3.5",
     ),
     "yes for a whole number": ("seed: yes", "a.yaml: seed: expected a whole number, got true"),
     "number for yes or no": ("training: {augment: 1}", "a.yaml: training.augment: expected true or false, got 1"),
@@ -158,7 +162,8 @@ BAD_VALUES = {
         "YAML reads yes, no, on and off as true and false, so put the word in quotes",
     ),
     "number for text": (
-        "federation: {unseen_site: 7}", "a.yaml: federation.unseen_site: expected text, got 7; put it in quotes",
+        "federation: {unseen_site: 7}",
+        "a.yaml: federation.unseen_site: expected text, got 7; put it in quotes",
     ),
     "nothing for text": (
         "federation: {unseen_site: }",
@@ -168,10 +173,12 @@ BAD_VALUES = {
     "octal": ("seed: 010", "a.yaml: seed: expected a whole number, got the text '010'; write 10"),
     "time of day": ("seed: 1:30", "a.yaml: seed: expected a whole number, got the text '1:30'"),
     "nan": (
-        "training: {learning_rate: .nan}", "a.yaml: training.learning_rate: expected a finite number, got nan",
+        "training: {learning_rate: .nan}",
+        "a.yaml: training.learning_rate: expected a finite number, got nan",
     ),
     "infinity": (
-        "training: {betas: [0.9, -.inf]}", "a.yaml: training.betas[1]: expected a finite number, got -inf",
+        "training: {betas: [0.9, -.inf]}",
+        "a.yaml: training.betas[1]: expected a finite number, got -inf",
     ),
     "overflow": ("training: {momentum: 1e999}", "a.yaml: training.momentum: expected a finite number, got inf"),
     "too many": (
@@ -183,13 +190,16 @@ BAD_VALUES = {
         "a.yaml: training.betas: expected a list of 2 numbers, got 0.9",
     ),
     "scalar for a block": (
-        "training: fast", "a.yaml: training: expected a block of keys and values, got the text 'fast'",
+        "training: fast",
+        "a.yaml: training: expected a block of keys and values, got the text 'fast'",
     ),
     "negative": (
-        "training: {learning_rate: -1}", "a.yaml: training.learning_rate: must be above 0, got -1",
+        "training: {learning_rate: -1}",
+        "a.yaml: training.learning_rate: must be above 0, got -1",
     ),
     "threshold": (
-        "evaluation: {threshold: 1}", "a.yaml: evaluation.threshold: must lie in (0, 1), got 1",
+        "evaluation: {threshold: 1}",
+        "a.yaml: evaluation.threshold: must lie in (0, 1), got 1",
     ),
     "batch of none": ("training: {batch_size: 0}", "a.yaml: training.batch_size: must lie in [1, 1000000], got 0"),
     "seed": ("seed: -1", "a.yaml: seed: must be at least 0, got -1"),
@@ -198,8 +208,8 @@ BAD_VALUES = {
         "a.yaml: device: must be one of auto, cpu, cuda, got 'gpu'. Did you mean 'cpu'?",
     ),
     "precision": (
-        "training: {precision: fp16}", "a.yaml: training.precision: must be one of float32, bf16, got 'fp16'. "
-        "Did you mean 'bf16'?",
+        "training: {precision: fp16}",
+        "a.yaml: training.precision: must be one of float32, bf16, got 'fp16'. Did you mean 'bf16'?",
     ),
     "not deterministic on a CPU": (
         "device: cpu\ndeterministic: false",
@@ -212,7 +222,8 @@ BAD_VALUES = {
         "Known: in_process, nvflare, processes",
     ),
     "twice": (
-        "seed: 1\nseed: 2", "a.yaml: line 10, column 1: the key 'seed' already stands in line 9; keep one of them",
+        "seed: 1\nseed: 2",
+        "a.yaml: line 10, column 1: the key 'seed' already stands in line 9; keep one of them",
     ),
     "twice below": (
         "training:\n  momentum: 0.1\n  momentum: 0.1",
@@ -230,17 +241,19 @@ BAD_VALUES = {
         "a.yaml: line 9, column 38: the alias *d is inside the block or list &d itself; write the value instead",
     ),
     "a key that YAML takes for a value": (
-        "training: {yes: 1}", f"a.yaml: training.yes: unknown key. Known: {TRAINING_KEYS}",
+        "training: {yes: 1}",
+        f"a.yaml: training.yes: unknown key. Known: {TRAINING_KEYS}",
     ),
     "nothing as a key": ("training: {null: 1}", f"a.yaml: training.null: unknown key. Known: {TRAINING_KEYS}"),
     "control character": (
-        "device: \x00", "a.yaml: character 0x0 at position 112 is not allowed in YAML; expected plain UTF-8 text",
+        "device: \x00",
+        "a.yaml: character 0x0 at position 112 is not allowed in YAML; expected plain UTF-8 text",
     ),
     "depth": (
         "seed: " + "[" * 4000,
         "a.yaml: the blocks or lists are nested too deeply to be read; expected two or three levels of keys",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD_VALUES)
@@ -278,9 +291,7 @@ def test_all_mistakes_of_a_file_are_listed_at_once():
         "--set training.betas=[1, 2]: training.betas[1]",
         f"a.yaml: training.learnig_rate: unknown key. Did you mean 'learning_rate'? Known: {TRAINING_KEYS}",
     ]
-    assert raised.value.sentences[6] == (
-        "a.yaml: federation.unseen_site: 'HK' is not in data.sites. Known: UCL, BMC"
-    )
+    assert raised.value.sentences[6] == ("a.yaml: federation.unseen_site: 'HK' is not in data.sites. Known: UCL, BMC")
 
 
 def test_settings_made_in_python_are_checked_too():
@@ -334,7 +345,7 @@ BAD_SITES = {
         f"data.sites=[{'x' * 300}]",
         f"data.sites: a site cannot be called '{'x' * 64}': it has 300 characters, expected 1 to 64; rename it",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD_SITES)
@@ -359,12 +370,15 @@ def test_names_of_any_script_are_fine():
     assert read("", "data.sites=[Universit\u00e4t K\u00f6ln, \u6771\u4eac, St. Mary]").data.sites[1] == "\u6771\u4eac"
 
 
-@pytest.mark.parametrize("override, wrong", [
-    ("method.ratio=1.5", "ratio: must be one of uniform, one or lie in [0, 1] or be a list of 2 numbers, got 1.5"),
-    ("method.alpha=0.5", "alpha: must lie in [0, 0.5) or be one of auto, got 0.5"),
-    ("method.alpha=-0.01", "alpha: must lie in [0, 0.5) or be one of auto, got -0.01"),
-    ("method.gamma=-1", "gamma: must be at least 0, got -1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "override, wrong",
+    [
+        ("method.ratio=1.5", "ratio: must be one of uniform, one or lie in [0, 1] or be a list of 2 numbers, got 1.5"),
+        ("method.alpha=0.5", "alpha: must lie in [0, 0.5) or be one of auto, got 0.5"),
+        ("method.alpha=-0.01", "alpha: must lie in [0, 0.5) or be one of auto, got -0.01"),
+        ("method.gamma=-1", "gamma: must be at least 0, got -1"),
+    ],
+)
 def test_a_hyper_parameter_out_of_range_is_refused(override, wrong):
     assert complaint("", "method.name=elcfs", override) == f"--set {override}: method.{wrong}"
 
@@ -403,12 +417,15 @@ def test_a_missing_block_says_so():
     )
 
 
-@pytest.mark.parametrize("text, expected", [
-    ("", "a.yaml: is empty; expected the blocks data, network and method"),
-    ("# nothing\n", "a.yaml: is empty; expected the blocks data, network and method"),
-    ("- a\n", "a.yaml: expected a block of keys and values, got ['a']"),
-    ("hello", "a.yaml: expected a block of keys and values, got the text 'hello'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("", "a.yaml: is empty; expected the blocks data, network and method"),
+        ("# nothing\n", "a.yaml: is empty; expected the blocks data, network and method"),
+        ("- a\n", "a.yaml: expected a block of keys and values, got ['a']"),
+        ("hello", "a.yaml: expected a block of keys and values, got the text 'hello'"),
+    ],
+)
 def test_a_text_that_is_no_config_is_one_line(text, expected):
     with pytest.raises(UserError) as raised:
         load_text(text, "a.yaml")
@@ -461,11 +478,17 @@ class Asserts(Method):
 """
 
 
-@pytest.mark.parametrize("name, sentence", [
-    ("BadAnnotation", "raised NameError: name 'Undefined' is not defined; correct the class or its settings"),
-    ("ListField", r"raised TypeError: .*ListField.a is a list; declare it as tuple\[TYPE, ...\]; correct the class"),
-    ("Asserts", "raised AssertionError: mu is negative.*; correct the class or its settings"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, sentence",
+    [
+        ("BadAnnotation", "raised NameError: name 'Undefined' is not defined; correct the class or its settings"),
+        (
+            "ListField",
+            r"raised TypeError: .*ListField.a is a list; declare it as tuple\[TYPE, ...\]; correct the class",
+        ),
+        ("Asserts", "raised AssertionError: mu is negative.*; correct the class or its settings"),
+    ],
+)
 def test_an_exception_of_a_class_outside_of_medfed_is_one_sentence_with_its_name(tmp_path, monkeypatch, name, sentence):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "outside_for_test.py").write_text(OUTSIDE)
@@ -474,10 +497,13 @@ def test_an_exception_of_a_class_outside_of_medfed_is_one_sentence_with_its_name
     sys.modules.pop("outside_for_test")
 
 
-@pytest.mark.parametrize("code, sentence", [
-    ("1 / 0", r"ZeroDivisionError: division by zero \(broken_for_test.py, line 1\); correct the file"),
-    ("def", r"SyntaxError: invalid syntax \(broken_for_test.py, line 1\); correct the file"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "code, sentence",
+    [
+        ("1 / 0", r"ZeroDivisionError: division by zero \(broken_for_test.py, line 1\); correct the file"),
+        ("def", r"SyntaxError: invalid syntax \(broken_for_test.py, line 1\); correct the file"),
+    ],
+)
 def test_a_module_that_cannot_be_imported_is_one_sentence_with_file_and_line(tmp_path, monkeypatch, code, sentence):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "broken_for_test.py").write_text(code)
@@ -493,9 +519,14 @@ def test_a_file_with_a_byte_order_mark_loads(tmp_path):
 def test_a_run_folders_config_loads_back_to_an_equal_config():
     config = read(
         "training: {learning_rate: 1.0e-05, weight_decay: 1e+20}",
-        "seed=0", "method.name=elcfs", "method.preset=released", "federation.unseen_site='no'",
-        "data.sites=['no', '1e3', '010', '2024-01-01', '\u00e9']", "data.root='1:30'", "data.scanners={'on': 1}",
-    )  # fmt: skip
+        "seed=0",
+        "method.name=elcfs",
+        "method.preset=released",
+        "federation.unseen_site='no'",
+        "data.sites=['no', '1e3', '010', '2024-01-01', '\u00e9']",
+        "data.root='1:30'",
+        "data.scanners={'on': 1}",
+    )
     again = load_text(to_yaml(config), "runs/x/config.yaml")
     assert again == config
     assert again.preset == "released" and again.method.ratio == "one"
@@ -506,8 +537,13 @@ def test_resolved_holds_every_field_by_name():
     document = resolved(read())
     assert document["data"]["name"] == "hospitals_for_test.Hospitals"
     assert document["method"] == {"name": "fedavg", "preset": "medfed"}
-    assert document["network"] == {"name": "unet", "features": [32, 32, 64, 128, 256, 32], "norm": "instance",
-                                   "dropout": 0.0, "weights": ""}  # fmt: skip
+    assert document["network"] == {
+        "name": "unet",
+        "features": [32, 32, 64, 128, 256, 32],
+        "norm": "instance",
+        "dropout": 0.0,
+        "weights": "",
+    }
     assert document["training"].keys() == {field.name for field in dataclasses.fields(read().training)}
     assert "source" not in document and "preset" not in document
 
@@ -521,23 +557,36 @@ def test_an_override_with_nothing_is_empty_text():
     assert read("federation: {unseen_site: UCL}", "federation.unseen_site=").federation.unseen_site == ""
 
 
-@pytest.mark.parametrize("override, expected", [
-    ("training.batch_size=many", "--set training.batch_size=many: training.batch_size: "
-     "expected a whole number, got the text 'many'"),
-    ("training.learning_rate=-1", "--set training.learning_rate=-1: training.learning_rate: must be above 0, got -1"),
-    ("training.lr=1", f"--set training.lr=1: training.lr: unknown key. Known: {TRAINING_KEYS}"),
-    ("data.sites=A,B", "--set data.sites=A,B: data.sites: expected a list of texts, "
-     "got the text 'A,B'; write it as [a, b]"),
-    ("data.sites=[A, 1]", "--set data.sites=[A, 1]: data.sites[1]: expected text, got 1; put it in quotes"),
-    ("batch_size", "--set batch_size: expected key=value, such as --set training.batch_size=8"),
-    ("=3", "--set =3: expected key=value, such as --set training.batch_size=8"),
-    ("seed.x=3", "--set seed.x=3: seed is no block of keys and values, but 1"),
-    ("training.betas=[1", "--set training.betas=[1: line 1, column 3: expected ',' or ']', but got '<stream end>'"),
-    ("data.name=phantm", None),
-    ("data.name=hospitals_for_test.FedProx", "--set data.name=hospitals_for_test.FedProx: data.name: "
-     "'hospitals_for_test.FedProx' is no dataset; expected a class with Dataset as its base class"),
-    ("trainng.batch_size=8", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "override, expected",
+    [
+        (
+            "training.batch_size=many",
+            "--set training.batch_size=many: training.batch_size: expected a whole number, got the text 'many'",
+        ),
+        (
+            "training.learning_rate=-1",
+            "--set training.learning_rate=-1: training.learning_rate: must be above 0, got -1",
+        ),
+        ("training.lr=1", f"--set training.lr=1: training.lr: unknown key. Known: {TRAINING_KEYS}"),
+        (
+            "data.sites=A,B",
+            "--set data.sites=A,B: data.sites: expected a list of texts, got the text 'A,B'; write it as [a, b]",
+        ),
+        ("data.sites=[A, 1]", "--set data.sites=[A, 1]: data.sites[1]: expected text, got 1; put it in quotes"),
+        ("batch_size", "--set batch_size: expected key=value, such as --set training.batch_size=8"),
+        ("=3", "--set =3: expected key=value, such as --set training.batch_size=8"),
+        ("seed.x=3", "--set seed.x=3: seed is no block of keys and values, but 1"),
+        ("training.betas=[1", "--set training.betas=[1: line 1, column 3: expected ',' or ']', but got '<stream end>'"),
+        ("data.name=phantm", None),
+        (
+            "data.name=hospitals_for_test.FedProx",
+            "--set data.name=hospitals_for_test.FedProx: data.name: "
+            "'hospitals_for_test.FedProx' is no dataset; expected a class with Dataset as its base class",
+        ),
+        ("trainng.batch_size=8", None),
+    ],
+)
 def test_a_bad_override_is_named_instead_of_the_file(override, expected):
     result = complaint("seed: 1", override)
     assert result == expected if expected else result.startswith(f"--set {override}: ") and "Known: " in result
@@ -615,7 +664,7 @@ BAD_CLIENTS = {
         "federation.validation_site=UCL",
         "federation.validation_site: 'UCL' is the unseen site, which must not choose the round; name another site",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD_CLIENTS)
@@ -682,12 +731,16 @@ def test_a_setting_that_is_younger_than_a_run_is_no_change_at_its_default():
     assert "x.y: 1 -> (absent)" in difference(old | {"x": {"y": 1}}, resolved(read()))
 
 
-@pytest.mark.parametrize(("typed", "value"), [
-    ("data.mask_name='*-labelled'", "*-labelled"), ("data.ignored_names=['*.mrml']", ["*.mrml"]),
-    ("\"data.mask_name='*-labelled'\"", "*-labelled"),
-    ("\"data.ignored_names=['*.a b', '*_x.*']\"", ["*.a b", "*_x.*"]),
-    ("data.ignored_names=['*_a.*','*_b.*']", ["*_a.*", "*_b.*"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("data.mask_name='*-labelled'", "*-labelled"),
+        ("data.ignored_names=['*.mrml']", ["*.mrml"]),
+        ("\"data.mask_name='*-labelled'\"", "*-labelled"),
+        ("\"data.ignored_names=['*.a b', '*_x.*']\"", ["*.a b", "*_x.*"]),
+        ("data.ignored_names=['*_a.*','*_b.*']", ["*_a.*", "*_b.*"]),
+    ],
+)
 def test_a_text_that_begins_with_a_star_survives_the_shell(typed, value):
     (argument,) = shlex.split(typed)  # as a shell passes it
     assert Override.parse(argument).value == value

@@ -107,8 +107,10 @@ def test_the_camelyon_and_fisc_configs_have_the_papers_splits():
     assert not fisc.federation.validation_site and not fisc.method.normalise
 
 
-HEADER = {path: list(takewhile(lambda line: line.startswith("#"), path.read_text().splitlines()))
-          for path in sorted(CONFIGS.glob("*.yaml"))}  # fmt: skip
+HEADER = {
+    path: list(takewhile(lambda line: line.startswith("#"), path.read_text().splitlines()))
+    for path in sorted(CONFIGS.glob("*.yaml"))
+}
 VALUE = re.compile(r"#   ([a-z_]+\.[a-z_.]+) = (.+?)(?:: |$)")  # a line of the header that gives the value of a key
 COMMAND = re.compile(r"python -m medfed\.(train|evaluate) ([^`]+)")
 
@@ -132,14 +134,20 @@ def test_a_paper_config_lists_its_departures():
         assert not wrong, wrong
 
 
-@pytest.mark.parametrize(("name", "departure"), [
-    ("fundus_paper", "no setting: the boundary loss is the mean over the pairs of vectors in both orders; eq. 7"),
-    ("prostate_paper", "no setting: the boundary loss is the mean over the pairs of vectors in both orders; eq. 7"),
-    ("pacs_stablefdg", "no setting: style shifting sets negative standard deviations to 0"),
-    ("pacs_stablefdg", "no setting: exploration moves styles away from the mean style of the batch without the added"),
-    ("pacs_fisc", "The method of the public code instead of the text. training.augment stays false"),
-    ("camelyon17_paper", "at 96 pixels exchanges only the mean brightness"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "departure"),
+    [
+        ("fundus_paper", "no setting: the boundary loss is the mean over the pairs of vectors in both orders; eq. 7"),
+        ("prostate_paper", "no setting: the boundary loss is the mean over the pairs of vectors in both orders; eq. 7"),
+        ("pacs_stablefdg", "no setting: style shifting sets negative standard deviations to 0"),
+        (
+            "pacs_stablefdg",
+            "no setting: exploration moves styles away from the mean style of the batch without the added",
+        ),
+        ("pacs_fisc", "The method of the public code instead of the text. training.augment stays false"),
+        ("camelyon17_paper", "at 96 pixels exchanges only the mean brightness"),
+    ],
+)
 def test_the_header_names_a_departure_that_no_setting_shows(name, departure):
     assert departure in "\n".join(HEADER[CONFIGS / f"{name}.yaml"])
 

@@ -42,27 +42,52 @@ def test_a_shipped_config_names_the_schema_and_fits_it(path):
     load(path)
 
 
-@pytest.mark.parametrize("text", [
-    "training:", "training: {betas: [0, 0.5], learning_rate: 1}", "federation: {engine: mypackage.Engine}",
-    "evaluation: {metrics: [ece, mypackage.metric]}", "evaluation: {metrics: [myp\u00e4ckage.metric]}",
-    "federation: {unseen_site: St. Mary}", "federation: {unseen_site: \u6771}", "federation: {unseen_site: ''}",
-    "federation: {largest_change: null}",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "training:",
+        "training: {betas: [0, 0.5], learning_rate: 1}",
+        "federation: {engine: mypackage.Engine}",
+        "evaluation: {metrics: [ece, mypackage.metric]}",
+        "evaluation: {metrics: [myp\u00e4ckage.metric]}",
+        "federation: {unseen_site: St. Mary}",
+        "federation: {unseen_site: \u6771}",
+        "federation: {unseen_site: ''}",
+        "federation: {largest_change: null}",
+    ],
+)
 def test_what_the_loader_accepts_fits_the_schema(text):
     load_text(GOOD + text, "a.yaml")
     VALIDATOR.validate(strict_yaml.parse(GOOD + text, "a.yaml"))
 
 
 WRONG = [
-    "trainings: {}", "training: {learnig_rate: 0.1}", "training: {learning_rate: -1}", "training: {betas: [0.9]}",
-    "training: {betas: [0.9, 1]}", 'training: {learning_rate: "1"}', "training: {augment: 1}", "training: fast",
-    "training: {optimizer: adm}", "federation: {rounds: 3.5}", "federation: {unseen_site: 7}", "seed: -1", "seed: x",
-    "device: gpu", "device:", "federation: {engine: in_proces}", "federation: {participating: 0}",
-    "federation: {answer_seconds: 5}", "evaluation: {threshold: 1}", "evaluation: {metrics: [dcie]}",
+    "trainings: {}",
+    "training: {learnig_rate: 0.1}",
+    "training: {learning_rate: -1}",
+    "training: {betas: [0.9]}",
+    "training: {betas: [0.9, 1]}",
+    'training: {learning_rate: "1"}',
+    "training: {augment: 1}",
+    "training: fast",
+    "training: {optimizer: adm}",
+    "federation: {rounds: 3.5}",
+    "federation: {unseen_site: 7}",
+    "seed: -1",
+    "seed: x",
+    "device: gpu",
+    "device:",
+    "federation: {engine: in_proces}",
+    "federation: {participating: 0}",
+    "federation: {answer_seconds: 5}",
+    "evaluation: {threshold: 1}",
+    "evaluation: {metrics: [dcie]}",
     "evaluation: {metrics: [ece, ece]}",
-    "federation: {unseen_site: ../x}", "federation: {validation_site: ' a'}",
-    "privacy: {delta: 0}", "privacy: {clip: -1}",
-]  # fmt: skip
+    "federation: {unseen_site: ../x}",
+    "federation: {validation_site: ' a'}",
+    "privacy: {delta: 0}",
+    "privacy: {clip: -1}",
+]
 WRONG_BLOCKS = [
     ("{name: prostate, root: data/x}", "{name: prostate}"),
     ("{name: prostate, root: data/x}", "{root: data/x}"),
@@ -81,9 +106,14 @@ WRONG_BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize("text", [
-    *(GOOD + text for text in WRONG), *(GOOD.replace(*blocks) for blocks in WRONG_BLOCKS), "seed: 1",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(GOOD + text for text in WRONG),
+        *(GOOD.replace(*blocks) for blocks in WRONG_BLOCKS),
+        "seed: 1",
+    ],
+)
 def test_what_the_loader_refuses_does_not_fit_the_schema(text):
     with pytest.raises(UserError):
         load_text(text, "a.yaml")

@@ -109,9 +109,11 @@ def test_a_class_outside_of_medfed_is_found_by_its_dotted_name(tmp_path, monkeyp
 
 
 def test_a_search_reads_the_schema_and_imports_neither_torch_nor_monai():
-    code = ("import sys; from medfed import keys; codes = [keys.main([w]) for w in "
-            "('elcfs', 'alpha', 'training', 'dice', 'federation.rounds', 'trainig')]; "
-            "print(codes, 'torch' in sys.modules, 'monai' in sys.modules)")  # fmt: skip
+    code = (
+        "import sys; from medfed import keys; codes = [keys.main([w]) for w in "
+        "('elcfs', 'alpha', 'training', 'dice', 'federation.rounds', 'trainig')]; "
+        "print(codes, 'torch' in sys.modules, 'monai' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0, 0, 2] False False"
 
@@ -134,39 +136,54 @@ def test_a_class_that_the_schema_lacks_is_imported(monkeypatch):
     assert settings_named("fedprox.mu") == {"fedprox": ["mu"]}
 
 
-@pytest.mark.parametrize("word, place", [
-    ("dice", "evaluation.metrics"), ("ece", "evaluation.metrics"), ("in_process", "federation.engine"),
-    ("method.elcfs", "method"), ("network.unet", "network"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "word, place",
+    [
+        ("dice", "evaluation.metrics"),
+        ("ece", "evaluation.metrics"),
+        ("in_process", "federation.engine"),
+        ("method.elcfs", "method"),
+        ("network.unet", "network"),
+    ],
+)
 def test_a_metric_an_engine_and_a_name_after_its_block_are_known(word, place):
     (group,) = search.find(word)
     assert (group.block, group.name) == (place, word.rpartition(".")[2]) and group.title and group.file.endswith(".py")
 
 
-@pytest.mark.parametrize("word, sentence", [
-    ("trainig", "no block, name or setting 'trainig'. Did you mean 'training'? Known: data, "),
-    ("elcsf", "no block, name or setting 'elcsf'. Did you mean 'elcfs'? Known: data, "),
-    ("learning_rte", "no block, name or setting 'learning_rte'. Did you mean 'learning_rate'?"),
-    ("elcfs.alpa", "no setting 'alpa' in elcfs. Did you mean 'alpha'? Known: name, preset, alpha, "),
-    ("federation.round", "no setting 'round' in federation. Did you mean 'rounds'? Known: unseen_site, "),
-    ("", "no block, name or setting ''."),
-    (".alpha", "no block, name or setting '.alpha'."),
-    ("a.b.C", "no block, name or setting 'a.b.C'. Known: data, "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "word, sentence",
+    [
+        ("trainig", "no block, name or setting 'trainig'. Did you mean 'training'? Known: data, "),
+        ("elcsf", "no block, name or setting 'elcsf'. Did you mean 'elcfs'? Known: data, "),
+        ("learning_rte", "no block, name or setting 'learning_rte'. Did you mean 'learning_rate'?"),
+        ("elcfs.alpa", "no setting 'alpa' in elcfs. Did you mean 'alpha'? Known: name, preset, alpha, "),
+        ("federation.round", "no setting 'round' in federation. Did you mean 'rounds'? Known: unseen_site, "),
+        ("", "no block, name or setting ''."),
+        (".alpha", "no block, name or setting '.alpha'."),
+        ("a.b.C", "no block, name or setting 'a.b.C'. Known: data, "),
+    ],
+)
 def test_an_unknown_word_is_answered_with_the_nearest(word, sentence):
     with pytest.raises(UserError) as raised:
         search.find(word)
     assert str(raised.value).startswith(sentence)
 
 
-@pytest.mark.parametrize("schema, text", [
-    ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, "number in [0, 1)"),
-    ({"type": "integer", "minimum": 1}, "whole number at least 1"),
-    ({"type": "boolean"}, "true or false"),
-    ({"enum": ["a", 2]}, '"a" | 2'),
-    ({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}, "number above 0 | null"),
-    ({"type": "array", "prefixItems": [{"type": "number"}] * 2}, "list of 2: number"),
-    ({"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}}, "block: list: text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "schema, text",
+    [
+        ({"type": "number", "minimum": 0, "exclusiveMaximum": 1}, "number in [0, 1)"),
+        ({"type": "integer", "minimum": 1}, "whole number at least 1"),
+        ({"type": "boolean"}, "true or false"),
+        ({"enum": ["a", 2]}, '"a" | 2'),
+        ({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}, "number above 0 | null"),
+        ({"type": "array", "prefixItems": [{"type": "number"}] * 2}, "list of 2: number"),
+        (
+            {"type": "object", "additionalProperties": {"type": "array", "items": {"type": "string"}}},
+            "block: list: text",
+        ),
+    ],
+)
 def test_a_schema_in_words(schema, text):
     assert describe_schema(schema) == text

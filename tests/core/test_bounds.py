@@ -60,66 +60,101 @@ class Settings:
             yield "n_rounds", "must be 1 without a name"
 
 
-@pytest.mark.parametrize("allowed", [
-    {"weight": 0.0}, {"weight": 2}, {"temperature": 1e-9}, {"n_views": 0}, {"n_rounds": 1}, {"ratio": 0.0},
-    {"ratio": 1.0}, {"alpha": 0.0}, {"fraction": 1.0}, {"below": -9.0}, {"at_most": 3.0}, {"average": "uniform"},
-    {"bits": 16}, {"bound": None}, {"bound": 2.0}, {"mix": 0.0}, {"ratios": ()}, {"ratios": (0.0, 1.0)},
-    {"ratios": [0.0, 1.0]}, {"limits": (2.0, 2.0)}, {"stages": (3,)}, {"values": {"disc": (0, 128)}}, {"step": 8},
-], ids=repr)  # fmt: skip
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        {"weight": 0.0},
+        {"weight": 2},
+        {"temperature": 1e-9},
+        {"n_views": 0},
+        {"n_rounds": 1},
+        {"ratio": 0.0},
+        {"ratio": 1.0},
+        {"alpha": 0.0},
+        {"fraction": 1.0},
+        {"below": -9.0},
+        {"at_most": 3.0},
+        {"average": "uniform"},
+        {"bits": 16},
+        {"bound": None},
+        {"bound": 2.0},
+        {"mix": 0.0},
+        {"ratios": ()},
+        {"ratios": (0.0, 1.0)},
+        {"ratios": [0.0, 1.0]},
+        {"limits": (2.0, 2.0)},
+        {"stages": (3,)},
+        {"values": {"disc": (0, 128)}},
+        {"step": 8},
+    ],
+    ids=repr,
+)
 def test_values_inside_the_range_and_on_its_closed_ends_are_allowed(allowed):
     settings = Settings(**allowed)
-    (name, value), = allowed.items()
+    ((name, value),) = allowed.items()
     assert getattr(settings, name) is value  # as it was given
 
 
-@pytest.mark.parametrize("wrong, sentence", [
-    ({"weight": -0.1}, "weight must be at least 0, got -0.1"),
-    ({"weight": float("nan")}, "weight: expected a finite number, got nan"),
-    ({"weight": float("inf")}, "weight: expected a finite number, got inf"),
-    ({"weight": "3"}, "weight: expected a number, got the text '3'; remove the quotes"),
-    ({"weight": "010"}, "weight: expected a number, got the text '010'; write 10"),
-    ({"weight": "1_000.5"}, "weight: expected a number, got the text '1_000.5'; write 1000.5"),
-    ({"weight": "0.5"}, "weight: expected a number, got the text '0.5'; remove the quotes"),
-    ({"n_views": "1" * 20}, f"n_views: expected a whole number, got the text '{'1' * 20}'; a whole number has at most "
-     "18 digits"),
-    ({"weight": "1e-3"}, "weight: expected a number, got the text '1e-3'"),
-    ({"weight": True}, "weight: expected a number, got true"),
-    ({"weight": None}, "weight: expected a number, got nothing"),
-    ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
-    ({"n_views": -1}, "n_views must be at least 0, got -1"),
-    ({"n_rounds": 0}, "n_rounds must be at least 1, got 0"),
-    ({"n_rounds": 5.0}, "n_rounds: expected a whole number, got 5.0"),
-    ({"ratio": 1.1}, "ratio must lie in [0, 1], got 1.1"),
-    ({"momentum": 1.0}, "momentum must lie in [0, 1), got 1.0"),
-    ({"alpha": 0.5}, "alpha must lie in [0, 0.5), got 0.5"),
-    ({"fraction": 0.0}, "fraction must lie in (0, 1], got 0.0"),
-    ({"below": 3.0}, "below must be below 3, got 3.0"),
-    ({"at_most": 3.1}, "at_most must be at most 3, got 3.1"),
-    ({"average": "unifrom"}, "average must be one of examples, uniform, got 'unifrom'. Did you mean 'uniform'?"),
-    ({"average": False}, "average must be one of examples, uniform, got false; YAML reads yes, no, on and off as true "
-     "and false, so put the word in quotes"),
-    ({"bits": 8.0}, "bits must be one of 8, 16, or null, got 8.0"),
-    ({"bits": True}, "bits must be one of 8, 16, or null, got true"),
-    ({"bound": 0.0}, "bound must be above 0, or null, got 0.0"),
-    ({"bound": "a"}, "bound: expected a number or null, got the text 'a'"),
-    ({"mix": "one"}, "mix must be one of uniform or lie in [0, 1], got 'one'"),
-    ({"mix": 2.0}, "mix must be one of uniform or lie in [0, 1], got 2.0"),
-    ({"ratios": (0.5, 2.0)}, "ratios[1] must lie in [0, 1], got 2.0"),
-    ({"ratios": 0.5}, "ratios: expected a list of numbers, got 0.5"),
-    ({"pair": (0.5,)}, "pair: expected a list of 2 numbers, got 1: [0.5]"),
-    ({"pair": (1, 2, 3)}, "pair: expected a list of 2 numbers, got 3: [1, 2, 3]"),
-    ({"limits": (-1.0, 2.0)}, "limits[0] must be at least 0, got -1.0"),
-    ({"limits": (3.0, 2.0)}, "limits must be two numbers, the first not above the second, got [3.0, 2.0]"),
-    ({"stages": ()}, "stages must have at least 1 entry, got []"),
-    ({"stages": (0,)}, "stages[0] must be at least 1, got 0"),
-    ({"stages": (1, 1)}, "stages must be different values, got [1, 1]"),
-    ({"values": {1: (0,)}}, "values.1: expected text, got 1; put it in quotes"),
-    ({"values": {"disc": 0}}, "values.disc: expected a list of whole numbers, got 0"),
-    ({"name": False}, "name: expected text, got false; YAML reads yes, no, on and off as true and false, so put the "
-     "word in quotes"),
-    ({"is_on": 1}, "is_on: expected true or false, got 1"),
-    ({"step": 3}, "step must be a multiple of 4, got 3"),
-], ids=repr)  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong, sentence",
+    [
+        ({"weight": -0.1}, "weight must be at least 0, got -0.1"),
+        ({"weight": float("nan")}, "weight: expected a finite number, got nan"),
+        ({"weight": float("inf")}, "weight: expected a finite number, got inf"),
+        ({"weight": "3"}, "weight: expected a number, got the text '3'; remove the quotes"),
+        ({"weight": "010"}, "weight: expected a number, got the text '010'; write 10"),
+        ({"weight": "1_000.5"}, "weight: expected a number, got the text '1_000.5'; write 1000.5"),
+        ({"weight": "0.5"}, "weight: expected a number, got the text '0.5'; remove the quotes"),
+        (
+            {"n_views": "1" * 20},
+            f"n_views: expected a whole number, got the text '{'1' * 20}'; a whole number has at most 18 digits",
+        ),
+        ({"weight": "1e-3"}, "weight: expected a number, got the text '1e-3'"),
+        ({"weight": True}, "weight: expected a number, got true"),
+        ({"weight": None}, "weight: expected a number, got nothing"),
+        ({"temperature": 0.0}, "temperature must be above 0, got 0.0"),
+        ({"n_views": -1}, "n_views must be at least 0, got -1"),
+        ({"n_rounds": 0}, "n_rounds must be at least 1, got 0"),
+        ({"n_rounds": 5.0}, "n_rounds: expected a whole number, got 5.0"),
+        ({"ratio": 1.1}, "ratio must lie in [0, 1], got 1.1"),
+        ({"momentum": 1.0}, "momentum must lie in [0, 1), got 1.0"),
+        ({"alpha": 0.5}, "alpha must lie in [0, 0.5), got 0.5"),
+        ({"fraction": 0.0}, "fraction must lie in (0, 1], got 0.0"),
+        ({"below": 3.0}, "below must be below 3, got 3.0"),
+        ({"at_most": 3.1}, "at_most must be at most 3, got 3.1"),
+        ({"average": "unifrom"}, "average must be one of examples, uniform, got 'unifrom'. Did you mean 'uniform'?"),
+        (
+            {"average": False},
+            "average must be one of examples, uniform, got false; YAML reads yes, no, on and off as true "
+            "and false, so put the word in quotes",
+        ),
+        ({"bits": 8.0}, "bits must be one of 8, 16, or null, got 8.0"),
+        ({"bits": True}, "bits must be one of 8, 16, or null, got true"),
+        ({"bound": 0.0}, "bound must be above 0, or null, got 0.0"),
+        ({"bound": "a"}, "bound: expected a number or null, got the text 'a'"),
+        ({"mix": "one"}, "mix must be one of uniform or lie in [0, 1], got 'one'"),
+        ({"mix": 2.0}, "mix must be one of uniform or lie in [0, 1], got 2.0"),
+        ({"ratios": (0.5, 2.0)}, "ratios[1] must lie in [0, 1], got 2.0"),
+        ({"ratios": 0.5}, "ratios: expected a list of numbers, got 0.5"),
+        ({"pair": (0.5,)}, "pair: expected a list of 2 numbers, got 1: [0.5]"),
+        ({"pair": (1, 2, 3)}, "pair: expected a list of 2 numbers, got 3: [1, 2, 3]"),
+        ({"limits": (-1.0, 2.0)}, "limits[0] must be at least 0, got -1.0"),
+        ({"limits": (3.0, 2.0)}, "limits must be two numbers, the first not above the second, got [3.0, 2.0]"),
+        ({"stages": ()}, "stages must have at least 1 entry, got []"),
+        ({"stages": (0,)}, "stages[0] must be at least 1, got 0"),
+        ({"stages": (1, 1)}, "stages must be different values, got [1, 1]"),
+        ({"values": {1: (0,)}}, "values.1: expected text, got 1; put it in quotes"),
+        ({"values": {"disc": 0}}, "values.disc: expected a list of whole numbers, got 0"),
+        (
+            {"name": False},
+            "name: expected text, got false; YAML reads yes, no, on and off as true and false, so put the "
+            "word in quotes",
+        ),
+        ({"is_on": 1}, "is_on: expected true or false, got 1"),
+        ({"step": 3}, "step must be a multiple of 4, got 3"),
+    ],
+    ids=repr,
+)
 def test_a_wrong_value_is_one_sentence(wrong, sentence):
     with pytest.raises(ValueError) as raised:
         Settings(**wrong)
@@ -139,8 +174,6 @@ def test_values_of_a_file_are_read_as_the_annotations_say():
     accepted, mistakes = validate(Settings, {"weight": 1, "ratios": [0, 1], "alpha": 0.7})
     assert accepted == {"weight": 1.0, "ratios": (0.0, 1.0)} and isinstance(accepted["weight"], float)
     assert [str(mistake) for mistake in mistakes] == ["alpha must lie in [0, 0.5), got 0.7"]
-
-
 
 
 def test_a_class_of_its_own_as_a_type_is_checked_with_isinstance():

@@ -27,6 +27,7 @@ def test_the_number_of_threads_is_restored_also_after_an_error(context):
 
 def test_a_dataset_is_checked_with_one_thread(monkeypatch, tmp_path):
     """With more, a check takes twice the time, and ten times if another program uses the cores."""
+
     def site_names(self):
         raise UserError(f"{torch.get_num_threads()} thread")
 

@@ -165,9 +165,7 @@ def test_missing_patches_are_counted_by_slide(root):
     data = Camelyon17(root=str(root))
     cases, problems = data.cases_and_problems("hospital_4")
     assert len(cases) == 3 and len(problems) == 1
-    with pytest.raises(
-        UserError, match="patient_075_node_4: 1 of the 4 patches .* are missing, .*x_96_y_192.png"
-    ):
+    with pytest.raises(UserError, match="patient_075_node_4: 1 of the 4 patches .* are missing, .*x_96_y_192.png"):
         data.cases("hospital_4")
 
 
@@ -215,11 +213,16 @@ def test_values_out_of_range_are_refused(values):
         Camelyon17(root="x", **values)
 
 
-@pytest.mark.parametrize(("pixels", "words"), [
-    (np.full((96, 96), 4095, np.uint16),
-     "the image has more than 8 bits, with values from 4095 to 4095; expected 8 bits; save it as 8-bit RGB"),
-    (np.full((96, 96), 9, np.uint8), "the image is grey; expected colour; save it as RGB"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pixels", "words"),
+    [
+        (
+            np.full((96, 96), 4095, np.uint16),
+            "the image has more than 8 bits, with values from 4095 to 4095; expected 8 bits; save it as 8-bit RGB",
+        ),
+        (np.full((96, 96), 9, np.uint8), "the image is grey; expected colour; save it as RGB"),
+    ],
+)
 def test_the_message_about_an_unreadable_image_recommends_no_key_that_the_dataset_lacks(root, pixels, words):
     data = Camelyon17(root=str(root))
     case = data.cases("hospital_1")[0]

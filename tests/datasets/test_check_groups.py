@@ -36,10 +36,11 @@ def test_folders_are_counted_as_folders_and_a_folder_without_masks_may_be_one_of
 
 def test_other_causes_and_other_colours_are_other_groups():
     sentences = [
-        colour_problem("HK", 1), colour_problem("HK", 2).replace("#00ff00", "#ff0000"),
+        colour_problem("HK", 1),
+        colour_problem("HK", 2).replace("#00ff00", "#ff0000"),
         "/data/HK/a.png: the file is empty (0 bytes); copy it again from its source",
         "/data/HK/b.png: the image is grey; expected colour; set data.grey_to_rgb: true to repeat its channel",
-    ]  # fmt: skip
+    ]
     assert [len(group.places) for group in group_sentences(sentences)] == [1, 1, 1, 1]
 
 
@@ -57,8 +58,9 @@ def test_a_warning_of_several_sites_names_each_with_its_cases():
     text = "no cup in the mask: in %d of 9 cases, the first are a and b"
     warnings = [f"HK: {text % 2}", f"UCL: {text % 3}"]
     assert format_groups(warnings, ROOT, ["HK", "UCL"]) == [
-        "  2 sites: no cup in the mask", "    in: HK (2 of 9: a and b), UCL (3 of 9: a and b)",
-    ]  # fmt: skip
+        "  2 sites: no cup in the mask",
+        "    in: HK (2 of 9: a and b), UCL (3 of 9: a and b)",
+    ]
 
 
 def test_every_folder_that_was_not_read_is_named():

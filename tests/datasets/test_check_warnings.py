@@ -136,23 +136,35 @@ def test_an_image_that_equals_its_mask_is_named(root):
 
 
 class TestPatients:
-    @pytest.mark.parametrize(("names", "patient"), [
-        (["Image_01L", "Image_01R", "Image_02L", "Image_02R", "Image_03L"], "Image_01"),
-        (["7_left", "7_right", "8_left", "8_right"], "7"),
-        (["sub-01_ses-1", "sub-01_ses-2", "sub-02_ses-1"], "sub-01"),
-        (["patch_patient_004_x_1", "patch_patient_004_x_2"], "patient_004"),
-        (["8863_x51", "8863_x101", "9022_x51", "9022_x101"], "8863"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("names", "patient"),
+        [
+            (["Image_01L", "Image_01R", "Image_02L", "Image_02R", "Image_03L"], "Image_01"),
+            (["7_left", "7_right", "8_left", "8_right"], "7"),
+            (["sub-01_ses-1", "sub-01_ses-2", "sub-02_ses-1"], "sub-01"),
+            (["patch_patient_004_x_1", "patch_patient_004_x_2"], "patient_004"),
+            (["8863_x51", "8863_x101", "9022_x51", "9022_x101"], "8863"),
+        ],
+    )
     def test_names_of_several_images_of_a_patient(self, names, patient):
         pattern, group = suggest_pattern(names)
         folder = Folder(root="x", patient_pattern=pattern)  # which accepts the pattern
         assert {re.search(folder.patient_pattern, name)[1] for name in group} == {patient}
 
-    @pytest.mark.parametrize("names", [
-        [], ["102", "131"], ["01_test", "21_training"], ["case_001", "case_002"], ["n0210_576_652", "n0359_576_692"],
-        ["2018_001", "2018_002", "2018_003"], ["1-benign_0804-s", "1-malignant_0010-r", "2-benign_0817-s"],
-        ["cju160wshltz10993i1gmqxbe", "cju414lf2l1lt0801rl3hjllj"], ["benign_0888-l", "benign_0849-l", "benign_1-r"],
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "names",
+        [
+            [],
+            ["102", "131"],
+            ["01_test", "21_training"],
+            ["case_001", "case_002"],
+            ["n0210_576_652", "n0359_576_692"],
+            ["2018_001", "2018_002", "2018_003"],
+            ["1-benign_0804-s", "1-malignant_0010-r", "2-benign_0817-s"],
+            ["cju160wshltz10993i1gmqxbe", "cju414lf2l1lt0801rl3hjllj"],
+            ["benign_0888-l", "benign_0849-l", "benign_1-r"],
+        ],
+    )
     def test_other_names(self, names):
         assert suggest_pattern(names) is None
 
@@ -175,8 +187,9 @@ class TestPatients:
         dataset = FolderClasses(root=str(tmp_path), image_channels=1)
         warnings = check_dataset(dataset).warnings
         assert [warning.partition(" for")[0] for warning in warnings] == [
-            "north: the file names suggest 2 patients", "south: the file names suggest 2 patients"
-        ]  # fmt: skip
+            "north: the file names suggest 2 patients",
+            "south: the file names suggest 2 patients",
+        ]
         assert check_dataset(replace(dataset, patient_pattern=r"^(p\d)_")).warnings == ()
 
     def test_equal_names_in_two_classes_must_differ_before_each_image_is_a_patient(self, tmp_path):
@@ -252,17 +265,20 @@ def marked(pixels: np.ndarray, value: float) -> np.ndarray:
     return pixels
 
 
-@pytest.mark.parametrize(("channels", "is_blank"), [
-    ([ramp(180, 230)], True),  # an x-ray nearly without content
-    ([marked(ramp(180, 230), 0)], True),  # ... with the letter of its side
-    ([marked(ramp(180, 230), 0)] * 3, True),  # ... stored in colour
-    ([marked(ramp(20, 20), 255)], True),  # all pixels but those of the letter are equal
-    ([ramp(7, 7), ramp(90, 90), ramp(7, 7)], False),
-    ([ramp(7, 7)], False),  # a constant image has a notice of its own
-    ([ramp(100, 170)], False),
-    ([ramp(60, 170), ramp(20, 70), ramp(4, 14)], False),  # a dim photograph of a retina: its mean has 57 levels
-    ([ramp(60, 110), ramp(20, 70), ramp(4, 54)], True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("channels", "is_blank"),
+    [
+        ([ramp(180, 230)], True),  # an x-ray nearly without content
+        ([marked(ramp(180, 230), 0)], True),  # ... with the letter of its side
+        ([marked(ramp(180, 230), 0)] * 3, True),  # ... stored in colour
+        ([marked(ramp(20, 20), 255)], True),  # all pixels but those of the letter are equal
+        ([ramp(7, 7), ramp(90, 90), ramp(7, 7)], False),
+        ([ramp(7, 7)], False),  # a constant image has a notice of its own
+        ([ramp(100, 170)], False),
+        ([ramp(60, 170), ramp(20, 70), ramp(4, 14)], False),  # a dim photograph of a retina: its mean has 57 levels
+        ([ramp(60, 110), ramp(20, 70), ramp(4, 54)], True),
+    ],
+)
 def test_an_image_is_nearly_blank_if_it_is_so_in_every_channel(channels, is_blank):
     image = torch.from_numpy(np.stack(channels)[..., None].astype(np.float32))
     assert bool(contrast_notices(image)) == is_blank

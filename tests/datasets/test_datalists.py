@@ -51,17 +51,25 @@ def test_a_table_names_sites_patients_pairs_and_parts(root):
     assert dataset == Folder(root=str(root), datalist="list.csv") == recognise(root / "list.csv")
     assert dataset.site_names() == ["north", "south"]
     assert [(case.name, case.patient, case.mask.name, case.part) for case in dataset.cases("north")] == [
-        ("1", "p1", "1m.png", "train"), ("2", "p1", "2m.png", "train"), ("3", "p2", "3m.png", "test"),
-    ]  # fmt: skip
+        ("1", "p1", "1m.png", "train"),
+        ("2", "p1", "2m.png", "train"),
+        ("3", "p2", "3m.png", "test"),
+    ]
     assert [case.name for case in split(dataset.cases("north"), 0, 0.0, 0.5).test] == ["3"]
     assert dataset.load(dataset.cases("south")[0]).mask.sum() == 8
     assert dataset.unread([case for site in dataset.site_names() for case in dataset.cases(site)], []) == []
 
 
-@pytest.mark.parametrize("text", [
-    ROWS.replace(",", ";"), ROWS.replace(",", "\t"), ROWS.replace("\n", "\r\n"), ROWS.replace("all/", "all\\"),
-    "\ufeff" + ROWS.replace("site,patient", "Site,Patient"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        ROWS.replace(",", ";"),
+        ROWS.replace(",", "\t"),
+        ROWS.replace("\n", "\r\n"),
+        ROWS.replace("all/", "all\\"),
+        "\ufeff" + ROWS.replace("site,patient", "Site,Patient"),
+    ],
+)
 def test_tables_of_other_programs_are_the_same(root, text):
     expected = Folder(root=str(root), datalist="list.csv").cases("north")
     (root / "other.csv").write_text(text)
@@ -110,18 +118,37 @@ def test_a_table_with_classes_is_for_classification(root):
         chosen.cases("n")
 
 
-@pytest.mark.parametrize(("old", "new", "words"), [
-    ("all/1m.png", "all/9m.png", "list.csv: 1 of the listed files do not exist: .*9m.png; correct the paths"),
-    ("all/1m.png", "", "the column 'mask' of the site north is empty or unknown in line 2; expected the path"),
-    ("all/2.png", "all/1.png", "1.png: the datalist list.csv names this image in line 2, line 3; .* all rows but one"),
-    ("p1,all/2.png,all/2m.png,train", "p1,all/2.png,all/2m.png,test", "at the site north, p1 have rows with different"),
-    ("3m.png,test", "3m.png,", "the column 'split' of the site north is empty in some rows; fill it in all or none"),
-    ("3m.png,test", "3m.png,later", "line 4: the column 'split' has the value 'later'; expected train, validation or"),
-    ("north,p2", ",p2", "line 4: the column 'site' is empty"),
-    ("image,mask", "image,maks", "there is no column 'mask' or 'class'; did you mean 'maks'.* found site, patient"),
-    ("image,mask", "image,label", "there is no column 'mask' or 'class'; is it 'label'?"),
-    ("all/1.png", "../1.png", "list.csv: 1 of the listed files do not exist"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("all/1m.png", "all/9m.png", "list.csv: 1 of the listed files do not exist: .*9m.png; correct the paths"),
+        ("all/1m.png", "", "the column 'mask' of the site north is empty or unknown in line 2; expected the path"),
+        (
+            "all/2.png",
+            "all/1.png",
+            "1.png: the datalist list.csv names this image in line 2, line 3; .* all rows but one",
+        ),
+        (
+            "p1,all/2.png,all/2m.png,train",
+            "p1,all/2.png,all/2m.png,test",
+            "at the site north, p1 have rows with different",
+        ),
+        (
+            "3m.png,test",
+            "3m.png,",
+            "the column 'split' of the site north is empty in some rows; fill it in all or none",
+        ),
+        (
+            "3m.png,test",
+            "3m.png,later",
+            "line 4: the column 'split' has the value 'later'; expected train, validation or",
+        ),
+        ("north,p2", ",p2", "line 4: the column 'site' is empty"),
+        ("image,mask", "image,maks", "there is no column 'mask' or 'class'; did you mean 'maks'.* found site, patient"),
+        ("image,mask", "image,label", "there is no column 'mask' or 'class'; is it 'label'?"),
+        ("all/1.png", "../1.png", "list.csv: 1 of the listed files do not exist"),
+    ],
+)
 def test_a_mistake_in_a_table_is_named_with_its_line(root, old, new, words):
     assert re.search(words, refusal(table(root, ROWS.replace(old, new, 1))))
 
@@ -224,11 +251,20 @@ def test_a_patient_by_the_pattern_is_in_one_part(root):
     assert "at the site north, p7 have rows with different values in the column 'split'" in refusal(dataset)
 
 
-@pytest.mark.parametrize(("rows", "words"), [
-    ("north,all/1.png,all/1m.png\nnorth,all/2.png,all/1m.png\n", "1m.png: the datalist list.csv names this mask in"),
-    ("north,all/1.png,all/1.png\n", "1.png: the datalist list.csv names this file as an image and as a mask (line 2)"),
-    ("north,all/1.png,all/1m.png\nnorth,all/../all/1.png,all/2m.png\n", "1.png: the datalist list.csv names this"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (
+            "north,all/1.png,all/1m.png\nnorth,all/2.png,all/1m.png\n",
+            "1m.png: the datalist list.csv names this mask in",
+        ),
+        (
+            "north,all/1.png,all/1.png\n",
+            "1.png: the datalist list.csv names this file as an image and as a mask (line 2)",
+        ),
+        ("north,all/1.png,all/1m.png\nnorth,all/../all/1.png,all/2m.png\n", "1.png: the datalist list.csv names this"),
+    ],
+)
 def test_a_file_that_is_listed_twice_is_named(root, rows, words):
     assert words in refusal(table(root, f"site,image,mask\n{rows}"))
 

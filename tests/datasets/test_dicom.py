@@ -41,14 +41,26 @@ class TestReading:
         affine = np.diag([1.0, 1.0, 0.625, 1.0])
         for index in range(8):
             place = [0, 0, round(0.625 * index, 1)]
-            write_series(tmp_path, volume((4, 3, 8)), affine, slices=[index], SeriesInstanceUID="1.2.3",
-                         ImagePositionPatient=place)  # fmt: skip
+            write_series(
+                tmp_path,
+                volume((4, 3, 8)),
+                affine,
+                slices=[index],
+                SeriesInstanceUID="1.2.3",
+                ImagePositionPatient=place,
+            )
         assert dicom.read_series(tmp_path).affine[2, 2] == pytest.approx(0.625, abs=0.01)
 
     def test_the_hash_of_a_series_depends_on_its_slices_and_not_on_file_names(self, tmp_path):
         for name in "ab":
-            write_series(tmp_path / name, volume(), SOPInstanceUID="1.2.5", SeriesInstanceUID="1.2.3",
-                         StudyInstanceUID="1.2.4", FrameOfReferenceUID="1.2.6")  # fmt: skip
+            write_series(
+                tmp_path / name,
+                volume(),
+                SOPInstanceUID="1.2.5",
+                SeriesInstanceUID="1.2.3",
+                StudyInstanceUID="1.2.4",
+                FrameOfReferenceUID="1.2.6",
+            )
         (slice_,) = (tmp_path / "b").glob("IM0097.dcm")
         slice_.rename(tmp_path / "b" / "Z")
         assert [path.name for path in (tmp_path / "a").iterdir()] != [path.name for path in (tmp_path / "b").iterdir()]
@@ -89,8 +101,14 @@ class TestRefusals:
 
     def test_a_localiser_is_refused_and_can_be_left_out(self, tmp_path):
         write_series(tmp_path, volume(), SeriesInstanceUID="1.2.3")
-        write_series(tmp_path, volume(), slices=[0], SeriesInstanceUID="1.2.3", names="scout",
-                     ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"])  # fmt: skip
+        write_series(
+            tmp_path,
+            volume(),
+            slices=[0],
+            SeriesInstanceUID="1.2.3",
+            names="scout",
+            ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"],
+        )
         refused(tmp_path, "scout: this is a localiser", "data.ignored_names")
         assert dicom.read_series(tmp_path, ignored_names=["scout"]).shape == (1, 16, 12, 5)
 
@@ -109,8 +127,14 @@ class TestRefusals:
     def test_a_tilted_gantry_is_refused(self, tmp_path):
         affine = np.diag([1.0, 1.0, 3.0, 1.0])
         for index in range(5):
-            write_series(tmp_path, volume(), affine, slices=[index], SeriesInstanceUID="1.2.3",
-                         ImagePositionPatient=[0, index, 3 * index])  # fmt: skip
+            write_series(
+                tmp_path,
+                volume(),
+                affine,
+                slices=[index],
+                SeriesInstanceUID="1.2.3",
+                ImagePositionPatient=[0, index, 3 * index],
+            )
         refused(tmp_path, "by 4 mm", "tilted gantry")
 
     def test_colours_and_inverted_greys_are_refused(self, tmp_path):
@@ -130,8 +154,9 @@ class TestOrderOfAxes:
         affine = oblique_affine()
         affine[:3, 3] += affine[:3, axis] * (mask.shape[axis] - 1)
         affine[:3, axis] *= -1
-        return reading.MetaTensor(np.flip(mask, axis)[None].copy(), affine=LPS_TO_RAS @ affine,
-                                  meta={"label_values": [0, 1]})  # fmt: skip
+        return reading.MetaTensor(
+            np.flip(mask, axis)[None].copy(), affine=LPS_TO_RAS @ affine, meta={"label_values": [0, 1]}
+        )
 
     @pytest.mark.parametrize("axis", [0, 1, 2])
     def test_a_mask_with_a_reversed_axis_is_read_in_the_order_of_its_image(self, tmp_path, axis):

@@ -16,10 +16,14 @@ from medfed.federation.message import Message
 
 WORDS = (b"canary", b"17760704", b"1.2.826.0.1.424242")
 TAGS = {
-    "PatientName": "Canaryname^Jane", "PatientBirthDate": "17760704", "AccessionNumber": "CANARY-ACCESSION",
-    "InstitutionName": "Canary Hospital", "ReferringPhysicianName": "CANARY^Doctor", "StudyID": "CANARYSTUDY",
+    "PatientName": "Canaryname^Jane",
+    "PatientBirthDate": "17760704",
+    "AccessionNumber": "CANARY-ACCESSION",
+    "InstitutionName": "Canary Hospital",
+    "ReferringPhysicianName": "CANARY^Doctor",
+    "StudyID": "CANARYSTUDY",
     "SeriesDescription": "canary t2",
-}  # fmt: skip
+}
 CONFIG = """
 seed: 3
 data: {{name: folder, root: {root}, image_size: 32, validation_ratio: 0.25, test_ratio: 0.25}}
@@ -40,9 +44,13 @@ def root(tmp_path_factory):
             mask[4:9, 5:11] = 1
             place = folder / site / f"CANARYFOLDER {case}"
             datasets = write_series(
-                place / "canaryseries", image, names="CanaryFile{}", PatientID=f"CANARYID{case}",
-                SeriesInstanceUID=f"1.2.826.0.1.424242.{seed}.{case}", **TAGS,
-            )  # fmt: skip
+                place / "canaryseries",
+                image,
+                names="CanaryFile{}",
+                PatientID=f"CANARYID{case}",
+                SeriesInstanceUID=f"1.2.826.0.1.424242.{seed}.{case}",
+                **TAGS,
+            )
             if site == "BMC":
                 write_segmentation(place / "canaryseg" / "CANARYMASK.dcm", datasets, {"CANARYLABEL": mask})
             else:
@@ -50,9 +58,7 @@ def root(tmp_path_factory):
     return folder
 
 
-def test_a_checked_and_trained_federation_holds_no_word_of_the_patients(
-    root, tmp_path, monkeypatch, capfd, recwarn
-):
+def test_a_checked_and_trained_federation_holds_no_word_of_the_patients(root, tmp_path, monkeypatch, capfd, recwarn):
     log = io.StringIO()
     handler = logging.StreamHandler(log)
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
@@ -74,9 +80,14 @@ def test_a_checked_and_trained_federation_holds_no_word_of_the_patients(
 
     assert len(messages) > 6 and "a record arrives" in log.getvalue()
     files = list(seen.values())
-    seen |= {"printed": printed.out.encode(), "errors": printed.err.encode(), "log": log.getvalue().encode(),
-             "warnings": "\n".join(str(warning.message) for warning in recwarn).encode(),
-             "names": "\n".join(seen).encode(), "messages": b"".join(messages)}  # fmt: skip
+    seen |= {
+        "printed": printed.out.encode(),
+        "errors": printed.err.encode(),
+        "log": log.getvalue().encode(),
+        "warnings": "\n".join(str(warning.message) for warning in recwarn).encode(),
+        "names": "\n".join(seen).encode(),
+        "messages": b"".join(messages),
+    }
     assert [name for name, content in seen.items() if any(word in content.lower() for word in WORDS)] == []
     salts = [(root / site / dicom_names.SALT_FILE).read_bytes() for site in ("BMC", "HK", "UCL")]
     names = [case.patient.encode() for case in Folder(str(root)).cases("UCL")]

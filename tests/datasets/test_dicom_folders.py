@@ -54,8 +54,9 @@ class TestLayouts:
         series(tmp_path / "n" / "p3" / "DICOM")
         assert found(tmp_path) == (
             {f"n/{study}/T2/more n/{study}/SEG/1-1.dcm" for study in ("p1/s1", "p1/s2", "p2/s1")}
-            | {"n/p3/DICOM n/p3/m.mha.nii"}, [],
-        )  # fmt: skip
+            | {"n/p3/DICOM n/p3/m.mha.nii"},
+            [],
+        )
 
     @pytest.mark.parametrize("images, masks", [("images", "masks"), ("DICOM", "GT"), ("scans", "drawn")])
     def test_a_folder_of_images_and_one_of_masks(self, tmp_path, images, masks):
@@ -78,9 +79,7 @@ class TestLayouts:
             nifti_mask(tmp_path / "n" / f"{case}_mask.nii.gz")
         series(tmp_path / "n" / "c")
         nifti_mask(tmp_path / "n" / "c" / "x.nii.gz")
-        assert found(tmp_path) == (
-            {"n/a n/a_mask.nii.gz", "n/b n/b_mask.nii.gz", "n/c n/c/x.nii.gz"}, []
-        )  # fmt: skip
+        assert found(tmp_path) == ({"n/a n/a_mask.nii.gz", "n/b n/b_mask.nii.gz", "n/c n/c/x.nii.gz"}, [])
 
     def test_equal_names_of_series_with_masks_beside_them_are_kept_apart_by_patient(self, tmp_path):
         for patient in "ab":
@@ -134,8 +133,13 @@ class TestLayouts:
 
     def test_the_same_series_in_two_folders_is_found(self, tmp_path):
         for case in "ab":
-            series(tmp_path / "n" / case, SOPInstanceUID="1.2.5", SeriesInstanceUID="1.2.3", StudyInstanceUID="1.2.4",
-                   FrameOfReferenceUID="1.2.6")  # fmt: skip
+            series(
+                tmp_path / "n" / case,
+                SOPInstanceUID="1.2.5",
+                SeriesInstanceUID="1.2.3",
+                StudyInstanceUID="1.2.4",
+                FrameOfReferenceUID="1.2.6",
+            )
             nifti_mask(tmp_path / "n" / case / "mask.nii.gz")
         first = sorted((tmp_path / "n" / "a").glob("*.dcm"))
         for path in first:
@@ -186,8 +190,9 @@ class TestSegmentations:
             self.mask(tmp_path, mask_values={"gland": (1,)})
 
     def test_a_segmentation_of_another_grid_is_refused(self, tmp_path):
-        other = write_series(tmp_path / ".other", volume((4, 3, 5)), oblique_affine((0.6, 0.7, 3.0)),
-                             FrameOfReferenceUID="1.2.6")  # fmt: skip
+        other = write_series(
+            tmp_path / ".other", volume((4, 3, 5)), oblique_affine((0.6, 0.7, 3.0)), FrameOfReferenceUID="1.2.6"
+        )
         datasets = write_series(tmp_path / "n" / "a", volume((4, 3, 5)), FrameOfReferenceUID="1.2.6")
         write_segmentation(tmp_path / "n" / "a" / "seg", other, {"x": self.sparse(0, 1)})
         with pytest.raises(UserError, match="does not lie on the voxels"):
@@ -224,9 +229,7 @@ class TestNames:
         for folder, patient in patients.items():
             series(root / "n" / folder, PatientID=patient)
             nifti_mask(root / "n" / folder / "mask.nii.gz")
-        return {
-            str(case.image.relative_to(root / "n")): case for case in Folder(str(root), **settings).cases("n")
-        }
+        return {str(case.image.relative_to(root / "n")): case for case in Folder(str(root), **settings).cases("n")}
 
     def test_two_studies_of_a_patient_have_the_same_patient_and_different_names(self, tmp_path):
         cases = self.cases(tmp_path, {"a": "CANARY", "b": "CANARY", "c": "other"})

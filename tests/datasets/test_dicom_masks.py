@@ -127,8 +127,14 @@ def moved_series(folder):
 
 def several_frames_of_reference(folder):
     for index in range(SHAPE[2]):
-        write_series(folder / "data" / "n" / "case_1", volume(SHAPE), slices=[index], PatientID="4711",
-                     SeriesInstanceUID="1.2.3", StudyInstanceUID="1.2.4")  # fmt: skip
+        write_series(
+            folder / "data" / "n" / "case_1",
+            volume(SHAPE),
+            slices=[index],
+            PatientID="4711",
+            SeriesInstanceUID="1.2.3",
+            StudyInstanceUID="1.2.4",
+        )
 
 
 def two_series(folder):
@@ -144,16 +150,19 @@ def no_masks(folder):
         file.unlink()
 
 
-@pytest.mark.parametrize(("change", "sentence"), [
-    (other_voxels, "case_1_organ.nii.gz: has other voxels than the series .*run the bundle again"),
-    (fewer_slices, "has other voxels than the series .*4 x 3 x 5"),
-    (label_map, "has other values than 0 and 1"),
-    (moved_series, "belongs to no folder of .*copy it there again"),
-    (no_masks, "holds no mask"),
-    (two_series, "holds 2 DICOM series; expected one folder for each series"),
-    (control_character, "has a backslash or a control character"),
-    (several_frames_of_reference, "5 values of FrameOfReferenceUID"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (other_voxels, "case_1_organ.nii.gz: has other voxels than the series .*run the bundle again"),
+        (fewer_slices, "has other voxels than the series .*4 x 3 x 5"),
+        (label_map, "has other values than 0 and 1"),
+        (moved_series, "belongs to no folder of .*copy it there again"),
+        (no_masks, "holds no mask"),
+        (two_series, "holds 2 DICOM series; expected one folder for each series"),
+        (control_character, "has a backslash or a control character"),
+        (several_frames_of_reference, "5 values of FrameOfReferenceUID"),
+    ],
+)
 def test_masks_of_another_series_are_refused_and_nothing_is_written(data, change, sentence):
     folder, _ = data
     change(folder)

@@ -47,11 +47,14 @@ def test_a_downloaded_file_has_the_permissions_of_a_new_file(tmp_path, file_serv
     assert (tmp_path / "a.zip").stat().st_mode == (tmp_path / "new").stat().st_mode
 
 
-@pytest.mark.parametrize(("name", "sha256", "message"), [
-    ("a.zip", "0" * 64, "expected 0000"),
-    ("missing.zip", None, "the download failed .404"),
-    ("short", None, "990 more expected"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "sha256", "message"),
+    [
+        ("a.zip", "0" * 64, "expected 0000"),
+        ("missing.zip", None, "the download failed .404"),
+        ("short", None, "990 more expected"),
+    ],
+)
 def test_a_failed_download_is_one_sentence_and_leaves_no_file(tmp_path, file_server, name, sha256, message):
     (file_server.folder / "a.zip").write_bytes(CONTENT)
     with pytest.raises(UserError, match=message) as error:

@@ -296,10 +296,13 @@ def test_there_is_no_phantom_of_your_own_sites(tmp_path):
         Folder(root=str(tmp_path / "nowhere"), if_missing="phantom").ensure_available()
 
 
-@pytest.mark.parametrize(("pixels", "key"), [
-    (np.full((6, 8), 4095, np.uint16), "data.intensity_max to the value that means white, such as 4095"),
-    (np.full((6, 8), 9, np.uint8), "data.grey_to_rgb: true"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pixels", "key"),
+    [
+        (np.full((6, 8), 4095, np.uint16), "data.intensity_max to the value that means white, such as 4095"),
+        (np.full((6, 8), 9, np.uint8), "data.grey_to_rgb: true"),
+    ],
+)
 def test_the_message_about_an_unreadable_image_recommends_a_config_key(root, pixels, key):
     image = colour(root).cases("north")[0].image
     Image.fromarray(pixels).save(image.with_suffix(".png"))

@@ -130,9 +130,12 @@ def test_there_is_no_mask_to_load_and_no_phantom(root, tmp_path):
 @pytest.mark.parametrize(
     ("values", "word"),
     [
-        ({"image_channels": 2}, "image_channels"), ({"class_names": ("a", "a")}, "class_names"),
-        ({"class_names": ("a",)}, "class_names"), ({"patient_pattern": "("}, "patient_pattern"),
-        ({"patient_pattern": "[0-9]+"}, "group"), ({"intensity_max": 0.0}, "intensity_max"),
+        ({"image_channels": 2}, "image_channels"),
+        ({"class_names": ("a", "a")}, "class_names"),
+        ({"class_names": ("a",)}, "class_names"),
+        ({"patient_pattern": "("}, "patient_pattern"),
+        ({"patient_pattern": "[0-9]+"}, "group"),
+        ({"intensity_max": 0.0}, "intensity_max"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(values, word):

@@ -176,8 +176,14 @@ def test_a_site_without_images_is_an_error(tmp_path):
 
 
 def test_both_eyes_of_a_patient_belong_together(tmp_path):
-    patients = {"N-43-L": "N-43", "N-43-R": "N-43", "G-43-L": "G-43", "test-S-7-L_576_32,32": "S-7",
-              "train-S-7-R_576_32,32": "S-7", "S-8-Left": "S-8-Left"}  # fmt: skip
+    patients = {
+        "N-43-L": "N-43",
+        "N-43-R": "N-43",
+        "G-43-L": "G-43",
+        "test-S-7-L_576_32,32": "S-7",
+        "train-S-7-R_576_32,32": "S-7",
+        "S-8-Left": "S-8-Left",
+    }
     for name in patients:
         write(tmp_path / "Domain2" / "train" / "ROIs", f"{name}.png")
     assert {case.name: case.patient for case in Fundus(root=str(tmp_path)).cases("RIM-ONE-r3")} == patients
@@ -199,11 +205,16 @@ def test_real_photographs_are_read():
         assert volume.image.shape[0] == 3 and 0 < cup < disc < 0.5 * volume.mask[0].numel() and volume.notices == ()
 
 
-@pytest.mark.parametrize(("pixels", "words"), [
-    (np.full((SIZE, SIZE), 4095, np.uint16),
-     "the image has more than 8 bits, with values from 4095 to 4095; expected 8 bits; save it as 8-bit RGB"),
-    (np.full((SIZE, SIZE), 9, np.uint8), "the image is grey; expected colour; save it as RGB"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pixels", "words"),
+    [
+        (
+            np.full((SIZE, SIZE), 4095, np.uint16),
+            "the image has more than 8 bits, with values from 4095 to 4095; expected 8 bits; save it as 8-bit RGB",
+        ),
+        (np.full((SIZE, SIZE), 9, np.uint8), "the image is grey; expected colour; save it as RGB"),
+    ],
+)
 def test_the_message_about_an_unreadable_image_recommends_no_key_that_the_dataset_lacks(root, pixels, words):
     data = Fundus(root=str(root))
     case = data.cases("RIM-ONE-r3")[0]

@@ -22,8 +22,15 @@ from medfed.datasets.reading import check_exists, check_stored_sizes, read_image
 
 SHAPE = (6, 5, 4)
 VOXELS = np.arange(120, dtype=np.int16).reshape(SHAPE)
-NRRD = ["type: short", "dimension: 3", "sizes: 6 5 4", "space: left-posterior-superior",
-        "space directions: (1,0,0) (0,1,0) (0,0,3)", "space origin: (0,0,0)", "endian: little"]  # fmt: skip
+NRRD = [
+    "type: short",
+    "dimension: 3",
+    "sizes: 6 5 4",
+    "space: left-posterior-superior",
+    "space directions: (1,0,0) (0,1,0) (0,0,3)",
+    "space origin: (0,0,0)",
+    "endian: little",
+]
 
 
 def nrrd(path: Path, *fields: str, data: bytes = b"") -> Path:
@@ -57,10 +64,18 @@ def grey(path: Path):
 
 
 class TestDetachedHeaders:
-    @pytest.mark.parametrize("field", [
-        "data file: {}/secret.raw", "datafile: ../secret.raw", "Data File: {}/secret.raw", "data file: s%d.raw 0 1 1",
-        "data file: LIST\n{}/secret.raw", "data file: LIST 2\nsecret.raw", "data file:",
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "field",
+        [
+            "data file: {}/secret.raw",
+            "datafile: ../secret.raw",
+            "Data File: {}/secret.raw",
+            "data file: s%d.raw 0 1 1",
+            "data file: LIST\n{}/secret.raw",
+            "data file: LIST 2\nsecret.raw",
+            "data file:",
+        ],
+    )
     def test_voxels_in_another_folder_are_refused(self, tmp_path, field):
         (tmp_path / "secret.raw").write_bytes(VOXELS.tobytes("F"))
         (tmp_path / "site").mkdir()
@@ -193,12 +208,15 @@ class TestThingsThatAreNoFiles:
     def make_loop(self, path: Path) -> None:
         path.symlink_to(path.name)
 
-    @pytest.mark.parametrize(("make", "words"), [
-        (make_loop, "a link that leads to no file"),
-        (lambda self, path: path.mkdir(), "a folder, a pipe or a device"),
-        (lambda self, path: os.mkfifo(path), "a folder, a pipe or a device"),
-        (lambda self, path: path.symlink_to("/dev/zero"), "a link that leads to no file"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("make", "words"),
+        [
+            (make_loop, "a link that leads to no file"),
+            (lambda self, path: path.mkdir(), "a folder, a pipe or a device"),
+            (lambda self, path: os.mkfifo(path), "a folder, a pipe or a device"),
+            (lambda self, path: path.symlink_to("/dev/zero"), "a link that leads to no file"),
+        ],
+    )
     def test_each_is_a_sentence_and_ends(self, site, make, words, capsys):
         make(self, site / "images" / "b.nii")
         nifti(site / "masks" / "b.nii", (VOXELS > 50).astype(np.uint8))
@@ -235,9 +253,13 @@ class TestThingsThatAreNoFiles:
         assert "folders lie inside each other in it, 100 or more" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ("[" * 100_000, "nested too deeply"), ("site,image,mask\nA," + "x" * 200_000 + ",y\n", "not a JSON or CSV file"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("site,image,mask\nA," + "x" * 200_000 + ",y\n", "not a JSON or CSV file"),
+    ],
+)
 def test_a_hostile_datalist_is_one_sentence(site, capsys, content, words):
     name = "list.json" if content[0] == "[" else "list.csv"
     (site.parent / name).write_text(content)

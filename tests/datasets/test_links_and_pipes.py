@@ -65,11 +65,14 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     assert dicom_files.kind_of(tmp_path / "a.dcm") is None
 
 
-@pytest.mark.parametrize(("name", "text", "words"), [
-    ("a.csv", "site,image,mask,image\nA,x,y,z\n", "there are 2 columns 'image'"),
-    ("a.csv", "site;image;mask; Mask\nA;x;y;z\n", "there are 2 columns 'mask'"),
-    ("a.json", '[{"site": "A", "image": "x", "mask": "y", "image": "z"}]', "the key 'image' twice"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.csv", "site,image,mask,image\nA,x,y,z\n", "there are 2 columns 'image'"),
+        ("a.csv", "site;image;mask; Mask\nA;x;y;z\n", "there are 2 columns 'mask'"),
+        ("a.json", '[{"site": "A", "image": "x", "mask": "y", "image": "z"}]', "the key 'image' twice"),
+    ],
+)
 def test_a_table_that_says_one_thing_twice_is_refused(tmp_path, name, text, words):
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError) as error:

@@ -56,9 +56,12 @@ def test_grey_values_are_colours_and_a_colour_can_belong_to_two_structures(tmp_p
 @pytest.mark.parametrize("mode", ["RGB", "P"])
 def test_a_palette_is_read_as_its_colours_and_the_background_can_have_one(tmp_path, mode):
     dataset = folder_with(
-        tmp_path, [BLUE, RED, GREEN, WHITE], mode, structure_names=("a", "b"),
+        tmp_path,
+        [BLUE, RED, GREEN, WHITE],
+        mode,
+        structure_names=("a", "b"),
         mask_colours={"b": "#00ff00", "a": "#ff0000", "background": ("#0000ff", "#ffffff")},
-    )  # fmt: skip
+    )
     assert mask_of(dataset) == [[0, 1, 0, 0], [0, 0, 1, 0]]
 
 
@@ -80,13 +83,16 @@ def test_colours_without_a_name_are_refused_with_their_count(tmp_path):
         mask_of(folder_with(tmp_path / "many", many, mask_colours={"foreground": "#ff0000"}))
 
 
-@pytest.mark.parametrize(("colours", "words"), [
-    ({"lesion": "#ff0000"}, "each of ['foreground']"),
-    ({"foreground": "red"}, "'red' is not a colour"),
-    ({"foreground": (255, 0)}, "(255, 0) is not a colour"),
-    ({"foreground": 256}, "256 is not a colour"),
-    ({"foreground": 0}, "the colour 0 of 'foreground' is also the background"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("colours", "words"),
+    [
+        ({"lesion": "#ff0000"}, "each of ['foreground']"),
+        ({"foreground": "red"}, "'red' is not a colour"),
+        ({"foreground": (255, 0)}, "(255, 0) is not a colour"),
+        ({"foreground": 256}, "256 is not a colour"),
+        ({"foreground": 0}, "the colour 0 of 'foreground' is also the background"),
+    ],
+)
 def test_wrong_entries_are_refused_when_the_config_is_read(colours, words):
     with pytest.raises(ValueError) as error:
         Folder(root="x", mask_colours=colours)
@@ -123,11 +129,14 @@ def test_one_colour_on_black_needs_no_setting_and_is_named(tmp_path):
     assert mask_of(folder_with(tmp_path / "white", [BLACK, WHITE]), notices) == [[0, 1]] and notices == []
 
 
-@pytest.mark.parametrize(("colours", "settings"), [
-    ([WHITE, RED], {}),  # which of them is the background?
-    ([BLACK, RED, GREEN], {}),
-    ([BLACK, RED], {"structure_names": ("disc", "cup")}),  # which of them is red?
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("colours", "settings"),
+    [
+        ([WHITE, RED], {}),  # which of them is the background?
+        ([BLACK, RED, GREEN], {}),
+        ([BLACK, RED], {"structure_names": ("disc", "cup")}),  # which of them is red?
+    ],
+)
 def test_other_colours_are_asked_for(tmp_path, colours, settings):
     with pytest.raises(UserError, match=r"data.mask_colours: .*#ff0000"):
         mask_of(folder_with(tmp_path, colours, **settings))

@@ -51,8 +51,9 @@ def test_an_image_that_has_a_mask_stays_an_image_whatever_its_name():
     assert split_names(["x_label", "x_label_mask"]) == (["x_label"], ["x_label_mask"])
     assert split_names(["x", "x_label"]) == (["x"], ["x_label"])
     assert split_names(["img_3", "GT_3", "b (1)", "b (1)_mask", "b (1)_mask_1"]) == (
-        ["img_3", "b (1)"], ["GT_3", "b (1)_mask", "b (1)_mask_1"],
-    )  # fmt: skip
+        ["img_3", "b (1)"],
+        ["GT_3", "b (1)_mask", "b (1)_mask_1"],
+    )
 
 
 CONTRADICTING = {  # images, masks
@@ -72,13 +73,32 @@ CONTRADICTING = {  # images, masks
     **{
         f"{image} and {mask}": (f"p0_{image} p1_{image} p2_{image}", f"p0_{mask}{end} p1_{mask}{end} p2_{mask}{end}")
         for image, mask, end in (
-            ("arterial", "venous", ""), ("portal", "delayed", "_seg"), ("baseline", "follow-up", ""),
-            ("baseline", "followup", "_mask"), ("CC", "MLO", "_mask"), ("AP", "PA", ""), ("ap", "lat", ""),
-            ("insp", "exp", "_mask"), ("before", "after", ""), ("native", "contrast", ""), ("native", "enhanced", ""),
-            ("contrast", "non-contrast", ""), ("upper", "lower", ""), ("dex", "sin", "_gt"), ("rechts", "links", ""),
-            ("droite", "gauche", ""), ("benign", "malignant", ""), ("old", "new", ""), ("first", "second", "_mask"),
-            ("rest", "stress", ""), ("superior", "inferior", ""), ("medial", "lateral", ""), ("proximal", "distal", ""),
-            ("anterior", "posterior", "_mask"), ("ct", "mri", ""), ("early", "late", ""),
+            ("arterial", "venous", ""),
+            ("portal", "delayed", "_seg"),
+            ("baseline", "follow-up", ""),
+            ("baseline", "followup", "_mask"),
+            ("CC", "MLO", "_mask"),
+            ("AP", "PA", ""),
+            ("ap", "lat", ""),
+            ("insp", "exp", "_mask"),
+            ("before", "after", ""),
+            ("native", "contrast", ""),
+            ("native", "enhanced", ""),
+            ("contrast", "non-contrast", ""),
+            ("upper", "lower", ""),
+            ("dex", "sin", "_gt"),
+            ("rechts", "links", ""),
+            ("droite", "gauche", ""),
+            ("benign", "malignant", ""),
+            ("old", "new", ""),
+            ("first", "second", "_mask"),
+            ("rest", "stress", ""),
+            ("superior", "inferior", ""),
+            ("medial", "lateral", ""),
+            ("proximal", "distal", ""),
+            ("anterior", "posterior", "_mask"),
+            ("ct", "mri", ""),
+            ("early", "late", ""),
         )
     },
     "planes": ("0_ax 1_ax 2_ax", "0_sag_seg 1_sag_seg 2_sag_seg"),

@@ -81,9 +81,7 @@ def test_a_collection_is_recognised_by_its_sites_and_its_number_of_classes(datas
     assert dataset.recognise(make_folders(tmp_path / "other parts", sites, n, ("test",))) is None
 
 
-@pytest.mark.parametrize(
-    ("dataset", "total"), [(PACS, 9991), (OfficeHome, 15588), (VLCS, 10729), (DigitsDG, 24000)]
-)
+@pytest.mark.parametrize(("dataset", "total"), [(PACS, 9991), (OfficeHome, 15588), (VLCS, 10729), (DigitsDG, 24000)])
 def test_the_published_counts_sum_to_the_number_of_images(dataset, total):
     assert sum(dataset.published_counts.values()) == total
     assert f"{total:,} images" in dataset.card.description and dataset.card.licence
@@ -130,9 +128,7 @@ def test_digits_dg_has_four_domains_of_ten_digits_with_the_published_split(digit
 
 
 def test_every_domain_of_digits_dg_is_tested_whole(digits_root):
-    splits, _, unseen = assign_patients(
-        DigitsDG(root=str(digits_root)), Federation(unseen_site="syn"), 0, "x.yaml"
-    )
+    splits, _, unseen = assign_patients(DigitsDG(root=str(digits_root)), Federation(unseen_site="syn"), 0, "x.yaml")
     assert set(splits) == {"mnist", "mnist_m", "svhn"} and len(unseen["syn"]) == 30
     assert all((len(parts.train), len(parts.validation), len(parts.test)) == (20, 10, 0) for parts in splits.values())
 

@@ -296,11 +296,12 @@ class TestImageFiles:
         colour = write_image(tmp_path / "b.png", colours())
         volume = nifti(tmp_path / "c.nii", voxels((6, 5, 4, 2)))
         cases = [
-            (deep, 1, "0 to 4095; expected 8 bits; save it as 8-bit grey$"), (deep, 3, "save it as 8-bit RGB$"),
+            (deep, 1, "0 to 4095; expected 8 bits; save it as 8-bit grey$"),
+            (deep, 3, "save it as 8-bit RGB$"),
             (write_image(tmp_path / "d.png", colours()[..., 0]), 3, "is grey; expected colour; save it as RGB$"),
             (colour, 1, "is in colour; expected grey; save it as grey$"),
             (volume, 1, "keep only one of these volumes$"),
-        ]  # fmt: skip
+        ]
         for path, channels, words in cases:
             assert "data." not in refused(partial(read_image, channels=channels, notices=[]), path, words)
         refused(lambda path: read_image(path, 1, [], suggest_keys=True), volume, "or set data.image_channels$")

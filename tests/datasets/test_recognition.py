@@ -115,9 +115,7 @@ def test_two_published_layouts_in_one_folder_are_refused(tmp_path, scans, new_fi
     for name in ("Case00.nii.gz", "Case00_segmentation.nii.gz"):
         (scans / "UCL").mkdir(exist_ok=True)
         (scans / "UCL" / name).touch()
-    with pytest.raises(
-        UserError, match="several datasets: prostate and spleens; .*--dataset NAME"
-    ):
+    with pytest.raises(UserError, match="several datasets: prostate and spleens; .*--dataset NAME"):
         recognise(scans)
     assert type(recognise(scans, "spleens")).__name__ == "Spleens"
 

@@ -16,9 +16,10 @@ SECRET = np.full((6, 5, 4), 777, np.int16)
 INLINE = np.arange(120, dtype=np.int16).reshape(6, 5, 4)
 MHA = "ObjectType = Image\nNDims = 3\nDimSize = 6 5 4\nElementType = MET_SHORT\n"
 LOCAL = "ElementDataFile = LOCAL\n"
-NRRD = ("NRRD0004\ntype: short\ndimension: 3\nsizes: 6 5 4\nspace: left-posterior-superior\n"
-        "space directions: (1,0,0) (0,1,0) (0,0,3)\nspace origin: (0,0,0)\nendian: little\nencoding: raw\n"
-        )  # fmt: skip
+NRRD = (
+    "NRRD0004\ntype: short\ndimension: 3\nsizes: 6 5 4\nspace: left-posterior-superior\n"
+    "space directions: (1,0,0) (0,1,0) (0,0,3)\nspace origin: (0,0,0)\nendian: little\nencoding: raw\n"
+)
 
 
 @pytest.fixture
@@ -42,27 +43,38 @@ def voxels(path: Path) -> np.ndarray:
     return read_image(path, 1, [])[0].numpy()
 
 
-@pytest.mark.parametrize(("name", "header", "words"), [
-    ("a.nrrd", NRRD + "# harmless\rdata file: {secret}\n\n", r"such as '\r'"),
-    ("a.nrrd", NRRD + "content: x\rdata file: {secret}\n\n", r"such as '\r'"),
-    ("a.nrrd", NRRD + "k:=v\rdata file: {secret}\n\n", r"such as '\r'"),
-    ("a.nrrd", NRRD + "content: x\x00\n\n", r"such as '\x00'"),
-    ("a.nrrd", NRRD + "data file: x.raw\ndata file: {secret}\n\n", "'datafile' twice"),
-    ("a.nrrd", NRRD + "data file: -\n\n", "data file in the header is '-'"),
-    ("a.nrrd", NRRD + "data\tfile:\t{secret}\n\n", "data file in the header is"),
-    ("a.nrrd", NRRD + " \ndata file: {secret}\n\n", "the line ' '; expected `key: value`"),
-    ("a.nrrd", NRRD.replace("raw", "raw" + "A" * 5000) + "\n", "at most 500 characters in a field"),
-    ("a.mha", MHA + "elementdatafile = LOCAL\nElementDataFile = {secret}\n", "ElementDataFile in the header is"),
-    ("a.mha", MHA + "elementDataFile = LOCAL\nElementDataFile = ../secret.raw\n", "ElementDataFile in the header is"),
-    ("a.mha", MHA + "ElementDataFile\xa0 = LOCAL\nElementDataFile = {secret}\n", "ElementDataFile in the header is"),
-    ("a.mha", MHA + "ElementDataFile: {secret}\n" + LOCAL, "expected `Key = value`"),
-    ("a.mha", MHA + "Name\n" + LOCAL, "the line 'Name'; expected `Key = value`"),
-    ("a.mha", MHA + "2 " + LOCAL, "expected `Key = value`"),
-    ("a.mha", MHA + "Comment = x\rElementDataFile = {secret}\n" + LOCAL, r"such as '\r'"),
-    ("a.mha", MHA + "DimSize = 6 5 4\n" + LOCAL, "'DimSize' twice"),
-    ("a.mha", MHA + "ElementDataFile = ~secret.raw\n", "ElementDataFile in the header is '~secret.raw'"),
-    ("a.mhd", MHA + "ElementDataFile = LoCaL\n", "names LoCaL as the file with the voxels, which does not exist"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "header", "words"),
+    [
+        ("a.nrrd", NRRD + "# harmless\rdata file: {secret}\n\n", r"such as '\r'"),
+        ("a.nrrd", NRRD + "content: x\rdata file: {secret}\n\n", r"such as '\r'"),
+        ("a.nrrd", NRRD + "k:=v\rdata file: {secret}\n\n", r"such as '\r'"),
+        ("a.nrrd", NRRD + "content: x\x00\n\n", r"such as '\x00'"),
+        ("a.nrrd", NRRD + "data file: x.raw\ndata file: {secret}\n\n", "'datafile' twice"),
+        ("a.nrrd", NRRD + "data file: -\n\n", "data file in the header is '-'"),
+        ("a.nrrd", NRRD + "data\tfile:\t{secret}\n\n", "data file in the header is"),
+        ("a.nrrd", NRRD + " \ndata file: {secret}\n\n", "the line ' '; expected `key: value`"),
+        ("a.nrrd", NRRD.replace("raw", "raw" + "A" * 5000) + "\n", "at most 500 characters in a field"),
+        ("a.mha", MHA + "elementdatafile = LOCAL\nElementDataFile = {secret}\n", "ElementDataFile in the header is"),
+        (
+            "a.mha",
+            MHA + "elementDataFile = LOCAL\nElementDataFile = ../secret.raw\n",
+            "ElementDataFile in the header is",
+        ),
+        (
+            "a.mha",
+            MHA + "ElementDataFile\xa0 = LOCAL\nElementDataFile = {secret}\n",
+            "ElementDataFile in the header is",
+        ),
+        ("a.mha", MHA + "ElementDataFile: {secret}\n" + LOCAL, "expected `Key = value`"),
+        ("a.mha", MHA + "Name\n" + LOCAL, "the line 'Name'; expected `Key = value`"),
+        ("a.mha", MHA + "2 " + LOCAL, "expected `Key = value`"),
+        ("a.mha", MHA + "Comment = x\rElementDataFile = {secret}\n" + LOCAL, r"such as '\r'"),
+        ("a.mha", MHA + "DimSize = 6 5 4\n" + LOCAL, "'DimSize' twice"),
+        ("a.mha", MHA + "ElementDataFile = ~secret.raw\n", "ElementDataFile in the header is '~secret.raw'"),
+        ("a.mhd", MHA + "ElementDataFile = LoCaL\n", "names LoCaL as the file with the voxels, which does not exist"),
+    ],
+)
 def test_a_header_that_two_programs_may_read_differently_is_refused(site, name, header, words):
     path = write(site, name, header)
     with pytest.raises(UserError) as error:
@@ -73,16 +85,19 @@ def test_a_header_that_two_programs_may_read_differently_is_refused(site, name, 
     check_stored_sizes(path, path)  # leaves the file to the functions that read it
 
 
-@pytest.mark.parametrize(("name", "header"), [
-    ("a.mha", MHA + LOCAL),
-    ("a.mha", (MHA + LOCAL).replace("\n", "\r\n")),
-    ("a.mha", MHA + "\nComment =\nMy-Key.1 = 2: 3 = 4\n" + LOCAL),
-    ("a.mha", MHA + "Comment = \xe9\n  ElementDataFile =   Local  \n"),
-    ("A.MHA", MHA + LOCAL),
-    ("a.nrrd", NRRD + "\n"),
-    ("a.nrrd", (NRRD + "\n").replace("\n", "\r\n")),
-    ("a.nrrd", NRRD + "# a comment: x\nkey:=data file: x\ncontent: \xe9\tb\n\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("a.mha", MHA + LOCAL),
+        ("a.mha", (MHA + LOCAL).replace("\n", "\r\n")),
+        ("a.mha", MHA + "\nComment =\nMy-Key.1 = 2: 3 = 4\n" + LOCAL),
+        ("a.mha", MHA + "Comment = \xe9\n  ElementDataFile =   Local  \n"),
+        ("A.MHA", MHA + LOCAL),
+        ("a.nrrd", NRRD + "\n"),
+        ("a.nrrd", (NRRD + "\n").replace("\n", "\r\n")),
+        ("a.nrrd", NRRD + "# a comment: x\nkey:=data file: x\ncontent: \xe9\tb\n\n"),
+    ],
+)
 def test_the_usual_spellings_are_read(site, name, header):
     np.testing.assert_array_equal(voxels(write(site, name, header)), INLINE)
 
@@ -105,22 +120,29 @@ def test_files_that_simpleitk_writes_are_read(site):
             np.testing.assert_array_equal(voxels(site / name), INLINE)
 
 
-@pytest.mark.parametrize(("name", "header", "unit"), [
-    ("a.nrrd", NRRD + 'space units: "m" "m" "m"\n\n', "'m' (space units)"),
-    ("a.nrrd", NRRD + 'space units: "mm" "mm" "cubits"\n\n', "'cubits' (space units)"),
-    ("a.nrrd", NRRD + 'units: "um" "um" "um"\n\n', "'um' (units)"),
-    ("a.mha", MHA + "DistanceUnits = cm\n" + LOCAL, "'cm' (DistanceUnits)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "header", "unit"),
+    [
+        ("a.nrrd", NRRD + 'space units: "m" "m" "m"\n\n', "'m' (space units)"),
+        ("a.nrrd", NRRD + 'space units: "mm" "mm" "cubits"\n\n', "'cubits' (space units)"),
+        ("a.nrrd", NRRD + 'units: "um" "um" "um"\n\n', "'um' (units)"),
+        ("a.mha", MHA + "DistanceUnits = cm\n" + LOCAL, "'cm' (DistanceUnits)"),
+    ],
+)
 def test_another_unit_of_length_is_refused(site, name, header, unit):
     with pytest.raises(UserError) as error:
         voxels(write(site, name, header))
     assert f"in the unit {unit}; expected millimetres" in str(error.value)
 
 
-@pytest.mark.parametrize(("name", "header"), [
-    ("a.nrrd", NRRD + 'space units: "mm" "millimeter" ""\n\n'),
-    ("a.nrrd", NRRD.replace("space", "#") + 'units: "mm" "mm" "s"\n\n'),
-    ("a.mha", MHA + "DistanceUnits = mm\n" + LOCAL), ("a.mha", MHA + "DistanceUnits = ?\n" + LOCAL),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("a.nrrd", NRRD + 'space units: "mm" "millimeter" ""\n\n'),
+        ("a.nrrd", NRRD.replace("space", "#") + 'units: "mm" "mm" "s"\n\n'),
+        ("a.mha", MHA + "DistanceUnits = mm\n" + LOCAL),
+        ("a.mha", MHA + "DistanceUnits = ?\n" + LOCAL),
+    ],
+)
 def test_millimetres_are_accepted(site, name, header):
     np.testing.assert_array_equal(voxels(write(site, name, header)), INLINE)

@@ -72,7 +72,8 @@ HOSTILE = {
     "tensors that are not finite": (lambda: replace(request(), tensors={"x": torch.ones(1) / 0}), "'x', which is not"),
     "huge tensors": (lambda: replace(request(), tensors={"x": huge()}), "was sent 2048 MiB of statistics"),
     "statistics with a request to validate": (
-        lambda: replace(request("validate"), tensors={"x": torch.ones(1)}), "a request to 'validate', which has none"
+        lambda: replace(request("validate"), tensors={"x": torch.ones(1)}),
+        "a request to 'validate', which has none",
     ),
     "sharing with a method that never shares": (lambda: request("share"), "but the agreed method never shares"),
 }
@@ -115,11 +116,20 @@ def test_replies_of_one_kind_in_a_round_are_limited_also_after_a_restart(tmp_pat
     assert guarded_site(tmp_path).reply(request("validate", round=2)).kind == "validate"
 
 
-@pytest.mark.parametrize(("reply", "sentence"), [
-    (Message("train", tensors={"images": torch.ones(2)}), "'images' was about to leave, but the agreed .* are windows"),
-    (Message("train", weights={"head.extra": torch.ones(2)}), "'head.extra' was about to leave, but weights of that"),
-    (Message("train", tensors={"windows": torch.ones(300_000)}), "reply of 1.2 MB was refused in round 1: 0 MB"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("reply", "sentence"),
+    [
+        (
+            Message("train", tensors={"images": torch.ones(2)}),
+            "'images' was about to leave, but the agreed .* are windows",
+        ),
+        (
+            Message("train", weights={"head.extra": torch.ones(2)}),
+            "'head.extra' was about to leave, but weights of that",
+        ),
+        (Message("train", tensors={"windows": torch.ones(300_000)}), "reply of 1.2 MB was refused in round 1: 0 MB"),
+    ],
+)
 def test_a_reply_beyond_the_agreement_never_leaves(tmp_path, monkeypatch, reply, sentence):
     monkeypatch.setattr(Site, "reply", lambda self, request: reply)
     with pytest.raises(Refused, match=sentence):

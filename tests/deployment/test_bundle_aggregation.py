@@ -22,8 +22,13 @@ ENTRY = "conv_0.conv_0.conv.weight"
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     return write_bundle(
-        tmp_path_factory.mktemp("start") / "organ_segmentation", network=UNET, weights=UNET.build(1, 1).state_dict(),
-        task=Segmentation(("organ",), 1, 32), provenance={"method": "fedavg"}, summary={}, input_is_2d=False,
+        tmp_path_factory.mktemp("start") / "organ_segmentation",
+        network=UNET,
+        weights=UNET.build(1, 1).state_dict(),
+        task=Segmentation(("organ",), 1, 32),
+        provenance={"method": "fedavg"},
+        summary={},
+        input_is_2d=False,
     )
 
 
@@ -199,10 +204,12 @@ def test_a_start_whose_configs_could_run_code_is_refused_unless_this_is_allowed(
 @pytest.mark.parametrize(
     "files",
     [
-        {"inference": '{"network_def": "@x_target_"}'}, {"inference": "[1]"}, {"metadata": "[1]"},
+        {"inference": '{"network_def": "@x_target_"}'},
+        {"inference": "[1]"},
+        {"metadata": "[1]"},
         {"metadata": '{"version": "1.\\u00b2", "changelog": [1], "medfed_provenance": ["x"]}'},
     ],
-)  # fmt: skip
+)
 def test_a_damaged_start_is_a_sentence(files, start, trained, tmp_path, capsys):
     bad = damaged(start, tmp_path / "bad", **files)
     assert run(trained("A", 0.1), trained("B", 0.2), "--start", bad, "--out", tmp_path / "out") == 2

@@ -27,9 +27,10 @@ def test_a_codec_is_copied_named_by_its_checksum_and_resolved(config, tmp_path):
     (tmp_path / "sent").mkdir()
     plan = export_codecs(config, tmp_path / "sent")
     (name,) = plan.method.files
-    assert name.startswith("codec_") and (tmp_path / "sent" / name).read_bytes() == (
-        tmp_path / "mine.safetensors"
-    ).read_bytes()
+    assert (
+        name.startswith("codec_")
+        and (tmp_path / "sent" / name).read_bytes() == (tmp_path / "mine.safetensors").read_bytes()
+    )
     assert plan.method.methods[1] == FedProx()
     resolved = resolve_codecs(plan, tmp_path / "sent")
     assert resolved.method.files == (str(tmp_path / "sent" / name),)

@@ -37,8 +37,9 @@ REPLY_TIMEOUT_S, ROUNDS = 60, 3
 
 def program(log: Path, module: str, *arguments: object) -> subprocess.Popen:
     with open(log, "ab") as file:
-        return subprocess.Popen([sys.executable, "-m", module, *map(str, arguments)], stdout=file, stderr=file,
-                                stdin=subprocess.DEVNULL)
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *map(str, arguments)], stdout=file, stderr=file, stdin=subprocess.DEVNULL
+        )
 
 
 def free_port() -> int:
@@ -68,8 +69,13 @@ def federation(tmp_path, tiny_phantom, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config = tmp_path / "tiny.yaml"
     text = tiny_yaml(tiny_phantom).replace("validation_ratio: 0.2", "validation_ratio: 0.25, min_patients: 1")
-    config.write_text(text.replace("unseen_site: UCL, rounds: 2", f"rounds: {ROUNDS}, quorum: 2, on_bad_update: drop, "
-                                   f"reply_timeout_s: {REPLY_TIMEOUT_S}, engine: nvflare, predict_quality: true"))
+    config.write_text(
+        text.replace(
+            "unseen_site: UCL, rounds: 2",
+            f"rounds: {ROUNDS}, quorum: 2, on_bad_update: drop, "
+            f"reply_timeout_s: {REPLY_TIMEOUT_S}, engine: nvflare, predict_quality: true",
+        )
+    )
     out = tmp_path / "federation"
     log = tmp_path / "prepare.log"
     assert program(log, "medfed.coordinator", "prepare", config, "--out", out, "--port", free_port()).wait(120) == 0
@@ -130,7 +136,9 @@ def test_a_killed_hospital_misses_one_round_only(federation, tmp_path, tiny_phan
     with open(tmp_path / "UCL" / "medfed_UCL" / "ledger.csv", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["kind"] == "quality"]
     assert {row["name"].partition("/")[0] for row in rows if row["direction"] == "down" and "/" in row["name"]} <= {
-        "BMC", "HK"}, "its own model does not come back"  # fmt: skip
+        "BMC",
+        "HK",
+    }, "its own model does not come back"
     assert {row["content"] for row in rows if row["direction"] == "up"} == {"fact"}
 
 
@@ -148,11 +156,23 @@ def test_hospitals_score_a_bundle_over_the_network_and_send_aggregates_only(fede
         )
     log, out = tmp_path / "coordinator.log", tmp_path / "scores"
     try:
-        run = program(log, "medfed.coordinator", "score", bundle, federation, "--engine", "nvflare", "--out", out,
-                      "--join-seconds", 240)  # fmt: skip
+        run = program(
+            log,
+            "medfed.coordinator",
+            "score",
+            bundle,
+            federation,
+            "--engine",
+            "nvflare",
+            "--out",
+            out,
+            "--join-seconds",
+            240,
+        )
         started.append(run)
-        started += [program(tmp_path / f"{site}.log", "medfed.site", f"{site}/score.yaml", "--yes", "--quiet")
-                    for site in SITES]  # fmt: skip
+        started += [
+            program(tmp_path / f"{site}.log", "medfed.site", f"{site}/score.yaml", "--yes", "--quiet") for site in SITES
+        ]
         assert run.wait(540) == 0, log.read_text()[-3000:]
         assert [process.wait(60) for process in started] == [0, 0, 0, 0]
     finally:
@@ -176,8 +196,11 @@ def check_bits(federation, tmp_path, tiny_phantom, monkeypatch) -> None:
         rows = list(csv.DictReader(file))
     asked = iter([[site for site in SITES if row[f"train_loss/{site}"]] for row in rows])
     plan = load(federation / "plan.yaml")
-    plan = replace(plan, data=replace(plan.data, root=str(tiny_phantom), sites=SITES),
-                   federation=replace(plan.federation, engine="in_process"))  # fmt: skip
+    plan = replace(
+        plan,
+        data=replace(plan.data, root=str(tiny_phantom), sites=SITES),
+        federation=replace(plan.federation, engine="in_process"),
+    )
     simulation = build_experiment(plan, tmp_path / "reference", quiet=True)
     engine = InProcess(simulation.engine.local_sites, tmp_path / "reference")
     monkeypatch.setattr(rounds, "choose_sites", lambda *_: next(asked))

@@ -77,8 +77,10 @@ def test_facts_beyond_the_agreed_bytes_are_refused(tmp_path, replies):
         guarded(tmp_path, megabytes_per_round=22e-6).reply(request())
 
 
-@pytest.mark.parametrize(("kind", "name"), [("train", "diagnosis"), ("train", "score"), ("validate", "loss"),
-                                            ("share", "pixels"), ("train", "live_triplets")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("train", "diagnosis"), ("train", "score"), ("validate", "loss"), ("share", "pixels"), ("train", "live_triplets")],
+)
 def test_a_fact_that_such_a_reply_does_not_have_is_refused(tmp_path, replies, kind, name):
     replies(Message(kind, facts={name: 1}))
     site = guarded(tmp_path, ELCFS(alpha=0.1))
@@ -88,8 +90,9 @@ def test_a_fact_that_such_a_reply_does_not_have_is_refused(tmp_path, replies, ki
     assert not (tmp_path / LEDGER).exists() and not (tmp_path / COUNTS).exists()
 
 
-@pytest.mark.parametrize("fact", ["x" * 50, "1", [0.5], {"a": 1}, None, True, float("nan"), float("inf"), 10**18 + 1],
-                         ids=repr)  # fmt: skip
+@pytest.mark.parametrize(
+    "fact", ["x" * 50, "1", [0.5], {"a": 1}, None, True, float("nan"), float("inf"), 10**18 + 1], ids=repr
+)
 def test_a_fact_is_one_finite_number(tmp_path, replies, fact):
     replies(Message("train", facts={**FACTS, "loss": fact}))
     with pytest.raises(Exception, match="'loss' was about to leave with a value of type|its reply cannot be sent"):
@@ -111,8 +114,9 @@ def test_the_facts_of_real_replies_are_those_that_are_allowed():
 # Patients behind a statistic
 
 
-@pytest.mark.parametrize(("method", "allowed"), [(ELCFS(alpha=0.1), 1), (STYLES, 5)],
-                         ids=["one row per image", "mean over the site"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "allowed"), [(ELCFS(alpha=0.1), 1), (STYLES, 5)], ids=["one row per image", "mean over the site"]
+)
 def test_a_statistic_of_fewer_patients_than_agreed_is_refused(tmp_path, method, allowed):
     """The site has ten images of five patients."""
     assert guarded(tmp_path, method, min_patients=allowed).reply(request("share", method)).tensors
@@ -129,7 +133,8 @@ def test_the_refusal_says_what_helps_and_sends_no_number_of_patients(tmp_path):
     assert str(error.value) == (
         "the statistic 'windows' has numbers that are computed from 1 patient, but agrees.min_patients is 5; ask the "
         "coordinator to set method.exchange to false, or choose a method that shares means over the site, such as "
-        "harmofl, or decrease agrees.min_patients in the site file if you agree")  # fmt: skip
+        "harmofl, or decrease agrees.min_patients in the site file if you agree"
+    )
     assert "1" not in error.value.sent and "5" not in error.value.sent and "'windows'" in error.value.sent
 
 
@@ -218,10 +223,13 @@ def test_weights_and_statistics_of_one_reply_are_two_releases(tmp_path, replies)
         site.reply(request())
 
 
-@pytest.mark.parametrize(("privacy", "kind", "sentence"), [
-    (Privacy(), "train", "adds no noise to the weights .privacy.noise is 0., so that epsilon would be infinite"),
-    (Privacy(clip=1.0, noise=1.0), "share", "adds no noise to the statistics .privacy.statistics_noise is 0."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("privacy", "kind", "sentence"),
+    [
+        (Privacy(), "train", "adds no noise to the weights .privacy.noise is 0., so that epsilon would be infinite"),
+        (Privacy(clip=1.0, noise=1.0), "share", "adds no noise to the statistics .privacy.statistics_noise is 0."),
+    ],
+)
 def test_without_noise_nothing_is_computed_if_there_is_a_budget(tmp_path, monkeypatch, privacy, kind, sentence):
     monkeypatch.setattr(Site, "reply", None)  # calling it would fail
     method = ELCFS(alpha=0.1)
@@ -239,8 +247,13 @@ def test_validation_scores_cost_no_epsilon(tmp_path):
     assert guarded(tmp_path, max_epsilon=0.1).reply(request("validate")).facts.keys() <= {"score"}
 
 
-PLANNED = [(FedAvg(), Releases(7, 0)), (ELCFS(alpha=0.1), Releases(7, 1)), (FedDGGA(), Releases(7, 14)),
-           (STYLES, Releases(7, 7)), (SCAFFOLD(), Releases(7, 8))]  # fmt: skip
+PLANNED = [
+    (FedAvg(), Releases(7, 0)),
+    (ELCFS(alpha=0.1), Releases(7, 1)),
+    (FedDGGA(), Releases(7, 14)),
+    (STYLES, Releases(7, 7)),
+    (SCAFFOLD(), Releases(7, 8)),
+]
 
 
 @pytest.mark.parametrize(("method", "expected"), PLANNED, ids=lambda value: type(value).__name__)
@@ -270,10 +283,14 @@ def test_at_the_end_the_hospital_is_told_what_left_and_what_is_spent(tmp_path, r
     site.reply(request())
     n_bytes = sum(4 * entry.numel() for entry in request().weights.values())
     first, second = describe_participation(tmp_path, site.agreement, NOISE).splitlines()
-    assert first == (f"Sent: {n_bytes + 6:,} bytes (weights {n_bytes:,}, statistics 0, facts 6). Received: "
-                     f"{n_bytes + 2:,} bytes (weights {n_bytes:,}, statistics 0, facts 2).")  # fmt: skip
-    assert second == (f"Epsilon of the weights and statistics that left: {epsilon_of(1):.4g} of at most 50 (delta "
-                      "1e-05). Facts left without noise.")  # fmt: skip
+    assert first == (
+        f"Sent: {n_bytes + 6:,} bytes (weights {n_bytes:,}, statistics 0, facts 6). Received: "
+        f"{n_bytes + 2:,} bytes (weights {n_bytes:,}, statistics 0, facts 2)."
+    )
+    assert second == (
+        f"Epsilon of the weights and statistics that left: {epsilon_of(1):.4g} of at most 50 (delta "
+        "1e-05). Facts left without noise."
+    )
     assert len(describe_participation(tmp_path, Agreement(), NOISE).splitlines()) == 1
 
 

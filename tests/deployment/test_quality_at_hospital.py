@@ -52,8 +52,10 @@ def test_it_is_answered_after_any_round_but_only_once_in_a_federation(site, tmp_
 def test_local_models_that_do_not_fit_are_refused(site, tmp_path):
     guarded = GuardedSite(site, tmp_path, AGREED)
     name, entry = next(iter(ToySegmentation().start(FedAvg()).weights.items()))
-    for damaged, why in ((torch.zeros(2, 2), "local model of 'south' that does not fit"),
-                         (torch.full_like(entry, torch.nan), "not finite")):  # fmt: skip
+    for damaged, why in (
+        (torch.zeros(2, 2), "local model of 'south' that does not fit"),
+        (torch.full_like(entry, torch.nan), "not finite"),
+    ):
         with pytest.raises(Refused, match=why):
             guarded.reply(request(**{name: damaged}))
 

@@ -51,14 +51,18 @@ def test_a_hospital_that_did_not_agree_to_score_is_told_before_it_joins(file, ca
     assert main([str(file)]) == 2 and "bundle: " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("old", "new", "sentence"), [
-    ("site: here", "site: hera", "has no images of the site 'hera'. Did you mean 'here'?"),
-    ("agrees: {requests: [score], min_patients: 6}", "agrees:", "agrees.requests: lacks 'score'"),
-    ("agrees: {requests: [score], min_patients: 6}", "agrees: [score]", "agrees: expected"),
-    ("bundle: tools", "bundle: tools\ndevice: nogpu", "device: is 'nogpu'; expected auto, cpu or cuda"),
-    ("bundle: tools", "bundle: tools\ndevice: [1]", "device: is [1]; expected auto, cpu or cuda"),
-    ("sites: [here]", "name: 3", "data.name: is 3; expected the name of a dataset"),
-], ids=["site", "no agreement", "list", "device", "devices", "dataset"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("site: here", "site: hera", "has no images of the site 'hera'. Did you mean 'here'?"),
+        ("agrees: {requests: [score], min_patients: 6}", "agrees:", "agrees.requests: lacks 'score'"),
+        ("agrees: {requests: [score], min_patients: 6}", "agrees: [score]", "agrees: expected"),
+        ("bundle: tools", "bundle: tools\ndevice: nogpu", "device: is 'nogpu'; expected auto, cpu or cuda"),
+        ("bundle: tools", "bundle: tools\ndevice: [1]", "device: is [1]; expected auto, cpu or cuda"),
+        ("sites: [here]", "name: 3", "data.name: is 3; expected the name of a dataset"),
+    ],
+    ids=["site", "no agreement", "list", "device", "devices", "dataset"],
+)
 def test_a_mistake_in_the_file_is_one_sentence(file, old, new, sentence, capsys):
     file.write_text(FILE.replace(old, new))
     assert main([str(file), "--dry-run"]) == 2

@@ -30,8 +30,14 @@ def raising(error: Exception):
 
 @pytest.mark.parametrize(
     "error",
-    [UserError(FILE), ValueError(FILE), OSError(FILE), OSError(28, "No space left on device", FILE), KeyError(FILE),
-     RuntimeError(f"out of memory: {FILE}")],
+    [
+        UserError(FILE),
+        ValueError(FILE),
+        OSError(FILE),
+        OSError(28, "No space left on device", FILE),
+        KeyError(FILE),
+        RuntimeError(f"out of memory: {FILE}"),
+    ],
 )
 def test_a_hospital_sends_no_details_of_an_error_but_logs_them(error, capfd):
     (frame,) = _frames(raising(error), HEADER, [REQUEST], is_hospital=True)

@@ -65,8 +65,10 @@ def never_asked(monkeypatch):
 
     def ask(*without: int) -> None:
         rounds = iter(range(1, 5))
-        monkeypatch.setattr("medfed.federation.rounds.choose_sites",
-                            lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) in without else sites)
+        monkeypatch.setattr(
+            "medfed.federation.rounds.choose_sites",
+            lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) in without else sites,
+        )
 
     return ask
 
@@ -86,8 +88,10 @@ def test_a_site_that_loses_its_memory_gives_another_result(toy, fedavg, tmp_path
     obtained = states(toy, fedavg, tmp_path / "dropped", {(2, "south")})
     monkeypatch.undo()
     rounds = iter(range(1, 5))
-    monkeypatch.setattr("medfed.federation.rounds.choose_sites",
-                        lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) == 2 else sites)
+    monkeypatch.setattr(
+        "medfed.federation.rounds.choose_sites",
+        lambda sites, *_: [s for s in sites if s != "south"] if next(rounds) == 2 else sites,
+    )
     assert obtained != states(toy, fedavg)
 
 

@@ -64,8 +64,9 @@ def stop_after(engine, n_replies: int):
 def test_a_run_that_was_stopped_anywhere_is_bit_identical_after_resuming(toy, fedavg, whole, tmp_path, n_replies):
     state = toy.start(fedavg)
     with pytest.raises(Killed):
-        for done in federate(fedavg, stop_after(toy.engine(fedavg, folder=tmp_path), n_replies), state,
-                             Federation(rounds=3), 0):
+        for done in federate(
+            fedavg, stop_after(toy.engine(fedavg, folder=tmp_path), n_replies), state, Federation(rounds=3), 0
+        ):
             state = done.state
     engine = toy.engine(fedavg, folder=tmp_path)
     engine.restore(state.took_part)
@@ -117,9 +118,11 @@ def test_a_file_of_another_site_round_or_seed_is_refused_with_what_was_found(toy
     other = toy.engine(fedavg, folder=tmp_path / "other", seed=1)
     list(federate(fedavg, other, toy.start(fedavg), Federation(rounds=3), 1))
     path = tmp_path / "own" / "west" / "round_00003.site"
-    for source, found in (("own/south/round_00003", "site south, round 3, seed 0"),
-                          ("own/west/round_00002", "site west, round 2, seed 0"),
-                          ("other/west/round_00003", "site west, round 3, seed 1")):  # fmt: skip
+    for source, found in (
+        ("own/south/round_00003", "site south, round 3, seed 0"),
+        ("own/west/round_00002", "site west, round 2, seed 0"),
+        ("other/west/round_00003", "site west, round 3, seed 1"),
+    ):
         before = path.read_bytes()
         path.write_bytes((tmp_path / f"{source}.site").read_bytes())
         with pytest.raises(UserError, match=f"file of {found}, but expected was that of site west, round 3, seed 0; "):
@@ -153,8 +156,12 @@ def rounds_of(toy, method, folder, n_rounds=4, state=None, engine=None, **settin
     engine = engine or toy.engine(method, MANY, folder=folder)
     start = state or toy.start(method)
     engine.restore(start.took_part) if folder else None
-    yield from ((engine, done) for done in federate(
-        method, engine, start, Federation(rounds=n_rounds, clients_per_round=3, validate_every=2, **settings), 0))
+    yield from (
+        (engine, done)
+        for done in federate(
+            method, engine, start, Federation(rounds=n_rounds, clients_per_round=3, validate_every=2, **settings), 0
+        )
+    )
 
 
 @pytest.fixture(scope="module")

@@ -90,9 +90,9 @@ def rounds(config, folder: Path, jobs: int | None, state=None, n: int = 3):
     return [(digest(one.state.to_bytes()), one.history, one.ledger) for one in done], done[-1].state
 
 
-@pytest.mark.parametrize("case", [
-    pytest.param(name, marks=[] if name == "scaffold" else pytest.mark.slow) for name in CASES
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "case", [pytest.param(name, marks=[] if name == "scaffold" else pytest.mark.slow) for name in CASES]
+)
 def test_results_do_not_depend_on_the_number_of_jobs(case, phantom, tmp_path):
     """Also if a run is resumed with another number of jobs, or with a process for each site."""
     check_jobs(config_of(phantom, *CASES[case]), tmp_path)
@@ -146,8 +146,9 @@ def test_a_worker_that_is_killed_ends_the_run_with_the_names_of_its_sites(phanto
 
 @pytest.mark.parametrize("on_bad_update", ["stop", "drop"])
 def test_an_error_of_a_site_in_a_worker_is_that_of_a_site_in_this_process(on_bad_update, phantom, tmp_path):
-    config = config_of(phantom, "method.name=fedavg", "training.learning_rate=1e30",
-                       f"federation.on_bad_update={on_bad_update}")  # fmt: skip
+    config = config_of(
+        phantom, "method.name=fedavg", "training.learning_rate=1e30", f"federation.on_bad_update={on_bad_update}"
+    )
     sentences = []
     for jobs in (1, 2):
         with pytest.raises(UserError) as raised:
@@ -161,14 +162,21 @@ def test_an_error_of_a_site_in_a_worker_is_that_of_a_site_in_this_process(on_bad
         assert sentences[0] == sentences[1] and sentences[0].startswith("round 1: 0 of 3 sites")
 
 
-@pytest.mark.parametrize(("error", "code", "sentence"), [
-    (OSError(errno.ENOSPC, "No space left on device", "/x/y"), 1,
-     "t: /x/y: No space left on device; free some space and continue with --resume"),
-    (MemoryError("boom"), 1, f"t: {OUT_OF_MEMORY}"),
-    (ValueError("boom"), 1, "ValueError: boom"),
-    (KeyError("boom"), 1, "KeyError: 'boom'"),
-    (UserError("BMC: boom"), 2, "t: BMC: boom"),
-], ids=["full disk", "memory", "ValueError", "KeyError", "UserError"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/x/y"),
+            1,
+            "t: /x/y: No space left on device; free some space and continue with --resume",
+        ),
+        (MemoryError("boom"), 1, f"t: {OUT_OF_MEMORY}"),
+        (ValueError("boom"), 1, "ValueError: boom"),
+        (KeyError("boom"), 1, "KeyError: 'boom'"),
+        (UserError("BMC: boom"), 2, "t: BMC: boom"),
+    ],
+    ids=["full disk", "memory", "ValueError", "KeyError", "UserError"],
+)
 def test_an_error_at_a_site_ends_the_program_alike_with_any_number_of_jobs(
     error, code, sentence, tiny_phantom, tmp_path, monkeypatch, capfd
 ):
@@ -204,8 +212,9 @@ def test_notices_do_not_depend_on_the_number_of_jobs(tiny_phantom, tmp_path, mon
         return reply(site, request)
 
     monkeypatch.setattr(Site, "reply", slow)
-    config = config_of(tiny_phantom, "method.name=ccst", "method.transfer=moments", "method.k=9",
-                       "method.min_patients=1")  # fmt: skip
+    config = config_of(
+        tiny_phantom, "method.name=ccst", "method.transfer=moments", "method.k=9", "method.min_patients=1"
+    )
     notices = {}
     for jobs in (1, 2):
         run = RunFolder(tmp_path / str(jobs))

@@ -53,11 +53,14 @@ def test_replies_steps_and_warnings_are_received(folder):
     assert not is_alive(process_id(folder, "north"))
 
 
-@pytest.mark.parametrize(("what", "sentence"), [
-    ("die", "its process was killed, as the operating system does when memory runs out"),
-    ("term", "its process was ended by SIGTERM"),
-    ("exit", "its process ended with exit code 3"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("die", "its process was killed, as the operating system does when memory runs out"),
+        ("term", "its process was ended by SIGTERM"),
+        ("exit", "its process ended with exit code 3"),
+    ],
+)
 def test_a_process_that_ends_gives_the_reason_and_is_started_again(folder, site, what, sentence):
     before = descriptors()
     does(folder, what)
@@ -114,12 +117,15 @@ def test_a_process_that_does_not_read_a_long_request_is_killed(folder, site, mon
     assert not is_alive(suspended)
 
 
-@pytest.mark.parametrize(("what", "sentence"), [
-    ("half", "its process no longer reads requests or finishes its reply, and was ended"),
-    ("not ready", "did not finish in time and was stopped"),
-    ("suspend", "did not finish in time and was stopped"),
-    ("steps", "did not finish in time and was stopped"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("what", "sentence"),
+    [
+        ("half", "its process no longer reads requests or finishes its reply, and was ended"),
+        ("not ready", "did not finish in time and was stopped"),
+        ("suspend", "did not finish in time and was stopped"),
+        ("steps", "did not finish in time and was stopped"),
+    ],
+)
 def test_a_process_that_stalls_anywhere_is_ended(folder, site, monkeypatch, what, sentence):
     monkeypatch.setattr(worker_process, "TRANSFER_TIMEOUT_S", 1)
     monkeypatch.setattr(worker_process, "EXIT_TIMEOUT_S", 0.2)

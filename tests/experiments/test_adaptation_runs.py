@@ -43,8 +43,10 @@ def test_a_finished_run_is_scored_again_with_the_adaptation_and_keeps_its_weight
 
 def test_with_tent_the_scores_without_it_are_those_of_the_same_weights(small_phantom):
     batch_norm = ("method.name=fedavg", "network.norm=batch")
-    plain, tent = (build_experiment(config(small_phantom, *batch_norm, f"evaluation.tent={value}"), None, True)
-                   for value in ("false", "true"))  # fmt: skip
+    plain, tent = (
+        build_experiment(config(small_phantom, *batch_norm, f"evaluation.tent={value}"), None, True)
+        for value in ("false", "true")
+    )
     expected, actual = (evaluate(experiment, plain.start.weights, True) for experiment in (plain, tent))
     before, after = ([row for row in result.rows if row["role"] == "unseen"] for result in (expected, actual))
     assert actual.unadapted == before != after and not expected.unadapted

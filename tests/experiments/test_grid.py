@@ -49,15 +49,23 @@ def test_every_method_has_a_row_for_each_value(config):
 def test_several_varied_settings_give_every_combination(config):
     result = folds(config, ["elcfs"], "method.gamma=0,0.5", "training.batch_size=4,8")
     assert [(fold.config.method.gamma, fold.config.training.batch_size) for fold in result] == [
-        (0, 4), (0, 8), (0.5, 4), (0.5, 8),
-    ]  # fmt: skip
+        (0, 4),
+        (0, 8),
+        (0.5, 4),
+        (0.5, 8),
+    ]
     assert all(fold.row.baseline_label() == f"fedavg, training.batch_size={n}" for fold, n in zip(result, (4, 8, 4, 8)))
 
 
 def test_a_method_without_the_setting_has_one_row_which_is_the_baseline(config):
     result = folds(config, ["fedavg", "elcfs", "elcfs:episodic=false"], "method.gamma=0,0.5")
-    assert labels(result) == ["fedavg", "elcfs, method.gamma=0", "elcfs, method.gamma=0.5",
-                             "elcfs:episodic=false, method.gamma=0", "elcfs:episodic=false, method.gamma=0.5"]
+    assert labels(result) == [
+        "fedavg",
+        "elcfs, method.gamma=0",
+        "elcfs, method.gamma=0.5",
+        "elcfs:episodic=false, method.gamma=0",
+        "elcfs:episodic=false, method.gamma=0.5",
+    ]
     assert {fold.row.baseline_label() for fold in result} == {"fedavg"}
     assert [fold.config.method.episodic for fold in result[1:]] == [True, True, False, False]
     assert all(fold.config.method.alpha == 0.1 for fold in result[1:3]), "the config's own settings stay"
@@ -75,29 +83,35 @@ def test_values_are_yaml_and_may_have_commas_in_brackets(config):
 def test_the_folder_of_a_method_without_settings_is_its_name(config):
     result = folds(config, ["fedavg", "elcfs:gamma=0,alpha=0.1"])
     assert [fold.folder.path.relative_to("out").as_posix() for fold in result] == [
-        "fedavg/unseen_UCL/seed_3", "elcfs-gamma=0,alpha=0.1/unseen_UCL/seed_3",
-    ]  # fmt: skip
+        "fedavg/unseen_UCL/seed_3",
+        "elcfs-gamma=0,alpha=0.1/unseen_UCL/seed_3",
+    ]
 
 
-@pytest.mark.parametrize(("vary", "words"), [
-    (["federation.participating"], ("--vary federation.participating", "key=value,value")),
-    (["method.gamma=0,,1"], ("--vary method.gamma=0,,1", "key=value,value")),
-    (["method.gamma=0,0.0"], ("method.gamma=0.0 comes twice",)),
-    (["method.gamma=0,[1"], ("--vary method.gamma=[1", "line 1")),
-    (["method.gamma=0", "method.gamma=1"], ("method.gamma is varied twice",)),
-    (["method.gama=0,1"], ("--vary method.gama: none of the methods fedavg, elcfs", "Did you mean 'gamma'")),
-    (["method.gamma=0,-1"], ("--vary method.gamma=-1: method.gamma: must be at least 0",)),
-    (["method=elcfs,fedavg"], ("--vary method=elcfs", "a block of keys and values")),
-    (["method.name=elcfs,fedavg"], ("--vary method.name: method.name cannot be varied", "--methods")),
-    (["seed=1,2"], ("--vary seed: seed cannot be varied", "--seeds")),
-    (["federation.unseen_site=HK,UCL"], ("cannot be varied", "--sites")),
-    (["data.sites=[HK, UCL],[HK]"], ("cannot be varied", "the same sites")),
-    (["federation.selection=last,source_validation"], ("cannot be varied", "the same rule")),
-    (["federation.participating=1,3"], ("participating: 3 sites are to train, but only 2 (BMC, HK)", "at most 2")),
-    (["federation.participating=0,1"],
-     ("--vary federation.participating=0: federation.participating: must be at least 1",)),
-    (["federation.participating=1.5"], ("--vary federation.participating=1.5", "a whole number")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("vary", "words"),
+    [
+        (["federation.participating"], ("--vary federation.participating", "key=value,value")),
+        (["method.gamma=0,,1"], ("--vary method.gamma=0,,1", "key=value,value")),
+        (["method.gamma=0,0.0"], ("method.gamma=0.0 comes twice",)),
+        (["method.gamma=0,[1"], ("--vary method.gamma=[1", "line 1")),
+        (["method.gamma=0", "method.gamma=1"], ("method.gamma is varied twice",)),
+        (["method.gama=0,1"], ("--vary method.gama: none of the methods fedavg, elcfs", "Did you mean 'gamma'")),
+        (["method.gamma=0,-1"], ("--vary method.gamma=-1: method.gamma: must be at least 0",)),
+        (["method=elcfs,fedavg"], ("--vary method=elcfs", "a block of keys and values")),
+        (["method.name=elcfs,fedavg"], ("--vary method.name: method.name cannot be varied", "--methods")),
+        (["seed=1,2"], ("--vary seed: seed cannot be varied", "--seeds")),
+        (["federation.unseen_site=HK,UCL"], ("cannot be varied", "--sites")),
+        (["data.sites=[HK, UCL],[HK]"], ("cannot be varied", "the same sites")),
+        (["federation.selection=last,source_validation"], ("cannot be varied", "the same rule")),
+        (["federation.participating=1,3"], ("participating: 3 sites are to train, but only 2 (BMC, HK)", "at most 2")),
+        (
+            ["federation.participating=0,1"],
+            ("--vary federation.participating=0: federation.participating: must be at least 1",),
+        ),
+        (["federation.participating=1.5"], ("--vary federation.participating=1.5", "a whole number")),
+    ],
+)
 def test_mistakes_are_one_sentence_before_anything_trains(config, vary, words):
     with pytest.raises(UserError) as error:
         folds(config, ["fedavg", "elcfs"], *vary)
@@ -115,8 +129,11 @@ def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_refused_before_any_ru
     """Each row is checked: two rounds are fewer than three, and FedBN keeps entries at the sites."""
     config = load(tiny_config, ["evaluation.unseen_every=3", "federation.rounds=3", "network.norm=batch"])
     check_rows(folds(config, ["fedavg", "elcfs"]))
-    with pytest.raises(UserError, match="fedavg, federation.rounds=2: .*evaluation.unseen_every: is 3, but the run has "
-                                        "2 rounds.* Nothing was trained"):
+    with pytest.raises(
+        UserError,
+        match="fedavg, federation.rounds=2: .*evaluation.unseen_every: is 3, but the run has "
+        "2 rounds.* Nothing was trained",
+    ):
         check_rows(folds(config, ["fedavg"], "federation.rounds=3,2"))
     with pytest.raises(UserError, match="fedbn: .*is 3, but entries of the network stay at the sites"):
         check_rows(folds(config, ["fedavg", "fedbn"]))
@@ -171,12 +188,15 @@ def test_given_pairs_become_the_folds(config):
     assert [(fold.site, fold.config.federation.validation_site) for fold in result] == [("UCL", "BMC"), ("HK", "UCL")]
 
 
-@pytest.mark.parametrize(("pairs", "sentence"), [
-    ([("UCL", "")], "expected UNSEEN/VALIDATION"),
-    ([("UCL", "BMK")], "--pairs UCL/BMK: no site 'BMK'.*Did you mean 'BMC'"),
-    ([("UCL", "UCL")], "the unseen site cannot validate"),
-    ([("UCL", "HK"), ("UCL", "BMC")], "UCL is unseen twice"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("pairs", "sentence"),
+    [
+        ([("UCL", "")], "expected UNSEEN/VALIDATION"),
+        ([("UCL", "BMK")], "--pairs UCL/BMK: no site 'BMK'.*Did you mean 'BMC'"),
+        ([("UCL", "UCL")], "the unseen site cannot validate"),
+        ([("UCL", "HK"), ("UCL", "BMC")], "UCL is unseen twice"),
+    ],
+)
 def test_wrong_pairs_are_refused(pairs, sentence):
     with pytest.raises(UserError, match=sentence):
         validation_sites(SITES, pairs, "data")

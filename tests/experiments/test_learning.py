@@ -35,10 +35,14 @@ def experiment(*sites, start=NONE):
     """Return an experiment whose sites have (training masks, validation masks), and whose network is a fixed mask."""
     network = FixedMask(start)
     members = [
-        SimpleNamespace(training=slices(*own), validation=slices(*kept) if kept else None, network=network,
-                        load=network.load_state_dict)
+        SimpleNamespace(
+            training=slices(*own),
+            validation=slices(*kept) if kept else None,
+            network=network,
+            load=network.load_state_dict,
+        )
         for own, kept in sites
-    ]  # fmt: skip
+    ]
     return SimpleNamespace(task=TASK, network=network, start=State.of(network), sites=members)
 
 
@@ -107,11 +111,14 @@ class Stored:
         return Volume(image, MetaTensor(self.masks[case.name][..., None].byte()), None)
 
 
-@pytest.mark.parametrize(("prediction", "dice"), [
-    ("no pixel is foreground", 0.0),
-    ("every pixel is foreground", 2 * 8 / (16 + 8)),  # the organ is the two left columns
-    ("the mean mask of the training images", 2 * 8 / (12 + 8)),  # three columns at two of three sites
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("prediction", "dice"),
+    [
+        ("no pixel is foreground", 0.0),
+        ("every pixel is foreground", 2 * 8 / (16 + 8)),  # the organ is the two left columns
+        ("the mean mask of the training images", 2 * 8 / (12 + 8)),  # three columns at two of three sites
+    ],
+)
 def test_the_prediction_that_ignores_the_image_is_scored_on_the_unseen_and_on_the_validation_site(prediction, dice):
     sites = experiment(([columns(0, 3)], []), ([columns(0, 3)], []), ([columns(0, 1)], []))
     sites.dataset, sites.unseen = Stored(a=columns(0, 2), v=WHOLE), {"U": [Case("U", "a", None)], "none": []}

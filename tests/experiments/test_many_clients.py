@@ -62,8 +62,11 @@ def test_clients_train_and_sites_are_scored(finished):
     trained = {row["site"] for row in rows(finished / "ledger.csv") if row["kind"] == "train"}
     assert len(trained) > 4 and all(site.startswith("client_") for site in trained)
     assert {(row["site"], row["role"]) for row in rows(finished / "cases.csv")} == {
-        ("hospital_1", "seen"), ("hospital_2", "seen"), ("hospital_3", "validation"), ("hospital_5", "unseen"),
-    }  # fmt: skip
+        ("hospital_1", "seen"),
+        ("hospital_2", "seen"),
+        ("hospital_3", "validation"),
+        ("hospital_5", "unseen"),
+    }
     scored = [row["site"] for row in rows(finished / "cases.csv")]
     assert scored.count("hospital_3") == scored.count("hospital_5") == 15
 
@@ -108,8 +111,14 @@ def test_a_resumed_training_gives_the_same_bits(config, finished, tmp_path):
         assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes(), name
 
 
-LOCAL_BN = ("method.name=fedbn", "federation.validation_site=", "federation.selection=last", "federation.clients=6",
-            "federation.clients_per_round=2", "federation.rounds=2")  # fmt: skip
+LOCAL_BN = (
+    "method.name=fedbn",
+    "federation.validation_site=",
+    "federation.selection=last",
+    "federation.clients=6",
+    "federation.clients_per_round=2",
+    "federation.rounds=2",
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,8 +131,9 @@ def with_local_bn(config, tmp_path_factory) -> Path:
 def test_clients_keep_their_batch_norm_and_all_sites_are_scored_with_its_average(config, with_local_bn):
     """The exported weights are the average over the clients that trained, weighted by their numbers of images."""
     simulation = build_experiment(load(config, LOCAL_BN), None, True)
-    *_, last = federate(simulation.sites[0].method, simulation.engine, simulation.start,
-                        load(config, LOCAL_BN).federation, 3)  # fmt: skip
+    *_, last = federate(
+        simulation.sites[0].method, simulation.engine, simulation.start, load(config, LOCAL_BN).federation, 3
+    )
     trained = [site for site in simulation.sites if last.state.took_part.get(site.name)]
     name = next(n for n in sorted(trained[0].local_keys) if n.endswith("running_mean"))
     entries = [site.local_entries()[name].double() * len(site.training) for site in trained]
@@ -133,15 +143,22 @@ def test_clients_keep_their_batch_norm_and_all_sites_are_scored_with_its_average
     assert torch.allclose(weights[name].double(), expected, atol=1e-6)
     scored = evaluate(simulation, last.state.weights, True).rows
     assert {(row["site"], row["role"]) for row in scored} == {
-        ("hospital_1", "seen"), ("hospital_2", "seen"), ("hospital_3", "seen"), ("hospital_5", "unseen"),
-    }  # fmt: skip
+        ("hospital_1", "seen"),
+        ("hospital_2", "seen"),
+        ("hospital_3", "seen"),
+        ("hospital_5", "unseen"),
+    }
     assert torch.allclose(simulation.network.state_dict()[name].double(), expected, atol=1e-6)
 
 
 def test_a_resumed_training_with_the_clients_own_batch_norm_gives_the_same_bits(config, with_local_bn, tmp_path):
     assert run(config, tmp_path / "run", *LOCAL_BN, "federation.rounds=1") == 0
-    assert run(config, tmp_path / "run", *LOCAL_BN[:-1], "federation.rounds=2",
-               more=("--resume", "--accept-config-change")) == 0  # fmt: skip
+    assert (
+        run(
+            config, tmp_path / "run", *LOCAL_BN[:-1], "federation.rounds=2", more=("--resume", "--accept-config-change")
+        )
+        == 0
+    )
     for name in ("model.safetensors", "cases.csv", "ledger.csv", "history.csv"):
         assert (tmp_path / "run" / name).read_bytes() == (with_local_bn / name).read_bytes(), name
 

@@ -105,14 +105,24 @@ def test_without_shared_statistics_nothing_is_matched_and_a_warning_says_so():
         assert match_of(settings(ELCFS(alpha=ALPHA)), State(1, {})) is None
 
 
-@pytest.mark.parametrize("overrides, sentence", [
-    (["method.name=fedavg", "evaluation.match=window"], "'window' needs a method whose sites share low-frequency "
-     "windows of its images, and with these settings fedavg does not; set evaluation.match to none, or choose another"),
-    (["evaluation.match=style"], "'style' needs a method whose sites share styles of its images, and with these "
-     "settings elcfs does not; set evaluation.match to window or none, or choose another method, such as ccst"),
-    (["method.exchange=false", "evaluation.match=window"], "with these settings elcfs does not"),
-    (["federation.unseen_site=", "evaluation.match=window"], "federation.unseen_site is empty"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "overrides, sentence",
+    [
+        (
+            ["method.name=fedavg", "evaluation.match=window"],
+            "'window' needs a method whose sites share low-frequency "
+            "windows of its images, and with these settings fedavg does not; set evaluation.match to none, or choose "
+            "another",
+        ),
+        (
+            ["evaluation.match=style"],
+            "'style' needs a method whose sites share styles of its images, and with these "
+            "settings elcfs does not; set evaluation.match to window or none, or choose another method, such as ccst",
+        ),
+        (["method.exchange=false", "evaluation.match=window"], "with these settings elcfs does not"),
+        (["federation.unseen_site=", "evaluation.match=window"], "federation.unseen_site is empty"),
+    ],
+)
 def test_a_match_that_cannot_be_computed_is_refused_in_one_sentence(tmp_path, overrides, sentence):
     config = load_text(tiny_yaml(tmp_path), "a.yaml", overrides)
     with pytest.raises(UserError) as refused:

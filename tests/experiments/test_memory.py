@@ -28,6 +28,7 @@ def config(*overrides: str):
 
 def test_the_estimate_of_two_convolutions_by_hand():
     """27 + 3 and 75 + 1 parameters; feature maps of 3 and 1 channels with 8 x 8 and 8 x 8 pixels."""
+
     def build():
         return nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(), nn.Conv2d(3, 1, 5, padding=2))
 
@@ -53,9 +54,15 @@ def test_a_network_of_limited_size_has_the_same_weights_and_all_its_values_are_c
     assert all(torch.equal(first[name], second[name]) for name in first) and limit.n_values == 30 + 2 * 76
 
 
-@pytest.mark.parametrize("create", [lambda: nn.Linear(10**7, 10**7), lambda: torch.zeros(10**5, 10**5, 10**3),
-                                    lambda: torch.randn(10**13, generator=torch.Generator()),
-                                    lambda: nn.Conv2d(1, 1, 9)])  # fmt: skip
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda: nn.Linear(10**7, 10**7),
+        lambda: torch.zeros(10**5, 10**5, 10**3),
+        lambda: torch.randn(10**13, generator=torch.Generator()),
+        lambda: nn.Conv2d(1, 1, 9),
+    ],
+)
 def test_a_network_of_limited_size_is_refused_before_it_takes_memory(create):
     with pytest.raises(ValueError, match="the network has more than 80 values"), SizeLimit(80):
         create()
@@ -66,11 +73,23 @@ def test_a_network_of_limited_size_has_a_limited_number_of_tensors():
         nn.ModuleList(nn.PReLU() for _ in range(10**9))
 
 
-@pytest.mark.parametrize("overrides, sentence", [
-    (["network.features=[1000000000,1,1,1,1,1]"], r"network.features: is \[1000000000, 1, 1, 1, 1, 1\]; training this"),
-    (["network.features=[16000,16000,16000,16000,16000,16000]"], "network.features: .* but 8.0 GB of memory are free"),
-    (["data.image_size=4096"], "data.image_size: is 4096; training with one such image needs at least .* GB, but 8.0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "overrides, sentence",
+    [
+        (
+            ["network.features=[1000000000,1,1,1,1,1]"],
+            r"network.features: is \[1000000000, 1, 1, 1, 1, 1\]; training this",
+        ),
+        (
+            ["network.features=[16000,16000,16000,16000,16000,16000]"],
+            "network.features: .* but 8.0 GB of memory are free",
+        ),
+        (
+            ["data.image_size=4096"],
+            "data.image_size: is 4096; training with one such image needs at least .* GB, but 8.0",
+        ),
+    ],
+)
 def test_what_does_not_fit_into_the_memory_is_one_sentence(monkeypatch, overrides, sentence):
     monkeypatch.setattr(memory, "available_memory_bytes", lambda: 8 * GB)
     wrong = config(*overrides)
@@ -87,10 +106,17 @@ def test_a_batch_that_does_not_fit_names_one_that_does(monkeypatch):
     check_step_memory(wrong, None, [3, 90])
 
 
-@pytest.mark.parametrize("override", [
-    "data.image_size=16384", "training.batch_size=1000000000", "federation.rounds=1000000000000",
-    "federation.local_epochs=1000000000", "training.threads=1000000", "federation.clients=1000000000",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.image_size=16384",
+        "training.batch_size=1000000000",
+        "federation.rounds=1000000000000",
+        "federation.local_epochs=1000000000",
+        "training.threads=1000000",
+        "federation.clients=1000000000",
+    ],
+)
 def test_numbers_that_would_take_years_are_refused_by_their_key(override):
     key, _, value = override.partition("=")
     with pytest.raises(UserError, match=rf"^--set {override}: {key}: must lie in \[[01], \d+\], got {value}$"):

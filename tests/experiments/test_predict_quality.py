@@ -20,8 +20,14 @@ from medfed.scoring.ensemble import load_ensemble
 from medfed.scoring.no_labels import predict_quality
 from medfed.scoring.unlabelled import Images
 
-CHANGES = {"federation.rounds": 2, "federation.predict_quality": True, "method.name": "fedavg", "data.min_patients": 1,
-           "data.validation_ratio": 0.5, "data.standardise": "slice"}  # fmt: skip
+CHANGES = {
+    "federation.rounds": 2,
+    "federation.predict_quality": True,
+    "method.name": "fedavg",
+    "data.min_patients": 1,
+    "data.validation_ratio": 0.5,
+    "data.standardise": "slice",
+}
 CPU = torch.device("cpu")
 
 
@@ -115,10 +121,12 @@ def test_the_bundle_computes_the_facts_and_agreements_that_the_sites_computed(ru
     content = json.loads((runs / "run" / "quality.json").read_text())["sites"]["HK"]["images"]
     assert set(content) == set(NAMES)
     images = Images.in_folder(small_phantom / "HK", 1)
-    facts = torch.stack([
-        ensemble.image_facts(image := images.read(case), False, reading.spacing_mm(case.image, image))
-        for case in images.cases
-    ])  # fmt: skip
+    facts = torch.stack(
+        [
+            ensemble.image_facts(image := images.read(case), False, reading.spacing_mm(case.image, image))
+            for case in images.cases
+        ]
+    )
     for index, name in enumerate(NAMES):  # the site's training images are some of these
         low, high = facts[:, index].min() * 0.999, facts[:, index].max() * 1.001  # the sites send four digits
         assert low - 1e-5 <= content[name]["mean"] <= high + 1e-5, name
@@ -140,8 +148,21 @@ def test_no_label_is_read_and_the_predictions_are_the_same_with_labels(
     assert main([bundle, str(unlabelled), "--no-labels", "--out", str(tmp_path / "a"), "--quiet"]) == 0
     text = capsys.readouterr().out
     assert "look at first" in text and "range of the sites" in text and "with labels" not in text
-    assert main([bundle, str(small_phantom), "--set", "data.sites=[UCL]", "--check-prediction", "--out",
-                 str(tmp_path / "b"), "--quiet"]) == 0  # fmt: skip
+    assert (
+        main(
+            [
+                bundle,
+                str(small_phantom),
+                "--set",
+                "data.sites=[UCL]",
+                "--check-prediction",
+                "--out",
+                str(tmp_path / "b"),
+                "--quiet",
+            ]
+        )
+        == 0
+    )
     assert "with labels: true Dice" in capsys.readouterr().out
     rows, checked = (
         list(csv.DictReader((tmp_path / name / "predictions.csv").read_text().splitlines())) for name in "ab"

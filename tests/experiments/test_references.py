@@ -38,8 +38,11 @@ def config(tiny_config):
 
 def patients(config, part="train"):
     splits, clients, _ = assign_patients(config.data, config.federation, config.seed, "")
-    return {name: {(case.site, case.name) for case in getattr(held, part)} for name, held in
-            (clients or splits).items() if held.train}  # fmt: skip
+    return {
+        name: {(case.site, case.name) for case in getattr(held, part)}
+        for name, held in (clients or splits).items()
+        if held.train
+    }
 
 
 def test_pooled_is_one_client_with_the_training_patients_of_all_source_sites(config):
@@ -70,8 +73,13 @@ def test_a_site_that_does_not_participate_and_the_validation_site_train_in_no_ro
 
 
 def test_rows_without_a_federation_have_no_settings_of_messages_and_one_row_for_all_their_values(tiny_config):
-    changes = ["privacy.clip=1", "privacy.noise=1", "federation.clients=3", "federation.quorum=1",
-               "federation.clients_per_round=2"]  # fmt: skip
+    changes = [
+        "privacy.clip=1",
+        "privacy.noise=1",
+        "federation.clients=3",
+        "federation.quorum=1",
+        "federation.clients_per_round=2",
+    ]
     config = load(tiny_config, changes)
     result = folds(config, "fedavg", "pooled", "local", vary=["federation.clients=2,3", "training.batch_size=4,8"])
     labels = list(dict.fromkeys(fold.row.label for fold in result))
@@ -85,15 +93,18 @@ def test_rows_without_a_federation_have_no_settings_of_messages_and_one_row_for_
     assert {row.varied for row in references} == {("training.batch_size=4",)}
 
 
-@pytest.mark.parametrize(("row", "epochs", "batch"), [
-    ("fedavg@steps=ccst:k=2", 6, 4),  # each image in two styles: twice the steps of 4 images
-    ("fedavg@steps=ccst", 6, 4),  # k is 3, but two sites train
-    ("fedavg@steps=stable_fdg:attention=false", 6, 8),  # as many steps, of twice the images
-    ("fedavg@steps=ccst:k=2+elcfs:views=2", 18, 12),
-    ("pooled@steps=fedavg", 3, 8),  # two sites: batches of both, so that the steps are those of one
-    ("pooled@steps=ccst:k=2", 6, 8),
-    ("local@steps=ccst:k=2", 6, 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "epochs", "batch"),
+    [
+        ("fedavg@steps=ccst:k=2", 6, 4),  # each image in two styles: twice the steps of 4 images
+        ("fedavg@steps=ccst", 6, 4),  # k is 3, but two sites train
+        ("fedavg@steps=stable_fdg:attention=false", 6, 8),  # as many steps, of twice the images
+        ("fedavg@steps=ccst:k=2+elcfs:views=2", 18, 12),
+        ("pooled@steps=fedavg", 3, 8),  # two sites: batches of both, so that the steps are those of one
+        ("pooled@steps=ccst:k=2", 6, 8),
+        ("local@steps=ccst:k=2", 6, 4),
+    ],
+)
 def test_equal_effort_is_more_epochs_and_larger_batches(config, row, epochs, batch):
     fold = folds(config, row)[0]
     assert (fold.config.federation.local_epochs, fold.config.training.batch_size) == (epochs, batch)
@@ -103,8 +114,14 @@ def test_equal_effort_is_more_epochs_and_larger_batches(config, row, epochs, bat
 def planned(config, tmp_path, *methods, vary=(), **settings):
     """The reference of each row, and the plan."""
     varied = [Override.parse_each(text, "--vary") for text in vary]
-    plan = plan_comparison(config, tmp_path / "out", [MethodChoice.parse(name) for name in methods], varied=varied,
-                           sites=["UCL"], **settings)  # fmt: skip
+    plan = plan_comparison(
+        config,
+        tmp_path / "out",
+        [MethodChoice.parse(name) for name in methods],
+        varied=varied,
+        sites=["UCL"],
+        **settings,
+    )
     return {fold.row.label: fold.row.equal_effort for fold in plan.folds}, plan
 
 
@@ -113,10 +130,16 @@ def test_each_distinct_effort_above_fedavgs_has_one_row_of_fedavg(config, tmp_pa
     methods = ("fedavg", "elcfs", "stable_fdg:attention=false", "ccst:k=1", "ccst:k=2", "local", "swa")
     rows, plan = planned(config, tmp_path, *methods)
     assert rows == {
-        "fedavg": "", "elcfs": "fedavg@steps=elcfs", "stable_fdg:attention=false": "fedavg@steps=elcfs", "ccst:k=1": "",
-        "ccst:k=2": "fedavg@steps=ccst:k=2", "local": "", "swa": "", "fedavg@steps=elcfs": "",
+        "fedavg": "",
+        "elcfs": "fedavg@steps=elcfs",
+        "stable_fdg:attention=false": "fedavg@steps=elcfs",
+        "ccst:k=1": "",
+        "ccst:k=2": "fedavg@steps=ccst:k=2",
+        "local": "",
+        "swa": "",
+        "fedavg@steps=elcfs": "",
         "fedavg@steps=ccst:k=2": "",
-    }  # fmt: skip
+    }
     note = plan.effort_note()
     assert note == (
         "Equal effort: fedavg@steps=elcfs trains with 2 times the images of fedavg, and elcfs and "
@@ -162,18 +185,21 @@ def test_a_validation_site_does_not_train_so_that_it_does_not_count(config, tmp_
     assert len(planned(config, tmp_path, "fedavg", "ccst")[0]) == 3
 
 
-@pytest.mark.parametrize(("row", "words"), [
-    ("fedavg@steps=pooled", "'pooled' is no federated method"),
-    ("fedavg@steps=fedavg@steps=ccst", "is no federated method"),
-    ("elcfs@steps=ccst", "expected fedavg@steps=METHOD"),
-    ("fedavg@epochs=ccst", "expected fedavg@steps=METHOD"),
-    ("fedavg@steps=", "expected fedavg@steps=METHOD"),
-    ("pooled:k=1", "'pooled' is FedAvg without a federation; it has no settings"),
-    ("elcfs+local", "'local' is FedAvg without a federation"),
-    ("poolled", "no method or row 'poolled'. Did you mean 'pooled'?"),
-    ("fedavg@steps=cst", "Did you mean 'ccst'"),
-    ("fedavg@steps=stable_fdg:attention=false,oversampling=0.3", "expected whole numbers"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("fedavg@steps=pooled", "'pooled' is no federated method"),
+        ("fedavg@steps=fedavg@steps=ccst", "is no federated method"),
+        ("elcfs@steps=ccst", "expected fedavg@steps=METHOD"),
+        ("fedavg@epochs=ccst", "expected fedavg@steps=METHOD"),
+        ("fedavg@steps=", "expected fedavg@steps=METHOD"),
+        ("pooled:k=1", "'pooled' is FedAvg without a federation; it has no settings"),
+        ("elcfs+local", "'local' is FedAvg without a federation"),
+        ("poolled", "no method or row 'poolled'. Did you mean 'pooled'?"),
+        ("fedavg@steps=cst", "Did you mean 'ccst'"),
+        ("fedavg@steps=stable_fdg:attention=false,oversampling=0.3", "expected whole numbers"),
+    ],
+)
 def test_a_wrong_row_is_one_sentence(config, row, words):
     with arguments_are_flags(), pytest.raises(UserError) as error:
         folds(config, row)
@@ -182,14 +208,27 @@ def test_a_wrong_row_is_one_sentence(config, row, words):
 
 def test_all_stands_for_every_method_next_to_rows_without_a_federation(config, tmp_path, monkeypatch):
     monkeypatch.setattr(Grid, "compatible_methods", lambda grid, dataset: (["fedavg", "fedprox"], {}))
-    plan = plan_comparison(config, tmp_path / "out", [MethodChoice.parse(name) for name in ("all", "local")],
-                           sites=["UCL"])  # fmt: skip
+    plan = plan_comparison(
+        config, tmp_path / "out", [MethodChoice.parse(name) for name in ("all", "local")], sites=["UCL"]
+    )
     assert [fold.row.label for fold in plan.folds] == ["fedavg", "fedprox", "local", "local"]
 
 
 def compare(config, out, *more: str) -> int:
-    always = ("--leave-one-site-out", "--sites", "UCL", "--out", str(out), "--quiet", "--device", "cpu", "--jobs", "1",
-              "--set", "federation.rounds=1")  # fmt: skip
+    always = (
+        "--leave-one-site-out",
+        "--sites",
+        "UCL",
+        "--out",
+        str(out),
+        "--quiet",
+        "--device",
+        "cpu",
+        "--jobs",
+        "1",
+        "--set",
+        "federation.rounds=1",
+    )
     return evaluate.main([str(config), *always, *more])
 
 
@@ -232,12 +271,18 @@ def test_nothing_is_in_the_ledger_of_a_row_without_a_federation_and_the_costs_sa
 def test_the_differences_are_those_of_the_cases_files(comparison):
     def dice(row: str, role: str) -> dict:
         with open(comparison / "out" / row / "unseen_UCL" / "seed_3" / "cases.csv", newline="") as file:
-            return {(line["site"], line["image"]): float(line["dice"]) for line in csv.DictReader(file)
-                    if line["role"] == role}  # fmt: skip
+            return {
+                (line["site"], line["image"]): float(line["dice"])
+                for line in csv.DictReader(file)
+                if line["role"] == role
+            }
 
     with open(comparison / "out" / "joining.csv", newline="") as file:
-        rows = {(row["first"], row["images"], row["site"]): (float(row["mean_difference"]), int(row["n_patients"]))
-                for row in csv.DictReader(file) if row["metric"] == "dice"}  # fmt: skip
+        rows = {
+            (row["first"], row["images"], row["site"]): (float(row["mean_difference"]), int(row["n_patients"]))
+            for row in csv.DictReader(file)
+            if row["metric"] == "dice"
+        }
     fedavg, bmc, hk, pooled = (dice(row, "unseen") for row in ("fedavg", "local-BMC", "local-HK", "pooled"))
     gains = [100 * (value - (bmc[case] + hk[case]) / 2) for case, value in fedavg.items()]
     assert rows["fedavg", "unseen", "all"] == (pytest.approx(sum(gains) / 4, abs=1e-4), 4)
@@ -271,16 +316,29 @@ def test_resuming_repeats_only_what_is_missing_and_a_half_finished_local_row_is_
 def test_the_report_has_the_differences_and_no_ledger_of_rows_without_a_federation(comparison, unpainted_figures):
     assert report.main([str(comparison / "out"), "--quiet"]) == 0
     page = (comparison / "out" / "report.html").read_text(encoding="utf-8")
-    for words in ("Joining and pooling", "method - local", "pooled - method", "images moved (not federated)",
-                  "nothing sent (not federated)", "--methods fedavg local pooled"):  # fmt: skip
+    for words in (
+        "Joining and pooling",
+        "method - local",
+        "pooled - method",
+        "images moved (not federated)",
+        "nothing sent (not federated)",
+        "--methods fedavg local pooled",
+    ):
         assert words in page, words
 
 
 def test_the_python_interface_has_the_rows_and_the_differences(comparison):
     base = medfed.load_config(comparison / "small.yaml", {"federation.rounds": 1}, device="cpu")
-    result = medfed.leave_one_site_out(base, ["fedavg", "local", {"name": "pooled"}], sites=["UCL"],
-                                       out=comparison / "out", resume=True)  # fmt: skip
+    result = medfed.leave_one_site_out(
+        base, ["fedavg", "local", {"name": "pooled"}], sites=["UCL"], out=comparison / "out", resume=True
+    )
     assert {row["method"] for row in result.rows} == {"fedavg", "local", "pooled"} and len(result.runs) == 4
-    (gain,) = (row for row in result.joining if row["metric"] == "dice" and row["meaning"] == "gain from joining"
-               and row["images"] == "unseen" and row["site"] == "all")  # fmt: skip
+    (gain,) = (
+        row
+        for row in result.joining
+        if row["metric"] == "dice"
+        and row["meaning"] == "gain from joining"
+        and row["images"] == "unseen"
+        and row["site"] == "all"
+    )
     assert gain["n_patients"] == 4 and isinstance(gain["mean_difference"], float) and gain["second"] == "local"

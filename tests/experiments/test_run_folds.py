@@ -62,9 +62,14 @@ def folds(tmp_path, tiny_phantom, monkeypatch) -> list[Fold]:
     config = load_text(tiny_yaml(tiny_phantom), "tiny.yaml")
     row = ComparisonRow("elcfs")
     return [
-        Fold(row, site, replace(config, federation=replace(config.federation, unseen_site=site)),
-             RunFolder(tmp_path / site)) for site in SITES
-    ]  # fmt: skip
+        Fold(
+            row,
+            site,
+            replace(config, federation=replace(config.federation, unseen_site=site)),
+            RunFolder(tmp_path / site),
+        )
+        for site in SITES
+    ]
 
 
 def test_only_runs_of_local_do_not_print_that_one_site_trains_and_save_it_all_the_same(folds, monkeypatch, capsys):
@@ -176,8 +181,15 @@ def test_an_interruption_ends_all_processes(folds, tmp_path):
 @pytest.mark.slow
 def test_the_table_of_runs_side_by_side_is_that_of_runs_one_after_another(tiny_config, tmp_path, capsys):
     """Real processes: one for each of two runs, then two for the sites of the run that is left."""
-    always = [str(tiny_config), "--leave-one-site-out", "--methods", "fedavg", "--quiet", "--set",
-              "federation.rounds=2"]  # fmt: skip
+    always = [
+        str(tiny_config),
+        "--leave-one-site-out",
+        "--methods",
+        "fedavg",
+        "--quiet",
+        "--set",
+        "federation.rounds=2",
+    ]
     for jobs in ("1", "2"):
         out = ["--out", str(tmp_path / jobs), "--jobs", jobs]
         assert evaluate.main([*always, *out, "--sites", "UCL", "HK"]) == 0

@@ -78,12 +78,17 @@ def test_other_units_and_a_flip_are_named_with_the_site(data, small_config):
         rewrite(data / site, *[lambda voxels: np.roll(voxels, -8, axis=1)] * 2)
     assert not survey_of(configured(small_config, "warn", "data.allow_duplicates=true")).mismatches
     rewrite(data / "BMC", *[lambda voxels: voxels[:, ::-1]] * 2)
-    rewrite(data / "HK", images=lambda voxels: voxels.astype(np.float32) * 1000,
-            affine=lambda matrix: matrix @ np.diag([1e-3, 1e-3, 1e-3, 1]))  # fmt: skip
+    rewrite(
+        data / "HK",
+        images=lambda voxels: voxels.astype(np.float32) * 1000,
+        affine=lambda matrix: matrix @ np.diag([1e-3, 1e-3, 1e-3, 1]),
+    )
     mismatches = survey_of(configured(small_config, "warn", "data.allow_duplicates=true")).mismatches
     assert [(one.site, one.what) for one in mismatches] == [
-        ("BMC", "orientation"), ("HK", "spacing"), ("HK", "intensities")
-    ]  # fmt: skip
+        ("BMC", "orientation"),
+        ("HK", "spacing"),
+        ("HK", "intensities"),
+    ]
     assert "front and back may be exchanged" in str(mismatches[0])
 
 

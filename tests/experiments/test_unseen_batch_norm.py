@@ -118,11 +118,14 @@ def test_equal_statistics_of_all_sites_are_not_called_the_nearest(small_phantom)
         )
 
 
-@pytest.mark.parametrize("unseen_bn, transductive, told", [
-    ("average", False, "the unseen site with the average of the source sites' entries"),
-    ("batch_stats", True, "BatchNorm used the statistics of each batch of test images"),
-    ("nearest", True, "used the source site's BatchNorm that is nearest"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "unseen_bn, transductive, told",
+    [
+        ("average", False, "the unseen site with the average of the source sites' entries"),
+        ("batch_stats", True, "BatchNorm used the statistics of each batch of test images"),
+        ("nearest", True, "used the source site's BatchNorm that is nearest"),
+    ],
+)
 def test_results_report_what_is_transductive(tmp_path, small_phantom, unseen_bn, transductive, told):
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()

@@ -85,8 +85,14 @@ def test_a_round_on_a_gpu_gives_the_weights_of_a_cpu_up_to_rounding(method, prec
         (site,) = toy.engine(method, ("north",)).local_sites
         site.network.to(pick_device(device))
         start = toy.start(method).weights
-        tensors = {f"bank/{name}": site.reply(Message("share", facts={"round": 1})).tensors["windows"]
-                   for name in ("east", "west")} if method.shares == "once" else {}  # fmt: skip
+        tensors = (
+            {
+                f"bank/{name}": site.reply(Message("share", facts={"round": 1})).tensors["windows"]
+                for name in ("east", "west")
+            }
+            if method.shares == "once"
+            else {}
+        )
         replies[device] = site.reply(Message("train", start, tensors, {"round": 1, "last": 0}))
     tolerance = 1e-3 if precision == "float32" else 2e-2
     for name, entry in replies["cpu"].weights.items():

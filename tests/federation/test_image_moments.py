@@ -55,6 +55,7 @@ def test_constants_are_those_of_all_pixels_of_all_training_images_and_stay_the_s
 
 def test_sites_of_different_size_are_pooled_by_their_pixels_in_any_order():
     """Pixels 0, 0, 1 at one site and 1 at the other: mean 1/2, variance 1/4."""
+
     def reply(mean, variance, pixels):
         moments = torch.tensor([[mean], [variance]], dtype=torch.float64)
         return Message("share", tensors={MOMENTS: moments}, facts={"pixels": pixels})
@@ -99,8 +100,11 @@ def test_a_site_with_too_few_patients_shares_no_moments_and_trains_with_the_cons
     engine = toy.engine(method, sites=("north", "south"))
     few, other = engine.local_sites
     few.min_patients = 4
-    with pytest.warns(UserWarning, match=f"{few.name}: has 3 training patients, fewer than data.min_patients .4., so "
-                                         "the site shares no image moments; it takes part in training as usual"):
+    with pytest.warns(
+        UserWarning,
+        match=f"{few.name}: has 3 training patients, fewer than data.min_patients .4., so "
+        "the site shares no image moments; it takes part in training as usual",
+    ):
         rounds = rounds_of(toy, method, engine=engine)
     pixels = other.training.images.double().numpy()
     assert float(rounds[-1].state.weights[INPUT_MEAN]) == pytest.approx(pixels.mean(), rel=1e-6)

@@ -13,18 +13,23 @@ from mutated_messages import MESSAGES, STATE, joined, mutated, refused_or_stable
 from medfed.federation.encoding import DTYPES, InvalidMessage
 from medfed.federation.message import Message, State
 
-bounded = settings(max_examples=60, derandomize=True, deadline=None, database=None,
-                   suppress_health_check=list(HealthCheck))  # fmt: skip
+bounded = settings(
+    max_examples=60, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
 any_characters = st.sampled_from(string.printable) | st.integers(0, 0x10FFFF).map(chr)  # `st.characters` takes a second
 characters = any_characters.filter(lambda character: not "\ud800" <= character <= "\udfff")  # what UTF-8 encodes
 names = st.text(characters, max_size=8)
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(any_characters, max_size=5),
-    lambda values: st.lists(values, max_size=3) | st.dictionaries(names, values, max_size=3), max_leaves=6,
-)  # fmt: skip
+    lambda values: st.lists(values, max_size=3) | st.dictionaries(names, values, max_size=3),
+    max_leaves=6,
+)
 shapes = st.lists(st.integers(0, 3), max_size=4)
-tensors = st.builds(lambda shape, dtype: torch.ones(shape, dtype=dtype), shapes,
-                    st.sampled_from([*DTYPES.values(), torch.complex64, torch.complex128, torch.uint16]))  # fmt: skip
+tensors = st.builds(
+    lambda shape, dtype: torch.ones(shape, dtype=dtype),
+    shapes,
+    st.sampled_from([*DTYPES.values(), torch.complex64, torch.complex128, torch.uint16]),
+)
 groups = st.dictionaries(names, tensors, max_size=3)
 
 
@@ -88,20 +93,23 @@ def with_facts(facts: object) -> bytes:
     return joined(header, body, {"format": 1, "kind": "train", "order": [], "facts": facts})
 
 
-@pytest.mark.parametrize(("data", "reason"), [
-    (with_facts([]), "values of type list, but a dict"),
-    (with_facts(None), "values of type NoneType, but a dict"),
-    (with_facts({"loss": float("nan")}), "NaN is not a finite number"),
-    (with_facts({"loss": 1e308}).replace(b"1e+308", b"1e+999"), r"1e\+999 is not a finite number"),
-    (with_facts({"round": 1.0}), "'round' is 1.0, but a whole number"),
-    (with_facts({"round": True}), "'round' is True, but a whole number"),
-    (with_facts({"last": -1}), "'last' is -1, but a whole number"),
-    (with_facts({"steps": 2**64}), "'steps' is of type int"),
-    (with_facts({"note": "\ud800"}), "half a character"),
-    (with_facts({"\x1b[2J": 1}), "is used as a name"),
-    (with_facts({"a" * 2000: 1}), "is used as a name"),
-    (with_facts({"x": [[[[[[[[[1]]]]]]]]]}), "more than 8 lists"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (with_facts([]), "values of type list, but a dict"),
+        (with_facts(None), "values of type NoneType, but a dict"),
+        (with_facts({"loss": float("nan")}), "NaN is not a finite number"),
+        (with_facts({"loss": 1e308}).replace(b"1e+308", b"1e+999"), r"1e\+999 is not a finite number"),
+        (with_facts({"round": 1.0}), "'round' is 1.0, but a whole number"),
+        (with_facts({"round": True}), "'round' is True, but a whole number"),
+        (with_facts({"last": -1}), "'last' is -1, but a whole number"),
+        (with_facts({"steps": 2**64}), "'steps' is of type int"),
+        (with_facts({"note": "\ud800"}), "half a character"),
+        (with_facts({"\x1b[2J": 1}), "is used as a name"),
+        (with_facts({"a" * 2000: 1}), "is used as a name"),
+        (with_facts({"x": [[[[[[[[[1]]]]]]]]]}), "more than 8 lists"),
+    ],
+)
 def test_the_error_says_what_is_wrong(data, reason):
     with pytest.raises(InvalidMessage, match=reason):
         Message.from_bytes(data)
@@ -114,13 +122,23 @@ def test_a_header_that_would_need_much_memory_is_refused_before_it_is_parsed(mon
             Message.from_bytes(len(header).to_bytes(8, "little") + header)
 
 
-@pytest.mark.parametrize("message", [
-    Message("train", {"w": torch.ones(2, dtype=torch.complex128)}), Message("train", {"w": torch.eye(2).to_sparse()}),
-    Message("train", {"\ud800": torch.ones(1)}), Message("train", facts={"loss": float("inf")}),
-    Message("failed"), Message("failed", facts={"why": 3}), Message(3), Message("train", facts=[]),
-    Message("train", {"w": [1.0]}), Message("train", facts={3: 1}),
-    Message("share", tensors={"x": torch.zeros(0, 2**30)}),
-], ids=string.ascii_letters[:11])  # fmt: skip
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("train", {"w": torch.ones(2, dtype=torch.complex128)}),
+        Message("train", {"w": torch.eye(2).to_sparse()}),
+        Message("train", {"\ud800": torch.ones(1)}),
+        Message("train", facts={"loss": float("inf")}),
+        Message("failed"),
+        Message("failed", facts={"why": 3}),
+        Message(3),
+        Message("train", facts=[]),
+        Message("train", {"w": [1.0]}),
+        Message("train", facts={3: 1}),
+        Message("share", tensors={"x": torch.zeros(0, 2**30)}),
+    ],
+    ids=string.ascii_letters[:11],
+)
 def test_a_message_that_would_be_refused_is_not_encoded(message):
     with pytest.raises(InvalidMessage):
         message.to_bytes()

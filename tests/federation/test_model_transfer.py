@@ -35,8 +35,10 @@ class Echo:
 
     def exchange(self, kind, messages):
         self.sent = messages
-        return {site: Message(WEIGHTS_NEEDED if site in self.forgetful and not message.weights else kind)
-                for site, message in messages.items()}  # fmt: skip
+        return {
+            site: Message(WEIGHTS_NEEDED if site in self.forgetful and not message.weights else kind)
+            for site, message in messages.items()
+        }
 
 
 def weights(value=1.0):
@@ -51,8 +53,18 @@ def models_down(rounds, site="north", kind=None):
     """Return how many times the model went to a site in each round, of one kind of request or of all."""
     size = sum(map(n_bytes, rounds[0].state.weights.values()))
     names = rounds[0].state.weights.keys()
-    return [sum(row["bytes"] for row in done.ledger if row["name"] in names and row["direction"] == "down"
-                and row["site"] == site and kind in (None, row["kind"])) / size for done in rounds]  # fmt: skip
+    return [
+        sum(
+            row["bytes"]
+            for row in done.ledger
+            if row["name"] in names
+            and row["direction"] == "down"
+            and row["site"] == site
+            and kind in (None, row["kind"])
+        )
+        / size
+        for done in rounds
+    ]
 
 
 @pytest.mark.parametrize("method", [FedDGGA(), ELCFS(alpha=0.1, min_patients=1)], ids=["every round", "once"])
@@ -97,9 +109,11 @@ def test_only_sites_that_ask_are_sent_the_weights_again_and_both_requests_are_re
     replies, sent = sender.exchange("train", {"a": request, "b": request, "c": request})
     assert {site: reply.kind for site, reply in (first | replies).items()} == dict.fromkeys("abc", "train")
     assert [(way, {site: bool(message.weights) for site, message in messages.items()}) for way, messages in sent] == [
-        ("down", {"a": False, "b": False, "c": True}), ("up", {"a": False, "b": False, "c": False}),
-        ("down", {"b": True}), ("up", {"b": False}),
-    ]  # fmt: skip
+        ("down", {"a": False, "b": False, "c": True}),
+        ("up", {"a": False, "b": False, "c": False}),
+        ("down", {"b": True}),
+        ("up", {"b": False}),
+    ]
     assert set(engine.sent) == {"b"}
 
 
@@ -144,8 +158,10 @@ def test_the_noise_of_privacy_depends_on_the_request_and_not_on_how_its_weights_
     site.settings = replace(site.settings, optimizer_state="reset")
     full = Message("train", start, {}, {"round": 1, "last": 0}, weights_digest(start))
     plain, other = replace(full, weights_digest=""), replace(full, facts={"round": 1, "last": 1}, weights_digest="")
-    replies = [engine.exchange("train", {"north": request})["north"]
-               for request in (plain, full, replace(full, weights={}), other)]  # fmt: skip
+    replies = [
+        engine.exchange("train", {"north": request})["north"]
+        for request in (plain, full, replace(full, weights={}), other)
+    ]
     digests = [digest(reply.to_bytes()) for reply in replies]
     assert len(set(digests[:3])) == 1 and digests[3] != digests[0]
 
@@ -183,10 +199,16 @@ def test_a_hospital_asks_for_weights_without_counting_a_reply_and_lists_what_was
         site.reply(short)
 
 
-@pytest.mark.parametrize(("change", "sentence"), [
-    ({"weights_digest": "../x"}, "does not have 64 hexadecimal characters"),
-    ({"kind": "train", "facts": {"round": 1, "last": 0}, "weights_digest": ""}, "weights that do not fit its network"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"weights_digest": "../x"}, "does not have 64 hexadecimal characters"),
+        (
+            {"kind": "train", "facts": {"round": 1, "last": 0}, "weights_digest": ""},
+            "weights that do not fit its network",
+        ),
+    ],
+)
 def test_a_hospital_refuses_a_request_without_weights_that_names_none(tmp_path, change, sentence):
     with pytest.raises(Refused, match=sentence):
         guarded(tmp_path).reply(replace(Message("validate", facts={"round": 1}), **change))

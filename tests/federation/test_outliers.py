@@ -30,8 +30,12 @@ from medfed.methods.stable_fdg import StableFDG
 from medfed.networks.densenet import DenseNetwork
 from medfed.testing.toy import ToyClassification
 
-GLOBAL = {"w": torch.ones(4, 4), "bn.running_mean": torch.zeros(4), "bn.running_var": torch.ones(4),
-          "bn.num_batches_tracked": torch.tensor(0)}  # fmt: skip
+GLOBAL = {
+    "w": torch.ones(4, 4),
+    "bn.running_mean": torch.zeros(4),
+    "bn.running_var": torch.ones(4),
+    "bn.num_batches_tracked": torch.tensor(0),
+}
 TRAIN = Expected("train", 1, GLOBAL, {}, frozenset({"w"}), largest_change=10.0, largest_count=100.0)
 SHARE = Expected("share", 1, GLOBAL, {}, frozenset({"w"}), ranges={"windows": (0.0, 1.0), "prototype/": (-5.0, 5.0)})
 
@@ -49,10 +53,13 @@ def share(size):
     return Message("share", tensors={"windows": torch.full((3, 1, 5), size)}, facts={"round": 1})
 
 
-@pytest.mark.parametrize(("bad", "reason"), [
-    (update(1.2), "changes the weights by 4.8 (L2 norm), but the median of the sites is 0.44"),
-    (update(mean=1.2), "changes the running statistics by 2.4 (L2 norm), but the median of the sites is 0.2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (update(1.2), "changes the weights by 4.8 (L2 norm), but the median of the sites is 0.44"),
+        (update(mean=1.2), "changes the running statistics by 2.4 (L2 norm), but the median of the sites is 0.2"),
+    ],
+)
 def test_an_update_more_than_ten_times_the_median_is_an_outlier(bad, reason):
     """A change of all 16 weights by 1.2 has the norm 4.8; the median of the norms 0.36, 0.4, 0.48 and 4.8 is 0.44."""
     outliers = size_outliers(with_bad(bad), TRAIN)
@@ -110,8 +117,10 @@ def test_received_statistics_widen_the_limit_of_the_weights_at_most_three_times(
 
 
 def test_what_a_site_received_is_compared_with_what_the_median_site_received():
-    requests = {site: Message("train", tensors={"mean": torch.full((2, 4), size), "loss": torch.tensor([size])})
-                for site, size in (("a", 1.0), ("b", -60.0), ("c", 2.0), ("d", 1.0))}  # fmt: skip
+    requests = {
+        site: Message("train", tensors={"mean": torch.full((2, 4), size), "loss": torch.tensor([size])})
+        for site, size in (("a", 1.0), ("b", -60.0), ("c", 2.0), ("d", 1.0))
+    }
     assert received_ratios(requests, TRAIN) == {"a": 1.0, "b": 60.0, "c": 2.0, "d": 1.0}
     assert received_ratios({"a": requests["a"], "b": requests["b"]}, TRAIN) == {"a": 1.0, "b": 60.0}
 
@@ -132,8 +141,10 @@ def test_a_site_with_nearly_all_images_but_few_steps_has_the_limit_of_few_steps(
     assert size_outliers(with_bad(update(0.5, examples=1000)), TRAIN).keys() == {"bad"}
 
 
-@pytest.mark.parametrize(("steps", "examples", "is_outlier"), [(40, 10, False), (41, 10, True), (50, 20, False),
-                                                              (1000, 1000, False), (1, 10, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("steps", "examples", "is_outlier"),
+    [(40, 10, False), (41, 10, True), (50, 20, False), (1000, 1000, False), (1, 10, False)],
+)
 def test_many_steps_need_many_images(steps, examples, is_outlier):
     replies = with_bad(update(steps=steps, examples=examples))
     assert step_outliers(replies, TRAIN).keys() == ({"bad"} if is_outlier else set())
@@ -169,8 +180,10 @@ def test_the_largest_of_several_counts_counts():
 
 
 def test_controls_are_compared_too():
-    controls = {site: update(tensors={"change/w": torch.full((4, 4), size)}) for site, size in
-                (("a", 0.1), ("b", 0.2), ("c", 0.1), ("bad", 30.0))}  # fmt: skip
+    controls = {
+        site: update(tensors={"change/w": torch.full((4, 4), size)})
+        for site, size in (("a", 0.1), ("b", 0.2), ("c", 0.1), ("bad", 30.0))
+    }
     outliers = size_outliers(controls, TRAIN)
     assert outliers.keys() == {"bad"} and outliers["bad"].startswith("changes 'change/...' by 120 (L2 norm)")
 
@@ -185,8 +198,10 @@ def test_sizes_of_two_sites_or_without_a_limit_are_not_compared():
 def test_a_count_above_a_hundred_times_the_other_sites_is_an_outlier(fact, noun):
     assert count_outliers({"a": update(), "b": update(**{fact: 1000})}, TRAIN) == {}
     outliers = count_outliers({"a": update(), "b": update(**{fact: 1001})}, TRAIN)
-    assert outliers == {"b": f"reports 1,001 {noun}, but the median of the other sites is 10 and "
-                             "federation.largest_count allows 100 times the median"}  # fmt: skip
+    assert outliers == {
+        "b": f"reports 1,001 {noun}, but the median of the other sites is 10 and "
+        "federation.largest_count allows 100 times the median"
+    }
     assert count_outliers({"b": update(**{fact: 1001})}, TRAIN) == {}
 
 
@@ -202,11 +217,14 @@ def test_a_statistic_ten_times_as_large_or_as_small_is_unusual():
     assert unusual == {("large", "windows"): pytest.approx(50), ("zero", "windows"): 0}
 
 
-@pytest.mark.parametrize(("reply", "reason"), [
-    (share(-0.01), "contains the number -0.01 in 'windows', but numbers from 0 to 1 are expected"),
-    (share(1.5), "contains the number 1.5 in 'windows', but numbers from 0 to 1 are expected"),
-    (Message("share", tensors={"prototype/2": torch.full((3,), 6.0)}), "contains the number 6 in 'prototype/2'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (share(-0.01), "contains the number -0.01 in 'windows', but numbers from 0 to 1 are expected"),
+        (share(1.5), "contains the number 1.5 in 'windows', but numbers from 0 to 1 are expected"),
+        (Message("share", tensors={"prototype/2": torch.full((3,), 6.0)}), "contains the number 6 in 'prototype/2'"),
+    ],
+)
 def test_a_number_outside_of_its_declared_range_is_refused(reply, reason):
     with pytest.raises(InvalidReply, match=reason):
         check_reply("a", reply, SHARE)
@@ -220,11 +238,22 @@ def test_moments_of_images_lie_between_0_and_1(number):
         check_reply("a", reply, replace(SHARE, ranges=RANGES))
 
 
-@pytest.mark.parametrize(("name", "value", "reason"), [
-    ("domain/bn.running_var", torch.full((4,), -1.0), "the number -1 in 'domain/bn.running_var', but numbers at least"),
-    ("0/domain/bn.num_batches_tracked", torch.tensor(10**12), "in '0/domain/bn.num_batches_tracked', but numbers from"),
-    ("change/w", torch.full((4, 4), -1e7), r"contains the weight 1e\+07 in 'change/w'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        (
+            "domain/bn.running_var",
+            torch.full((4,), -1.0),
+            "the number -1 in 'domain/bn.running_var', but numbers at least",
+        ),
+        (
+            "0/domain/bn.num_batches_tracked",
+            torch.tensor(10**12),
+            "in '0/domain/bn.num_batches_tracked', but numbers from",
+        ),
+        ("change/w", torch.full((4, 4), -1e7), r"contains the weight 1e\+07 in 'change/w'"),
+    ],
+)
 def test_a_tensor_named_after_an_entry_has_the_limits_of_the_entry(name, value, reason):
     check_reply("a", update(tensors={"domain/bn.running_var": torch.ones(4), "change/w": torch.zeros(4, 4)}), TRAIN)
     with pytest.raises(InvalidReply, match=reason):
@@ -232,16 +261,22 @@ def test_a_tensor_named_after_an_entry_has_the_limits_of_the_entry(name, value, 
 
 
 def test_variances_near_zero_in_another_model_are_outliers_too():
-    own = {site: update(tensors={"domain/bn.running_var": torch.full((4,), size)})
-           for site, size in (("a", 1.0), ("b", 1.2), ("c", 0.9), ("bad", 0.0))}  # fmt: skip
+    own = {
+        site: update(tensors={"domain/bn.running_var": torch.full((4,), size)})
+        for site, size in (("a", 1.0), ("b", 1.2), ("c", 0.9), ("bad", 0.0))
+    }
     outliers = variance_outliers(own, TRAIN)
     assert outliers.keys() == {"bad"} and "holds variances in 'domain/bn.running_var'" in outliers["bad"]
 
 
-@pytest.mark.parametrize(("facts", "reason"), [
-    ({"score": 1e17}, "reports the score 1e\\+17, but a number from 0 to 1 is expected"), ({"score": -7.0}, "-7.0"),
-    ({"score": 1.0001}, "the score 1.0001"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"score": 1e17}, "reports the score 1e\\+17, but a number from 0 to 1 is expected"),
+        ({"score": -7.0}, "-7.0"),
+        ({"score": 1.0001}, "the score 1.0001"),
+    ],
+)
 def test_a_score_lies_between_0_and_1(facts, reason):
     validate = replace(TRAIN, kind="validate")
     for score in (0, 0.5, 1.0):
@@ -272,13 +307,21 @@ def test_a_range_may_be_that_of_all_names_with_a_beginning():
     assert range_of("prototype", SHARE.ranges) is None
 
 
-@pytest.mark.parametrize(("bad", "reason"), [
-    (update(**{"bn.running_var": torch.full((4,), -1.0)}),
-     "contains the number -1 in 'bn.running_var', but numbers at least 0 are expected"),
-    (update(**{"bn.num_batches_tracked": torch.tensor(10**12)}), "in 'bn.num_batches_tracked', but numbers from 0 to"),
-    (update(1e7), r"contains the weight 1e\+07 in 'w'"),
-    (update(-1.0), "is 0 everywhere in 'w'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (
+            update(**{"bn.running_var": torch.full((4,), -1.0)}),
+            "contains the number -1 in 'bn.running_var', but numbers at least 0 are expected",
+        ),
+        (
+            update(**{"bn.num_batches_tracked": torch.tensor(10**12)}),
+            "in 'bn.num_batches_tracked', but numbers from 0 to",
+        ),
+        (update(1e7), r"contains the weight 1e\+07 in 'w'"),
+        (update(-1.0), "is 0 everywhere in 'w'"),
+    ],
+)
 def test_entries_that_no_training_gives_are_refused(bad, reason):
     with pytest.raises(InvalidReply, match=reason):
         check_reply("a", bad, TRAIN)
@@ -315,8 +358,9 @@ def two_rounds(method, kind, change, toy=None):
 
 
 def times(factor):
-    return lambda reply, request: replace(reply, tensors={
-        name: (tensor * factor).to(tensor.dtype) for name, tensor in reply.tensors.items()})
+    return lambda reply, request: replace(
+        reply, tensors={name: (tensor * factor).to(tensor.dtype) for name, tensor in reply.tensors.items()}
+    )
 
 
 def one_huge_weight(reply, request):
@@ -334,8 +378,9 @@ def test_after_one_huge_weight_only_its_sender_is_named(method):
 
 
 @pytest.mark.parametrize("factor", [1e6, 1e17, -1e17])
-@pytest.mark.parametrize("method", [ELCFS(alpha=0.1, min_patients=1), StableFDG(min_patients=1, stages=(1, 2))],
-                         ids=["elcfs", "stable_fdg"])  # fmt: skip
+@pytest.mark.parametrize(
+    "method", [ELCFS(alpha=0.1, min_patients=1), StableFDG(min_patients=1, stages=(1, 2))], ids=["elcfs", "stable_fdg"]
+)
 def test_absurd_statistics_reject_their_sender_and_no_other_site(method, factor):
     last, warned = two_rounds(method, "share", times(factor))
     assert {text.partition(":")[0] for text in warned if "continues without it" in text} == {"south"}
@@ -357,8 +402,11 @@ def test_a_large_style_that_is_not_named_rejects_no_other_site(change):
     assert {last.state.took_part[site] for site in ("east", "north", "west")} == {2}
 
 
-@pytest.mark.parametrize("method", [SCAFFOLD(), HarmoFL(min_patients=1), StableFDG(min_patients=1, stages=(1, 2))],
-                         ids=["scaffold", "harmofl", "stable_fdg"])  # fmt: skip
+@pytest.mark.parametrize(
+    "method",
+    [SCAFFOLD(), HarmoFL(min_patients=1), StableFDG(min_patients=1, stages=(1, 2))],
+    ids=["scaffold", "harmofl", "stable_fdg"],
+)
 def test_a_share_of_another_shape_rejects_its_sender_and_ends_no_round(method):
     def doubled(reply, request):
         return replace(reply, tensors={name: torch.cat([one, one]) for name, one in reply.tensors.items()})
@@ -385,9 +433,12 @@ def test_sites_that_all_diverge_are_not_blamed_one_by_one():
     exchange = engine.exchange
     engine.exchange = lambda kind, messages: {
         site: infinite(reply) if kind == "train" and site != "west" else reply
-        for site, reply in exchange(kind, messages).items()}  # fmt: skip
-    sentence = (r"^round 1: the replies of 3 of 4 sites are not finite or too large \(east: .*not one site but the "
-                "global weights or the settings")  # fmt: skip
+        for site, reply in exchange(kind, messages).items()
+    }
+    sentence = (
+        r"^round 1: the replies of 3 of 4 sites are not finite or too large \(east: .*not one site but the "
+        "global weights or the settings"
+    )
     with pytest.raises(UserError, match=sentence):
         list(federate(FedAvg(), engine, toy.start(FedAvg()), settings, 0))
 

@@ -54,7 +54,8 @@ def test_an_invalid_update_is_dropped_and_the_model_is_that_of_the_other_sites(m
     assert done.state.took_part == {site: 1 for site in SITES if site != BAD}
     (sentence,) = [text for text in warned if text.startswith(BAD)]
     pytest.raises(UserError, one_round, method, poisoned(change), Federation(rounds=1)).match(
-        f"^{BAD}: its update of round 1 {reason}.*; ")
+        f"^{BAD}: its update of round 1 {reason}.*; "
+    )
     assert sentence.startswith(f"{BAD}: its update of round 1 ") and sentence.endswith("; the run continues without it")
 
 

@@ -19,9 +19,15 @@ from medfed.testing.toy import ToyClassification, ToySegmentation
 BF16 = Training(batch_size=4, precision="bf16")
 
 
-@pytest.mark.parametrize(("toy", "method"), [
-    (ToySegmentation, ELCFS(alpha=0.1)), (ToyClassification, FedAvg()), (ToyClassification, RSC()),
-], ids=["elcfs", "fedavg", "rsc"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("toy", "method"),
+    [
+        (ToySegmentation, ELCFS(alpha=0.1)),
+        (ToyClassification, FedAvg()),
+        (ToyClassification, RSC()),
+    ],
+    ids=["elcfs", "fedavg", "rsc"],
+)
 def test_a_run_in_bf16_learns_and_keeps_and_sends_float32(toy, method):
     toy = toy(training=BF16, image_side=16, n_images=8)
     rounds = list(federate(method, toy.engine(method), toy.start(method), Federation(rounds=3), 0))
@@ -54,8 +60,9 @@ class capture_layers:
     def __enter__(self):
         self.handles = [
             layer.register_forward_hook(lambda _, __, output: self.dtypes.append(output.dtype))
-            for layer in self.network.modules() if isinstance(layer, nn.Conv2d)
-        ]  # fmt: skip
+            for layer in self.network.modules()
+            if isinstance(layer, nn.Conv2d)
+        ]
         return self.dtypes
 
     def __exit__(self, *_):

@@ -52,8 +52,13 @@ def test_statistics_have_their_own_clip():
 
 
 def test_whole_numbers_are_not_changed_and_a_variance_is_never_negative():
-    noised = protect(REPLY, REQUEST, Privacy(clip=1.0, noise=5.0, statistics_clip=1.0, statistics_noise=5.0), KEY,
-                     {"norm.running_var": (0.0, math.inf)})  # fmt: skip
+    noised = protect(
+        REPLY,
+        REQUEST,
+        Privacy(clip=1.0, noise=5.0, statistics_clip=1.0, statistics_noise=5.0),
+        KEY,
+        {"norm.running_var": (0.0, math.inf)},
+    )
     assert noised.weights["n"] == 9 and noised.tensors["counts"].tolist() == [1, 2] and noised.facts == REPLY.facts
     assert float(noised.weights["norm.running_var"].min()) == 0, "BatchNorm computes its square root"
 

@@ -41,10 +41,15 @@ def test_messages_are_counted_once_however_many_tensors_they_hold():
     def row(site, kind, number, name, direction="up", content="statistic"):
         return {"site": site, "kind": kind, "round": number, "name": name, "direction": direction, "content": content}
 
-    rows = [row("a", "share", "1", "windows"), row("a", "share", "1", "style"),
-            row("a", "train", "1", "w", content="weight"), row("a", "train", "1", "b", content="weight"),
-            row("a", "train", "2", "w", content="weight"), row("a", "train", "2", "loss", content="fact"),
-            row("b", "train", "1", "w", "down", "weight")]  # fmt: skip
+    rows = [
+        row("a", "share", "1", "windows"),
+        row("a", "share", "1", "style"),
+        row("a", "train", "1", "w", content="weight"),
+        row("a", "train", "1", "b", content="weight"),
+        row("a", "train", "2", "w", content="weight"),
+        row("a", "train", "2", "loss", content="fact"),
+        row("b", "train", "1", "w", "down", "weight"),
+    ]
     assert count_releases(rows) == {"a": Releases(2, 1)}
     assert count_releases([*rows, rows[4]]) == {"a": Releases(3, 1)}, "a repeated message counts twice"
     moments = row("a", "share", "1", "image_moments")

@@ -64,14 +64,27 @@ def test_numbers_of_fewer_patients_than_the_minimum_stay_at_the_site():
 GOOD = {"0.n": 2, "0.x": 1.0, "0.y": 1.2, "0.xx": 0.6, "0.xy": 0.68, "0.yy": 0.8}
 
 
-@pytest.mark.parametrize("change", [
-    {"0.n": 0}, {"0.n": 1.5}, {"0.x": 2.5}, {"0.xx": 1.4}, {"0.yy": 0.1}, {"0.xy": -0.1}, {"0.z": 1.0},
-    {"image.height.n": 3}, {"image.age.n": 3, "image.age.mean": 1.0, "image.age.sd": 1.0}, {"patient": 7},
-    {"0.n": 10**18}, {"0.x": 10**400}, {"image.height.n": 3, "image.height.mean": 10**400, "image.height.sd": 1.0},
-    {"image.height.n": 3, "image.height.mean": 5.0, "image.height.sd": -1.0},
-    {"0.xx": 0.5, "0.yy": 0.72},  # the products of numbers that are all equal
-    *({name.replace("0.", group): number for name, number in GOOD.items()} for group in ("57.", "00.", "\u0663.")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"0.n": 0},
+        {"0.n": 1.5},
+        {"0.x": 2.5},
+        {"0.xx": 1.4},
+        {"0.yy": 0.1},
+        {"0.xy": -0.1},
+        {"0.z": 1.0},
+        {"image.height.n": 3},
+        {"image.age.n": 3, "image.age.mean": 1.0, "image.age.sd": 1.0},
+        {"patient": 7},
+        {"0.n": 10**18},
+        {"0.x": 10**400},
+        {"image.height.n": 3, "image.height.mean": 10**400, "image.height.sd": 1.0},
+        {"image.height.n": 3, "image.height.mean": 5.0, "image.height.sd": -1.0},
+        {"0.xx": 0.5, "0.yy": 0.72},  # the products of numbers that are all equal
+        *({name.replace("0.", group): number for name, number in GOOD.items()} for group in ("57.", "00.", "\u0663.")),
+    ],
+)
 def test_the_coordinator_refuses_what_are_no_sums_over_dice_values(change):
     assert read_reply(GOOD, 1).sums[0].n == 2
     with pytest.raises(ValueError, match="reports"):
@@ -94,8 +107,11 @@ def test_training_is_bit_identical_and_each_site_is_asked_with_the_models_of_the
     by_site, ledger = ask_quality(engine, Federation(), kept.state, kept.local_models, 2, 1)
     assert all(reply.sums[0].n == 2 and set(reply.images) >= {"brightness", "contrast"} for reply in by_site.values())
     for site in engine.sites():
-        sent = {row["name"].partition("/")[0] for row in ledger
-                if row["site"] == site and row["direction"] == "down" and "/" in row["name"]}
+        sent = {
+            row["name"].partition("/")[0]
+            for row in ledger
+            if row["site"] == site and row["direction"] == "down" and "/" in row["name"]
+        }
         assert sent == set(engine.sites()) - {site}
     assert {row["content"] for row in ledger if row["direction"] == "up"} == {"fact"}
     assert all(row["round"] == 2 for row in ledger)

@@ -106,9 +106,11 @@ def test_after_resuming_such_a_site_still_does_not_take_part(toy):
 
 def test_too_few_replies_name_the_sites_and_their_number(toy, fedavg):
     lost = {("train", 1, "south"), ("train", 1, "west"), ("train", 1, "east")}
-    sentence = (r"^round 1: 1 of 4 sites \(north\) have a valid reply, but federation.quorum needs 2 \(east: its "
-                "update of round 1 was not received; south: .*; west: .*; continue with resume=True when more sites "
-                "can reply$")  # fmt: skip
+    sentence = (
+        r"^round 1: 1 of 4 sites \(north\) have a valid reply, but federation.quorum needs 2 \(east: its "
+        "update of round 1 was not received; south: .*; west: .*; continue with resume=True when more sites "
+        "can reply$"
+    )
     with pytest.raises(UserError, match=sentence):
         finish(built(toy, fedavg, lost), fedavg, toy.start(fedavg), QUORUM_2)
 
@@ -159,9 +161,12 @@ def test_a_site_that_reports_another_number_of_images_is_refused(toy, fedavg):
         finish(engine, fedavg, toy.start(fedavg), Federation(rounds=3))
 
 
-@pytest.mark.parametrize(("settings", "sentence"), [
-    ({"quorum": 5}, "federation.quorum: is 5, but only 4 sites take part in a round"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"quorum": 5}, "federation.quorum: is 5, but only 4 sites take part in a round"),
+    ],
+)
 def test_settings_that_no_round_could_satisfy_are_refused_before_the_first(toy, fedavg, settings, sentence):
     engine = built(toy, fedavg)
     engine.exchange = None  # calling it would fail
@@ -169,12 +174,15 @@ def test_settings_that_no_round_could_satisfy_are_refused_before_the_first(toy, 
         finish(engine, fedavg, toy.start(fedavg), Federation(rounds=1, **settings))
 
 
-@pytest.mark.parametrize(("settings", "sentence"), [
-    ({"quorum": -1}, "quorum must be at least 0, got -1"),
-    ({"quorum": 3, "clients_per_round": 2}, r"quorum must be at most clients_per_round \(2\), got 3"),
-    ({"on_bad_update": "ignore"}, "on_bad_update must be one of stop, drop, got 'ignore'"),
-    ({"largest_change": 0.5}, "largest_change must be at least 1, or null, got 0.5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"quorum": -1}, "quorum must be at least 0, got -1"),
+        ({"quorum": 3, "clients_per_round": 2}, r"quorum must be at most clients_per_round \(2\), got 3"),
+        ({"on_bad_update": "ignore"}, "on_bad_update must be one of stop, drop, got 'ignore'"),
+        ({"largest_change": 0.5}, "largest_change must be at least 1, or null, got 0.5"),
+    ],
+)
 def test_invalid_settings_are_refused(settings, sentence):
     with pytest.raises(ValueError, match=sentence):
         Federation(**settings)

@@ -43,8 +43,12 @@ def test_valid_replies_are_returned_unchanged():
 
 def test_a_tensor_may_have_another_first_dimension_at_each_site():
     """There is one window per image; a site may share nothing. Whether a tensor has rows, the method declares."""
-    replies = {"a": share(windows=torch.ones(10, 1, 25)), "b": share(windows=torch.ones(3, 1, 25)), "c": share(),
-               "d": share(windows=torch.ones(10, 1, 25))}  # fmt: skip
+    replies = {
+        "a": share(windows=torch.ones(10, 1, 25)),
+        "b": share(windows=torch.ones(3, 1, 25)),
+        "c": share(),
+        "d": share(windows=torch.ones(10, 1, 25)),
+    }
     assert checked(replies, "share", row_tensors=frozenset({"windows"})) == (["a", "b", "c", "d"], {})
     assert checked(replies, "share")[0] == ["a", "c", "d"]
     replies["b"] = share(windows=torch.ones(0, 1, 25))
@@ -59,8 +63,9 @@ def test_a_share_with_other_names_than_most_sites_is_rejected():
     assert rejected == {"d": "holds 'y', but at most half of the sites sent these tensors"}
 
 
-@pytest.mark.parametrize("tensor", [torch.ones(4, 3, 25), torch.ones(4, 1, 25).double(), torch.ones(4, 25),
-                                 torch.ones(())])  # fmt: skip
+@pytest.mark.parametrize(
+    "tensor", [torch.ones(4, 3, 25), torch.ones(4, 1, 25).double(), torch.ones(4, 25), torch.ones(())]
+)
 def test_a_tensor_unlike_that_of_most_sites_is_rejected(tensor):
     good = torch.ones(10, 1, 25)
     accepted, rejected = checked({"a": share(x=good), "b": share(x=tensor), "c": share(x=good)}, "share")
@@ -99,26 +104,37 @@ def test_the_plan_decides_which_entries_an_update_has(liars):
 
 
 def test_the_entry_decides_the_dtype_of_a_tensor_that_is_named_after_it():
-    accepted, rejected = checked({"a": update(tensors={"change/w": torch.ones(2, 3)}),
-                                  "b": update(tensors={"change/w": torch.ones(2, 3).double()})})  # fmt: skip
+    accepted, rejected = checked(
+        {
+            "a": update(tensors={"change/w": torch.ones(2, 3)}),
+            "b": update(tensors={"change/w": torch.ones(2, 3).double()}),
+        }
+    )
     assert accepted == ["a"]
     assert rejected["b"] == "holds 'change/w' as (2, 3) float64, but the network's entry is (2, 3) float32"
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64,
-                                   torch.uint8, torch.bool])  # fmt: skip
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool]
+)
 def test_tensors_of_all_numeric_dtypes_are_accepted_also_empty_ones(dtype):
     assert checked({"a": share(x=torch.ones(3, dtype=dtype), y=torch.ones(0, dtype=dtype))}, "share")[1] == {}
 
 
-@pytest.mark.parametrize(("tensors", "reason"), [
-    ({"x": torch.tensor([1.0, float("nan"), 2.0])}, "is not finite (first in 'x')"),
-    ({"x": torch.tensor(float("-inf"), dtype=torch.float16)}, "is not finite (first in 'x')"),
-    ({"x": torch.tensor(-2e18)}, "contains the number 2e+18 in 'x'; at most 1e+18 is allowed"),
-    ({"x": torch.tensor(-(2**63))}, "contains the number 9e+18 in 'x'; at most 1e+18 is allowed"),
-    ({"x": torch.zeros(1).expand(2**33)}, "has 34,359,738,368 bytes, but at most"),
-    (dict.fromkeys(map(str, range(100_001)), torch.zeros(0)), "has 100,001 entries, but at most 100,000 are allowed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [
+        ({"x": torch.tensor([1.0, float("nan"), 2.0])}, "is not finite (first in 'x')"),
+        ({"x": torch.tensor(float("-inf"), dtype=torch.float16)}, "is not finite (first in 'x')"),
+        ({"x": torch.tensor(-2e18)}, "contains the number 2e+18 in 'x'; at most 1e+18 is allowed"),
+        ({"x": torch.tensor(-(2**63))}, "contains the number 9e+18 in 'x'; at most 1e+18 is allowed"),
+        ({"x": torch.zeros(1).expand(2**33)}, "has 34,359,738,368 bytes, but at most"),
+        (
+            dict.fromkeys(map(str, range(100_001)), torch.zeros(0)),
+            "has 100,001 entries, but at most 100,000 are allowed",
+        ),
+    ],
+)
 def test_shared_tensors_must_be_finite_and_not_too_many(tensors, reason):
     assert checked({"a": share(**tensors)}, "share")[1]["a"].startswith(reason)
 
@@ -133,8 +149,11 @@ def test_weights_or_tensors_that_were_not_requested_are_rejected():
 
 def test_a_missing_reply_is_not_a_bad_reply():
     requests = dict.fromkeys("abc", Message("train"))
-    _, rejected = validate_replies(requests, {"a": failed_reply("its process was killed"), "b": update(loss="?")},
-                        Expected("train", 4, WEIGHTS, {}, frozenset({"w"})))  # fmt: skip
+    _, rejected = validate_replies(
+        requests,
+        {"a": failed_reply("its process was killed"), "b": update(loss="?")},
+        Expected("train", 4, WEIGHTS, {}, frozenset({"w"})),
+    )
     assert {(one.site, one.is_bad) for one in rejected} == {("a", False), ("b", True), ("c", False)}
     assert str(rejected[0]) == "a: its update of round 4 was not received: its process was killed"
 
@@ -165,12 +184,25 @@ def test_a_site_whose_reply_alone_makes_the_method_fail_is_found():
     assert find_failing_sites(use, {"b": share(), "c": share()}, "share", 4) == []
 
 
-@pytest.mark.parametrize("fields", [
-    {"facts": []}, {"facts": None}, {"facts": {3: 1}}, {"facts": {"x": torch.ones(1)}}, {"facts": {"round": 4.0}},
-    {"facts": {"x": 10**5000}}, {"kind": 3}, {"kind": "failed"}, {"kind": "failed", "facts": {"why": None}},
-    {"weights": None}, {"weights": {"w": 1.0}}, {"weights": {3: torch.ones(1)}},
-    {"tensors": {"x" * 2000: torch.ones(1)}}, {"weights_digest": 3},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"facts": []},
+        {"facts": None},
+        {"facts": {3: 1}},
+        {"facts": {"x": torch.ones(1)}},
+        {"facts": {"round": 4.0}},
+        {"facts": {"x": 10**5000}},
+        {"kind": 3},
+        {"kind": "failed"},
+        {"kind": "failed", "facts": {"why": None}},
+        {"weights": None},
+        {"weights": {"w": 1.0}},
+        {"weights": {3: torch.ones(1)}},
+        {"tensors": {"x" * 2000: torch.ones(1)}},
+        {"weights_digest": 3},
+    ],
+)
 def test_a_reply_that_cannot_be_read_is_rejected_with_its_reason_and_listed_in_the_ledger(fields):
     bad = Message(**{"kind": "train", **fields})
     accepted, rejected = checked({"a": update(), "b": bad})

@@ -68,18 +68,29 @@ def test_full_agreement_or_threshold_zero_gives_exactly_the_average(threshold):
     rng = torch.Generator().manual_seed(0)
     start = {"w": torch.randn(1000, generator=rng)}
     same = torch.randn(1000, generator=rng).sign()
-    moved = [{"w": start["w"] + (same if threshold else 1) * torch.rand(1000, generator=rng) *
-              (1 if threshold else torch.randn(1000, generator=rng).sign())} for _ in range(3)]  # fmt: skip
+    moved = [
+        {
+            "w": start["w"]
+            + (same if threshold else 1)
+            * torch.rand(1000, generator=rng)
+            * (1 if threshold else torch.randn(1000, generator=rng).sign())
+        }
+        for _ in range(3)
+    ]
     shares = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     assert torch.equal(
         gradient_masked_average(start, moved, shares, UNIFORM, PARAMETERS, threshold)["w"], average(moved, shares)["w"]
     )
 
 
-@pytest.mark.parametrize("combine", [
-    lambda shares: gradient_masked_average(START, THREE, shares, UNIFORM, PARAMETERS, 1.0),
-    lambda shares: normalized_average(START, THREE, shares, torch.tensor([1.0, 2.0, 4.0]), PARAMETERS),
-], ids=["masked", "rescaled"])  # fmt: skip
+@pytest.mark.parametrize(
+    "combine",
+    [
+        lambda shares: gradient_masked_average(START, THREE, shares, UNIFORM, PARAMETERS, 1.0),
+        lambda shares: normalized_average(START, THREE, shares, torch.tensor([1.0, 2.0, 4.0]), PARAMETERS),
+    ],
+    ids=["masked", "rescaled"],
+)
 def test_statistics_are_averaged_and_counters_stay_integers(combine):
     result = combine(THIRDS)
     assert result["n.running_mean"].item() == pytest.approx(4) and result["n.num_batches_tracked"].item() == 6
@@ -105,8 +116,9 @@ def test_normalised_average_by_hand():
     moved = [{"w": torch.tensor([9.0])}, {"w": torch.tensor([3.0])}]
     result = normalized_average(start, moved, half, torch.tensor([4.0, 1.0], dtype=torch.float64), PARAMETERS)
     assert result["w"].item() == pytest.approx(1 + 2.5 * 2)
-    other = normalized_average(start, moved, torch.tensor([0.25, 0.75], dtype=torch.float64), torch.tensor([1.0, 2.0]),
-                               PARAMETERS)  # fmt: skip
+    other = normalized_average(
+        start, moved, torch.tensor([0.25, 0.75], dtype=torch.float64), torch.tensor([1.0, 2.0]), PARAMETERS
+    )
     assert other["w"].item() == pytest.approx(1 + 1.75 * (0.25 * 8 + 0.75 * 1)), "L = 0.25 + 1.5"
 
 

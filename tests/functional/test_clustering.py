@@ -28,16 +28,21 @@ def by_the_paper(vectors):
     while True:
         n = int(labels.max()) + 1
         means = [vectors[labels == number].mean(0) for number in range(n)]
-        near = [[-2 if i == j else torch.cosine_similarity(a, b, 0).item() for j, b in enumerate(means)]
-                for i, a in enumerate(means)]  # fmt: skip
+        near = [
+            [-2 if i == j else torch.cosine_similarity(a, b, 0).item() for j, b in enumerate(means)]
+            for i, a in enumerate(means)
+        ]
         k = [row.index(max(row)) for row in near]
         joined = [-1] * n
         for seed in range(n):
             reached = [seed] if joined[seed] < 0 else []
             for i in reached:
                 joined[i] = seed
-                reached += [j for j in range(n) if joined[j] < 0 and j not in reached
-                            and (j == k[i] or i == k[j] or k[i] == k[j])]  # fmt: skip
+                reached += [
+                    j
+                    for j in range(n)
+                    if joined[j] < 0 and j not in reached and (j == k[i] or i == k[j] or k[i] == k[j])
+                ]
         numbers = {seed: number for number, seed in enumerate(dict.fromkeys(joined))}
         labels = torch.tensor([numbers[joined[label]] for label in labels.tolist()])
         if labels.max() == 0:
@@ -150,9 +155,17 @@ def test_blocks_of_similarities_give_the_same(monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(whole, finch(vectors), strict=True))
 
 
-@pytest.mark.parametrize(("offset", "n", "chance"), [
-    (5, 4, 0.89), (5, 5, 0.77), (5, 6, 0.64), (5, 10, 0.33), (0, 4, 4 / 5), (0, 5, 4 / 7),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("offset", "n", "chance"),
+    [
+        (5, 4, 0.89),
+        (5, 5, 0.77),
+        (5, 6, 0.64),
+        (5, 10, 0.33),
+        (0, 4, 4 / 5),
+        (0, 5, 4 / 7),
+    ],
+)
 def test_the_chance_of_a_single_cluster(offset, n, chance):
     """300 draws of n styles of 512 numbers; four standard errors, and 0.01 for what was measured over 4000.
 
@@ -223,19 +236,22 @@ def test_the_given_generator_determines_the_draws_and_no_other_is_used():
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: finch(torch.ones(3)), r"must be real, \(N, D\)"),
-    (lambda: finch(torch.ones(0, 3)), "at least one"),
-    (lambda: finch(torch.tensor([[1.0], [0.0], [2.0], [-0.0]])), "zero in rows 1, 3"),
-    (lambda: finch(torch.zeros(12, 2)), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"),
-    (lambda: finch(torch.tensor([[1.0, 0.0], [torch.nan, 1.0], [torch.inf, 1.0]])), "infinite in rows 1, 2"),
-    (lambda: finch_partition(torch.ones(3, 2), "finest"), '"first" or "last"'),
-    (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 1])), "and labels"),
-    (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 3, 0])), "are missing: 1, 2"),
-    (lambda: kmeans_plus_plus(torch.ones(3, 2), 0, generator()), r"k must be in 1\.\.3"),
-    (lambda: kmeans_plus_plus(torch.ones(3, 2), 4, generator()), r"k must be in 1\.\.3"),
-    (lambda: kmeans_plus_plus(torch.tensor([[1.0], [torch.nan]]), 1, generator()), "points must be finite.*rows 1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: finch(torch.ones(3)), r"must be real, \(N, D\)"),
+        (lambda: finch(torch.ones(0, 3)), "at least one"),
+        (lambda: finch(torch.tensor([[1.0], [0.0], [2.0], [-0.0]])), "zero in rows 1, 3"),
+        (lambda: finch(torch.zeros(12, 2)), "0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"),
+        (lambda: finch(torch.tensor([[1.0, 0.0], [torch.nan, 1.0], [torch.inf, 1.0]])), "infinite in rows 1, 2"),
+        (lambda: finch_partition(torch.ones(3, 2), "finest"), '"first" or "last"'),
+        (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 1])), "and labels"),
+        (lambda: cluster_means(torch.ones(3, 2), torch.tensor([0, 3, 0])), "are missing: 1, 2"),
+        (lambda: kmeans_plus_plus(torch.ones(3, 2), 0, generator()), r"k must be in 1\.\.3"),
+        (lambda: kmeans_plus_plus(torch.ones(3, 2), 4, generator()), r"k must be in 1\.\.3"),
+        (lambda: kmeans_plus_plus(torch.tensor([[1.0], [torch.nan]]), 1, generator()), "points must be finite.*rows 1"),
+    ],
+)
 def test_wrong_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -26,9 +26,7 @@ def pair_by_pair(vectors, labels, temperature, with_positive):
 
 def test_two_orthogonal_clusters_of_three():
     """Cosine 1 in, 0 across, temperature 0.05: -log(e^20 / (e^20 + 3)) = log(1 + 3 e^-20) = 6.18e-9."""
-    torch.testing.assert_close(
-        info_nce(TWO_CLUSTERS, LABELS).item(), math.log1p(3 * math.exp(-20)), rtol=1e-6, atol=0
-    )
+    torch.testing.assert_close(info_nce(TWO_CLUSTERS, LABELS).item(), math.log1p(3 * math.exp(-20)), rtol=1e-6, atol=0)
 
 
 def test_all_vectors_equal_gives_the_log_of_one_positive_and_three_negatives():
@@ -57,8 +55,10 @@ def test_groups_are_compared_on_their_own_and_the_mean_is_over_all_pairs(denomin
     vectors = torch.randn(11, 5, generator=rng, dtype=torch.float64)
     labels = torch.tensor([0, 0, 1, 1, 0, 0, 1, 1, 1, 1, 1])
     groups = torch.tensor([5, 5, 5, 5, 7, 7, 7, 7, 7, 9, 9])
-    parts = [(4, pair_by_pair(vectors[:4], labels[:4], 0.2, denominator == "positive_and_negatives")),
-             (8, pair_by_pair(vectors[4:9], labels[4:9], 0.2, denominator == "positive_and_negatives"))]  # fmt: skip
+    parts = [
+        (4, pair_by_pair(vectors[:4], labels[:4], 0.2, denominator == "positive_and_negatives")),
+        (8, pair_by_pair(vectors[4:9], labels[4:9], 0.2, denominator == "positive_and_negatives")),
+    ]
     expected = sum(n * mean for n, mean in parts) / 12
     order = torch.randperm(11, generator=rng)
     actual = info_nce(vectors[order], labels[order], 0.2, denominator, groups[order])

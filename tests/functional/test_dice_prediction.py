@@ -66,8 +66,11 @@ def test_the_interval_is_that_of_a_new_observation_and_is_cut_to_possible_values
     assert prediction.dice == pytest.approx(0.6) and prediction.low == pytest.approx(0.6 - half)
     assert prediction.high == pytest.approx(0.6 + half) and not prediction.is_extrapolated
     far = calibration.predict(1.0)
-    assert far.dice == far.high == 1.0 and far.is_extrapolated and far.low == pytest.approx(
-        1.0 - half * math.sqrt((1.2 + 0.6**2 / 0.16) / (1.2 + 0.2**2 / 0.16)))  # fmt: skip
+    assert (
+        far.dice == far.high == 1.0
+        and far.is_extrapolated
+        and far.low == pytest.approx(1.0 - half * math.sqrt((1.2 + 0.6**2 / 0.16) / (1.2 + 0.2**2 / 0.16)))
+    )
 
 
 def test_the_risk_coverage_curve_is_the_mean_risk_of_the_most_confident():

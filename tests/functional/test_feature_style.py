@@ -256,18 +256,21 @@ def test_the_given_generator_determines_the_shift_and_no_other_is_used(features,
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda f, s: restyle_features(f, s.mean, s.std), "mean and std must be"),
-    (lambda f, s: compute_site_style(torch.ones(0, 3), torch.ones(0, 3)), "means and stds must"),
-    (lambda f, s: compute_site_style(torch.ones(2, 3), torch.ones(2, 4)), "means and stds must"),
-    (lambda f, s: shift_style(f, s, generator(), n_kept=7), r"n_kept must be in 0\.\.6"),
-    (lambda f, s: shift_style(f[:, :4], s, generator()), r"must be four tensors \(4,\)"),
-    (lambda f, s: shift_style(f, s._replace(std=torch.ones(2, C)), generator()), "must be four tensors"),
-    (lambda f, s: shift_style(f[0], s, generator()), "features must be"),
-    (lambda f, s: mix_styles(f, torch.ones(5), torch.arange(6)), "ratio and partners must"),
-    (lambda f, s: mix_styles(f, torch.full((6,), 1.1), torch.arange(6)), r"ratio must be in \[0, 1\]"),
-    (lambda f, s: explore_and_mix_styles(f, torch.tensor([0]), torch.ones(6), torch.arange(6)), r"must be \(7,\)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f, s: restyle_features(f, s.mean, s.std), "mean and std must be"),
+        (lambda f, s: compute_site_style(torch.ones(0, 3), torch.ones(0, 3)), "means and stds must"),
+        (lambda f, s: compute_site_style(torch.ones(2, 3), torch.ones(2, 4)), "means and stds must"),
+        (lambda f, s: shift_style(f, s, generator(), n_kept=7), r"n_kept must be in 0\.\.6"),
+        (lambda f, s: shift_style(f[:, :4], s, generator()), r"must be four tensors \(4,\)"),
+        (lambda f, s: shift_style(f, s._replace(std=torch.ones(2, C)), generator()), "must be four tensors"),
+        (lambda f, s: shift_style(f[0], s, generator()), "features must be"),
+        (lambda f, s: mix_styles(f, torch.ones(5), torch.arange(6)), "ratio and partners must"),
+        (lambda f, s: mix_styles(f, torch.full((6,), 1.1), torch.arange(6)), r"ratio must be in \[0, 1\]"),
+        (lambda f, s: explore_and_mix_styles(f, torch.tensor([0]), torch.ones(6), torch.arange(6)), r"must be \(7,\)"),
+    ],
+)
 def test_wrong_arguments_are_rejected(features, received, call, message):
     with pytest.raises(ValueError, match=message):
         call(features, received)

@@ -88,9 +88,7 @@ def test_phase_stays_everywhere_and_amplitude_outside_the_window():
     torch.testing.assert_close(after / after.abs(), before / before.abs())
     changed = ~torch.isclose(after.abs(), before.abs(), rtol=1e-9)
     assert changed[0, 0].sum() == 81  # 9 x 9, and no other
-    torch.testing.assert_close(
-        fourier.low_frequency_window(styled, ALPHA), fourier.low_frequency_window(others, ALPHA)
-    )
+    torch.testing.assert_close(fourier.low_frequency_window(styled, ALPHA), fourier.low_frequency_window(others, ALPHA))
 
 
 def test_a_black_image_gets_the_amplitude_with_phase_zero():

@@ -40,7 +40,8 @@ def test_each_image_has_a_network_of_its_own_and_a_batch_equals_one_image_at_a_t
     together = random_intensity_transform(image, networks, alpha)
     for i in range(3):
         own = ShallowNetworks(tuple(k[i : i + 1] for k in kernels), tuple(s[i : i + 1] for s in shifts))
-        torch.testing.assert_close(random_intensity_transform(image[i : i + 1], own, alpha[i : i + 1]),
-                                   together[i : i + 1])  # fmt: skip
+        torch.testing.assert_close(
+            random_intensity_transform(image[i : i + 1], own, alpha[i : i + 1]), together[i : i + 1]
+        )
     same = random_intensity_transform(image[:1].expand(3, -1, -1, -1), networks, torch.ones(3))
     assert not torch.allclose(same[0], same[1])

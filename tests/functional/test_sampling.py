@@ -12,10 +12,17 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize(("n", "counts"), [
-    (0, [[1, 2, 3]]), (1, [[2, 2, 3]]), (3, [[3, 3, 3]]), (6, [[4, 4, 4]]), (2, [[2, 3, 3], [3, 2, 3]]),
-    (4, [[3, 3, 4], [3, 4, 3], [4, 3, 3]]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("n", "counts"),
+    [
+        (0, [[1, 2, 3]]),
+        (1, [[2, 2, 3]]),
+        (3, [[3, 3, 3]]),
+        (6, [[4, 4, 4]]),
+        (2, [[2, 3, 3], [3, 2, 3]]),
+        (4, [[3, 3, 4], [3, 4, 3], [4, 3, 3]]),
+    ],
+)
 def test_class_counts_three_two_one_are_balanced(n, counts):
     """The paper's example. With 2 and with 4 added samples there is a tie, and each outcome occurs."""
     seen = []
@@ -76,14 +83,17 @@ def test_partners_are_a_permutation():
     assert sorted(draw_mixing_partners(50, 0.1, generator())[1].tolist()) == list(range(50))
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda: draw_oversampled(LABELS.float(), 1, generator()), "labels must be integers"),
-    (lambda: draw_oversampled(LABELS[:, None], 1, generator()), "labels must be integers"),
-    (lambda: draw_oversampled(LABELS, -1, generator()), "cannot add -1 samples"),
-    (lambda: draw_oversampled(LABELS[:0], 1, generator()), "cannot add 1 samples to a batch of 0"),
-    (lambda: draw_mixing_partners(3, 0.0, generator()), "concentration must be above 0"),
-    (lambda: draw_mixing_partners(3, float("nan"), generator()), "concentration must be above 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: draw_oversampled(LABELS.float(), 1, generator()), "labels must be integers"),
+        (lambda: draw_oversampled(LABELS[:, None], 1, generator()), "labels must be integers"),
+        (lambda: draw_oversampled(LABELS, -1, generator()), "cannot add -1 samples"),
+        (lambda: draw_oversampled(LABELS[:0], 1, generator()), "cannot add 1 samples to a batch of 0"),
+        (lambda: draw_mixing_partners(3, 0.0, generator()), "concentration must be above 0"),
+        (lambda: draw_mixing_partners(3, float("nan"), generator()), "concentration must be above 0"),
+    ],
+)
 def test_wrong_arguments_are_rejected(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -12,8 +12,10 @@ def test_gaps_of_three_sites_by_hand():
     assert result == pytest.approx({"a": 1 / 3 + 0.2, "b": 1 / 3 - 0.2, "c": 1 / 3})
 
 
-@pytest.mark.parametrize("gaps, step", [({"a": 0.5, "b": 0.5, "c": 0.5}, 0.2), ({"a": 0.9, "b": 0.1, "c": 0.4}, 0.0),
-                                        ({}, 0.2), ({"a": 3.0}, 0.2)])  # fmt: skip
+@pytest.mark.parametrize(
+    "gaps, step",
+    [({"a": 0.5, "b": 0.5, "c": 0.5}, 0.2), ({"a": 0.9, "b": 0.1, "c": 0.4}, 0.0), ({}, 0.2), ({"a": 3.0}, 0.2)],
+)
 def test_equal_gaps_no_step_or_nothing_to_compare_change_nothing(gaps, step):
     assert adjust_site_weights(THREE, ALL, gaps, step) == THREE
 

@@ -78,7 +78,7 @@ def test_a_small_deviation_around_a_large_mean_survives_float32():
     population = (image.double().var((2, 3), correction=0)[0] + EPSILON).sqrt()
     torch.testing.assert_close(moments.std, population, rtol=1e-10, atol=0)
     styled = adain(image, torch.zeros(2), torch.ones(2))
-    assert (styled.std((2, 3)) - 1).abs().max() < 0.06                 # epsilon is a tenth of this variance
+    assert (styled.std((2, 3)) - 1).abs().max() < 0.06  # epsilon is a tenth of this variance
     assert styled.mean((2, 3)).abs().max() < 1e-2
 
 
@@ -115,16 +115,19 @@ def test_moment_matching_keeps_the_order_of_intensities_and_the_range():
     torch.testing.assert_close(result[0, 2].mean().item(), 0.4, atol=1e-7, rtol=0)
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda f: channel_mean_std(f[0]), "features must be"),
-    (lambda f: channel_mean_std(f.long()), "features must be"),
-    (lambda f: adain(f, torch.zeros(4), torch.ones(5)), "mean must be"),
-    (lambda f: adain(f, torch.zeros(5), torch.ones(3, 5)), "std must be"),
-    (lambda f: adain(f, torch.zeros(5), torch.ones(5), 1.5), "alpha must be in"),
-    (lambda f: adain(f, torch.zeros(5), torch.ones(5), torch.ones(3)), "alpha must be a number or"),
-    (lambda f: PixelMoments.from_features(f).add(f[:, :2]), "5 and 2 channels"),
-    (lambda f: PixelMoments.from_features(f[:0]), "at least one pixel"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f: channel_mean_std(f[0]), "features must be"),
+        (lambda f: channel_mean_std(f.long()), "features must be"),
+        (lambda f: adain(f, torch.zeros(4), torch.ones(5)), "mean must be"),
+        (lambda f: adain(f, torch.zeros(5), torch.ones(3, 5)), "std must be"),
+        (lambda f: adain(f, torch.zeros(5), torch.ones(5), 1.5), "alpha must be in"),
+        (lambda f: adain(f, torch.zeros(5), torch.ones(5), torch.ones(3)), "alpha must be a number or"),
+        (lambda f: PixelMoments.from_features(f).add(f[:, :2]), "5 and 2 channels"),
+        (lambda f: PixelMoments.from_features(f[:0]), "at least one pixel"),
+    ],
+)
 def test_wrong_arguments_are_rejected(features, call, message):
     with pytest.raises(ValueError, match=message):
         call(features)

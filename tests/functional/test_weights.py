@@ -114,8 +114,12 @@ def test_selecting_by_prefix_and_adding_the_prefix_are_inverse():
 
 def test_running_variances_are_recognised_by_type():
     """InstanceNorm with running statistics counts, a parameter that only has such a name does not."""
-    network = nn.Sequential(nn.BatchNorm2d(1), nn.InstanceNorm2d(1, track_running_stats=True), nn.InstanceNorm2d(1),
-                            nn.BatchNorm2d(1, track_running_stats=False))  # fmt: skip
+    network = nn.Sequential(
+        nn.BatchNorm2d(1),
+        nn.InstanceNorm2d(1, track_running_stats=True),
+        nn.InstanceNorm2d(1),
+        nn.BatchNorm2d(1, track_running_stats=False),
+    )
     network.register_parameter("running_var", nn.Parameter(torch.zeros(1)))
     assert running_variances(network) == {"0.running_var", "1.running_var"}
     assert running_variances(nn.BatchNorm1d(2)) == {"running_var"}

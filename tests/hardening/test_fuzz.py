@@ -89,10 +89,13 @@ def report(measurement, folder: Path, what: str, n: int, one: Callable, unchecke
     (folder / "control").mkdir()
     control = fuzz(folder / "control", min(n, 1000), measurement.rng(what), unchecked)
     measurement.report(
-        "R11", f"{n:,} mutations of {what}",
-        f"0 other errors, none slower than {MAX_S:g} s (CPU), at most {MAX_MB} MB, 0 files", str(counted),
-        counted.is_met and counted.n_refused > n // 4, f"read without checks: {len(control.errors)} of {control.n} "
-        "with other errors", bool(control.errors),
+        "R11",
+        f"{n:,} mutations of {what}",
+        f"0 other errors, none slower than {MAX_S:g} s (CPU), at most {MAX_MB} MB, 0 files",
+        str(counted),
+        counted.is_met and counted.n_refused > n // 4,
+        f"read without checks: {len(control.errors)} of {control.n} with other errors",
+        bool(control.errors),
     )
 
 
@@ -173,8 +176,13 @@ def test_r11_files_of_a_hospital(measurement, small_phantom, tmp_path):
 
 def test_r11_bundles(measurement, tmp_path):
     bundle = write_bundle(
-        tmp_path / "organ_segmentation", network=UNET, weights=UNET.build(1, 1).state_dict(),
-        task=Segmentation(("organ",), 1, 32), provenance={}, summary={}, input_is_2d=False,
+        tmp_path / "organ_segmentation",
+        network=UNET,
+        weights=UNET.build(1, 1).state_dict(),
+        task=Segmentation(("organ",), 1, 32),
+        provenance={},
+        summary={},
+        input_is_2d=False,
     )
     archive = zipped(bundle, tmp_path / "organ.zip").read_bytes()
     copy = shutil.copytree(bundle, tmp_path / "copy" / bundle.name)

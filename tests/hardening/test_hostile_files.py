@@ -98,8 +98,16 @@ def checked_images(place: Path, name: str, make: Callable[[Path], object]) -> in
 
 def nrrd(*fields_and_path) -> None:
     *fields, path = fields_and_path
-    head = ["NRRD0004", "type: short", "dimension: 3", "sizes: 6 5 4", "space: left-posterior-superior",
-            "space directions: (1,0,0) (0,1,0) (0,0,3)", "space origin: (0,0,0)", "endian: little"]  # fmt: skip
+    head = [
+        "NRRD0004",
+        "type: short",
+        "dimension: 3",
+        "sizes: 6 5 4",
+        "space: left-posterior-superior",
+        "space directions: (1,0,0) (0,1,0) (0,0,3)",
+        "space origin: (0,0,0)",
+        "endian: little",
+    ]
     path.write_bytes("\n".join([*head, *fields, "", ""]).encode())
 
 
@@ -127,19 +135,25 @@ def samples(root: Path, bundle: Path) -> dict[str, Callable[[Path], int]]:
     weights = {name: f"{network}, weights: {name}}}" for name in ("a.pt", "a.pth", "a.safetensors")}
     found: dict[str, Callable[[Path], int]] = {
         f"a pickle as weights {name}": partial(
-            config_of, root=root, old=SMALL_UNET, new=new, **{name.replace(".", "__"): evil})
+            config_of, root=root, old=SMALL_UNET, new=new, **{name.replace(".", "__"): evil}
+        )
         for name, new in weights.items()
     } | {
         "a pickle as a message": lambda place: Message.from_bytes(evil) and 0,
         "a pickle as a checkpoint in a message's place": lambda place: State.from_bytes(evil) and 0,
         "a pickle as a checkpoint": partial(
-            run_with, name="states/round_00001.state", content=sha256_digest(evil) + evil,
-            read=lambda path: RunFolder(path).load_state(1)),
+            run_with,
+            name="states/round_00001.state",
+            content=sha256_digest(evil) + evil,
+            read=lambda path: RunFolder(path).load_state(1),
+        ),
         "a pickle as the model of a run": partial(
-            run_with, name="model.safetensors", content=evil, read=lambda path: RunFolder(path).load_model()),
-        "a pickle as a codec": lambda place: (place / "c.safetensors").write_bytes(evil) and load_codec(
-            place / "c.safetensors") and 0,
-    }  # fmt: skip
+            run_with, name="model.safetensors", content=evil, read=lambda path: RunFolder(path).load_model()
+        ),
+        "a pickle as a codec": lambda place: (
+            (place / "c.safetensors").write_bytes(evil) and load_codec(place / "c.safetensors") and 0
+        ),
+    }
     method, data_block = "{name: elcfs, alpha: 0.1, min_patients: 1}", "{name: prostate, "
     for words, old, new in [
         ("a YAML tag that calls", "seed: 3", "seed: !!python/object/apply:os.system ['touch EXECUTED']"),
@@ -156,8 +170,10 @@ def samples(root: Path, bundle: Path) -> dict[str, Callable[[Path], int]]:
     for new in ("{name: evil.Thing}", "{name: stack, methods: [{name: evil.Thing}]}"):
         found[f"a coordinator's plan with {new}"] = partial(plan_of, root=root, new=new)
     for target in TARGETS:
+
         def set_target(config: dict, target=target) -> None:
             config["preprocessing"]["transforms"][1]["_target_"] = target
+
         found[f"bundle: _target_ {target}"] = partial(changed_inference, bundle=bundle, change=set_target)
     for key, value in ENTRIES:
         change = lambda config, key=key, value=value: config["dataset"].update({key: value})  # noqa: E731
@@ -166,9 +182,12 @@ def samples(root: Path, bundle: Path) -> dict[str, Callable[[Path], int]]:
         change = lambda config, text=text: config["dataset"].update(data=text)  # noqa: E731
         found[f"bundle: {text[:40]}"] = partial(changed_inference, bundle=bundle, change=change)
     top = bundle.name
-    extra = {"a link": [(linked(bundle), "/etc/passwd")], "a bomb": [(f"{top}/docs/data_license.txt", bytes(10**8))],
-             "logging.conf": [(f"{top}/configs/logging.conf", "[handler_a]\nclass=__import__('os').system('x')")],
-             "a script": [(f"{top}/scripts/__init__.py", CODE)]}  # fmt: skip
+    extra = {
+        "a link": [(linked(bundle), "/etc/passwd")],
+        "a bomb": [(f"{top}/docs/data_license.txt", bytes(10**8))],
+        "logging.conf": [(f"{top}/configs/logging.conf", "[handler_a]\nclass=__import__('os').system('x')")],
+        "a script": [(f"{top}/scripts/__init__.py", CODE)],
+    }
     extra |= {f"a member {member}": [(member, b"x")] for member in MEMBERS if not member.endswith("/")}
     for words, more in extra.items():
         found[f"zip: {words}"] = partial(checked_bundle, bundle=bundle, more=more)
@@ -181,7 +200,7 @@ def samples(root: Path, bundle: Path) -> dict[str, Callable[[Path], int]]:
         "a pipe": ("a.nii", os.mkfifo),
         "a gzip bomb": ("a.nii.gz", gzip_bomb),
         "a pickle as an image": ("a.nii.gz", lambda path: path.write_bytes(evil)),
-    }  # fmt: skip
+    }
     for words, (name, make) in images.items():
         found[f"image: {words}"] = partial(checked_images, name=name, make=make)
     return found
@@ -189,6 +208,7 @@ def samples(root: Path, bundle: Path) -> dict[str, Callable[[Path], int]]:
 
 def harmless(root: Path, bundle: Path) -> list[Callable[[Path], int]]:
     """Return the same readings of files that are not hostile, which are accepted."""
+
     def image(path: Path) -> None:
         nib.save(nib.Nifti1Image(np.arange(120, dtype=np.int16).reshape(6, 5, 4), np.eye(4)), path)
 
@@ -208,16 +228,22 @@ def controls(place: Path) -> dict[str, Callable[[], object]]:
     return {
         "pickle": lambda: torch.load(place / "a.pt", weights_only=False),
         "_target_ in MONAI": lambda: ConfigParser(
-            {"a": {"_target_": "os.system", "command": "touch EXECUTED"}}).get_parsed_content("a"),
+            {"a": {"_target_": "os.system", "command": "touch EXECUTED"}}
+        ).get_parsed_content("a"),
         "$ in MONAI": lambda: ConfigParser({"a": "$__import__('os').system('touch EXECUTED')"}).get_parsed_content("a"),
         "../ in a zip": lambda: (place / ".." / "escaped").write_bytes(b"x"),
-    }  # fmt: skip
+    }
 
 
 def test_r12_hostile_files(measurement, small_phantom, tmp_path):
     bundle = write_bundle(
-        tmp_path / "organ_segmentation", network=UNET, weights=UNET.build(1, 1).state_dict(),
-        task=Segmentation(("organ",), 1, 32), provenance={}, summary={}, input_is_2d=False,
+        tmp_path / "organ_segmentation",
+        network=UNET,
+        weights=UNET.build(1, 1).state_dict(),
+        task=Segmentation(("organ",), 1, 32),
+        provenance={},
+        summary={},
+        input_is_2d=False,
     )
     chosen = measurement.some(samples(small_phantom, bundle).items(), 40)
     executed, written, accepted = [], [], []
@@ -238,10 +264,13 @@ def test_r12_hostile_files(measurement, small_phantom, tmp_path):
         n_accepted += record(place, place, partial(sample, place)).code == 0
     n, first = len(chosen), [*executed, *written, *accepted][:2]
     measurement.report(
-        "R12", f"{n} hostile files: pickles, configs, plans, bundles, zip files, images",
+        "R12",
+        f"{n} hostile files: pickles, configs, plans, bundles, zip files, images",
         f"0 executed, 0 written outside the folder, {n} refused",
         f"{len(executed)} executed, {len(written)} written outside, {n - len(accepted)} refused"
-        + (f"; {'; '.join(first)}" if first else ""), not executed and not written and not accepted,
+        + (f"; {'; '.join(first)}" if first else ""),
+        not executed and not written and not accepted,
         f"found in 4 readers that trust what they read: {n_caught}; harmless files accepted: {n_accepted} of "
-        f"{len(good)}", n_caught == 4 and n_accepted == len(good),
+        f"{len(good)}",
+        n_caught == 4 and n_accepted == len(good),
     )

@@ -28,8 +28,11 @@ def config_cases() -> dict[str, Case]:
         user.replace(old, new)
         return getattr(user, program)()
 
-    return {f"{program}: {wrong}": ("user", lambda user, p=program, o=old, n=new: run(user, p, o, n), words)
-            for wrong, (old, new, words) in CONFIGS.items() for program in ("train", "evaluate")}  # fmt: skip
+    return {
+        f"{program}: {wrong}": ("user", lambda user, p=program, o=old, n=new: run(user, p, o, n), words)
+        for wrong, (old, new, words) in CONFIGS.items()
+        for program in ("train", "evaluate")
+    }
 
 
 def file_cases() -> dict[str, Case]:
@@ -37,11 +40,15 @@ def file_cases() -> dict[str, Case]:
         spoil(user.image(), user.mask())
         return user.train()
 
-    cases: dict[str, Case] = {wrong: ("user", lambda user, s=spoil: run(user, s), words)
-                              for wrong, (spoil, words) in FILES.items()}  # fmt: skip
+    cases: dict[str, Case] = {
+        wrong: ("user", lambda user, s=spoil: run(user, s), words) for wrong, (spoil, words) in FILES.items()
+    }
     for index in range(4):
         cases[f"a truncated image of patient {index}"] = (
-            "user", lambda user, i=index: cut(user.image("BMC", i), 5000) or user.train(), ("the file is incomplete",))
+            "user",
+            lambda user, i=index: cut(user.image("BMC", i), 5000) or user.train(),
+            ("the file is incomplete",),
+        )
     return cases
 
 
@@ -79,36 +86,66 @@ def other_cases() -> dict[str, Case]:
     return {
         "an empty config": ("user", lambda user: user.config.write_text("") or user.train(), ("is empty",)),
         "a config in Latin-1": (
-            "user", lambda user: user.config.write_bytes(b"seed: 3 # \xe9") and user.train(), ("not UTF-8",)),
+            "user",
+            lambda user: user.config.write_bytes(b"seed: 3 # \xe9") and user.train(),
+            ("not UTF-8",),
+        ),
         "no config": ("user", lambda user: user.config.unlink() or user.train(), ("no such file",)),
         "a folder as config": (
-            "user", lambda user: (user.config.unlink(), user.config.mkdir()) and user.train(), ("is a folder",)),
+            "user",
+            lambda user: (user.config.unlink(), user.config.mkdir()) and user.train(),
+            ("is a folder",),
+        ),
         "an unknown key as flag": ("user", lambda user: user.train("--set", "training.lr=1"), ("unknown key",)),
         "a file as folder": (
-            "user", lambda user: user.out.write_text("") and user.train() or user.train(), ("cannot write here",)),
+            "user",
+            lambda user: user.out.write_text("") and user.train() or user.train(),
+            ("cannot write here",),
+        ),
         "resume without a run": ("user", lambda user: user.train("--resume"), ("no run to resume",)),
         "an unknown unseen site": (
-            "user", lambda user: user.train("--set", "federation.unseen_site=UCLA"), ("Did you mean 'UCL'",)),
+            "user",
+            lambda user: user.train("--set", "federation.unseen_site=UCLA"),
+            ("Did you mean 'UCL'",),
+        ),
         "an unknown site": ("user", lambda user: user.train("--set", "data.sites=[BMC, HK, UCLA]"), ("UCLA",)),
         "a size that the network cannot halve": (
-            "user", lambda user: user.train("--set", "data.image_size=34"), ("multiple of 4",)),
+            "user",
+            lambda user: user.train("--set", "data.image_size=34"),
+            ("multiple of 4",),
+        ),
         "no such data": ("user", lambda user: user.train("--set", "data.root=nowhere"), ("nowhere",)),
         "an image of the unseen site in training": (
-            "user", lambda user: copied(user, user.image("UCL"), user.image("BMC")), ("these files are",)),
+            "user",
+            lambda user: copied(user, user.image("UCL"), user.image("BMC")),
+            ("these files are",),
+        ),
         "a site without images": ("user", emptied, ("has no images",)),
         "a broken link": ("user", link, ("a link that leads to no file",)),
         "two folders of one site": (
-            "eyes", lambda user: copied(user, south(user), user.place / "data" / "South"), ("differ only in upper",)),
+            "eyes",
+            lambda user: copied(user, south(user), user.place / "data" / "South"),
+            ("differ only in upper",),
+        ),
         "a grey level without a class": (
-            "eyes", lambda user: picture(user, pixels=grey, kind="masks"), ("has the labels 7",)),
+            "eyes",
+            lambda user: picture(user, pixels=grey, kind="masks"),
+            ("has the labels 7",),
+        ),
         "labels stored as colours": (
-            "eyes", lambda user: picture(user, pixels=colours, kind="masks"), ("as 3 colours",)),
+            "eyes",
+            lambda user: picture(user, pixels=colours, kind="masks"),
+            ("as 3 colours",),
+        ),
         "a grey image among colours": (
-            "eyes", lambda user: picture(user, pixels=np.zeros((40, 40), np.uint8)), ("the image is grey",)),
+            "eyes",
+            lambda user: picture(user, pixels=np.zeros((40, 40), np.uint8)),
+            ("the image is grey",),
+        ),
         "a truncated PNG": ("eyes", picture, ("a.png",)),
         "an empty PNG": ("eyes", lambda user: picture(user, b""), ("a.png",)),
         "text that is called PNG": ("eyes", lambda user: picture(user, b"not an image"), ("a.png",)),
-    }  # fmt: skip
+    }
 
 
 def faults(make: Callable[[], User], case: Case) -> list[str]:
@@ -154,8 +191,12 @@ def test_r8_bad_inputs(measurement, small_phantom, tmp_path, capsys):
             n_control += bool(faults(maker(case[0], tmp_path / f"control_{number}" / "hospital"), case))
     n = len(chosen)
     measurement.report(
-        "R8", f"{n} bad inputs: exit code 2, one line with file or key, what was found and what to do, no traceback, "
-        f"nothing written, {MAX_S:g} s of CPU time after the imports", f"{n} of {n}",
+        "R8",
+        f"{n} bad inputs: exit code 2, one line with file or key, what was found and what to do, no traceback, "
+        f"nothing written, {MAX_S:g} s of CPU time after the imports",
+        f"{n} of {n}",
         f"{n - len(wrong)} of {n}, the slowest {seconds:.1f} s" + (f"; {'; '.join(wrong[:3])}" if wrong else ""),
-        not wrong, f"without the handling of errors {len(some) - n_control} of {len(some)}", n_control == len(some),
+        not wrong,
+        f"without the handling of errors {len(some) - n_control} of {len(some)}",
+        n_control == len(some),
     )

@@ -137,17 +137,29 @@ def test_r15_identifiers_of_patients(measurement, tmp_path, monkeypatch, capfd, 
     capfd.readouterr()  # the last error is printed at the hospital, with the name of its file
     files = [path for path in out.rglob("*") if path.is_file()]
     seen = {path.relative_to(out).as_posix(): path.read_bytes() for path in files if path.name not in BY_CASE}
-    seen |= {"messages": b"\n".join(messages), "log": log.getvalue().encode(), "names": "\n".join(seen).encode(),
-             "warnings": "\n".join(str(warning.message) for warning in recwarn).encode()}  # fmt: skip
+    seen |= {
+        "messages": b"\n".join(messages),
+        "log": log.getvalue().encode(),
+        "names": "\n".join(seen).encode(),
+        "warnings": "\n".join(str(warning.message) for warning in recwarn).encode(),
+    }
     hits = {name: found for name, content in seen.items() if (found := words.find(content))}
     used = set(words.words) - set(words.unused)
-    planted = set().union(*(words.find(path.read_bytes()) | words.find(str(path).encode())
-                            for path in [*root.rglob("*"), tmp_path / "config.yaml"] if path.is_file()))  # fmt: skip
+    planted = set().union(
+        *(
+            words.find(path.read_bytes()) | words.find(str(path).encode())
+            for path in [*root.rglob("*"), tmp_path / "config.yaml"]
+            if path.is_file()
+        )
+    )
     in_cases = words.find((run / "cases.csv").read_bytes())
     measurement.report(
-        "R15", f"{len(used)} identifiers in names, headers and notes of {kind}: {len(messages)} messages, log, and "
+        "R15",
+        f"{len(used)} identifiers in names, headers and notes of {kind}: {len(messages)} messages, log, and "
         f"{len(files)} files of a run, its report, bundle and audit, also decompressed",
-        "0 hits", f"{len(hits)} files with hits" + (f": {', '.join(sorted(hits)[:4])}" if hits else ""), not hits,
+        "0 hits",
+        f"{len(hits)} files with hits" + (f": {', '.join(sorted(hits)[:4])}" if hits else ""),
+        not hits,
         f"found in the hospital's own files {len(planted & used)} of {len(used)}, in cases.csv {len(in_cases)}",
         used <= planted and bool(in_cases),
     )

@@ -48,19 +48,33 @@ def test_r17_distances_against_brute_force(measurement):
     rng, n = np.random.default_rng(measurement.seed), measurement.count(200, 20)
     pairs = [random_pair(rng) for _ in range(n)]
     worst = max(error_of(*pair) for pair in pairs)
-    control = max(abs(score(a, b, (1.0, 1.0, 1.0)).hd95_mm - brute_force(a, b, spacing)["hd95"])
-                  for a, b, spacing in pairs)  # fmt: skip
+    control = max(
+        abs(score(a, b, (1.0, 1.0, 1.0)).hd95_mm - brute_force(a, b, spacing)["hd95"]) for a, b, spacing in pairs
+    )
     measurement.report(
-        "R17", f"Dice, HD, HD95 and ASSD of {n} random pairs of masks, anisotropic, 2-D and 3-D, also single voxels",
-        f"largest error at most {MAX_ERROR:g}", f"{worst:.1e}", worst <= MAX_ERROR,
-        f"without the voxel size {control:.2g}", control > MAX_ERROR,
+        "R17",
+        f"Dice, HD, HD95 and ASSD of {n} random pairs of masks, anisotropic, 2-D and 3-D, also single voxels",
+        f"largest error at most {MAX_ERROR:g}",
+        f"{worst:.1e}",
+        worst <= MAX_ERROR,
+        f"without the voxel size {control:.2g}",
+        control > MAX_ERROR,
     )
 
 
 def means(cases: list) -> dict[str, float]:
     """Return the means over the patients of one site, by metric."""
-    rows = [{"site": "A", "role": "seen", "patient": f"p{number}", "image": f"p{number}", "structure": "organ",
-             **compute_mask_metrics(MASK_METRICS, *case)} for number, case in enumerate(cases)]  # fmt: skip
+    rows = [
+        {
+            "site": "A",
+            "role": "seen",
+            "patient": f"p{number}",
+            "image": f"p{number}",
+            "structure": "organ",
+            **compute_mask_metrics(MASK_METRICS, *case),
+        }
+        for number, case in enumerate(cases)
+    ]
     result = MaskScoring().summarise(rows)["seen"]["sites"]["A"]["organ"]
     return {name: result[name]["mean"] for name in ("dice", *LOWER_IS_BETTER) if name in result}
 
@@ -84,11 +98,16 @@ def test_r17_a_missed_organ_never_improves_a_mean(measurement):
         worse = [*cases[:missed], (empty(*prediction.shape), reference, spacing), *cases[missed + 1 :]]
         before, after = means(cases), means(worse)
         assert set(LOWER_IS_BETTER[:3]) <= before.keys()
-        n_better += any((after[name] > value) if name == "dice" else (after[name] < value - 1e-12)
-                        for name, value in before.items())  # fmt: skip
+        n_better += any(
+            (after[name] > value) if name == "dice" else (after[name] < value - 1e-12) for name, value in before.items()
+        )
         n_monai += monai_mean(worse) < monai_mean(cases)
     measurement.report(
-        "R17", f"cohorts of 3 patients in which the prediction of one becomes empty, {n} times",
-        f"0 of {n} with a better mean", f"{n_better} of {n}", n_better == 0,
-        f"mean HD95 of MONAI better in {n_monai} of {n}", n_monai > 0,
+        "R17",
+        f"cohorts of 3 patients in which the prediction of one becomes empty, {n} times",
+        f"0 of {n} with a better mean",
+        f"{n_better} of {n}",
+        n_better == 0,
+        f"mean HD95 of MONAI better in {n_monai} of {n}",
+        n_monai > 0,
     )

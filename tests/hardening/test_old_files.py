@@ -50,9 +50,10 @@ READS: dict[str, Callable[[Path], object]] = {  # what is read of a folder with 
     "a reply and the memory of a site": lambda place: stored_reply(place / "run"),
     "its report": lambda place: program(report.main, str(place / "run")),
     "a bundle of its model": lambda place: program(
-        export.main, str(place / "run"), "--force", "--out", str(place / "prostate_again_segmentation")),
+        export.main, str(place / "run"), "--force", "--out", str(place / "prostate_again_segmentation")
+    ),
     "the bundle of its version": lambda place: check_bundle(place / "prostate_segmentation"),
-}  # fmt: skip
+}
 
 
 def outcome(read: Callable[[Path], object], place: Path, capsys) -> str:
@@ -86,8 +87,9 @@ def test_r18_files_of_earlier_versions(measurement, tmp_path, capsys):
     for archive in archives:
         with zipfile.ZipFile(archive) as file:
             file.extractall(tmp_path / archive.stem)
-        outcomes |= {f"{archive.stem}: {name}": outcome(read, tmp_path / archive.stem, capsys)
-                     for name, read in READS.items()}  # fmt: skip
+        outcomes |= {
+            f"{archive.stem}: {name}": outcome(read, tmp_path / archive.stem, capsys) for name, read in READS.items()
+        }
     n_read, n_refused = (sum(what == kind for what in outcomes.values()) for kind in ("read", "refused"))
     wrong = [f"{name}: {what}" for name, what in outcomes.items() if what not in ("read", "refused")]
     formats, n_other = other_formats(), 0
@@ -98,8 +100,11 @@ def test_r18_files_of_earlier_versions(measurement, tmp_path, capsys):
             n_other += bool(BY_VERSION.search(str(error)))
     n = len(outcomes)
     measurement.report(
-        "R18", f"{len(READS)} kinds of files of {len(archives)} earlier versions",
+        "R18",
+        f"{len(READS)} kinds of files of {len(archives)} earlier versions",
         f"{n} of {n} read or refused by version",
-        f"{n_read} read, {n_refused} refused by version" + (f"; {'; '.join(wrong[:2])}" if wrong else ""), not wrong,
-        f"formats that no version has: {n_other} of {len(formats)} refused by version", n_other == len(formats),
+        f"{n_read} read, {n_refused} refused by version" + (f"; {'; '.join(wrong[:2])}" if wrong else ""),
+        not wrong,
+        f"formats that no version has: {n_other} of {len(formats)} refused by version",
+        n_other == len(formats),
     )

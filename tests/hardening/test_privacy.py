@@ -35,8 +35,10 @@ def test_r13_numbers_per_shared_spectrum(measurement):
     n_shared = windows[0, 0].numel()
     full = torch.fft.rfft2(site.training.batch([0]).image[0, 0])
     n_full = full.numel()
-    images, others = (torch.rand(measurement.count(8, 2), 3, SIDE, SIDE, generator=torch.Generator().manual_seed(seed))
-                      for seed in (measurement.seed, measurement.seed + 1))  # fmt: skip
+    images, others = (
+        torch.rand(measurement.count(8, 2), 3, SIDE, SIDE, generator=torch.Generator().manual_seed(seed))
+        for seed in (measurement.seed, measurement.seed + 1)
+    )
     ratio = torch.linspace(0, 1, len(images))
     ours = exchange_amplitude(images, low_frequency_window(others, method.alpha), ratio, method.alpha)
     expected = full_fft(images.double(), others.double(), ratio.double(), method.alpha)
@@ -44,9 +46,11 @@ def test_r13_numbers_per_shared_spectrum(measurement):
     other_window = full_fft(images.double(), others.double(), ratio.double(), 2 * method.alpha)
     control = float((ours - other_window).abs().max())
     measurement.report(
-        "R13", f"numbers per channel of a shared spectrum, and images augmented with them, {SIDE} pixels",
+        "R13",
+        f"numbers per channel of a shared spectrum, and images augmented with them, {SIDE} pixels",
         f"at most {MAX_NUMBERS} numbers; difference from full spectra below {MAX_DIFFERENCE:g}",
-        f"{n_shared} numbers, difference {difference:.1e}", n_shared <= MAX_NUMBERS and difference < MAX_DIFFERENCE,
+        f"{n_shared} numbers, difference {difference:.1e}",
+        n_shared <= MAX_NUMBERS and difference < MAX_DIFFERENCE,
         f"full spectrum {n_full:,} numbers; another window differs by {control:.1e}",
         n_full > MAX_NUMBERS and control > MAX_DIFFERENCE,
     )
@@ -80,21 +84,31 @@ def linkage(result: dict) -> tuple[float, float, str]:
 def test_r14_what_the_shared_statistics_reveal(measurement, phantom):
     results = {name: audited(measurement, phantom, method) for name, method in METHODS.items()}
     for name, result in results.items():
-        details = {way: fmean(image[way]["detail_correlation"] for image in result["reconstruction"])
-                   for way in result["reconstruction"][0]}  # fmt: skip
+        details = {
+            way: fmean(image[way]["detail_correlation"] for image in result["reconstruction"])
+            for way in result["reconstruction"][0]
+        }
         detail = max(abs(details[way]) for way in ("window", "fitted") if way in details)
         measurement.add(
-            "R14", f"{name}: detail of {len(result['reconstruction'])} images reconstructed from what is shared",
-            f"mean correlation at most {MAX_DETAIL}", f"{detail:.3f}", detail <= MAX_DETAIL,
-            f"full spectrum {details['full']:.3f}", details["full"] >= MIN_CONTROL,
+            "R14",
+            f"{name}: detail of {len(result['reconstruction'])} images reconstructed from what is shared",
+            f"mean correlation at most {MAX_DETAIL}",
+            f"{detail:.3f}",
+            detail <= MAX_DETAIL,
+            f"full spectrum {details['full']:.3f}",
+            details["full"] >= MIN_CONTROL,
         )
     attacked = linkage(results[WINDOW])
     is_attacked = attacked[0] > MAX_LINKAGE or attacked[1] > MAX_AUC
     for name, result in results.items():
         rate, area, text = linkage(result)
         measurement.add(
-            "R14", f"{name}: images re-identified, and patients recognised as members, from what is shared",
-            f"at most {MAX_LINKAGE:.0%} re-identified, area under the curve at most {MAX_AUC}", text,
-            rate <= MAX_LINKAGE and area <= MAX_AUC, f"{WINDOW}: {attacked[2]}", is_attacked,
+            "R14",
+            f"{name}: images re-identified, and patients recognised as members, from what is shared",
+            f"at most {MAX_LINKAGE:.0%} re-identified, area under the curve at most {MAX_AUC}",
+            text,
+            rate <= MAX_LINKAGE and area <= MAX_AUC,
+            f"{WINDOW}: {attacked[2]}",
+            is_attacked,
         )
     measurement.conclude()

@@ -70,12 +70,21 @@ def test_r1_killed_while_saving(measurement, tmp_path):
     with patch("medfed.outputs.run_folder.write_atomically", save_in_place):
         n_control = n_unreadable(tmp_path, lambda number: folder.save_state(states[number % 2]), load_all, n, rng)
     torch_path = tmp_path / "in_place.pt"
-    n_torch = n_unreadable(tmp_path, lambda number: torch.save({"w": weights}, torch_path),
-                           lambda: torch.load(torch_path, weights_only=True), n, rng)  # fmt: skip
+    n_torch = n_unreadable(
+        tmp_path,
+        lambda number: torch.save({"w": weights}, torch_path),
+        lambda: torch.load(torch_path, weights_only=True),
+        n,
+        rng,
+    )
     measurement.report(
-        "R1", f"SIGKILL after 20 to 150 ms of saving checkpoints of {4 * N_WEIGHTS >> 20} MB in a loop",
-        f"0 of {n} with an unreadable checkpoint", f"{n_bad} of {n}", n_bad == 0,
-        f"saved in place {n_control} of {n}, torch.save in place {n_torch} of {n}", n_control > 0 and n_torch > 0,
+        "R1",
+        f"SIGKILL after 20 to 150 ms of saving checkpoints of {4 * N_WEIGHTS >> 20} MB in a loop",
+        f"0 of {n} with an unreadable checkpoint",
+        f"{n_bad} of {n}",
+        n_bad == 0,
+        f"saved in place {n_control} of {n}, torch.save in place {n_torch} of {n}",
+        n_control > 0 and n_torch > 0,
     )
 
 
@@ -118,14 +127,19 @@ def test_r9_a_fault_at_every_operation_of_a_run_without_training(measurement, tm
     n = n_operations(untrained, tmp_path / "run")
     cases = measurement.some([(k, fault) for k in range(1, n + 1) for fault in FAULTS], 60)
     wrong = failures(untrained, untrained_runs.content, cases)
-    with patch("medfed.outputs.run_folder.write_atomically", save_in_place), \
-            patch("medfed.outputs.manifest.write_atomically", save_in_place):  # fmt: skip
+    with (
+        patch("medfed.outputs.run_folder.write_atomically", save_in_place),
+        patch("medfed.outputs.manifest.write_atomically", save_in_place),
+    ):
         n_control = len(failures(untrained, untrained_runs.content, cases))
     measurement.report(
-        "R9", f"{', '.join(FAULTS)} at each of the {n} operations on files of a run whose training is left out",
+        "R9",
+        f"{', '.join(FAULTS)} at each of the {n} operations on files of a run whose training is left out",
         f"{len(cases)} of {len(cases)} faults end with the error, without temporary files, and the run is resumed",
-        f"{len(cases) - len(wrong)} of {len(cases)}{'; ' + wrong[0] if wrong else ''}", not wrong,
-        f"saved in place {len(cases) - n_control} of {len(cases)}", n_control > 0,
+        f"{len(cases) - len(wrong)} of {len(cases)}{'; ' + wrong[0] if wrong else ''}",
+        not wrong,
+        f"saved in place {len(cases) - n_control} of {len(cases)}",
+        n_control > 0,
     )
 
 
@@ -134,14 +148,19 @@ def test_r9_a_fault_during_training(measurement, tmp_path):
     cases = measurement.some([(k, FAULTS[k % len(FAULTS)]) for k in range(1, n + 1)], 10)
     wrong = failures(kills.work, kills.results, cases)
     some = cases[:: max(1, len(cases) // 20)]
-    with patch("medfed.outputs.run_folder.write_atomically", save_in_place), \
-            patch("medfed.outputs.manifest.write_atomically", save_in_place):  # fmt: skip
+    with (
+        patch("medfed.outputs.run_folder.write_atomically", save_in_place),
+        patch("medfed.outputs.manifest.write_atomically", save_in_place),
+    ):
         n_control = len(failures(kills.work, kills.results, some))
     measurement.report(
-        "R9", f"one of these faults at each of the {n} operations of a run of 4 rounds that trains",
+        "R9",
+        f"one of these faults at each of the {n} operations of a run of 4 rounds that trains",
         f"{len(cases)} of {len(cases)} resumed to the result of R2",
-        f"{len(cases) - len(wrong)} of {len(cases)}{'; ' + wrong[0] if wrong else ''}", not wrong,
-        f"saved in place {len(some) - n_control} of {len(some)}", n_control > 0,
+        f"{len(cases) - len(wrong)} of {len(cases)}{'; ' + wrong[0] if wrong else ''}",
+        not wrong,
+        f"saved in place {len(some) - n_control} of {len(some)}",
+        n_control > 0,
     )
 
 
@@ -174,6 +193,11 @@ def test_r9_a_real_full_disk(measurement, small_disk, tmp_path):
         n_good += kills.results(small_disk / "run") == expected
         shutil.rmtree(small_disk / "run")
     measurement.report(
-        "R9", "runs on a real file system of 2 MB that is filled up", f"{n} of {n} resumed to the result of R2",
-        f"{n_good} of {n}", n_good == n, f"the disk was full in {n_full} of {n}", n_full > 0,
+        "R9",
+        "runs on a real file system of 2 MB that is filled up",
+        f"{n} of {n} resumed to the result of R2",
+        f"{n_good} of {n}",
+        n_good == n,
+        f"the disk was full in {n_full} of {n}",
+        n_full > 0,
     )

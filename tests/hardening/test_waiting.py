@@ -46,8 +46,10 @@ def blocking_calls(tree: ast.Module, source: str) -> Iterator[str]:
         owner = getattr(getattr(node.func, "value", None), "id", "")
         has_arguments = bool(node.args or node.keywords)
         has_timeout = any(keyword.arg and "timeout" in keyword.arg for keyword in node.keywords)
-        if name in ALWAYS or (name in WITHOUT_ARGUMENTS and not has_arguments) or (
-            name in NEED_TIMEOUT and (owner == "subprocess" or name == "urlopen") and not has_timeout
+        if (
+            name in ALWAYS
+            or (name in WITHOUT_ARGUMENTS and not has_arguments)
+            or (name in NEED_TIMEOUT and (owner == "subprocess" or name == "urlopen") and not has_timeout)
         ):
             yield f"{source}: {name}"
 
@@ -60,9 +62,13 @@ def test_r6_calls_without_a_deadline(measurement):
     control = "import subprocess, queue\nsubprocess.run(['x'])\nqueue.Queue().get()\nconnection.recv()\nevent.wait()\n"
     n_control = len(list(blocking_calls(ast.parse(control), "control.py")))
     measurement.report(
-        "R6", f"calls in {len(files)} files that may wait without a deadline", "0 that were not reviewed",
+        "R6",
+        f"calls in {len(files)} files that may wait without a deadline",
+        "0 that were not reviewed",
         f"{len(new)} not reviewed{': ' + ', '.join(new) if new else ''}; {len(found)} reviewed, all of which end",
-        not new, f"found in a file with 4 such calls: {n_control}", n_control == 4,
+        not new,
+        f"found in a file with 4 such calls: {n_control}",
+        n_control == 4,
     )
 
 
@@ -95,9 +101,13 @@ def test_r6_stalls(measurement, tmp_path, monkeypatch):
     slow = [case for case in cases if seconds[case] > MAX_S]
     control_s = seconds_until_end(folder, "sleep", 0, None)
     measurement.report(
-        "R6", f"worker processes that stall: {', '.join(STALLS)}; requests of up to 8 MB; timeouts of {TIMEOUT_S:g} s "
-        f"for replies, {TRANSFER_S} s for loading and for a transfer", f"{len(cases)} of {len(cases)} end within "
-        f"{MAX_S:g} s", f"{len(cases) - len(slow)} of {len(cases)}, the slowest after {max(seconds.values()):.1f} s"
-        + (f"; too slow: {slow[0]}" if slow else ""), not slow,
-        f"without a timeout {control_s:.0f} s, until the test stops it", control_s > MAX_S,
+        "R6",
+        f"worker processes that stall: {', '.join(STALLS)}; requests of up to 8 MB; timeouts of {TIMEOUT_S:g} s "
+        f"for replies, {TRANSFER_S} s for loading and for a transfer",
+        f"{len(cases)} of {len(cases)} end within {MAX_S:g} s",
+        f"{len(cases) - len(slow)} of {len(cases)}, the slowest after {max(seconds.values()):.1f} s"
+        + (f"; too slow: {slow[0]}" if slow else ""),
+        not slow,
+        f"without a timeout {control_s:.0f} s, until the test stops it",
+        control_s > MAX_S,
     )

@@ -54,8 +54,14 @@ def test_class_labels_are_unchanged_and_masks_move_with_their_images(any_toy):
         assert (actual.label.sum() / batch.label.sum()) < 0.4
 
 
-STILL = {"blur": (0.25, 0.25), "sharpening": (0.0, 0.0), "noise": (0.0, 0.0), "brightness": (0.0, 0.0),
-         "contrast": (1.0, 1.0), "perturbation": (0.0, 0.0)}  # fmt: skip
+STILL = {
+    "blur": (0.25, 0.25),
+    "sharpening": (0.0, 0.0),
+    "noise": (0.0, 0.0),
+    "brightness": (0.0, 0.0),
+    "contrast": (1.0, 1.0),
+    "perturbation": (0.0, 0.0),
+}
 
 
 def test_views_move_with_their_images(toy):
@@ -85,9 +91,18 @@ def test_in_a_stack_with_fisc_both_methods_have_an_effect(any_toy):
     assert both not in (shared_bits(any_toy, Stack((fisc,))), shared_bits(any_toy, BigAug()))
 
 
-@pytest.mark.parametrize("invalid", [{"probability": 2.0}, {"noise": (-0.1, 0.1)}, {"blur": (0.0, 1.0)},
-                                   {"contrast": (0.0, 1.0)}, {"deformation": 0.5},
-                                   {"scaling": (1.5, 0.5)}, {"rotation_deg": (20.0, -20.0)}])  # fmt: skip
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        {"probability": 2.0},
+        {"noise": (-0.1, 0.1)},
+        {"blur": (0.0, 1.0)},
+        {"contrast": (0.0, 1.0)},
+        {"deformation": 0.5},
+        {"scaling": (1.5, 0.5)},
+        {"rotation_deg": (20.0, -20.0)},
+    ],
+)
 def test_invalid_settings_are_rejected(invalid):
     with pytest.raises(ValueError, match=next(iter(invalid))):
         BigAug(**invalid)

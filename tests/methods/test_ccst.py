@@ -47,8 +47,11 @@ def shared(method: CCST, samples: Grey) -> dict:
 
 
 def expanded(method: CCST, samples: Grey, brightnesses=(0.2, 0.8)):
-    bank = {f"style/{name}/{key}": entry for name, grey in zip("abc", (0.5, *brightnesses))
-            for key, entry in shared(method, Grey(name, grey)).items()}  # fmt: skip
+    bank = {
+        f"style/{name}/{key}": entry
+        for name, grey in zip("abc", (0.5, *brightnesses))
+        for key, entry in shared(method, Grey(name, grey)).items()
+    }
     message = type("M", (), {"tensors": bank})
     local = type("L", (), {"site": "a", "message": message, "device": torch.device("cpu"), "cache": Cache(None)})
     return method.expand(local, samples, stream(0, "expand"))
@@ -183,8 +186,10 @@ def test_with_alpha_zero_the_style_has_no_effect():
 def test_uniform_weights_ignore_the_number_of_images():
     from medfed.federation.message import Message
 
-    updates = {name: Message("train", {"w": torch.tensor([value])}, {}, {"examples": n})
-               for name, value, n in (("a", 0.0, 1), ("b", 1.0, 3))}  # fmt: skip
+    updates = {
+        name: Message("train", {"w": torch.tensor([value])}, {}, {"examples": n})
+        for name, value, n in (("a", 0.0, 1), ("b", 1.0, 3))
+    }
     state = State(0, {"w": torch.zeros(1)})
     assert float(replace(MOMENTS, site_weights="uniform").aggregate(state, updates)["w"]) == 0.5
     assert float(MOMENTS.aggregate(state, updates)["w"]) == 0.75

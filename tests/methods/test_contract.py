@@ -11,8 +11,13 @@ from medfed.testing.small_unet import SmallUNet
 from medfed.testing.toy import ToyClassification
 
 # Settings for images of 32 x 32 pixels and four patients per site.
-SMALL = {"elcfs": {"alpha": 0.1, "views": 1}, "ccst": {"min_patients": 1, "k": 2}, "fisc": {"min_patients": 1},
-         "stable_fdg": {"min_patients": 1, "stages": (1, 2)}, "trimmed_mean": {"trim": 0.0}}  # fmt: skip
+SMALL = {
+    "elcfs": {"alpha": 0.1, "views": 1},
+    "ccst": {"min_patients": 1, "k": 2},
+    "fisc": {"min_patients": 1},
+    "stable_fdg": {"min_patients": 1, "stages": (1, 2)},
+    "trimmed_mean": {"trim": 0.0},
+}
 # What a method leaves out where masks are segmented.
 FOR_MASKS = {"fedsr": {"l2": 0.0, "cmi": 0.0, "stochastic": False}, "stable_fdg": {"attention": False}}
 NAMES = [name for name in known_names("methods") if name != "stack"]  # every method is checked inside a stack as well
@@ -21,8 +26,19 @@ NAMES = [name for name in known_names("methods") if name != "stack"]  # every me
 # Methods whose code is the same for every task and network: they read no labels, features or image sizes. By default,
 # they train a U-Net with BatchNorm, so that integers and running statistics are averaged too; they classify in the slow
 # tests only.
-SAME_FOR_ALL_TASKS = {"coordinate_median", "fedavg", "fedbn", "feddyn", "fedgma", "fednova", "fedprox",
-                      "norm_clipping", "scaffold", "swa", "trimmed_mean"}  # fmt: skip
+SAME_FOR_ALL_TASKS = {
+    "coordinate_median",
+    "fedavg",
+    "fedbn",
+    "feddyn",
+    "fedgma",
+    "fednova",
+    "fedprox",
+    "norm_clipping",
+    "scaffold",
+    "swa",
+    "trimmed_mean",
+}
 
 
 def checks_of(name: str):
@@ -52,10 +68,14 @@ def slow(name: str, rule: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow] if is_slow or is_repeated else []
 
 
-@pytest.mark.parametrize("check", [
-    pytest.param(check, id=f"{name}-{rule}", marks=slow(name, rule))
-    for name in NAMES for rule, check in checks_of(name)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "check",
+    [
+        pytest.param(check, id=f"{name}-{rule}", marks=slow(name, rule))
+        for name in NAMES
+        for rule, check in checks_of(name)
+    ],
+)
 def test_a_shipped_method_keeps_the_rule(check):
     check()
 
@@ -75,11 +95,15 @@ def test_a_shipped_method_can_be_built_with_its_defaults(name):
     resolve("methods", name)()
 
 
-@pytest.mark.parametrize("method", [
-    resolve("methods", "elcfs")(exchange=False, alpha=0.1),
-    resolve("methods", "harmofl")(normalise=False),
-    resolve("methods", "stable_fdg")(style=False),
-], ids=["elcfs", "harmofl", "stable_fdg"])  # fmt: skip
+@pytest.mark.parametrize(
+    "method",
+    [
+        resolve("methods", "elcfs")(exchange=False, alpha=0.1),
+        resolve("methods", "harmofl")(normalise=False),
+        resolve("methods", "stable_fdg")(style=False),
+    ],
+    ids=["elcfs", "harmofl", "stable_fdg"],
+)
 def test_a_method_whose_settings_use_no_shared_statistics_does_not_ask_for_them(method):
     """Alone no site is asked to share; in a stack, sites share only what the other method asks for."""
     toy = ToyClassification(n_images=4)

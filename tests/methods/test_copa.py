@@ -20,8 +20,9 @@ def local_round(toy, method, tensors=None) -> LocalRound:
     torch.manual_seed(0)
     message = Message("train", {}, tensors or {}, {"round": 2})
     network = toy.network(method).train()
-    return LocalRound("a", 2, network, toy.architecture, toy.task, message, {},
-                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
+    return LocalRound(
+        "a", 2, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"), toy.samples("a")
+    )
 
 
 def heads(toy, *sites) -> dict:
@@ -65,8 +66,10 @@ def test_the_global_head_is_the_mean_of_all_known_heads(any_toy):
     """Site b did not take part: its earlier head counts, but the extractor is averaged over the others."""
     name = f"{any_toy.architecture.head}.weight"
     head = lambda value: {name: torch.full((2, 2), value)}  # noqa: E731
-    updates = {s: Message("train", {"x": torch.tensor(v), **head(v)}, add_prefix(head(v), HEAD), {"examples": n})
-               for s, v, n in (("a", 0.0, 1), ("c", 4.0, 3))}  # fmt: skip
+    updates = {
+        s: Message("train", {"x": torch.tensor(v), **head(v)}, add_prefix(head(v), HEAD), {"examples": n})
+        for s, v, n in (("a", 0.0, 1), ("c", 4.0, 3))
+    }
     old = State(1, {}, {f"{HEADS}b/{name}": torch.full((2, 2), 5.0), f"{HEADS}a/{name}": torch.full((2, 2), 99.0)})
     memory = COPA().remember(old, updates, None)
     actual = COPA().aggregate(State(1, {}, memory), updates)
@@ -85,8 +88,12 @@ def test_the_mean_heads_logits_are_the_mean_of_the_heads_logits(any_toy):
         with torch.no_grad():
             return functional_call(network, {**start, **head}, (image,))
 
-    each = torch.stack([logits({n.rpartition("/")[2]: e for n, e in memory.items() if n.startswith(f"{HEADS}{site}/")})
-                        for site in ("north", "south", "west")])  # fmt: skip
+    each = torch.stack(
+        [
+            logits({n.rpartition("/")[2]: e for n, e in memory.items() if n.startswith(f"{HEADS}{site}/")})
+            for site in ("north", "south", "west")
+        ]
+    )
     assert torch.allclose(logits(head_of(any_toy, actual)), each.mean(dim=0), atol=1e-5)
     assert not torch.allclose(logits(head_of(any_toy, actual)).sigmoid(), each.sigmoid().mean(dim=0), atol=1e-4)
 

@@ -1,4 +1,3 @@
-
 import pytest
 from toy_runs import shared_bits, shared_run
 

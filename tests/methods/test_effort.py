@@ -14,13 +14,22 @@ from medfed.methods.stable_fdg import StableFDG
 from medfed.methods.stack import Stack
 from medfed.testing.toy import ToyClassification
 
-SMALL = {"elcfs": {"alpha": 0.1, "min_patients": 1}, "ccst": {"min_patients": 1, "transfer": "moments"},
-         "fisc": {"min_patients": 1, "transfer": "moments"}, "trimmed_mean": {"trim": 0.0},
-         "jigen": {"ordered": 0.0, "n_orders": 4}}  # fmt: skip
+SMALL = {
+    "elcfs": {"alpha": 0.1, "min_patients": 1},
+    "ccst": {"min_patients": 1, "transfer": "moments"},
+    "fisc": {"min_patients": 1, "transfer": "moments"},
+    "trimmed_mean": {"trim": 0.0},
+    "jigen": {"ordered": 0.0, "n_orders": 4},
+}
 ADDS_FEATURES = {"stable_fdg"}  # adds its copies inside the network
 HOOKS = ("expand", "augment", "loss", "regulariser")  # a method without them trains as FedAvg does
-NAMES = [name for name in known_names("methods") if name not in ADDS_FEATURES and name != "stack"
-         and any(getattr(resolve("methods", name), hook) is not getattr(Method, hook) for hook in HOOKS)]  # fmt: skip
+NAMES = [
+    name
+    for name in known_names("methods")
+    if name not in ADDS_FEATURES
+    and name != "stack"
+    and any(getattr(resolve("methods", name), hook) is not getattr(Method, hook) for hook in HOOKS)
+]
 
 
 def counted(toy, method, monkeypatch) -> tuple[int, int, int]:
@@ -54,8 +63,9 @@ def test_stable_fdg_adds_images_inside_the_network(monkeypatch):
     toy, sizes = ToyClassification(n_images=8), []
     method = StableFDG(min_patients=1, stages=(1, 2), probability=1.0, attention=False)
     loss = type(toy.task).loss
-    monkeypatch.setattr(type(toy.task), "loss", lambda task, logits, label: sizes.append(len(label)) or loss(
-        task, logits, label))  # fmt: skip
+    monkeypatch.setattr(
+        type(toy.task), "loss", lambda task, logits, label: sizes.append(len(label)) or loss(task, logits, label)
+    )
     done = rounds_of(toy, method, 1)[0]
     assert sum(sizes) == done.n_images and method.effort(3) == Effort(1, 2)
 

@@ -96,8 +96,10 @@ def loss_by_hand(toy, method: ELCFS):
     fast = inner_step(inner, local.parameters(), method.meta_step, method.inner_clamp)
     views = local.forward(batch(), ("upcat_1", "upcat_2"), fast)
     boundary = method.boundary_loss([raw, views])
-    norms = [torch.autograd.grad(loss, raw.features["upcat_1"], retain_graph=True)[0].square().sum().sqrt()
-             for loss in (inner, boundary)]  # fmt: skip
+    norms = [
+        torch.autograd.grad(loss, raw.features["upcat_1"], retain_graph=True)[0].square().sum().sqrt()
+        for loss in (inner, boundary)
+    ]
     return inner + toy.task.loss(views.logits, views.label), boundary, *norms
 
 
@@ -140,8 +142,16 @@ def test_the_ratio_of_two_gradients_is_0_if_one_is_zero_or_not_finite():
         assert _norm_ratio(number * vector, vector) == 0 == _norm_ratio(vector, number * vector)
 
 
-@pytest.mark.parametrize("settings", [{"views": 3}, {"episodic": False}, {"boundary_features": "after_inner_step"},
-                                      {"second_order": True}, {"decoder_levels": 1}])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"views": 3},
+        {"episodic": False},
+        {"boundary_features": "after_inner_step"},
+        {"second_order": True},
+        {"decoder_levels": 1},
+    ],
+)
 def test_the_balance_works_with_other_settings(toy, settings):
     method = ELCFS(alpha=ALPHA, **settings)
     local = local_round(method, toy, bank_of("south"))
@@ -235,8 +245,10 @@ def test_the_released_preset_replaces_the_mean_brightness(toy):
 def test_a_fixed_ratio_lies_between_the_image_and_full_replacement(toy):
     """Before clipping, the view is linear in r: the image at 0, full replacement at 1, the mean of both at 0.5."""
     bank = bank_of("south")
-    views = {r: ELCFS(alpha=ALPHA, ratio=r)._restyled(local_round(ELCFS(alpha=ALPHA), toy, bank), batch()).image
-             for r in (0.0, 0.5, 1, "one")}  # fmt: skip
+    views = {
+        r: ELCFS(alpha=ALPHA, ratio=r)._restyled(local_round(ELCFS(alpha=ALPHA), toy, bank), batch()).image
+        for r in (0.0, 0.5, 1, "one")
+    }
     assert torch.allclose(views[0.0], batch().image, atol=1e-6) and torch.equal(views[1], views["one"])
     inside = (views[0.0] > 0.01) & (views[0.0] < 0.99) & (views[1] > 0.01) & (views[1] < 0.99)
     assert inside.any() and torch.allclose(views[0.5][inside], (views[0.0] + views[1])[inside] / 2, atol=1e-6)
@@ -254,8 +266,10 @@ def test_a_range_of_ratios_is_drawn_uniformly_within_it(toy):
 
 def test_the_range_from_0_to_1_is_the_uniform_ratio_bit_for_bit(toy):
     bank = bank_of("south")
-    wide, uniform = (ELCFS(alpha=ALPHA, ratio=ratio)._restyled(local_round(ELCFS(), toy, bank), batch()).image
-                     for ratio in ((0.0, 1.0), "uniform"))  # fmt: skip
+    wide, uniform = (
+        ELCFS(alpha=ALPHA, ratio=ratio)._restyled(local_round(ELCFS(), toy, bank), batch()).image
+        for ratio in ((0.0, 1.0), "uniform")
+    )
     assert torch.equal(wide, uniform)
 
 

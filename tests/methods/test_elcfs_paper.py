@@ -22,9 +22,16 @@ from medfed.methods.elcfs import BANK, ELCFS
 SIDE, ALPHA, RING, BETA, TAU, GAMMA = 16, 0.2, 2, 0.05, 0.5, 0.7  # larger than the paper's, so that errors are visible
 HALF = 3  # floor(0.2 * 16)
 STEPS = 1e-5, -1e-5  # of finite differences
-PAPER = ELCFS(**{
-    **ELCFS.presets["paper"], "alpha": ALPHA, "ring_width": RING, "meta_step": BETA, "temperature": TAU, "gamma": GAMMA,
-})  # fmt: skip
+PAPER = ELCFS(
+    **{
+        **ELCFS.presets["paper"],
+        "alpha": ALPHA,
+        "ring_width": RING,
+        "meta_step": BETA,
+        "temperature": TAU,
+        "gamma": GAMMA,
+    }
+)
 
 
 class TinyNetwork(nn.Module):
@@ -102,10 +109,17 @@ class Problem:
         banks = {BANK + name: pack_window(low_frequency_window(images, ALPHA)) for name, images in self.others.items()}
         task = SimpleNamespace(loss=soft_dice_loss, standardise=lambda image, moments: image)
         local = LocalRound(
-            site="c", round=1, network=self.network, architecture=SimpleNamespace(decoder_levels=("fine", "deep")),
-            task=task, message=Message("train", tensors=banks), memory={}, rng=stream(0, "test"),
-            device=torch.device("cpu"), training=None,
-        )  # fmt: skip
+            site="c",
+            round=1,
+            network=self.network,
+            architecture=SimpleNamespace(decoder_levels=("fine", "deep")),
+            task=task,
+            message=Message("train", tensors=banks),
+            memory={},
+            rng=stream(0, "test"),
+            device=torch.device("cpu"),
+            training=None,
+        )
         return method.loss(local, Batch(self.images, self.label))[0]
 
     def second_implementation(self, theta, balanced=False):
@@ -113,8 +127,12 @@ class Problem:
         for name in "ab":
             positions, ratios = torch.rand(2, 3, generator=rng)
             donors = [self.others[name][int(4 * u)] for u in positions.tolist()]
-            copies.append([exchanged(x[0].numpy(), donor[0].numpy(), r)
-                           for x, donor, r in zip(self.images, donors, ratios.tolist(), strict=True)])  # fmt: skip
+            copies.append(
+                [
+                    exchanged(x[0].numpy(), donor[0].numpy(), r)
+                    for x, donor, r in zip(self.images, donors, ratios.tolist(), strict=True)
+                ]
+            )
         copies = torch.tensor(np.array(copies))[:, :, None]  # (other site, image, 1, H, W)
         logits, last_features, _ = outputs_of(theta, self.images)
         inner = dice_loss(logits, self.label)

@@ -27,9 +27,18 @@ def plain_network(toy, seed: int) -> torch.nn.Module:
 
 def local_round(toy, method, foreign: torch.nn.Module | None = None) -> LocalRound:
     tensors = {DOMAIN + name: entry for name, entry in foreign.state_dict().items()} if foreign else {}
-    local = LocalRound("a", 1, toy.network(method).train(), toy.architecture, toy.task,
-                       Message("train", {}, tensors, {"round": 1}), {}, stream(0, "x"), torch.device("cpu"),
-                       toy.samples("a"))  # fmt: skip
+    local = LocalRound(
+        "a",
+        1,
+        toy.network(method).train(),
+        toy.architecture,
+        toy.task,
+        Message("train", {}, tensors, {"round": 1}),
+        {},
+        stream(0, "x"),
+        torch.device("cpu"),
+        toy.samples("a"),
+    )
     method.on_round_start(local)
     return local
 
@@ -67,15 +76,18 @@ def test_the_terms_equal_those_of_networks_combined_by_hand(any_toy):
     guess = copy.deepcopy(network)
     guess.get_submodule(any_toy.architecture.head).load_state_dict(getattr(local.network, RANDOM_HEAD).state_dict())
     image = any_toy.task.standardise(batch.image)
-    losses = [any_toy.task.loss(one(image), batch.label) for one in (
-        with_entries_of(network, foreign, head), with_entries_of(foreign, network, head).eval(), guess)]  # fmt: skip
+    losses = [
+        any_toy.task.loss(one(image), batch.label)
+        for one in (with_entries_of(network, foreign, head), with_entries_of(foreign, network, head).eval(), guess)
+    ]
     expected = 2.0 * losses[0] + 0.05 * losses[1] + 0.1 * losses[2]
     assert len({round(float(loss.detach()), 4) for loss in losses}) == 3
     assert torch.allclose(actual, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "of_head"), [("foreign_classifier", False), ("foreign_features", True),
-                                               ("random_classifier", False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "of_head"), [("foreign_classifier", False), ("foreign_features", True), ("random_classifier", False)]
+)
 def test_each_term_gives_gradients_to_one_half_of_the_network_only(any_toy, name, of_head):
     method = EpiFCR(**{**ZERO, name: 1.0})
     total, local = term(any_toy, method, plain_network(any_toy, 7))
@@ -124,15 +136,27 @@ def test_a_sites_own_model_continues_from_round_to_round(any_toy):
     site = engine.local_sites[0]
     assert site.memory[STEPS] == 4, "two batches of six images, in two rounds"
     last = rounds[1].state.memory
-    assert all(torch.equal(last[f"{DOMAIN}{site.name}/{name.removeprefix(DOMAIN)}"], entry)
-               for name, entry in site.memory.items() if name.startswith(DOMAIN))  # fmt: skip
+    assert all(
+        torch.equal(last[f"{DOMAIN}{site.name}/{name.removeprefix(DOMAIN)}"], entry)
+        for name, entry in site.memory.items()
+        if name.startswith(DOMAIN)
+    )
 
 
 def bytes_of(rounds, direction: str, wanted) -> list[int]:
     """Return, for each round, one site's bytes of the tensors whose names are `wanted`."""
-    return [sum(row["bytes"] for row in one.ledger if row["direction"] == direction and row["site"] == "north"
-                and row["kind"] == "train" and row["dtype"] != "fact" and wanted(row["name"]))
-            for one in rounds]  # fmt: skip
+    return [
+        sum(
+            row["bytes"]
+            for row in one.ledger
+            if row["direction"] == direction
+            and row["site"] == "north"
+            and row["kind"] == "train"
+            and row["dtype"] != "fact"
+            and wanted(row["name"])
+        )
+        for one in rounds
+    ]
 
 
 def test_two_models_are_sent_and_from_round_two_on_two_are_received(any_toy):
@@ -220,8 +244,16 @@ def test_attention_at_the_head_is_rejected(any_toy, order):
         rounds_of(any_toy, Stack(tuple(methods[i] for i in order)))
 
 
-@pytest.mark.parametrize("invalid", [{"foreign_classifier": -1.0}, {"foreign_features": -1.0}, {"warm_up": 0},
-                                   {"random_classifier": -0.1}, {"domain_learning_rate": 0.0}])  # fmt: skip
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        {"foreign_classifier": -1.0},
+        {"foreign_features": -1.0},
+        {"warm_up": 0},
+        {"random_classifier": -0.1},
+        {"domain_learning_rate": 0.0},
+    ],
+)
 def test_invalid_settings_are_rejected(invalid):
     with pytest.raises(ValueError, match=next(iter(invalid))):
         EpiFCR(**invalid)

@@ -49,8 +49,10 @@ def test_batch_norm_stays_at_the_sites_and_everything_else_is_averaged():
 
 
 def test_shared_entries_are_averaged_by_images_or_uniformly():
-    updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
-               for site, w, n in (("a", 1.0, 1), ("b", 5.0, 3))}  # fmt: skip
+    updates = {
+        site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
+        for site, w, n in (("a", 1.0, 1), ("b", 5.0, 3))
+    }
     state = State(0, {"w": torch.zeros(1)})
     assert FedBN().aggregate(state, updates)["w"] == 4
     assert FedBN(**FedBN.presets["released"]).aggregate(state, updates)["w"] == 3

@@ -21,8 +21,12 @@ def site_weights(state) -> dict:
 
 def remembered(round_done: int, losses: dict, weights: dict | None = None) -> State:
     weights = weights or dict.fromkeys(losses, 1 / len(losses))
-    return State(round_done, {}, {f"weight/{site}": torch.tensor([w]) for site, w in weights.items()}
-                 | {f"local_loss/{site}": torch.tensor([loss]) for site, loss in losses.items()})  # fmt: skip
+    return State(
+        round_done,
+        {},
+        {f"weight/{site}": torch.tensor([w]) for site, w in weights.items()}
+        | {f"local_loss/{site}": torch.tensor([loss]) for site, loss in losses.items()},
+    )
 
 
 def shared(**losses) -> dict:
@@ -73,8 +77,10 @@ def test_the_first_round_is_uniform_and_later_rounds_use_the_weights(any_toy):
 
 
 def test_the_average_uses_the_weights_and_not_the_numbers_of_images():
-    updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
-               for site, w, n in (("a", 0.0, 99), ("b", 8.0, 1))}  # fmt: skip
+    updates = {
+        site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
+        for site, w, n in (("a", 0.0, 99), ("b", 8.0, 1))
+    }
     state = remembered(2, {}, {"a": 0.3, "b": 0.1, "c": 0.6})
     assert FedDGGA().aggregate(state, updates)["w"].item() == pytest.approx(2), "8 * 0.1 / 0.4"
     none_left = remembered(2, {}, {"a": 0.0, "b": 0.0, "c": 1.0})

@@ -10,8 +10,10 @@ START = State(0, {"w": torch.zeros(2), "local": torch.ones(1)}, parameters=froze
 
 
 def updates(*rows, examples=(1, 1, 2)):
-    return {name: Message("train", {"w": torch.tensor(row)}, {}, {"examples": n})
-            for name, row, n in zip("abc", rows, examples)}  # fmt: skip
+    return {
+        name: Message("train", {"w": torch.tensor(row)}, {}, {"examples": n})
+        for name, row, n in zip("abc", rows, examples)
+    }
 
 
 def test_tau_zero_is_bit_identical_to_fedavg(any_toy):

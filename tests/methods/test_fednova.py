@@ -11,8 +11,10 @@ from medfed.methods.fedavg import FedAvg
 from medfed.methods.fednova import FedNova
 from medfed.testing.toy import ToySegmentation
 
-UPDATES = {"a": Message("train", {"w": torch.tensor([1.0])}, {}, {"examples": 5, "steps": 1}),
-           "b": Message("train", {"w": torch.tensor([-3.0])}, {}, {"examples": 5, "steps": 3})}  # fmt: skip
+UPDATES = {
+    "a": Message("train", {"w": torch.tensor([1.0])}, {}, {"examples": 5, "steps": 1}),
+    "b": Message("train", {"w": torch.tensor([-3.0])}, {}, {"examples": 5, "steps": 3}),
+}
 
 
 def state(**training) -> State:

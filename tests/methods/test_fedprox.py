@@ -28,8 +28,19 @@ def started(toy) -> LocalRound:
     network = toy.architecture.build(toy.channels, toy.n_logits).double().train()
     cpu = torch.device("cpu")
     start = {name: entry.clone() for name, entry in network.state_dict().items()}
-    return LocalRound("a", 1, network, toy.architecture, toy.task, Message("train"), {}, stream(0, "x"), cpu,
-                      toy.samples("a"), start_weights=start)  # fmt: skip
+    return LocalRound(
+        "a",
+        1,
+        network,
+        toy.architecture,
+        toy.task,
+        Message("train"),
+        {},
+        stream(0, "x"),
+        cpu,
+        toy.samples("a"),
+        start_weights=start,
+    )
 
 
 def test_mu_zero_is_bit_identical_to_fedavg(any_toy):

@@ -28,8 +28,9 @@ def local_round(toy, method) -> LocalRound:
     torch.manual_seed(0)
     message = Message("train", {}, {}, {"round": 1})
     network = toy.network(method).train()
-    return LocalRound("a", 1, network, toy.architecture, toy.task, message, {},
-                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
+    return LocalRound(
+        "a", 1, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"), toy.samples("a")
+    )
 
 
 def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
@@ -37,8 +38,9 @@ def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
     assert shared_bits(any_toy, without) == shared_bits(any_toy, FedAvg())
 
 
-@pytest.mark.parametrize("settings", [{"l2": 0.1, "cmi": 0.0, "stochastic": False}, {"l2": 0.0, "cmi": 0.1},
-                                      {"l2": 0.0, "cmi": 0.0}])  # fmt: skip
+@pytest.mark.parametrize(
+    "settings", [{"l2": 0.1, "cmi": 0.0, "stochastic": False}, {"l2": 0.0, "cmi": 0.1}, {"l2": 0.0, "cmi": 0.0}]
+)
 def test_each_part_changes_the_training(toy, settings):
     actual, plain = (shared_weights(toy, method) for method in (FedSR(**settings), FedAvg()))
     assert any(not torch.equal(actual[name], entry) for name, entry in plain.items())
@@ -124,8 +126,10 @@ def test_a_small_or_negative_scale_stays_finite(toy):
 
 def test_uniform_weights_are_equal_for_all_sites(toy):
     """Two sites with 10 and 4 images send 0 and 1: the average is 4/14, or 1/2."""
-    updates = {name: Message("train", {"w": torch.tensor([value])}, {}, {"examples": n})
-               for name, value, n in (("a", 0.0, 10), ("b", 1.0, 4))}  # fmt: skip
+    updates = {
+        name: Message("train", {"w": torch.tensor([value])}, {}, {"examples": n})
+        for name, value, n in (("a", 0.0, 10), ("b", 1.0, 4))
+    }
     actual = [float(FedSR(site_weights=w).aggregate(State(0, {}), updates)["w"]) for w in ("examples", "uniform")]
     assert actual == pytest.approx([4 / 14, 0.5])
 

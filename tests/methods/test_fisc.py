@@ -65,8 +65,10 @@ def test_a_site_with_blank_images_or_few_patients_shares_nothing():
 
 
 def test_the_noise_has_the_given_size_and_comes_from_the_sites_generator():
-    plain, noisy, repeated = (share(FISC(**FEW, **extra), DiscImages.of_site("north")) for extra in
-                           ({}, *[{"noise": 0.5, "noise_scale": 4.0}] * 2))  # fmt: skip
+    plain, noisy, repeated = (
+        share(FISC(**FEW, **extra), DiscImages.of_site("north"))
+        for extra in ({}, *[{"noise": 0.5, "noise_scale": 4.0}] * 2)
+    )
     difference = noisy["style/mean"] - plain["style/mean"]
     assert difference.std() == pytest.approx(2.0, rel=0.25), "128 draws of deviation 0.5 * 4"
     assert torch.equal(noisy["style/mean"], repeated["style/mean"]) and noisy["style/std"].min() >= 0
@@ -100,8 +102,18 @@ def test_the_second_view_is_in_the_common_style_and_moves_with_the_image(any_toy
 def local_round(toy, method) -> LocalRound:
     torch.manual_seed(0)
     network = toy.architecture.build(toy.channels, toy.n_logits).train()
-    return LocalRound("a", 1, network, toy.architecture, toy.task, Message("train", {}, {}, {"round": 1}), {},
-                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
+    return LocalRound(
+        "a",
+        1,
+        network,
+        toy.architecture,
+        toy.task,
+        Message("train", {}, {}, {"round": 1}),
+        {},
+        stream(0, "x"),
+        torch.device("cpu"),
+        toy.samples("a"),
+    )
 
 
 def batch_of(toy, label=None) -> Batch:
@@ -341,9 +353,19 @@ def test_the_presets_have_the_constants_of_the_paper_and_of_the_code():
     assert (released.common_clusters, released.median, released.freeze_batch_norm) == ("first", "lower", True)
 
 
-@pytest.mark.parametrize("invalid", [{"positives": "close"}, {"restyled_loss": True, "positives": "augmented"},
-                                   {"median": "upper"}, {"site_clusters": "all"}, {"margin": -1.0}, {"alpha": 2.0},
-                                   {"transfer": "paint"}, {"spread": "none"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        {"positives": "close"},
+        {"restyled_loss": True, "positives": "augmented"},
+        {"median": "upper"},
+        {"site_clusters": "all"},
+        {"margin": -1.0},
+        {"alpha": 2.0},
+        {"transfer": "paint"},
+        {"spread": "none"},
+    ],
+)
 def test_invalid_settings_are_rejected(invalid):
     with pytest.raises(ValueError, match=next(iter(invalid))):
         FISC(**invalid)

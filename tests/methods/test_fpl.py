@@ -18,9 +18,18 @@ FEW = {"min_images": 1, "min_patients": 1}
 
 def local_round(toy, method, tensors=None) -> LocalRound:
     torch.manual_seed(0)
-    return LocalRound("a", 2, toy.network(method).train(), toy.architecture, toy.task,
-                      Message("train", {}, tensors or {}, {"round": 2}), {}, stream(0, "x"), torch.device("cpu"),
-                      toy.samples("north"))  # fmt: skip
+    return LocalRound(
+        "a",
+        2,
+        toy.network(method).train(),
+        toy.architecture,
+        toy.task,
+        Message("train", {}, tensors or {}, {"round": 2}),
+        {},
+        stream(0, "x"),
+        torch.device("cpu"),
+        toy.samples("north"),
+    )
 
 
 def width(toy) -> int:
@@ -37,8 +46,10 @@ def test_without_its_terms_it_is_bit_identical_to_fedavg_and_sends_nothing(any_t
 
 def test_the_first_round_is_fedavg_and_the_second_is_not(any_toy):
     actual, plain = (shared_run(any_toy, m, 2).rounds for m in (FPL(**FEW), FedAvg()))
-    same = [digest(State(1, a.state.weights).to_bytes()) == digest(State(1, b.state.weights).to_bytes())
-            for a, b in zip(actual, plain, strict=True)]  # fmt: skip
+    same = [
+        digest(State(1, a.state.weights).to_bytes()) == digest(State(1, b.state.weights).to_bytes())
+        for a, b in zip(actual, plain, strict=True)
+    ]
     assert same == [True, False]
 
 

@@ -33,8 +33,18 @@ def raw_toy(any_toy):
 
 def local_round(toy, method) -> LocalRound:
     network = toy.network(method).train()
-    return LocalRound("a", 1, network, toy.architecture, toy.task, Message("train", {}, {}, {"round": 1}), {},
-                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
+    return LocalRound(
+        "a",
+        1,
+        network,
+        toy.architecture,
+        toy.task,
+        Message("train", {}, {}, {"round": 1}),
+        {},
+        stream(0, "x"),
+        torch.device("cpu"),
+        toy.samples("a"),
+    )
 
 
 def test_without_both_halves_it_is_bit_identical_to_fedavg(any_toy):
@@ -85,8 +95,10 @@ def test_the_window_is_the_mean_over_sites_of_the_mean_over_images_in_all_rounds
     done = shared_run(raw_toy, HarmoFL(**FEW), 3).rounds
     alpha = alpha_for_half_width(3, 32)
     n = raw_toy.n_images
-    of_sites = [low_frequency_window(raw_toy.samples(site, n).batch(range(n)).image, alpha).double().mean(dim=0)
-                for site in ("north", "south", "west")]  # fmt: skip
+    of_sites = [
+        low_frequency_window(raw_toy.samples(site, n).batch(range(n)).image, alpha).double().mean(dim=0)
+        for site in ("north", "south", "west")
+    ]
     expected = torch.stack(of_sites).mean(dim=0).float()
     windows = [one.state.weights[ENTRY] for one in done]
     assert torch.allclose(windows[0], expected, atol=1e-7) and expected.min() > 0
@@ -155,8 +167,12 @@ def test_invalid_settings_are_rejected(invalid):
 
 def test_the_presets_of_paper_and_code_weight_the_sites_alike():
     """Weights 1 and 5 of one and three images: (1 + 15) / 4 by images, (1 + 5) / 2 alike."""
-    updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
-               for site, w, n in (("a", 1.0, 1), ("b", 5.0, 3))}  # fmt: skip
-    averages = {name: float(HarmoFL(**preset).aggregate(State(0, {"w": torch.zeros(1)}), updates)["w"])
-                for name, preset in HarmoFL.presets.items()}  # fmt: skip
+    updates = {
+        site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
+        for site, w, n in (("a", 1.0, 1), ("b", 5.0, 3))
+    }
+    averages = {
+        name: float(HarmoFL(**preset).aggregate(State(0, {"w": torch.zeros(1)}), updates)["w"])
+        for name, preset in HarmoFL.presets.items()
+    }
     assert averages == {"medfed": 4.0, "paper": 3.0, "released": 3.0}

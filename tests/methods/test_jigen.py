@@ -19,8 +19,9 @@ from medfed.testing.toy import ToyClassification
 def local_round(toy, method) -> LocalRound:
     message = Message("train", {}, {}, {"round": 1})
     network = toy.network(method).train()
-    return LocalRound("a", 1, network, toy.architecture, toy.task, message, {},
-                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
+    return LocalRound(
+        "a", 1, network, toy.architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"), toy.samples("a")
+    )
 
 
 def term(toy, method) -> tuple[torch.Tensor, LocalRound]:

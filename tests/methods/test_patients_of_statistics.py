@@ -113,8 +113,9 @@ def trained(method, toy, number: int = 1) -> dict[str, int]:
     return site.n_patients
 
 
-@pytest.mark.parametrize("method", [SCAFFOLD(), COPA(), EpiFCR(warm_up=1, min_patients=1)],
-                         ids=lambda method: type(method).__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "method", [SCAFFOLD(), COPA(), EpiFCR(warm_up=1, min_patients=1)], ids=lambda method: type(method).__name__
+)
 def test_gradients_heads_and_models_are_of_all_patients(method):
     assert set(trained(method, ToySegmentation()).values()) == {5}
 

@@ -42,8 +42,7 @@ def test_the_order_of_the_sites_does_not_matter(any_toy, method):
 @pytest.mark.parametrize("method", [*METHODS, TrimmedMean(0.0)], ids=repr)
 def test_a_stack_uses_its_rule(toy, method):
     own = Stack((ELCFS(alpha=0.1, views=1, min_patients=1), method))
-    assert own.aggregate(START, updates(1.0, 2.0, 9.0)) == \
-        method.aggregate(START, updates(1.0, 2.0, 9.0))
+    assert own.aggregate(START, updates(1.0, 2.0, 9.0)) == method.aggregate(START, updates(1.0, 2.0, 9.0))
     assert all(torch.isfinite(entry).all() for entry in last(toy, own, rounds=1).weights.values())
 
 
@@ -96,13 +95,16 @@ def test_too_few_sites_to_trim_are_rejected(n):
         TrimmedMean().aggregate(State(0, {}), updates(*range(n)))
 
 
-@pytest.mark.parametrize(("make", "sentence"), [
-    (lambda: TrimmedMean(0.5), r"trim must lie in \[0, 0.5\), got 0.5"),
-    (lambda: TrimmedMean(float("nan")), "trim: expected a finite number, got nan"),
-    (lambda: NormClipping(bound=0.0), "bound must be above 0, or null, got 0.0"),
-    (lambda: NormClipping(times=-1.0), "times must be above 0, got -1.0"),
-    (lambda: NormClipping(site_weights="by size"), "site_weights must be one of examples, uniform, got 'by size'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: TrimmedMean(0.5), r"trim must lie in \[0, 0.5\), got 0.5"),
+        (lambda: TrimmedMean(float("nan")), "trim: expected a finite number, got nan"),
+        (lambda: NormClipping(bound=0.0), "bound must be above 0, or null, got 0.0"),
+        (lambda: NormClipping(times=-1.0), "times must be above 0, got -1.0"),
+        (lambda: NormClipping(site_weights="by size"), "site_weights must be one of examples, uniform, got 'by size'"),
+    ],
+)
 def test_invalid_settings_are_rejected(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()

@@ -24,16 +24,29 @@ def local_round(toy, number: int = 1, architecture=None, task=None, channels=Non
     architecture = architecture or toy.architecture
     torch.manual_seed(0)
     network = architecture.build(channels or toy.channels, toy.n_logits).train()
-    return LocalRound("a", number, network, architecture, task or toy.task, Message("train", {}, {}, {"round": number}),
-                      {}, stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
+    return LocalRound(
+        "a",
+        number,
+        network,
+        architecture,
+        task or toy.task,
+        Message("train", {}, {}, {"round": number}),
+        {},
+        stream(0, "x"),
+        torch.device("cpu"),
+        toy.samples("a"),
+    )
 
 
 def batch_of(toy, n: int = 6) -> Batch:
     return toy.samples("north").batch(range(n))
 
 
-@pytest.mark.parametrize("neutral", [{"position_share": 0.0, "channel_share": 0.0}, {"sample_shares": (0.0,)}],
-                         ids=["nothing left out", "no sample"])  # fmt: skip
+@pytest.mark.parametrize(
+    "neutral",
+    [{"position_share": 0.0, "channel_share": 0.0}, {"sample_shares": (0.0,)}],
+    ids=["nothing left out", "no sample"],
+)
 def test_neutral_settings_are_bit_identical_to_fedavg(any_toy, neutral):
     assert shared_bits(any_toy, RSC(**neutral)) == shared_bits(any_toy, FedAvg()) != shared_bits(any_toy, RSC())
 
@@ -52,13 +65,13 @@ def test_the_loss_equals_that_of_features_masked_by_hand(mask):
     with capture_features(local.network, ("layer4",)) as seen:
         logits = local.network(task.standardise(batch.image))
     z, head = seen["layer4"].detach(), local.network.fc
-    weight = head.weight[batch.label]                                           # H W times the gradient
+    weight = head.weight[batch.label]  # H W times the gradient
     if mask == "channels":
-        n = 20                                                                  # 64 / 3.2
+        n = 20  # 64 / 3.2
         keep = torch.ones(6, 64).scatter(1, weight.argsort(dim=1, descending=True)[:, :n], 0.0)
         pooled = z.mean(dim=(2, 3)) * keep
     else:
-        n = 2                                                                   # 4 / 3, rounded up
+        n = 2  # 4 / 3, rounded up
         seen_as = torch.einsum("bchw,bc->bhw", z, weight).flatten(1)
         keep = torch.ones(6, 4).scatter(1, seen_as.argsort(dim=1, descending=True)[:, :n], 0.0)
         pooled = (z * keep.view(6, 1, 2, 2)).mean(dim=(2, 3))
@@ -192,8 +205,18 @@ def test_styles_are_not_mixed_again_in_the_second_pass(any_toy, stages):
     torch.manual_seed(0)
     network = architecture.build(any_toy.channels, any_toy.n_logits)
     network = MixStyle(probability=1.0, stages=stages).wrap_network(network, architecture).train()
-    local = LocalRound("a", 1, network, architecture, any_toy.task, Message("train", {}, {}, {"round": 1}), {},
-                       stream(0, "x"), torch.device("cpu"), any_toy.samples("a"))  # fmt: skip
+    local = LocalRound(
+        "a",
+        1,
+        network,
+        architecture,
+        any_toy.task,
+        Message("train", {}, {}, {"round": 1}),
+        {},
+        stream(0, "x"),
+        torch.device("cpu"),
+        any_toy.samples("a"),
+    )
     batch = any_toy.samples("north").batch(range(6))
     raw = local.forward(batch, _places(architecture))
     assert torch.equal(RSC()._second_pass(local, batch, raw.features).logits, raw.logits)
@@ -205,9 +228,17 @@ def test_it_works_with_dropout_after_the_features():
     assert digest(one.to_bytes()) == digest(other.to_bytes())
 
 
-@pytest.mark.parametrize("invalid", [{"mask": "both"}, {"position_share": 1.2}, {"channel_share": -0.1},
-                                   {"rounds_each": 0},
-                                   {"sample_shares": ()}, {"sample_shares": (0.3, 2.0)}])  # fmt: skip
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        {"mask": "both"},
+        {"position_share": 1.2},
+        {"channel_share": -0.1},
+        {"rounds_each": 0},
+        {"sample_shares": ()},
+        {"sample_shares": (0.3, 2.0)},
+    ],
+)
 def test_invalid_settings_are_rejected(invalid):
     with pytest.raises(ValueError, match=next(iter(invalid))):
         RSC(**invalid)

@@ -95,8 +95,10 @@ def test_the_global_control_is_the_mean_of_the_sites_controls(any_toy, weighing,
 
 
 def test_uniform_weights_are_equal_for_all_sites(any_toy):
-    updates = {site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
-               for site, w, n in (("a", 1.0, 1), ("b", 4.0, 5))}  # fmt: skip
+    updates = {
+        site: Message("train", {"w": torch.tensor([w])}, {}, {"examples": n})
+        for site, w, n in (("a", 1.0, 1), ("b", 4.0, 5))
+    }
     state = State(0, {"w": torch.zeros(1)})
     assert SCAFFOLD(site_weights="uniform").aggregate(state, updates)["w"] == 2.5
     assert SCAFFOLD().aggregate(state, updates)["w"] == pytest.approx(3.5)

@@ -30,15 +30,23 @@ def test_without_both_halves_it_is_bit_identical_to_fedavg(any_toy, neutral):
 
 
 def styles(n: int, channels: int = 3) -> dict:
-    return {f"s{i}": {name: torch.full((channels,), 10.0 * i + j) for j, name in
-                      enumerate(("mean", "std", "mean_spread", "std_spread"))} for i in range(n)}  # fmt: skip
+    return {
+        f"s{i}": {
+            name: torch.full((channels,), 10.0 * i + j)
+            for j, name in enumerate(("mean", "std", "mean_spread", "std_spread"))
+        }
+        for i in range(n)
+    }
 
 
 def received_from(method: StableFDG, shared: dict, seed: int) -> dict[str, list[int]]:
     """Return, for each site, the numbers of the sites whose styles it receives."""
     memory = method.combine(State(0, {}), shared, stream(seed, "combine"))
-    return {n.split("/")[1]: [round(float(row[0]) / 10) for row in entry]
-            for n, entry in memory.items() if n.endswith("/mean")}  # fmt: skip
+    return {
+        n.split("/")[1]: [round(float(row[0]) / 10) for row in entry]
+        for n, entry in memory.items()
+        if n.endswith("/mean")
+    }
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
@@ -106,8 +114,9 @@ def local_round(toy, method, architecture=None, tensors=None) -> LocalRound:
     torch.manual_seed(0)
     network = method.wrap_network(architecture.build(toy.channels, toy.n_logits), architecture).train()
     message = Message("train", {}, tensors or {}, {"round": 1})
-    return LocalRound("a", 1, network, architecture, toy.task, message, {},
-                      stream(0, "x"), torch.device("cpu"), toy.samples("a"))  # fmt: skip
+    return LocalRound(
+        "a", 1, network, architecture, toy.task, message, {}, stream(0, "x"), torch.device("cpu"), toy.samples("a")
+    )
 
 
 def test_added_images_balance_the_classes_and_keep_their_labels(any_toy):
@@ -184,9 +193,21 @@ def test_a_stage_that_the_network_lacks_is_rejected(toy):
         toy.network(StableFDG(attention=False, stages=(1, 7)))
 
 
-@pytest.mark.parametrize("invalid", [{"sharing": "nearest"}, {"stages": ()}, {"stages": (1, 1)}, {"probability": 1.5},
-                                   {"concentration": 0.0}, {"level": -1.0}, {"received": -1},
-                                   {"similarity": "dot"}, {"query_of": "other"}, {"kept": "all"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        {"sharing": "nearest"},
+        {"stages": ()},
+        {"stages": (1, 1)},
+        {"probability": 1.5},
+        {"concentration": 0.0},
+        {"level": -1.0},
+        {"received": -1},
+        {"similarity": "dot"},
+        {"query_of": "other"},
+        {"kept": "all"},
+    ],
+)
 def test_invalid_settings_are_rejected(invalid):
     with pytest.raises(ValueError, match=next(iter(invalid))):
         StableFDG(**invalid)

@@ -121,8 +121,10 @@ def test_the_average_uses_the_site_weights_of_its_methods(toy):
     """The sites have different sizes, so that the two averages differ."""
     even = replace(STYLES, site_weights="uniform")
     assert Stack((FedAvg(), even)).site_weights == "uniform" and Stack((FedAvg(), STYLES)).site_weights == "examples"
-    updates = {name: Message("train", {"w": torch.full((2,), number)}, {}, {"examples": n})
-               for name, number, n in (("a", 0.0, 1), ("b", 4.0, 3))}  # fmt: skip
+    updates = {
+        name: Message("train", {"w": torch.full((2,), number)}, {}, {"examples": n})
+        for name, number, n in (("a", 0.0, 1), ("b", 4.0, 3))
+    }
     state = State(0, {"w": torch.zeros(2)})
     for method, expected in ((STYLES, 3.0), (even, 2.0)):
         for one in (method, Stack((FedAvg(), method))):

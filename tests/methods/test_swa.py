@@ -30,14 +30,17 @@ def result_of(method: SWA, values: list[float]) -> torch.Tensor:
     return method.result_weights(state_of(len(values), values[-1], len(values), memory))
 
 
-@pytest.mark.parametrize(("method", "expected"), [
-    (SWA(start=0.0), (1 + 2 + 4 + 8) / 4),
-    (SWA(start=0.5), (4 + 8) / 2),  # rounds 3 and 4
-    (SWA(start=0.75), 8),
-    (SWA(start=0.5, decay=0.25), 0.25 * 4 + 0.75 * 8),
-    (SWA(start=0.25, decay=0.5), 0.5 * (0.5 * 2 + 0.5 * 4) + 0.5 * 8),
-    (SWA(start=0.0, decay=0.0), 8),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        (SWA(start=0.0), (1 + 2 + 4 + 8) / 4),
+        (SWA(start=0.5), (4 + 8) / 2),  # rounds 3 and 4
+        (SWA(start=0.75), 8),
+        (SWA(start=0.5, decay=0.25), 0.25 * 4 + 0.75 * 8),
+        (SWA(start=0.25, decay=0.5), 0.5 * (0.5 * 2 + 0.5 * 4) + 0.5 * 8),
+        (SWA(start=0.0, decay=0.0), 8),
+    ],
+)
 def test_the_average_of_four_rounds_by_hand(method, expected):
     result = result_of(method, [1.0, 2.0, 4.0, 8.0])
     assert result["w"].tolist() == [expected] * 2 and result["w"].dtype == torch.float32
@@ -60,8 +63,11 @@ def test_a_stack_averages_the_rounds_of_another_aggregation_and_a_checkpoint_hol
     toy, method = ToySegmentation(n_images=4), Stack((CoordinateMedian(), SWA(start=0.0)))
     states = [done.state for done in rounds_of(toy, method, 3)]
     plain = [done.state.weights for done in rounds_of(toy, CoordinateMedian(), 3)]
-    assert all(torch.equal(state.weights[name], entry) for state, own in zip(states, plain, strict=True)
-               for name, entry in own.items())  # fmt: skip
+    assert all(
+        torch.equal(state.weights[name], entry)
+        for state, own in zip(states, plain, strict=True)
+        for name, entry in own.items()
+    )
     result = method.result_weights(State.from_bytes(states[-1].to_bytes()))
     for name, entry in result.items():
         expected = torch.stack([own[name].double() for own in plain]).mean(dim=0)
@@ -75,8 +81,12 @@ def test_two_averages_in_a_stack_are_refused():
 
 def test_the_result_of_a_run_is_the_average_and_its_round_is_the_selected_one(tmp_path):
     folder, method = RunFolder(tmp_path), SWA(start=0.0)
-    folder.write_history([{"round": 1, "train_loss": 1.0, "validation_score": 0.5},
-                          {"round": 2, "train_loss": 1.0, "validation_score": 0.4}])  # fmt: skip
+    folder.write_history(
+        [
+            {"round": 1, "train_loss": 1.0, "validation_score": 0.5},
+            {"round": 2, "train_loss": 1.0, "validation_score": 0.4},
+        ]
+    )
     first = state_of(1, 1.0, 2)
     folder.save_state(first)
     last = replace(state_of(2, 3.0, 2), memory=method.remember(first, {}, torch.Generator()))

@@ -201,6 +201,8 @@ def test_a_metric_that_inherits_from_auroc_is_computed_with_its_own_values():
             return 2 * super().values(images) - 1
 
     probabilities, labels, patient_of = two(0.1, 0.6, 0.4, 0.9, 0.3), np.array([0, 0, 1, 1, 0]), np.arange(5)
-    gini, area = (compute_without_each_patient([metric], probabilities, labels, patient_of)["auroc"]
-                  for metric in (Gini(), AreaUnderROC()))  # fmt: skip
+    gini, area = (
+        compute_without_each_patient([metric], probabilities, labels, patient_of)["auroc"]
+        for metric in (Gini(), AreaUnderROC())
+    )
     assert gini == pytest.approx(2 * area - 1)

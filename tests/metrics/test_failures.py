@@ -25,12 +25,21 @@ def test_without_a_failure_among_13_patients_a_quarter_may_still_fail():
 
 
 def test_each_kind_of_failure_is_out_of_the_patients_for_whom_it_is_possible():
-    rows = [row("1", 0.9), row("2", 0.7), row("3", 0.69), row("4", 0.0, "missed"), row("5", 0.0, "false_alarm"),
-            row("6", None, "absent"), row("7", None, "absent")]  # fmt: skip
+    rows = [
+        row("1", 0.9),
+        row("2", 0.7),
+        row("3", 0.69),
+        row("4", 0.0, "missed"),
+        row("5", 0.0, "false_alarm"),
+        row("6", None, "absent"),
+        row("7", None, "absent"),
+    ]
     shares = failure_shares(rows, dice_below=0.7)
     assert {kind: (share.count, share.n) for kind, share in shares.items()} == {
-        "low_dice": (3, 5), "missed": (1, 4), "false_alarm": (1, 3),
-    }  # fmt: skip
+        "low_dice": (3, 5),
+        "missed": (1, 4),
+        "false_alarm": (1, 3),
+    }
     assert failure_shares(rows[:2], 0.7)["false_alarm"] is None
 
 

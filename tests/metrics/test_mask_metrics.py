@@ -134,9 +134,7 @@ def test_missed_and_false_alarm_get_the_worst_value_and_absent_gets_none():
     assert score(nothing, organ, (3.0, 2.0, 15.0)) == worst
     false_alarm = score(organ, nothing, (3.0, 2.0, 15.0))
     assert false_alarm.status == "false_alarm"
-    assert [getattr(false_alarm, name) for name in COLUMNS[:-1]] == [
-        getattr(worst, name) for name in COLUMNS[:-1]
-    ]
+    assert [getattr(false_alarm, name) for name in COLUMNS[:-1]] == [getattr(worst, name) for name in COLUMNS[:-1]]
     assert score(nothing, organ, None) == row(0.0, None, None, None, 100.0, 100.0, 100.0, vx, None, "missed")
     assert score(nothing, nothing, None) == row(*[None] * 9, "absent")
 

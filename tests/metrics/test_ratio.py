@@ -27,8 +27,11 @@ def test_a_missed_disc_counts_as_ratio_zero_and_an_absent_one_as_unknown():
 
 
 def test_means_are_over_patients_then_over_sites():
-    rows = [ratio_row(site, "seen", str(i), str(i), 0.5, value)
-            for site, values in (("a", (0.4, 0.6)), ("b", (0.9,))) for i, value in enumerate(values)]  # fmt: skip
+    rows = [
+        ratio_row(site, "seen", str(i), str(i), 0.5, value)
+        for site, values in (("a", (0.4, 0.6)), ("b", (0.9,)))
+        for i, value in enumerate(values)
+    ]
     result = summarise_ratios(rows)
     assert result["seen"]["sites"]["a"] == {"n": 2, "mean_error": pytest.approx(0.1)}
     assert result["seen"]["mean_error"] == pytest.approx(0.25) and result["unseen"]["mean_error"] is None
@@ -37,8 +40,10 @@ def test_means_are_over_patients_then_over_sites():
 
 def test_the_error_of_a_patient_is_the_mean_of_the_images():
     """Patient p has errors 0.1 and 0.3, patient q has 0.6: (0.2 + 0.6) / 2."""
-    rows = [ratio_row("a", "unseen", patient, image, 0.9, 0.9 - error)
-            for patient, image, error in (("p", "1", 0.1), ("p", "2", 0.3), ("q", "3", 0.6))]  # fmt: skip
+    rows = [
+        ratio_row("a", "unseen", patient, image, 0.9, 0.9 - error)
+        for patient, image, error in (("p", "1", 0.1), ("p", "2", 0.3), ("q", "3", 0.6))
+    ]
     assert summarise_ratios(rows)["unseen"]["sites"]["a"] == {"n": 2, "mean_error": pytest.approx(0.4)}
 
 

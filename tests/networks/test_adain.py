@@ -40,7 +40,7 @@ def test_vgg19_has_the_published_layers():
     encoder = VGGEncoder("vgg19")
     assert (len(encoder.layers), count(encoder), count(Decoder("vgg19"))) == (31, 3_505_740, 3_505_219)
     shapes = [tuple(result.shape[1:]) for result in encoder(image_of(1, 3, 40, 36))]
-    assert shapes == [(64, 40, 36), (128, 20, 18), (256, 10, 9), (512, 5, 5)]     # ceil(9 / 2) = 5
+    assert shapes == [(64, 40, 36), (128, 20, 18), (256, 10, 9), (512, 5, 5)]  # ceil(9 / 2) = 5
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])

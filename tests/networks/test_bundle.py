@@ -15,8 +15,13 @@ from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.unet import UNet
 from tests.networks.test_monai_network import NETWORKS as MONAI_NETWORKS
 
-SMALL = {"_target_": "monai.networks.nets.BasicUNet", "spatial_dims": 2, "in_channels": 1, "out_channels": 2,
-         "features": [4, 4, 8, 8, 8, 4]}  # fmt: skip
+SMALL = {
+    "_target_": "monai.networks.nets.BasicUNet",
+    "spatial_dims": 2,
+    "in_channels": 1,
+    "out_channels": 2,
+    "features": [4, 4, 8, 8, 8, 4],
+}
 
 
 def bundle(folder, definition, network=None):
@@ -71,8 +76,10 @@ REFUSED = {
     "other activation": ({**SMALL, "act": "relu"}, "has arguments that medfed does not set"),
     "unknown argument": ({**SMALL, "depth": 3}, "unexpected keyword argument 'depth'"),
     "no network": (None, "has the key network_def"),
-    "program": ({"_target_": "torch.export.unflatten", "module": {"_target_": "torch.export.load", "f": "$x"}},
-                "loads a program, which medfed never runs; training can start only from a network of"),
+    "program": (
+        {"_target_": "torch.export.unflatten", "module": {"_target_": "torch.export.load", "f": "$x"}},
+        "loads a program, which medfed never runs; training can start only from a network of",
+    ),
 }
 
 
@@ -87,11 +94,22 @@ def test_nothing_in_a_bundle_is_executed_and_unknown_networks_are_rejected(tmp_p
 
 # The values that a config names from `network_def`, and the expressions of a hostile bundle.
 REFERENCES = {
-    "sizes": {"channels": [4, 8, "@widest"], "norm": "batch"}, "widest": 16, "dims": "@two", "two": 2,
-    "hostile": "$__import__('os').system('touch ran')", "built": {"_target_": "os.system", "command": "touch ran"},
-}  # fmt: skip
-UNET = {"_target_": "UNet", "spatial_dims": "@dims", "in_channels": 1, "out_channels": 4,
-        "channels": "@sizes::channels", "strides": ["@two", 2], "norm": "@sizes#norm"}  # fmt: skip
+    "sizes": {"channels": [4, 8, "@widest"], "norm": "batch"},
+    "widest": 16,
+    "dims": "@two",
+    "two": 2,
+    "hostile": "$__import__('os').system('touch ran')",
+    "built": {"_target_": "os.system", "command": "touch ran"},
+}
+UNET = {
+    "_target_": "UNet",
+    "spatial_dims": "@dims",
+    "in_channels": 1,
+    "out_channels": 4,
+    "channels": "@sizes::channels",
+    "strides": ["@two", 2],
+    "norm": "@sizes#norm",
+}
 
 
 @pytest.mark.parametrize("ending", ["json", "yaml"])
@@ -131,11 +149,18 @@ def test_yaml_that_repeats_itself_without_end_or_names_python_is_rejected(tmp_pa
             Bundle(folder)
 
 
-@pytest.mark.parametrize(("depth", "blocks"), [(121, (6, 12, 24, 16)), (169, (6, 12, 32, 32)), (201, (6, 12, 48, 32)),
-                                               (264, (6, 12, 64, 48))])  # fmt: skip
+@pytest.mark.parametrize(
+    ("depth", "blocks"),
+    [(121, (6, 12, 24, 16)), (169, (6, 12, 32, 32)), (201, (6, 12, 48, 32)), (264, (6, 12, 64, 48))],
+)
 def test_the_named_densenets_have_the_blocks_of_their_paper(tmp_path, depth, blocks):
-    definition = {"_target_": f"DenseNet{depth}", "spatial_dims": 2, "in_channels": 3, "out_channels": 4,
-                  "pretrained": True}  # fmt: skip
+    definition = {
+        "_target_": f"DenseNet{depth}",
+        "spatial_dims": 2,
+        "in_channels": 3,
+        "out_channels": 4,
+        "pretrained": True,
+    }
     assert Bundle(bundle(tmp_path / "b", definition)).without_weights() == DenseNetwork(blocks=blocks)
 
 

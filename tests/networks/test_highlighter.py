@@ -45,6 +45,7 @@ def scores_by_hand(layer, features, others, similarity: str, query_of: str) -> n
         features: (B, C, H, W).
         others: (B, C, H, W), the feature maps of each image's partner.
     """
+
     def project(conv, maps):
         weight, bias = (entry.detach().numpy() for entry in (conv.weight, conv.bias))
         flat = maps.numpy().reshape(*maps.shape[:2], -1)

@@ -11,8 +11,12 @@ from medfed.networks.resnet import ResidualNetwork
 from medfed.networks.stochastic import NAME, ClassGaussians, make_stochastic
 
 SMALL = DenseNetwork(init_features=8, growth_rate=4, blocks=(2, 2))
-KINDS = [SMALL, ResidualNetwork(depth=10, width=4), ResidualNetwork(depth=10, width=4, embedding_size=6),
-         EfficientNetLite(pretrained=False)]  # fmt: skip
+KINDS = [
+    SMALL,
+    ResidualNetwork(depth=10, width=4),
+    ResidualNetwork(depth=10, width=4, embedding_size=6),
+    EfficientNetLite(pretrained=False),
+]
 IMAGES = torch.rand(3, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 

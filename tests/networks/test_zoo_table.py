@@ -11,8 +11,14 @@ def write(folder, definition):
 
 
 def test_each_bundle_has_a_row_with_its_network_or_the_reason(tmp_path):
-    unet = {"_target_": "UNet", "spatial_dims": 2, "in_channels": 4, "out_channels": 2, "channels": [4, 8],
-            "strides": [2]}  # fmt: skip
+    unet = {
+        "_target_": "UNet",
+        "spatial_dims": 2,
+        "in_channels": 4,
+        "out_channels": 2,
+        "channels": [4, 8],
+        "strides": [2],
+    }
     write(tmp_path / "a", unet)
     write(tmp_path / "b", {**unet, "spatial_dims": 3})
     write(tmp_path / "c", {"_target_": "scripts.net.Net"})

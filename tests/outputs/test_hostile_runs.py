@@ -42,10 +42,15 @@ def test_a_manifest_lists_only_files_inside_its_folder(tmp_path, name):
         assert "which is no file inside the run's folder" in sentence and "\n" not in sentence
 
 
-@pytest.mark.parametrize(("number", "entry"), [
-    ("1", {"bytes": 1, "sha256": "0"}), (True, {"bytes": 1, "sha256": "0"}), (1, {"bytes": "1", "sha256": "0"}),
-    (1, {"bytes": 1, "sha256": 0}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "entry"),
+    [
+        ("1", {"bytes": 1, "sha256": "0"}),
+        (True, {"bytes": 1, "sha256": "0"}),
+        (1, {"bytes": "1", "sha256": "0"}),
+        (1, {"bytes": 1, "sha256": 0}),
+    ],
+)
 def test_a_manifest_holds_numbers_and_checksums(tmp_path, number, entry):
     (tmp_path / "manifest.json").write_bytes(checked_json({"round": number, "files": {"a": entry}, "before": {}}))
     assert "the file is damaged (it" in refusal(read_manifest, tmp_path / "manifest.json")
@@ -89,26 +94,36 @@ def test_a_pipe_is_no_checkpoint_and_no_table(tmp_path):
     assert "it is a pipe or a device" in refusal(folder.read_json, "notices.json")
 
 
-@pytest.mark.parametrize(("old", "new", "words"), [
-    ("round,", "xround,", "the column 'round' is missing"),
-    ("\n1,", "\nabc,", "the column 'round' has the value 'abc'"),
-    ("\n1,", "\n,", "the column 'round' has the value None"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("round,", "xround,", "the column 'round' is missing"),
+        ("\n1,", "\nabc,", "the column 'round' has the value 'abc'"),
+        ("\n1,", "\n,", "the column 'round' has the value None"),
+    ],
+)
 def test_a_history_without_rounds_is_a_sentence(run, old, new, words):
     path = run / "history.csv"
     path.write_text(path.read_text().replace(old, new))
     assert words in refusal(read_run, run)
 
 
-@pytest.mark.parametrize(("content", "words"), [
-    ({"learning": None}, "KeyError: 'data'"), ([], "expected a JSON object"), ({"images": 5}, "images: found 5"),
-    ({"data": "real", "seen": [1]}, "seen: found [1]"), ({"data": "real", "images": {}}, "KeyError: 'channels'"),
-    ({"data": "real", "learning": {"learned": False}}, "KeyError: 'images'"),
-    ({"data": "real", "images": None}, "TypeError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"learning": None}, "KeyError: 'data'"),
+        ([], "expected a JSON object"),
+        ({"images": 5}, "images: found 5"),
+        ({"data": "real", "seen": [1]}, "seen: found [1]"),
+        ({"data": "real", "images": {}}, "KeyError: 'channels'"),
+        ({"data": "real", "learning": {"learned": False}}, "KeyError: 'images'"),
+        ({"data": "real", "images": None}, "TypeError"),
+    ],
+)
 def test_a_summary_without_its_values_is_a_sentence(run, monkeypatch, content, words):
-    monkeypatch.setattr(export, "load", lambda path: SimpleNamespace(
-        data=SimpleNamespace(image_size=8), evaluation=None))  # fmt: skip
+    monkeypatch.setattr(
+        export, "load", lambda path: SimpleNamespace(data=SimpleNamespace(image_size=8), evaluation=None)
+    )
     RunFolder(run).write_json("summary.json", content)
     sentence = refusal(export.export, run, run / "bundle", True)
     assert sentence.startswith(f"{run / 'summary.json'}: ") and words in sentence and not (run / "bundle").exists()
@@ -117,10 +132,17 @@ def test_a_summary_without_its_values_is_a_sentence(run, monkeypatch, content, w
 
 def test_a_bundle_does_not_replace_a_folder_that_is_named_by_a_detour(tmp_path):
     (tmp_path / "b" / "x").mkdir(parents=True)
-    sentence = refusal(lambda: write.write_bundle(
-        tmp_path / "new" / ".." / "b", network=None, weights={}, task=None, provenance={}, summary={},
-        input_is_2d=True,
-    ))  # fmt: skip
+    sentence = refusal(
+        lambda: write.write_bundle(
+            tmp_path / "new" / ".." / "b",
+            network=None,
+            weights={},
+            task=None,
+            provenance={},
+            summary={},
+            input_is_2d=True,
+        )
+    )
     assert "exists already" in sentence and not (tmp_path / "new").exists()
 
 

@@ -96,8 +96,10 @@ def test_the_sentence_says_what_was_found_and_what_was_expected(tmp_path):
         folder.check()
     one, other = error.value.sentences
     found, expected = (hashlib.sha256(text).hexdigest()[:12] for text in (b"cases", b"cases.csv"))
-    assert one == (f"{tmp_path}/cases.csv: has 5 bytes with SHA-256 {found}..., but manifest.json lists 9 bytes with "
-                   f"SHA-256 {expected}...; put back a copy of the file, or repeat the run in another folder")
+    assert one == (
+        f"{tmp_path}/cases.csv: has 5 bytes with SHA-256 {found}..., but manifest.json lists 9 bytes with "
+        f"SHA-256 {expected}...; put back a copy of the file, or repeat the run in another folder"
+    )
     assert other.startswith(f"{tmp_path}/model.safetensors: is missing, but manifest.json lists ")
 
 
@@ -202,8 +204,13 @@ def test_the_files_of_two_rounds_of_each_site_are_listed_and_another_runs_file_i
         state = replace(round_done.state, took_part={"HK": number, "UCL": 1})
         folder.save_round(replace(round_done, state=state), best_round=1)
     listed = run_folder.read_manifest(tmp_path / "manifest.json").checkpoints
-    assert sorted(listed) == ["sites/HK/round_00002.site", "sites/HK/round_00003.site", "states/round_00001.state",
-                              "states/round_00002.state", "states/round_00003.state"]  # fmt: skip
+    assert sorted(listed) == [
+        "sites/HK/round_00002.site",
+        "sites/HK/round_00003.site",
+        "states/round_00001.state",
+        "states/round_00002.state",
+        "states/round_00003.state",
+    ]
     assert listed["sites/HK/round_00003.site"] == hashlib.sha256(bytes([3])).hexdigest()
     folder.check()
     path.write_bytes(files.sha256_digest(b"other") + b"other")

@@ -56,10 +56,13 @@ def height(inside: np.ndarray) -> int:
 def test_the_file_layout_is_the_published_one(collection):
     actual = sorted(str(path.relative_to(collection)) for path in (collection / "Domain1").rglob("*.png"))
     assert [name.replace("gdr", "ndr") for name in actual] == [
-        "Domain1/test/ROIs/image/ndrishtiGS_002.png", "Domain1/test/ROIs/mask/ndrishtiGS_002.png",
-        "Domain1/train/ROIs/image/ndrishtiGS_001.png", "Domain1/train/ROIs/image/ndrishtiGS_003.png",
-        "Domain1/train/ROIs/mask/ndrishtiGS_001.png", "Domain1/train/ROIs/mask/ndrishtiGS_003.png",
-    ]  # fmt: skip
+        "Domain1/test/ROIs/image/ndrishtiGS_002.png",
+        "Domain1/test/ROIs/mask/ndrishtiGS_002.png",
+        "Domain1/train/ROIs/image/ndrishtiGS_001.png",
+        "Domain1/train/ROIs/image/ndrishtiGS_003.png",
+        "Domain1/train/ROIs/mask/ndrishtiGS_001.png",
+        "Domain1/train/ROIs/mask/ndrishtiGS_003.png",
+    ]
     names = sorted(path.name for path in collection.iterdir())
     assert names == ["Domain1", "Domain2", "Domain3", "Domain4", PHANTOM_MARK]
 
@@ -183,10 +186,18 @@ def test_absorption_is_largest_in_the_middle_of_a_vessel():
 def picture_of(light: float | np.ndarray, **changes) -> np.ndarray:
     """Photograph a grey card with a camera without noise and shading, with exposure 1 and gamma 1."""
     plain = {
-        "colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)), "white_balance": (1, 1, 1), "exposure": 1.0, "gamma": 1.0,
-        "vignetting": 0.0, "gradient": 0.0, "glare": 0.0, "blur_mm": 1e-3, "sharpening": 0.0, "noise": 0.0,
+        "colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+        "white_balance": (1, 1, 1),
+        "exposure": 1.0,
+        "gamma": 1.0,
+        "vignetting": 0.0,
+        "gradient": 0.0,
+        "glare": 0.0,
+        "blur_mm": 1e-3,
+        "sharpening": 0.0,
+        "noise": 0.0,
         "jpeg_quality": 95,
-    }  # fmt: skip
+    }
     grid = field_of(0.1)
     card = np.ones((*grid.x[0].shape, 3), np.float32) * np.float32(light)
     camera = replace(REFERENCE, **(plain | changes))

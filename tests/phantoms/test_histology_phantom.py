@@ -45,8 +45,11 @@ def patches() -> list:
 
 
 def digests(root: Path) -> dict[str, str]:
-    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
 
 
 def test_the_real_dataset_class_reads_the_phantom(collection):
@@ -169,6 +172,7 @@ def test_severity_zero_makes_all_sites_equal():
 
 def test_sites_differ_in_colour_more_than_their_patients(patches):
     """Compare the median colours of the sites; with the reference scanner only the patients differ."""
+
     def spread(images) -> float:
         colours = np.array([image.mean((0, 1)) for image in images]).reshape(5, 8, 3)
         return float(np.std(np.median(colours, axis=1), axis=0).mean())

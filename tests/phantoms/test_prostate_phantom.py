@@ -74,7 +74,13 @@ def test_the_file_layout_is_the_published_one(collection):
 
 def test_the_published_numbers_are_116_patients():
     assert {name: len(site.numbers) for name, site in SITES.items()} == {
-        "RUNMC": 30, "BMC": 30, "I2CVB": 19, "UCL": 13, "BIDMC": 12, "HK": 12}
+        "RUNMC": 30,
+        "BMC": 30,
+        "I2CVB": 19,
+        "UCL": 13,
+        "BIDMC": 12,
+        "HK": 12,
+    }
 
 
 def test_phantom_json_contains_the_generator_settings(collection):
@@ -141,7 +147,7 @@ def test_stacks_begin_below_and_end_above_the_gland(examinations):
             level = (case.mask > 0).any((0, 1))
             assert 12 <= len(level) <= 22 and not level[0] and not level[-1]
             first, last = np.flatnonzero(level)[[0, -1]]
-            assert level[first:last + 1].all(), "the gland has no gaps"
+            assert level[first : last + 1].all(), "the gland has no gaps"
 
 
 def test_gland_volumes_are_realistic(examinations):
@@ -164,16 +170,20 @@ def test_a_patient_is_the_same_at_any_resolution():
 
 def test_the_peripheral_zone_is_brighter_than_the_transition_zone(examinations):
     """The basic contrast of T2-weighted images. A few patients with a dark peripheral zone are allowed."""
-    ratios = [case.image[case.mask == 1].mean() / case.image[case.mask == 2].mean()
-              for name in ("RUNMC", "BMC") for case in examinations[name]]
+    ratios = [
+        case.image[case.mask == 1].mean() / case.image[case.mask == 2].mean()
+        for name in ("RUNMC", "BMC")
+        for case in examinations[name]
+    ]
     assert np.mean(ratios) > 1.15 and min(ratios) > 0.9
 
 
 def test_an_endorectal_coil_makes_the_rectal_side_bright_and_the_front_dark(examinations):
     """The ratio of the fat signal behind the rectum to that in front of the gland is large with the coil only."""
+
     def ratio(case) -> float:
         columns, rows, level = gland_box(case)
-        low = case.image[columns, rows.stop:, level]
+        low = case.image[columns, rows.stop :, level]
         high = case.image[columns, : rows.start, level]
         return np.percentile(low, 80) / np.percentile(high, 80)
 

@@ -64,10 +64,16 @@ def dicom_series(folder: Path, voxels: np.ndarray, uid: str, skip: tuple[int, ..
         image = sitk.GetImageFromArray(voxels[index].astype(np.int16))
         image.SetSpacing((0.6, 0.6))
         tags = {
-            "0008|0060": "MR", "0008|0016": "1.2.840.10008.5.1.4.1.1.4", "0020|000e": uid, "0020|000d": uid + ".9",
-            "0008|0018": f"{uid}.{index + 1}", "0020|0013": str(index + 1), "0018|0050": "3",
-            "0020|0032": f"10\\-20\\{first_z + 3 * index}", "0020|0037": "1\\0\\0\\0\\1\\0",
-        }  # fmt: skip
+            "0008|0060": "MR",
+            "0008|0016": "1.2.840.10008.5.1.4.1.1.4",
+            "0020|000e": uid,
+            "0020|000d": uid + ".9",
+            "0008|0018": f"{uid}.{index + 1}",
+            "0020|0013": str(index + 1),
+            "0018|0050": "3",
+            "0020|0032": f"10\\-20\\{first_z + 3 * index}",
+            "0020|0037": "1\\0\\0\\0\\1\\0",
+        }
         for tag, value in tags.items():
             image.SetMetaData(tag, value)
         writer.SetFileName(str(folder / f"slice{len(voxels) - index:02d}.dcm"))  # names in the opposite order
@@ -151,11 +157,18 @@ def rim_one(root: Path) -> Path:
 
 def refuge(root: Path) -> Path:
     """Three usable photographs, one of the test part, and one with an inverted mask."""
-    images = {"Training400/Glaucoma": ["g0001"], "Training400/Non-Glaucoma": ["n0001"], "Test400": ["T0001"],
-              "REFUGE-Validation400": ["V0001", "V0002"]}  # fmt: skip
-    masks = {"g0001": "Annotation-Training400/Disc_Cup_Masks/Glaucoma",
-             "n0001": "Annotation-Training400/Disc_Cup_Masks/Non-Glaucoma",
-             "V0001": "REFUGE-Validation400-GT/Disc_Cup_Masks", "V0002": "REFUGE-Validation400-GT/Disc_Cup_Masks"}
+    images = {
+        "Training400/Glaucoma": ["g0001"],
+        "Training400/Non-Glaucoma": ["n0001"],
+        "Test400": ["T0001"],
+        "REFUGE-Validation400": ["V0001", "V0002"],
+    }
+    masks = {
+        "g0001": "Annotation-Training400/Disc_Cup_Masks/Glaucoma",
+        "n0001": "Annotation-Training400/Disc_Cup_Masks/Non-Glaucoma",
+        "V0001": "REFUGE-Validation400-GT/Disc_Cup_Masks",
+        "V0002": "REFUGE-Validation400-GT/Disc_Cup_Masks",
+    }
     for folder, names in images.items():
         (root / folder).mkdir(parents=True)
         for name in names:

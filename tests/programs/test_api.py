@@ -55,11 +55,17 @@ def test_a_config_is_a_path_a_name_a_dictionary_or_a_config(small_phantom):
     assert medfed.load_config("prostate") == load(Path(medfed.__file__).parent.parent / "configs" / "prostate.yaml")
 
 
-@pytest.mark.parametrize("changes, sentence", [
-    ({"federation.round": 2}, "changed setting federation.round=2: .*unknown key.*Did you mean 'rounds'"),
-    ({"federation.rounds": "two"}, "changed setting federation.rounds='two': federation.rounds: expected a whole num"),
-    ({"data.root": object()}, "data.root: a config holds numbers, texts, lists and dictionaries, got object"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes, sentence",
+    [
+        ({"federation.round": 2}, "changed setting federation.round=2: .*unknown key.*Did you mean 'rounds'"),
+        (
+            {"federation.rounds": "two"},
+            "changed setting federation.rounds='two': federation.rounds: expected a whole num",
+        ),
+        ({"data.root": object()}, "data.root: a config holds numbers, texts, lists and dictionaries, got object"),
+    ],
+)
 def test_a_wrong_change_is_one_sentence(config, changes, sentence):
     with pytest.raises(medfed.UserError, match=sentence):
         medfed.load_config(config, changes)
@@ -137,16 +143,24 @@ def test_a_comparison_has_rows_runs_and_the_table_of_the_program(config):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("method, label", [
-    ("ccst+elcfs", "ccst+elcfs"), ({"name": "ccst"}, "ccst"), (FedProx, "fedprox"),
-    ({"name": "ccst", "k": 1, "style": "single"}, "ccst:k=1,style=single"),
-    ({"name": "elcfs", "episodic": True}, "elcfs:episodic=true"),
-    (FedProx(mu=1e20), "fedprox:mu=1e20"), (FedProx(), "fedprox"),
-    ({"name": "ccst", "codec": "/data/a+b/c,d.safetensors"}, 'ccst:codec="/data/a+b/c,d.safetensors"'),
-    ({"name": "ccst", "codec": "1"}, 'ccst:codec="1"'),
-    ({"name": "stack", "methods": [{"name": "fedprox", "mu": 0.5}, {"name": "fedavg"}]},
-     'stack:methods=[{"name": "fedprox", "mu": 0.5}, {"name": "fedavg"}]'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "method, label",
+    [
+        ("ccst+elcfs", "ccst+elcfs"),
+        ({"name": "ccst"}, "ccst"),
+        (FedProx, "fedprox"),
+        ({"name": "ccst", "k": 1, "style": "single"}, "ccst:k=1,style=single"),
+        ({"name": "elcfs", "episodic": True}, "elcfs:episodic=true"),
+        (FedProx(mu=1e20), "fedprox:mu=1e20"),
+        (FedProx(), "fedprox"),
+        ({"name": "ccst", "codec": "/data/a+b/c,d.safetensors"}, 'ccst:codec="/data/a+b/c,d.safetensors"'),
+        ({"name": "ccst", "codec": "1"}, 'ccst:codec="1"'),
+        (
+            {"name": "stack", "methods": [{"name": "fedprox", "mu": 0.5}, {"name": "fedavg"}]},
+            'stack:methods=[{"name": "fedprox", "mu": 0.5}, {"name": "fedavg"}]',
+        ),
+    ],
+)
 def test_the_label_of_a_method_names_the_same_method_on_the_command_line(config, method, label):
     choice, grid = MethodChoice.of(method, config), Grid(config)
     assert choice.label == label
@@ -166,27 +180,33 @@ def test_an_object_and_a_dictionary_give_their_settings_exactly(config):
     assert medfed.load_config(config, training=Training(batch_size=4)).training == Training(batch_size=4)
 
 
-@pytest.mark.parametrize("arguments, sentence", [
-    ({"methods": ["elcf"]}, "methods=elcf: method.name: no method 'elcf'. Did you mean 'elcfs'"),
-    ({"methods": {"nam": "fedprox"}}, 'methods: expected names, .* such as {"name": "fedprox", "mu": 0.3}, got'),
-    ({"methods": []}, "methods must have at least 1 entry, got \\[\\]"),
-    ({"methods": 5}, "methods: expected names, classes or objects of methods, .*, got 5"),
-    ({"methods": [{"name": "fedprox", "mu": -1}]}, "methods=fedprox:mu=-1: method.mu: must be at least 0, got -1"),
-    ({"sites": ["Mars"]}, "sites=Mars: no such site"),
-    ({"sites": "UCL"}, "sites: expected a list of texts or null, got the text 'UCL'"),
-    ({"sites": []}, "sites must have at least 1 entry"),
-    ({"seeds": 0}, "seeds must be at least 1, got 0"),
-    ({"seeds": [1, 2]}, "seeds: expected a whole number, got \\[1, 2\\]"),
-    ({"seeds": "2"}, "seeds: expected a whole number, got the text '2'"),
-    ({"vary": {"training.batch_size": "48"}}, "vary.training.batch_size: expected a list, got the text '48'"),
-    ({"vary": {"training.batch_size": 4}}, "vary.training.batch_size: expected a list, got 4"),
-    ({"vary": {"training.batch_size": np.array([8, 8])}}, "vary=training.batch_size: .*=8 comes twice"),
-    ({"vary": {"training.batch_size": [np.int64(0)]}}, "vary training.batch_size=0: training.batch_size: must lie in"),
-    ({"vary": ["seed"]}, "vary: expected a block of keys and values, got"),
-    ({"vary": {"seed": [1, 2]}}, "vary=seed: seed cannot be varied: seeds= "),
-    ({"resume": 1}, "resume: expected true or false, got 1"),
-    ({"out": ""}, "out: expected the path of a folder, or None, got the text ''"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        ({"methods": ["elcf"]}, "methods=elcf: method.name: no method 'elcf'. Did you mean 'elcfs'"),
+        ({"methods": {"nam": "fedprox"}}, 'methods: expected names, .* such as {"name": "fedprox", "mu": 0.3}, got'),
+        ({"methods": []}, "methods must have at least 1 entry, got \\[\\]"),
+        ({"methods": 5}, "methods: expected names, classes or objects of methods, .*, got 5"),
+        ({"methods": [{"name": "fedprox", "mu": -1}]}, "methods=fedprox:mu=-1: method.mu: must be at least 0, got -1"),
+        ({"sites": ["Mars"]}, "sites=Mars: no such site"),
+        ({"sites": "UCL"}, "sites: expected a list of texts or null, got the text 'UCL'"),
+        ({"sites": []}, "sites must have at least 1 entry"),
+        ({"seeds": 0}, "seeds must be at least 1, got 0"),
+        ({"seeds": [1, 2]}, "seeds: expected a whole number, got \\[1, 2\\]"),
+        ({"seeds": "2"}, "seeds: expected a whole number, got the text '2'"),
+        ({"vary": {"training.batch_size": "48"}}, "vary.training.batch_size: expected a list, got the text '48'"),
+        ({"vary": {"training.batch_size": 4}}, "vary.training.batch_size: expected a list, got 4"),
+        ({"vary": {"training.batch_size": np.array([8, 8])}}, "vary=training.batch_size: .*=8 comes twice"),
+        (
+            {"vary": {"training.batch_size": [np.int64(0)]}},
+            "vary training.batch_size=0: training.batch_size: must lie in",
+        ),
+        ({"vary": ["seed"]}, "vary: expected a block of keys and values, got"),
+        ({"vary": {"seed": [1, 2]}}, "vary=seed: seed cannot be varied: seeds= "),
+        ({"resume": 1}, "resume: expected true or false, got 1"),
+        ({"out": ""}, "out: expected the path of a folder, or None, got the text ''"),
+    ],
+)
 def test_a_wrong_comparison_is_refused_before_anything_is_trained(config, tmp_path, arguments, sentence):
     with pytest.raises(medfed.UserError, match=f"^{sentence}"):
         medfed.leave_one_site_out(config, **{"out": tmp_path / "out", **arguments})
@@ -198,20 +218,32 @@ def test_pairs_are_pairs(config, tmp_path):
         medfed.leave_two_sites_out(config, ["fedavg"], pairs=["UCL/HK"], out=tmp_path / "out")
 
 
-@pytest.mark.parametrize("call, sentence", [
-    (lambda config: medfed.load_config(5), "config: expected a path, the name of a config, a dictionary or a Config"),
-    (lambda config: medfed.run(None), "config: expected a path, the name of a config, .*, got nothing"),
-    (lambda config: medfed.load_run(None), "folder: expected the path of a run's folder, got nothing"),
-    (lambda config: medfed.export(config), "run: expected a Run or the path of its folder, got "),
-    (lambda config: medfed.run(config, out=""), "out: expected the path of a folder, or None, got the text ''"),
-    (lambda config: medfed.load_config(config, {1: 2}), "changed setting 1=2: 1: unknown key"),
-    (lambda config: medfed.load_config(config, ["seed=2"]), "changes: expected a block of keys and values, got "),
-    (lambda config: medfed.load_config(config, {"data.root": "a\0b"}), "data.root: expected a text without the char"),
-    (lambda config: medfed.load_config(config, seed=10**30), "the config: seed: .*at most 18 digits"),
-    (lambda config: medfed.load_config(config, method=Training()), 'method: expected .* method={"name": "fedprox", '),
-    (lambda config: replace(config, seed=-1), "seed must be at least 0, got -1"),
-    (lambda config: replace(config, federation={"rounds": 2}), "federation: expected an object of the class Fe"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "call, sentence",
+    [
+        (
+            lambda config: medfed.load_config(5),
+            "config: expected a path, the name of a config, a dictionary or a Config",
+        ),
+        (lambda config: medfed.run(None), "config: expected a path, the name of a config, .*, got nothing"),
+        (lambda config: medfed.load_run(None), "folder: expected the path of a run's folder, got nothing"),
+        (lambda config: medfed.export(config), "run: expected a Run or the path of its folder, got "),
+        (lambda config: medfed.run(config, out=""), "out: expected the path of a folder, or None, got the text ''"),
+        (lambda config: medfed.load_config(config, {1: 2}), "changed setting 1=2: 1: unknown key"),
+        (lambda config: medfed.load_config(config, ["seed=2"]), "changes: expected a block of keys and values, got "),
+        (
+            lambda config: medfed.load_config(config, {"data.root": "a\0b"}),
+            "data.root: expected a text without the char",
+        ),
+        (lambda config: medfed.load_config(config, seed=10**30), "the config: seed: .*at most 18 digits"),
+        (
+            lambda config: medfed.load_config(config, method=Training()),
+            'method: expected .* method={"name": "fedprox", ',
+        ),
+        (lambda config: replace(config, seed=-1), "seed must be at least 0, got -1"),
+        (lambda config: replace(config, federation={"rounds": 2}), "federation: expected an object of the class Fe"),
+    ],
+)
 def test_a_wrong_argument_is_one_sentence_that_names_it(config, call, sentence):
     with pytest.raises(medfed.UserError, match=f"^{sentence}"):
         call(config)
@@ -249,12 +281,19 @@ def test_an_interrupt_names_the_folder_or_says_that_it_is_deleted(config, tmp_pa
         medfed.run(config, tmp_path / "run")
 
 
-@pytest.mark.parametrize("name, content, read", [
-    ("summary.json", "{", lambda run: run.summary), ("summary.json", "{}", lambda run: run.task),
-    ("summary.json", "[]", str), ("model.safetensors", None, lambda run: run.network),
-    ("model.safetensors", "broken", lambda run: run.network), ("cases.csv", None, lambda run: run.scores),
-    ("cases.csv", "a\n1\n", lambda run: run.scores), ("config.yaml", "seed: 1", lambda run: run.config),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, content, read",
+    [
+        ("summary.json", "{", lambda run: run.summary),
+        ("summary.json", "{}", lambda run: run.task),
+        ("summary.json", "[]", str),
+        ("model.safetensors", None, lambda run: run.network),
+        ("model.safetensors", "broken", lambda run: run.network),
+        ("cases.csv", None, lambda run: run.scores),
+        ("cases.csv", "a\n1\n", lambda run: run.scores),
+        ("config.yaml", "seed: 1", lambda run: run.config),
+    ],
+)
 def test_a_damaged_run_is_a_user_error_with_the_file(run, tmp_path, name, content, read):
     shutil.copytree(run.folder, tmp_path / "copy")
     (tmp_path / "copy" / name).unlink()

@@ -48,7 +48,8 @@ def few_steps(n_phase_steps: int = 50) -> Iterator[None]:
         patch.setattr(reconstruction, "FIT_STEPS", 50)
         patch.setattr("medfed.auditing.phase_retrieval.N_ERROR_REDUCTION", min(n_last, N_ERROR_REDUCTION))
         patch.setattr(
-            reconstruction, "retrieve_phase", lambda *inputs: retrieve_phase(*inputs[:-1], n_phase_steps, n_waves=1))
+            reconstruction, "retrieve_phase", lambda *inputs: retrieve_phase(*inputs[:-1], n_phase_steps, n_waves=1)
+        )
         yield
 
 
@@ -122,8 +123,9 @@ def test_the_audit_measures_the_network_with_the_constants_of_all_sites(tiny_con
     config = load(tiny_config, changes)
     experiment = build_experiment(config, None, quiet=True)
     seen, from_site = [], SharedStatistics.from_site
-    monkeypatch.setattr(SharedStatistics, "from_site",
-                        lambda site, weights: seen.append(weights) or from_site(site, weights))
+    monkeypatch.setattr(
+        SharedStatistics, "from_site", lambda site, weights: seen.append(weights) or from_site(site, weights)
+    )
     with few_steps():
         result, (images, _) = audit(config, experiment, n_images=1, n_gallery=2, n_weights_steps=0)
     assert [entry["name"] for entry in result["sent"]["entries"]] == ["image_moments"] and images
@@ -175,13 +177,16 @@ def test_a_hospital_audits_its_own_images_without_those_of_others(small_phantom,
     assert result["site"] == "BMC" and len(result["update"]) == 4 and result["site_identification"] is None
 
 
-@pytest.mark.parametrize("more, sentence", [
-    (["--site", "BCM"], "--site BCM: this site does not take part in training. Did you mean 'BMC'?"),
-    (["--images", "0"], "--images: expected at least 1, got 0"),
-    (["--weights-steps", "-1"], "--weights-steps: expected at least 0, got -1"),
-    (["--model", "none"], "--model none: none is missing; expected the folder of a finished run, or a file"),
-    (["--own-images"], "has the sites BMC, HK, UCL; choose one with --site"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "more, sentence",
+    [
+        (["--site", "BCM"], "--site BCM: this site does not take part in training. Did you mean 'BMC'?"),
+        (["--images", "0"], "--images: expected at least 1, got 0"),
+        (["--weights-steps", "-1"], "--weights-steps: expected at least 0, got -1"),
+        (["--model", "none"], "--model none: none is missing; expected the folder of a finished run, or a file"),
+        (["--own-images"], "has the sites BMC, HK, UCL; choose one with --site"),
+    ],
+)
 def test_a_mistake_is_one_sentence(small_config, tmp_path, capsys, more, sentence):
     assert main([str(small_config), "--out", str(tmp_path / "out"), "--quiet", *more]) == 2
     assert sentence in capsys.readouterr().err

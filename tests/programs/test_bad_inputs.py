@@ -44,8 +44,9 @@ def test_a_config_that_is_not_a_text_file(user):
     (user.place / "other.yml").write_text(user.config.read_text())
     spoilt = {
         "is empty; expected the blocks data, network and method": lambda: user.config.write_text(""),
-        "not UTF-8 text (byte 0xe9 at position 10); save it as UTF-8":
-            lambda: user.config.write_bytes("seed: 3 # \u00e9".encode("latin-1")),
+        "not UTF-8 text (byte 0xe9 at position 10); save it as UTF-8": lambda: user.config.write_bytes(
+            "seed: 3 # \u00e9".encode("latin-1")
+        ),
         "no such file; expected a YAML file. Did you mean": user.config.unlink,
         "is a folder; expected a YAML file": user.config.mkdir,
     }
@@ -77,7 +78,8 @@ def test_two_folders_of_one_site(eyes):
 def test_an_image_of_the_unseen_site_in_training(user):
     shutil.copy(user.image("UCL"), user.image("BMC"))
     user.refused_before_training(
-        "BMC/Case00.nii.gz and", "UCL/Case01.nii.gz: these files are", "expected every image once", "remove all but")
+        "BMC/Case00.nii.gz and", "UCL/Case01.nii.gz: these files are", "expected every image once", "remove all but"
+    )
 
 
 def test_an_image_that_occurs_twice_in_a_site_is_refused_unless_allowed(user):
@@ -211,7 +213,8 @@ def test_a_grey_level_without_a_class(eyes):
     path = eyes.place / "data" / "south" / "masks" / "a.png"
     Image.fromarray(np.full((40, 40), 7, np.uint8)).save(path)
     eyes.refused_before_training(
-        "a.png: the mask has the labels 7; expected 0 (disc and cup), 128 (disc), 255 (background)", "data.mask_values")
+        "a.png: the mask has the labels 7; expected 0 (disc and cup), 128 (disc), 255 (background)", "data.mask_values"
+    )
 
 
 def test_labels_stored_as_colours(eyes):
@@ -300,7 +303,8 @@ def test_a_run_on_a_full_disk_continues_once_there_is_space(user, undisturbed, m
     model, first, last = undisturbed
     with FaultyDisk(first + round(moment * (last - first))):
         user.refused(
-            user.train(), "run: No space left on device; free some space and continue with --resume", with_code=1)
+            user.train(), "run: No space left on device; free some space and continue with --resume", with_code=1
+        )
     assert not list(user.out.rglob("*unfinished*"))
     user.goes_on(more=("--resume",))
     assert (user.out / "model.safetensors").read_bytes() == model
@@ -319,8 +323,12 @@ def test_a_changed_config_is_shown_and_continues_only_if_accepted(user, undistur
     """One round, then a second under an accepted change, is the run of two rounds."""
     user.goes_on()
     user.refused(
-        user.train("--resume"), "run: this run was started with another config (federation.rounds: 1 -> 2)", "undo",
-        "--out", "--accept-config-change")
+        user.train("--resume"),
+        "run: this run was started with another config (federation.rounds: 1 -> 2)",
+        "undo",
+        "--out",
+        "--accept-config-change",
+    )
     summary = user.goes_on(more=("--resume", "--accept-config-change"))
     assert summary["rounds"] == summary["selected_round"] == 2 and RunFolder(user.out).rounds() == [1, 2]
     assert "the config was changed after round 1: federation.rounds: 1 -> 2" in summary["notices"]
@@ -332,8 +340,12 @@ def test_another_network_is_refused_even_if_accepted(user):
     before = {path.name: path.read_bytes() for path in user.out.iterdir() if path.is_file() and path.name != "run.lock"}
     other = ("--resume", "--accept-config-change", "--set", "network.features=[8, 8, 8]")
     user.refused(
-        user.train(*other), "network.features: [4, 4, 8] -> [8, 8, 8]",
-        "would mix the results of two configs", "undo the change", "--out")
+        user.train(*other),
+        "network.features: [4, 4, 8] -> [8, 8, 8]",
+        "would mix the results of two configs",
+        "undo the change",
+        "--out",
+    )
     assert all((user.out / name).read_bytes() == content for name, content in before.items())
 
 
@@ -345,4 +357,7 @@ def test_resume_without_a_checkpoint(user):
         path.unlink()
     user.refused(
         user.train("--resume", "--set", "federation.rounds=1"),
-        "run/states: holds no checkpoint, though", "history.csv", "restore the checkpoints")
+        "run/states: holds no checkpoint, though",
+        "history.csv",
+        "restore the checkpoints",
+    )

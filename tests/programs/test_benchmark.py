@@ -184,7 +184,8 @@ def test_a_step_of_a_paper_config_is_timed_in_all_variants(monkeypatch):
     monkeypatch.setattr(gpu, "load", lambda path: load_text(tiny, path.name))
     result = time_gpu({"prostate_paper": (0, ("fedavg", "elcfs"))}, repeats=1, n_steps=1, device="cpu")
     assert [(row["method"], row["size"], row["batch_size"]) for row in result["rows"]] == [
-        ("fedavg", 32, 2), ("elcfs", 32, 2),
-    ]  # fmt: skip
+        ("fedavg", 32, 2),
+        ("elcfs", 32, 2),
+    ]
     assert all(list(row["step_ms"]) == list(VARIANTS) and min(row["step_ms"].values()) > 0 for row in result["rows"])
     assert len(gpu_table(result).splitlines()) == 5

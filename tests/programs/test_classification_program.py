@@ -22,11 +22,35 @@ from medfed.experiments import grid
 from medfed.experiments.method_choice import MethodChoice
 from medfed.tasks.classification import Classification
 
-FILES = {"config.yaml", "environment.json", "data.json", "notices.json", "cases.csv", "summary.json", "ledger.csv",
-         "manifest.json", "manifest_timings.json",
-         "timings.csv", "history.csv", "model.safetensors", "figures", "states", "sites", "run.lock"}  # fmt: skip
-PICTURES = {"training_curves.png", "reliability.png", "roc.png", "examples.png", "style_gallery.png", "style_grid.png",
-            "histograms.png", "same_examples.png", "tsne.png"}  # fmt: skip
+FILES = {
+    "config.yaml",
+    "environment.json",
+    "data.json",
+    "notices.json",
+    "cases.csv",
+    "summary.json",
+    "ledger.csv",
+    "manifest.json",
+    "manifest_timings.json",
+    "timings.csv",
+    "history.csv",
+    "model.safetensors",
+    "figures",
+    "states",
+    "sites",
+    "run.lock",
+}
+PICTURES = {
+    "training_curves.png",
+    "reliability.png",
+    "roc.png",
+    "examples.png",
+    "style_gallery.png",
+    "style_grid.png",
+    "histograms.png",
+    "same_examples.png",
+    "tsne.png",
+}
 
 
 @pytest.fixture(scope="module")

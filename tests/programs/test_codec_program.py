@@ -114,8 +114,11 @@ def test_a_vgg_file_is_trained_with_the_papers_numbers(tmp_path):
     encoder = VGGEncoder("vgg16")
     names = ["conv0", *(f"conv{b}_{i}" for b, n in ((1, 2), (2, 2), (3, 3), (4, 1)) for i in range(1, n + 1))]
     weights = [name.removesuffix(".weight") for name in encoder.state_dict() if name.endswith("weight")]
-    public = {f"{name}.{part}": encoder.state_dict()[f"{ours}.{part}"]
-              for name, ours in zip(names, weights, strict=True) for part in ("weight", "bias")}
+    public = {
+        f"{name}.{part}": encoder.state_dict()[f"{ours}.{part}"]
+        for name, ours in zip(names, weights, strict=True)
+        for part in ("weight", "bias")
+    }
     torch.save(public, tmp_path / "vgg.pth")
     recipe = Recipe(str(tmp_path / "vgg.pth"))
     assert (recipe.steps, recipe.size, recipe.learning_rate, recipe.decay) == (160_000, 256, 1e-4, 5e-5)

@@ -60,7 +60,14 @@ def test_it_writes_what_its_readme_names(prepared):
     for name in re.findall(rf"{re.escape(str(prepared))}/([\w.]+)", text):
         assert (prepared / name).exists() or name in ("kits", "run"), name
     assert {path.name for path in prepared.iterdir()} == {
-        "README.md", "plan.yaml", "start.state", "images.json", "project.yml", "hospitals", "certificates"}  # fmt: skip
+        "README.md",
+        "plan.yaml",
+        "start.state",
+        "images.json",
+        "project.yml",
+        "hospitals",
+        "certificates",
+    }
     assert {path.stem for path in (prepared / "hospitals").iterdir()} == set(SITES)
     assert not re.search(r"{\w*}", text) and "hub.example" in text
     (block,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
@@ -79,7 +86,12 @@ def test_everything_else_of_the_config_is_the_plans(prepared, config):
     """One setting is decided: hospitals are compared before round 1, unless the config says otherwise."""
     plan, asked = load(prepared / "plan.yaml"), load(config)
     assert (plan.method, plan.network, plan.training, plan.federation, plan.seed) == (
-        asked.method, asked.network, asked.training, replace(asked.federation, survey="warn"), asked.seed)  # fmt: skip
+        asked.method,
+        asked.network,
+        asked.training,
+        replace(asked.federation, survey="warn"),
+        asked.seed,
+    )
 
 
 def test_training_begins_where_a_simulation_begins(prepared, config):
@@ -137,12 +149,22 @@ def test_a_hospital_that_only_validates_is_one_of_the_sites(tmp_path, tiny_phant
     assert "BMC, HK, UCL (which only validates)" in (tmp_path / "out" / "README.md").read_text()
 
 
-@pytest.mark.parametrize(("keys", "sites", "sentence"), [
-    ({"validation_site": "UCL"}, ["BMC", "HK"], "federation.validation_site: 'UCL' is not among --sites (BMC, HK)"),
-    ({"validation_site": "UCL"}, ["BMC", "UCL"], "two hospitals that train, got BMC, UCL, of which UCL only validates"),
-    ({"selection": "validation_site"}, SITES,
-     "federation.selection: 'validation_site' needs federation.validation_site"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("keys", "sites", "sentence"),
+    [
+        ({"validation_site": "UCL"}, ["BMC", "HK"], "federation.validation_site: 'UCL' is not among --sites (BMC, HK)"),
+        (
+            {"validation_site": "UCL"},
+            ["BMC", "UCL"],
+            "two hospitals that train, got BMC, UCL, of which UCL only validates",
+        ),
+        (
+            {"selection": "validation_site"},
+            SITES,
+            "federation.selection: 'validation_site' needs federation.validation_site",
+        ),
+    ],
+)
 def test_a_validation_site_that_makes_no_sense_is_refused(tmp_path, tiny_phantom, capsys, keys, sites, sentence):
     path = changed(tmp_path, tiny_phantom, **keys)
     assert run("prepare", path, "--out", tmp_path / "out", "--sites", *sites) == 2
@@ -174,8 +196,8 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
     engine._waited = True
     engine._flare.close = lambda: closed.append(True)
     engine._flare.exchange = lambda kind, messages, seconds, told: {
-        site: Message(kind) if site in here else failed_reply("did not reply: it is not connected")
-        for site in messages}
+        site: Message(kind) if site in here else failed_reply("did not reply: it is not connected") for site in messages
+    }
     asked = dict.fromkeys(("BMC", "UCL"))
     engine.exchange("validate", asked | {"HK": None})
     engine.exchange("train", asked)
@@ -186,12 +208,15 @@ def test_a_job_starts_again_for_a_site_that_is_back_though_others_were_asked_bet
     assert len(closed) == 1
 
 
-@pytest.mark.parametrize(("sites", "sentence"), [
-    (["HK"], "a federation needs at least two hospitals that train, got HK"),
-    (["HK", "HK"], "'HK' is listed twice"),
-    (["HK", "../HK"], "must not contain /"),
-    (["HK", "a b"], "NVIDIA FLARE cannot name a site 'a b'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sites", "sentence"),
+    [
+        (["HK"], "a federation needs at least two hospitals that train, got HK"),
+        (["HK", "HK"], "'HK' is listed twice"),
+        (["HK", "../HK"], "must not contain /"),
+        (["HK", "a b"], "NVIDIA FLARE cannot name a site 'a b'"),
+    ],
+)
 def test_names_that_are_none_are_refused(config, tmp_path, capsys, sites, sentence):
     assert run("prepare", config, "--out", tmp_path / "out", "--sites", *sites) == 2
     assert sentence in capsys.readouterr().err and not (tmp_path / "out").exists()
@@ -277,7 +302,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
             return {"BMC": Message("end"), "HK": failed_reply("is gone")}
 
     with pytest.warns(UserWarning, match="HK: did not receive the final model"):
-            _finish(plan, Heard, folder, last)
+        _finish(plan, Heard, folder, last)
     assert ended == [("end", set(SITES))]
     onlooked = replace(plan, federation=replace(plan.federation, validation_site="VUMC"))
     with pytest.warns(UserWarning, match="HK: did not receive the final model"):

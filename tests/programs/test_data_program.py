@@ -139,11 +139,14 @@ def test_the_printed_settings_load_all_images_as_a_config(root, tmp_path, capsys
         assert {dataset.load(case).image.shape for case in dataset.cases(site)} == {(3, 6, 8, 1)}
 
 
-@pytest.mark.parametrize(("setting", "words"), [
-    ("data.mask_treshold=1", "Did you mean 'mask_threshold'?"),
-    ("mask_threshold=1", "expected a setting of the block data, such as --set data.mask_threshold=128"),
-    ("training.batch_size=1", "expected a setting of the block data"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("data.mask_treshold=1", "Did you mean 'mask_threshold'?"),
+        ("mask_threshold=1", "expected a setting of the block data, such as --set data.mask_threshold=128"),
+        ("training.batch_size=1", "expected a setting of the block data"),
+    ],
+)
 def test_a_wrong_setting_is_one_line_and_code_2(root, capsys, setting, words):
     assert main(["check", str(root), "--quiet", "--set", setting]) == 2
     captured = capsys.readouterr()

@@ -42,8 +42,10 @@ def test_every_site_is_left_out_once_for_every_method(compared):
     folders = sorted(p.parent.relative_to(out).as_posix() for p in out.rglob("summary.json"))
     assert folders == sorted(
         f"{method}/unseen_{site}/seed_{seed}"
-        for method in ("fedavg", "elcfs", "fedavg-steps=elcfs") for site in ("UCL", "HK") for seed in (3, 4)
-    )  # fmt: skip
+        for method in ("fedavg", "elcfs", "fedavg-steps=elcfs")
+        for site in ("UCL", "HK")
+        for seed in (3, 4)
+    )
     table = json.loads((out / "table.json").read_text())
     assert table and (out / "table.md").read_text().count("|") > 10 and (out / "table.csv").stat().st_size
     assert r"\begin{tabular}" in (out / "table.tex").read_text() and "### Cost" in (out / "table.md").read_text()
@@ -165,9 +167,7 @@ def test_each_number_of_sites_is_a_row_and_only_those_sites_train_and_are_scored
 
 def test_a_fold_that_another_process_has_locked_is_skipped(small_config, tmp_path, capsys):
     out, vary = tmp_path / "comparison", ("--vary", "federation.participating=1,2", "--methods", "fedavg")
-    busy, other = (
-        RunFolder(out / f"fedavg--federation.participating={n}" / "unseen_UCL" / "seed_3") for n in (1, 2)
-    )
+    busy, other = (RunFolder(out / f"fedavg--federation.participating={n}" / "unseen_UCL" / "seed_3") for n in (1, 2))
     with busy.locked():
         assert compare(small_config, out, *vary, "--sites", "UCL", "--resume") == 1
     assert "1 of 2 runs are locked by another process" in capsys.readouterr().out
@@ -205,5 +205,19 @@ def test_mistakes_are_one_line(small_config, tmp_path, capsys):
     pooled = ("--methods", "pooled", "elcfs", "--baseline", "pooled")
     refused(capsys, compare(small_config, tmp_path / "g", *pooled), "--baseline pooled", "this row has no federation")
     refused(capsys, compare(small_config, tmp_path / "f", "--pairs", "UCL/HK"), "use --pairs only if two sites")
-    refused(capsys, evaluate.main([str(small_config), "--leave-two-sites-out", "--set", "data.sites=[BMC, UCL]",
-                                   "--out", str(tmp_path / "d"), "--quiet"]), "at least three", "BMC, UCL")
+    refused(
+        capsys,
+        evaluate.main(
+            [
+                str(small_config),
+                "--leave-two-sites-out",
+                "--set",
+                "data.sites=[BMC, UCL]",
+                "--out",
+                str(tmp_path / "d"),
+                "--quiet",
+            ]
+        ),
+        "at least three",
+        "BMC, UCL",
+    )

@@ -21,16 +21,38 @@ federation: {unseen_site: UCL, rounds: 3}
 seed: 5
 """
 SUMMARY = {
-    "data": "phantom", "dataset": "a twin", "method": "fedavg", "unseen_site": "UCL", "source_sites": ["BMC", "HK"],
-    "patients": {"BMC": {"train": 3}}, "selection": "last", "selected_round": 3, "rounds": 3, "seed": 5,
-    "config_sha256": "00", "versions": {"torch": "2"}, "seen": {}, "unseen": {},
-    "images": {"channels": 1, "structures": ["prostate"], "intensity_range": None, "standardised": True,
-               "pictures": False},
-}  # fmt: skip
+    "data": "phantom",
+    "dataset": "a twin",
+    "method": "fedavg",
+    "unseen_site": "UCL",
+    "source_sites": ["BMC", "HK"],
+    "patients": {"BMC": {"train": 3}},
+    "selection": "last",
+    "selected_round": 3,
+    "rounds": 3,
+    "seed": 5,
+    "config_sha256": "00",
+    "versions": {"torch": "2"},
+    "seen": {},
+    "unseen": {},
+    "images": {
+        "channels": 1,
+        "structures": ["prostate"],
+        "intensity_range": None,
+        "standardised": True,
+        "pictures": False,
+    },
+}
 
 
-DISC_AND_CUP = {"channels": 3, "structures": ["disc", "cup"], "classes": [], "intensity_range": [0.0, 255.0],
-                "standardised": True, "pictures": True}  # fmt: skip
+DISC_AND_CUP = {
+    "channels": 3,
+    "structures": ["disc", "cup"],
+    "classes": [],
+    "intensity_range": [0.0, 255.0],
+    "standardised": True,
+    "pictures": True,
+}
 
 
 def kind(name, settings, images, task=None, network="{name: unet, features: [2, 2, 2, 2, 2, 2]}"):
@@ -41,22 +63,47 @@ def kind(name, settings, images, task=None, network="{name: unet, features: [2, 
 
 
 def of_classes(*names, channels=3):
-    return {"channels": channels, "structures": [], "classes": list(names), "intensity_range": [0.0, 255.0],
-            "standardised": True, "pictures": True}  # fmt: skip
+    return {
+        "channels": channels,
+        "structures": [],
+        "classes": list(names),
+        "intensity_range": [0.0, 255.0],
+        "standardised": True,
+        "pictures": True,
+    }
 
 
 DENSE = "{name: densenet, init_features: 4, growth_rate: 2, blocks: [1, 1]}"
 KINDS = [
     kind("disc_cup_segmentation", "{name: fundus, root: nowhere, image_size: 32}", DISC_AND_CUP),
-    kind("polyp_segmentation", "{name: folder, root: nowhere, image_size: 32, image_channels: 3}",
-         DISC_AND_CUP | {"structures": ["polyp"]}, "segmentation"),
-    kind("normal_tumour_classification", "{name: camelyon17, root: nowhere, image_size: 32}",
-         of_classes("normal", "tumour"), "classification", DENSE),
-    kind("4_classes_classification", "{name: folder_classes, root: nowhere, image_size: 32, image_channels: 1}",
-         of_classes("a", "b c", "d", "e", channels=1), "classification", DENSE),
-    kind("not_sure_yes_classification", "{name: folder_classes, root: nowhere, image_size: 32}",
-         of_classes("not sure", "yes"), "classification", DENSE),
-]  # fmt: skip
+    kind(
+        "polyp_segmentation",
+        "{name: folder, root: nowhere, image_size: 32, image_channels: 3}",
+        DISC_AND_CUP | {"structures": ["polyp"]},
+        "segmentation",
+    ),
+    kind(
+        "normal_tumour_classification",
+        "{name: camelyon17, root: nowhere, image_size: 32}",
+        of_classes("normal", "tumour"),
+        "classification",
+        DENSE,
+    ),
+    kind(
+        "4_classes_classification",
+        "{name: folder_classes, root: nowhere, image_size: 32, image_channels: 1}",
+        of_classes("a", "b c", "d", "e", channels=1),
+        "classification",
+        DENSE,
+    ),
+    kind(
+        "not_sure_yes_classification",
+        "{name: folder_classes, root: nowhere, image_size: 32}",
+        of_classes("not sure", "yes"),
+        "classification",
+        DENSE,
+    ),
+]
 
 
 class Layered(Method):
@@ -142,8 +189,14 @@ def test_out_names_the_folder_and_a_second_export_there_is_refused(run, tmp_path
 
 
 def test_a_model_that_did_not_learn_is_exported_only_by_force_and_its_readme_says_so(run, capsys):
-    learning = {"learned": False, "images": "validation", "score": 0.2, "start": 0.1, "trivial": 0.25,
-                "trivial_prediction": "every pixel is foreground"}  # fmt: skip
+    learning = {
+        "learned": False,
+        "images": "validation",
+        "score": 0.2,
+        "start": 0.1,
+        "trivial": 0.25,
+        "trivial_prediction": "every pixel is foreground",
+    }
     run.write_json("summary.json", SUMMARY | {"learning": learning})
     assert main([str(run.path)]) == 2 and not (run.path / "bundle").exists()
     output = capsys.readouterr().err

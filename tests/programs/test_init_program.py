@@ -49,9 +49,10 @@ def init(*arguments: object) -> int:
     return main([*map(str, arguments), "--quiet"])
 
 
-@pytest.mark.parametrize(("installed", "network", "side"), [
-    (False, "unet", 48), pytest.param(True, "efficientnet_unet", 64, marks=needs_weights)
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("installed", "network", "side"),
+    [(False, "unet", 48), pytest.param(True, "efficientnet_unet", 64, marks=needs_weights)],
+)
 def test_the_written_config_loads_and_equals_the_plan(folder, capsys, monkeypatch, installed, network, side):
     monkeypatch.setattr(initialise, "weights_are_installed", lambda: installed)
     assert init(folder) == 0

@@ -42,8 +42,10 @@ def test_the_list_has_one_line_for_each_name(capsys):
 
 
 def test_the_list_imports_nothing_heavy():
-    code = "import sys, medfed.__main__ as m; m.listing(); print([n for n in ('torch', 'monai', 'numpy', 'yaml') " \
-           "if n in sys.modules])"  # fmt: skip
+    code = (
+        "import sys, medfed.__main__ as m; m.listing(); print([n for n in ('torch', 'monai', 'numpy', 'yaml') "
+        "if n in sys.modules])"
+    )
     start = time.perf_counter()
     assert run_python(code).stdout == "[]\n"
     assert time.perf_counter() - start < 5  # 0.1 s alone; a loaded machine is given time
@@ -115,14 +117,20 @@ def test_the_exit_code_of_the_work_is_returned():
     assert [run_program("x", lambda: 0), run_program("x", lambda: 3)] == [0, 3]
 
 
-@pytest.mark.parametrize("stop, code, line", [
-    (KeyboardInterrupt(), 130, "medfed.train: interrupted\n"),
-    (KeyboardInterrupt("stopped after round 3; go on with --resume"), 130,
-     "medfed.train: stopped after round 3; go on with --resume\n"),
-    (Terminated(), 143, "medfed.train: terminated\n"),
-    (HungUp(), 129, "medfed.train: hung up\n"),
-    (Terminated("stopped after round 3"), 143, "medfed.train: stopped after round 3\n"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "stop, code, line",
+    [
+        (KeyboardInterrupt(), 130, "medfed.train: interrupted\n"),
+        (
+            KeyboardInterrupt("stopped after round 3; go on with --resume"),
+            130,
+            "medfed.train: stopped after round 3; go on with --resume\n",
+        ),
+        (Terminated(), 143, "medfed.train: terminated\n"),
+        (HungUp(), 129, "medfed.train: hung up\n"),
+        (Terminated("stopped after round 3"), 143, "medfed.train: stopped after round 3\n"),
+    ],
+)
 def test_an_interrupted_program_prints_the_text_of_the_exception(stop, code, line, capsys):
     assert run_program("medfed.train", raising(stop)) == code
     assert capsys.readouterr().err == line
@@ -158,11 +166,14 @@ def test_under_nohup_the_terminal_may_be_closed():
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("number, advice", [
-    (errno.ENOSPC, "No space left on device; free some space and continue with --resume"),
-    (errno.EROFS, "Read-only file system; choose a writable folder with --out"),
-    (errno.EACCES, "Permission denied; change the permissions, or choose another folder with --out"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "number, advice",
+    [
+        (errno.ENOSPC, "No space left on device; free some space and continue with --resume"),
+        (errno.EROFS, "Read-only file system; choose a writable folder with --out"),
+        (errno.EACCES, "Permission denied; change the permissions, or choose another folder with --out"),
+    ],
+)
 def test_an_error_of_the_disk_is_one_line_with_the_file(number, advice, capsys):
     assert run_program("medfed.train", raising(OSError(number, os.strerror(number), "runs/a/x"))) == 1
     assert capsys.readouterr().err == f"medfed.train: runs/a/x: {advice}\n"
@@ -271,17 +282,25 @@ def test_a_dotted_name_is_found_outside_the_package(rooms, monkeypatch):
         registry.resolve("methods", "own_for_test.two")
 
 
-@pytest.mark.parametrize("name, sentence", [
-    ("nowhere_for_test.x", "'nowhere_for_test.x' cannot be imported: No module named 'nowhere_for_test'; "
-     "it must be installed or in this folder"),
-    ("os.path", "module 'posixpath' must define exactly one public method, found none"),
-    ("os.getcwd", "'os.getcwd' is no method; expected a class with Method as its base class"),
-    ("medfed.federation.method.Method", "'medfed.federation.method.Method' is no method; "
-     "expected a class with Method as its base class"),
-    ("needs_for_test", None),
-    ("..x", None),
-    ("a b.c", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, sentence",
+    [
+        (
+            "nowhere_for_test.x",
+            "'nowhere_for_test.x' cannot be imported: No module named 'nowhere_for_test'; "
+            "it must be installed or in this folder",
+        ),
+        ("os.path", "module 'posixpath' must define exactly one public method, found none"),
+        ("os.getcwd", "'os.getcwd' is no method; expected a class with Method as its base class"),
+        (
+            "medfed.federation.method.Method",
+            "'medfed.federation.method.Method' is no method; expected a class with Method as its base class",
+        ),
+        ("needs_for_test", None),
+        ("..x", None),
+        ("a b.c", None),
+    ],
+)
 def test_a_dotted_name_that_cannot_be_resolved_is_one_sentence(name, sentence):
     with pytest.raises(UserError) as raised:
         registry.resolve("methods", name)
@@ -301,10 +320,16 @@ def test_suggestions_ignore_case():
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "x", "1.5", "", "²"])
-@pytest.mark.parametrize(("main", "words", "smallest"), [
-    (train.main, ["prostate"], 1), (evaluate.main, ["prostate", "--leave-one-site-out"], 1),
-    (reproduce.main, ["ccst", "table_2"], 1), (benchmark.main, [], 2),
-], ids=["train", "evaluate", "reproduce", "benchmark"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("main", "words", "smallest"),
+    [
+        (train.main, ["prostate"], 1),
+        (evaluate.main, ["prostate", "--leave-one-site-out"], 1),
+        (reproduce.main, ["ccst", "table_2"], 1),
+        (benchmark.main, [], 2),
+    ],
+    ids=["train", "evaluate", "reproduce", "benchmark"],
+)
 def test_a_wrong_number_of_jobs_gets_the_same_sentence_from_every_program(main, words, smallest, text, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*words, f"--jobs={text}"])

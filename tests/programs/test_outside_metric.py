@@ -60,6 +60,7 @@ class TopTwo(ClassMetric):
         return images.weights @ (ranks == images.labels[:, None]).any(axis=1) / images.total
 '''
 
+
 @pytest.fixture
 def lab(tmp_path, monkeypatch):
     """A package of another laboratory."""
@@ -193,25 +194,39 @@ def test_a_wrong_metric_is_refused_before_training(tmp_path, small_phantom, lab,
     assert not (tmp_path / "run" / "states").exists()
 
 
-@pytest.mark.parametrize(("value", "words"), [
-    (lambda self, masks: 2.5, "found 2.5, and 1.0 for a missed structure, which must be finite and the worst"),
-    (lambda self, masks: 1 / 0, "metric 'broken': ZeroDivisionError: division by zero"),
-    (lambda self, masks: "much", "metric 'broken': TypeError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (lambda self, masks: 2.5, "found 2.5, and 1.0 for a missed structure, which must be finite and the worst"),
+        (lambda self, masks: 1 / 0, "metric 'broken': ZeroDivisionError: division by zero"),
+        (lambda self, masks: "much", "metric 'broken': TypeError"),
+    ],
+)
 def test_a_metric_that_fails_or_that_a_missed_organ_improves_is_refused_by_name(value, words):
-    metric = type("Broken", (MaskMetric,), {
-        "name": "broken", "label": "broken", "higher_is_better": False, "worst": 1.0, "value": value,
-    })()  # fmt: skip
+    metric = type(
+        "Broken",
+        (MaskMetric,),
+        {
+            "name": "broken",
+            "label": "broken",
+            "higher_is_better": False,
+            "worst": 1.0,
+            "value": value,
+        },
+    )()
     mask = np.ones((2, 2, 1), bool)
     with pytest.raises(UserError, match=words):
         compute_mask_metrics([metric], mask, mask, None)
     assert compute_mask_metrics([metric], np.zeros_like(mask), mask, None)["broken"] == 1.0
 
 
-@pytest.mark.parametrize(("values", "words"), [
-    (lambda self, images: np.ones(3), r"values of shape \(3,\), expected \(1,\)"),
-    (lambda self, images: None / 2, "TypeError"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (lambda self, images: np.ones(3), r"values of shape \(3,\), expected \(1,\)"),
+        (lambda self, images: None / 2, "TypeError"),
+    ],
+)
 def test_a_class_metric_with_a_wrong_number_of_values_is_refused_by_name(values, words):
     metric = type("Broken", (ClassMetric,), {"name": "broken", "label": "broken", "values": values})()
     with pytest.raises(UserError, match=words):

@@ -39,8 +39,11 @@ def test_the_same_folders_give_the_same_bytes(tmp_path):
 
 @pytest.mark.figures
 def test_runs_and_comparisons_of_any_task_share_a_page(tmp_path):
-    folders = [made_run(tmp_path / "masks"), made_run(tmp_path / "classes", rows=class_rows(["A", "B"], "C")),
-               made_comparison(tmp_path / "all", seeds=(0,))]  # fmt: skip
+    folders = [
+        made_run(tmp_path / "masks"),
+        made_run(tmp_path / "classes", rows=class_rows(["A", "B"], "C")),
+        made_comparison(tmp_path / "all", seeds=(0,)),
+    ]
     assert main([*map(str, folders), "--out", str(tmp_path / "page.html"), "--quiet"]) == 0
     page = (tmp_path / "page.html").read_text()
     assert page.count('<section id="run-') == 2 and page.count('<section id="comparison-') == 2
@@ -90,11 +93,17 @@ def damaged_config(run):
     (run / "config.yaml").write_text("a: [1")
 
 
-DAMAGES = [(unfinished, "not finished"), (no_config, "neither a run nor a comparison"), (no_ledger, "is missing"),
-           (cut_summary, "the file cannot be read"), (other_summary, "expected a JSON object"),
-           (cut_model, "is damaged"),
-           (other_ledger, "expected the first line round,site"), (damaged_ledger, "ledger.csv: line 36 is damaged"),
-           (damaged_config, "config.yaml")]  # fmt: skip
+DAMAGES = [
+    (unfinished, "not finished"),
+    (no_config, "neither a run nor a comparison"),
+    (no_ledger, "is missing"),
+    (cut_summary, "the file cannot be read"),
+    (other_summary, "expected a JSON object"),
+    (cut_model, "is damaged"),
+    (other_ledger, "expected the first line round,site"),
+    (damaged_ledger, "ledger.csv: line 36 is damaged"),
+    (damaged_config, "config.yaml"),
+]
 
 
 @pytest.mark.parametrize(("damage", "message"), DAMAGES, ids=[damage.__name__ for damage, _ in DAMAGES])

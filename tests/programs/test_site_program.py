@@ -38,8 +38,10 @@ def hospital(tmp_path, small_phantom):
         text = text.replace("min_patients: 5", "min_patients: 1")  # windows of single images
         for old, new in changes.items():
             assert f"{old}:" in text
-            text = "\n".join(f"{line.partition(old)[0]}{old}: {new}" if line.lstrip().startswith(f"{old}:") else line
-                             for line in text.splitlines())  # fmt: skip
+            text = "\n".join(
+                f"{line.partition(old)[0]}{old}: {new}" if line.lstrip().startswith(f"{old}:") else line
+                for line in text.splitlines()
+            )
         path.write_text(text + "\n")
         return path
 
@@ -74,12 +76,16 @@ def test_a_dry_run_shows_what_the_ledger_of_a_run_then_has(hospital, small_phant
     first = next(federate(config.method, simulation.engine, simulation.start, config.federation, config.seed))
     rows = [row for row in first.ledger if row["site"] == "HK" and row["direction"] == "up"]
     network = simulation.start.weights
-    other = {(row["kind"], row["name"]): (row["shape"], row["dtype"], f"{row['bytes']:,}", "1")
-             for row in rows if row["name"] not in network and row["dtype"] != "fact"}  # fmt: skip
+    other = {
+        (row["kind"], row["name"]): (row["shape"], row["dtype"], f"{row['bytes']:,}", "1")
+        for row in rows
+        if row["name"] not in network and row["dtype"] != "fact"
+    }
     result = shown(text)
     assert {key: row for key, row in result.items() if row[1] != "fact"} == other and other
     assert {key for key, row in result.items() if row[1] == "fact"} == {
-        (row["kind"], row["name"]) for row in rows if row["dtype"] == "fact"}  # fmt: skip
+        (row["kind"], row["name"]) for row in rows if row["dtype"] == "fact"
+    }
     weights = [row["bytes"] for row in rows if row["name"] in network]
     assert f"train     weights of the network ({len(weights)} tensors)" in text and f" {sum(weights):,}\n" in text
     assert "In a round" not in text and not joined and not (tmp_path / "medfed_HK").exists()
@@ -229,13 +235,16 @@ def test_bad_data_stop_before_anything_is_trained_or_sent(hospital, tmp_path, ca
     assert "problems in the data: 1; correct them and repeat the command" in capsys.readouterr().err and not joined
 
 
-@pytest.mark.parametrize(("changes", "sentence"), [
-    ({"rounds": "1"}, "agrees.rounds: is 1, but the plan has 2 rounds"),
-    ({"site": "nobody"}, "no site 'nobody' trains here"),
-    ({"root": "elsewhere"}, "elsewhere"),
-    ({"plan": "other.yaml"}, "other.yaml"),
-    ({"answers": "3"}, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"rounds": "1"}, "agrees.rounds: is 1, but the plan has 2 rounds"),
+        ({"site": "nobody"}, "no site 'nobody' trains here"),
+        ({"root": "elsewhere"}, "elsewhere"),
+        ({"plan": "other.yaml"}, "other.yaml"),
+        ({"answers": "3"}, ""),
+    ],
+)
 def test_what_is_wrong_in_a_hospitals_file_is_one_sentence(hospital, capsys, joined, changes, sentence):
     if "answers" in changes:
         path = hospital("windows")
@@ -388,11 +397,16 @@ def test_the_ledger_of_a_hospital_is_the_runs(tmp_path, small_phantom):
     assert sorted(result, key=by) == sorted(expected, key=by)
 
 
-@pytest.mark.parametrize("block", [
-    "method: {name: os.path}", "network: {name: evil.networks.Net}",
-    "method: {name: stack, methods: [{name: fedavg}, {name: evil.method}]}",
-    "evaluation: {metrics: [dice, evil.method]}", "federation: {engine: evil.method}",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "block",
+    [
+        "method: {name: os.path}",
+        "network: {name: evil.networks.Net}",
+        "method: {name: stack, methods: [{name: fedavg}, {name: evil.method}]}",
+        "evaluation: {metrics: [dice, evil.method]}",
+        "federation: {engine: evil.method}",
+    ],
+)
 def test_a_plan_that_names_code_from_outside_is_refused_before_any_is_imported(tmp_path, monkeypatch, block):
     (tmp_path / "evil").mkdir()
     for name in ("__init__", "networks", "method"):

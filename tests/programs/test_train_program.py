@@ -13,10 +13,26 @@ from medfed.federation.rounds import federate
 from medfed.networks.adain import load_codec, serialise_codec
 from medfed.outputs.run_folder import MANIFESTS, RunFolder
 
-FILES = ("config.yaml", "environment.json", "cases.csv", "summary.json", "ledger.csv", "history.csv",
-         "model.safetensors")
-PICTURES = ("histograms.png", "style_grid.png", "training_curves.png", "site_boxes.png", "unseen_cases.png",
-            "style_gallery.png", "same_cases.png", "tsne.png", "interpolation_tsne.png")
+FILES = (
+    "config.yaml",
+    "environment.json",
+    "cases.csv",
+    "summary.json",
+    "ledger.csv",
+    "history.csv",
+    "model.safetensors",
+)
+PICTURES = (
+    "histograms.png",
+    "style_grid.png",
+    "training_curves.png",
+    "site_boxes.png",
+    "unseen_cases.png",
+    "style_gallery.png",
+    "same_cases.png",
+    "tsne.png",
+    "interpolation_tsne.png",
+)
 
 
 def run(config, out, *more: str) -> int:
@@ -90,12 +106,21 @@ def test_the_unseen_site_is_scored_in_kept_rounds_after_training_and_chooses_not
     assert (measured / "cases.csv").read_bytes() == (finished[1] / "cases.csv").read_bytes()
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    (["federation.unseen_site="], "evaluation.unseen_every: is 3, but federation.unseen_site is empty; name a site"),
-    (["federation.batch_norm=local", "network.norm=batch", "federation.rounds=3"],
-     "is 3, but entries of the network stay at the sites"),
-    ([], "evaluation.unseen_every: is 3, but the run has 2 rounds, so no round would be scored"),
-], ids=["no unseen site", "local entries", "too few rounds"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ["federation.unseen_site="],
+            "evaluation.unseen_every: is 3, but federation.unseen_site is empty; name a site",
+        ),
+        (
+            ["federation.batch_norm=local", "network.norm=batch", "federation.rounds=3"],
+            "is 3, but entries of the network stay at the sites",
+        ),
+        ([], "evaluation.unseen_every: is 3, but the run has 2 rounds, so no round would be scored"),
+    ],
+    ids=["no unseen site", "local entries", "too few rounds"],
+)
 def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_an_error_before_training(
     finished, tmp_path, capsys, settings, message
 ):
@@ -106,8 +131,16 @@ def test_a_look_at_the_unseen_site_that_cannot_be_taken_is_an_error_before_train
 
 def test_the_summary_records_what_the_scores_depend_on(finished):
     summary = json.loads((finished[1] / "summary.json").read_text())
-    expected = {"data": "phantom", "selection": "last", "selected_round": 2, "seed": 3, "method": "elcfs",
-                "unseen_site": "UCL", "source_sites": ["BMC", "HK"], "sites_kept_entries": False}
+    expected = {
+        "data": "phantom",
+        "selection": "last",
+        "selected_round": 2,
+        "seed": 3,
+        "method": "elcfs",
+        "unseen_site": "UCL",
+        "source_sites": ["BMC", "HK"],
+        "sites_kept_entries": False,
+    }
     assert {key: summary[key] for key in expected} == expected
     assert summary["versions"]["medfed"] and len(summary["config_sha256"]) == 64
 
@@ -242,9 +275,11 @@ def test_files_of_another_run_or_site_are_refused(finished, other_seed, tmp_path
     out = tmp_path / "run"
     shutil.copytree(folder, out)
     (out / "summary.json").unlink()
-    for name, source in (("states/round_00002.state", other_seed / "states" / "round_00002.state"),
-                         ("sites/HK/round_00002.site", other_seed / "sites" / "HK" / "round_00002.site"),
-                         ("sites/HK/round_00002.site", out / "sites" / "BMC" / "round_00002.site")):  # fmt: skip
+    for name, source in (
+        ("states/round_00002.state", other_seed / "states" / "round_00002.state"),
+        ("sites/HK/round_00002.site", other_seed / "sites" / "HK" / "round_00002.site"),
+        ("sites/HK/round_00002.site", out / "sites" / "BMC" / "round_00002.site"),
+    ):
         before = (out / name).read_bytes()
         (out / name).write_bytes(source.read_bytes())
         refused(capsys, run(path, out, "--resume"), f"{out / name}: begins with SHA-256 ", "it is damaged or of")

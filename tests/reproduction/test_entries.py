@@ -120,8 +120,12 @@ def test_a_preset_called_paper_is_from_the_paper():
 
 def methods_of(paper, entry, name):
     """The method of this name in each row of an entry, also where it is one of several."""
-    rows = {(command.config, label) for command in commands_of(load_paper(paper).entry(entry))
-            for label in command.methods if name in re.split("[+:]", label)}  # fmt: skip
+    rows = {
+        (command.config, label)
+        for command in commands_of(load_paper(paper).entry(entry))
+        for label in command.methods
+        if name in re.split("[+:]", label)
+    }
     assert rows
     for config, label in rows:
         (choice,) = command_of(config, (), (label,)).choices()
@@ -245,14 +249,20 @@ def test_the_list_names_every_table_and_figure_and_a_wrong_name_gets_the_nearest
     assert "expected one of pacs, officehome" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    ("elcfs figure_1 --data /", "--data /: Figure 1 needs no images; leave --data out"),
-    ("elcfs figure_1 --only a", "--only a: Figure 1 has no parts; leave --only out"),
-    ("elcfs figure_4 --small --only prostate", "--only prostate: --small leaves this part out; expected one of fundus"),
-    ("elcfs table_2 --seeds 0", "--seeds 0: expected a whole number of at least 1"),
-    ("ccst --data /", "--data: name a table or figure, for example ccst table_2"),
-    ("elcfs table_2 --dry-run --set foo=1", "foo"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("elcfs figure_1 --data /", "--data /: Figure 1 needs no images; leave --data out"),
+        ("elcfs figure_1 --only a", "--only a: Figure 1 has no parts; leave --only out"),
+        (
+            "elcfs figure_4 --small --only prostate",
+            "--only prostate: --small leaves this part out; expected one of fundus",
+        ),
+        ("elcfs table_2 --seeds 0", "--seeds 0: expected a whole number of at least 1"),
+        ("ccst --data /", "--data: name a table or figure, for example ccst table_2"),
+        ("elcfs table_2 --dry-run --set foo=1", "foo"),
+    ],
+)
 def test_a_flag_that_does_not_fit_is_one_sentence(words, message, capsys):
     assert reproduce.main(words.split()) == 2
     output = capsys.readouterr()
@@ -266,13 +276,16 @@ def test_the_papers_numbers_are_described_and_its_costs_are_printed(capsys):
     assert "22.44" in capsys.readouterr().out, "seconds of a round of FedDG"
 
 
-@pytest.mark.parametrize(("entry", "state", "numbers"), [
-    ("stable_fdg table_14", "runs", ["84.10", "82.99", "72.73", "73.35", "82.70", "82.25"]),
-    ("stable_fdg table_9", "runs", ["75.67", "74.63"]),
-    ("fisc table_3", "cannot", ["54.26", "57.23"]),
-    ("fisc table_9", "cannot", ["10.3744", "0.2256", "59.185", "362.56"]),
-    ("fisc table_10", "partly", ["90.84", "51.96", "70.81", "48.93", "69.91", "53.11", "71.02"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("entry", "state", "numbers"),
+    [
+        ("stable_fdg table_14", "runs", ["84.10", "82.99", "72.73", "73.35", "82.70", "82.25"]),
+        ("stable_fdg table_9", "runs", ["75.67", "74.63"]),
+        ("fisc table_3", "cannot", ["54.26", "57.23"]),
+        ("fisc table_9", "cannot", ["10.3744", "0.2256", "59.185", "362.56"]),
+        ("fisc table_10", "partly", ["90.84", "51.96", "70.81", "48.93", "69.91", "53.11", "71.02"]),
+    ],
+)
 def test_every_legible_number_is_printed_also_of_a_table_that_cannot_be_made(entry, state, numbers, capsys):
     assert reproduce.main([*entry.split(), "--dry-run"]) == 0
     output = capsys.readouterr().out

@@ -39,8 +39,10 @@ def outcome_of(
     """The outcome of a part of an entry whose planned sites are those of the tables."""
     tables = SimpleNamespace(unseen=table, validation=validation, costs={})
     sites = zip(table.sites, validation.sites if validation else table.sites, strict=True)
-    folds = [SimpleNamespace(config=SimpleNamespace(federation=SimpleNamespace(unseen_site=one, validation_site=other)))
-             for one, other in sites]  # fmt: skip
+    folds = [
+        SimpleNamespace(config=SimpleNamespace(federation=SimpleNamespace(unseen_site=one, validation_site=other)))
+        for one, other in sites
+    ]
     command = commands_of(load_paper(paper).entry(entry))[part]
     comparison = SimpleNamespace(tables=tables, runs=[], failed={}, plan=SimpleNamespace(folds=folds))
     outcome = Outcome(command, comparison)
@@ -68,14 +70,18 @@ def test_a_comparison_whose_fedavg_is_not_above_the_trivial_predictor_has_no_res
     assert "no result" not in result_text(outcome_of(table, 54.9, "ccst", "table_1"), result)
 
 
-@pytest.mark.parametrize("rows", [
-    {"ccst": (99.0, 99.0, 99.0, 99.0)},
-    {"fedavg": (80.0, None, None, 70.0), "ccst": (99.0, 99.0, 99.0, 99.0)},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"ccst": (99.0, 99.0, 99.0, 99.0)},
+        {"fedavg": (80.0, None, None, 70.0), "ccst": (99.0, 99.0, 99.0, 99.0)},
+    ],
+)
 def test_a_comparison_whose_fedavg_is_not_finished_at_each_site_has_no_result(rows):
     """A FedAvg of 75 % at two easy sites must not be compared with the trivial predictor at four sites."""
-    text = result_text(outcome_of(table_of(rows), 30.0, "ccst", "table_1"),
-                       Result("accuracy", "all", "ccst_table_1", "PACS"))  # fmt: skip
+    text = result_text(
+        outcome_of(table_of(rows), 30.0, "ccst", "table_1"), Result("accuracy", "all", "ccst_table_1", "PACS")
+    )
     assert "no result: FedAvg has not finished" in text and "99.00" not in text and "95.51" in text
 
 
@@ -122,8 +128,11 @@ def test_scores_of_a_stand_in_are_not_put_into_the_papers_columns():
 
 def test_a_varied_value_can_be_a_column_of_the_paper():
     """FISC's Table 7 has one column for each number of clients."""
-    rows = {f"{method}, federation.clients={n}": (value + n,) for method, value in (("fedavg", 10), ("fisc", 20))
-            for n in (5, 10, 50)}  # fmt: skip
+    rows = {
+        f"{method}, federation.clients={n}": (value + n,)
+        for method, value in (("fedavg", 10), ("fisc", 20))
+        for n in (5, 10, 50)
+    }
     entry = load_paper("fisc").entry("table_7")
     text = result_text(outcome_of(table_of(rows, ("photo",)), 1.0, "fisc", "table_7"), entry.parts[0].results[0])
     assert ["ours", "25.00", "30.00", "70.00", "-", "-", "-"] in [line.split() for line in text.splitlines()]
@@ -132,11 +141,13 @@ def test_a_varied_value_can_be_a_column_of_the_paper():
 def test_the_mean_of_two_datasets_stands_below_the_papers_mean():
     """CCST's Table 1: the averages of PACS (55) and Office-Home (45) give 50; the paper has 72.18 for FedAvg."""
     entry = load_paper("ccst").entry("table_1")
-    pacs = outcome_of(table_of({"fedavg": (50.0, 60.0, 70.0, 40.0), "rsc": (51.0, None, 71.0, 41.0)}), 30.0, "ccst",
-                      "table_1")  # fmt: skip
+    pacs = outcome_of(
+        table_of({"fedavg": (50.0, 60.0, 70.0, 40.0), "rsc": (51.0, None, 71.0, 41.0)}), 30.0, "ccst", "table_1"
+    )
     sites = ("Art", "Clipart", "Product", "Real World")
-    office = outcome_of(table_of({"fedavg": (30.0, 40.0, 50.0, 60.0), "rsc": (1.0, 2.0, 3.0, 4.0)}, sites), 5.0, "ccst",
-                        "table_1", 1)  # fmt: skip
+    office = outcome_of(
+        table_of({"fedavg": (30.0, 40.0, 50.0, 60.0), "rsc": (1.0, 2.0, 3.0, 4.0)}, sites), 5.0, "ccst", "table_1", 1
+    )
     rows = [line.split() for line in overall_text(entry, [pacs, office], entry.overall[0]).splitlines()]
     place = rows.index(["FedAvg", "paper", "72.18"])
     assert rows[place + 1] == ["ours", "50.00"]
@@ -151,8 +162,10 @@ def test_the_overall_block_of_fundus_is_the_mean_of_disc_and_cup():
     entry = load_paper("elcfs").entry("table_1")
     sites = ("DRISHTI-GS", "REFUGE-train", "REFUGE-val", "RIM-ONE")
     tables = [table_of({"fedavg": (value,) * 4}, sites) for value in (90.0, 70.0)]
-    blocks = [replace(table.blocks[0], structure=structure, metric="dice")
-              for table, structure in zip(tables, ("disc", "cup"))]  # fmt: skip
+    blocks = [
+        replace(table.blocks[0], structure=structure, metric="dice")
+        for table, structure in zip(tables, ("disc", "cup"))
+    ]
     outcome = outcome_of(replace(tables[0], blocks=tuple(blocks)), 0.0, "elcfs", "table_1")
     outcome.__dict__["trivial"] = {"unseen": {name: Trivial(10.0, "every pixel") for name in ("disc", "cup")}}
     rows = [line.split() for line in overall_text(entry, [outcome], entry.overall[0]).splitlines()]
@@ -171,13 +184,20 @@ def test_a_figure_that_no_run_has_written_is_reported(tmp_path):
     assert outcome.to_text() == f"figures\n  {tmp_path / 'b' / 'figures' / 'same_cases.png'}"
 
 
-@pytest.mark.parametrize(("published", "labels", "expected"), [
-    ("elcfs", ["fedavg", "elcfs:alpha=0.07"], "elcfs:alpha=0.07"),
-    ("stable_fdg", ["stable_fdg:style=false", "stable_fdg"], "stable_fdg"),
-    ("ccst:style=overall,k=3", ["ccst", "ccst:k=3,style=overall,codec=small"], "ccst:k=3,style=overall,codec=small"),
-    ("ccst:k=3", ["ccst:k=1"], None),
-    ("ccst", ["ccst+elcfs"], None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("published", "labels", "expected"),
+    [
+        ("elcfs", ["fedavg", "elcfs:alpha=0.07"], "elcfs:alpha=0.07"),
+        ("stable_fdg", ["stable_fdg:style=false", "stable_fdg"], "stable_fdg"),
+        (
+            "ccst:style=overall,k=3",
+            ["ccst", "ccst:k=3,style=overall,codec=small"],
+            "ccst:k=3,style=overall,codec=small",
+        ),
+        ("ccst:k=3", ["ccst:k=1"], None),
+        ("ccst", ["ccst+elcfs"], None),
+    ],
+)
 def test_a_published_row_is_matched_by_method_and_settings(published, labels, expected):
     assert match(published, labels) == expected
 
@@ -225,9 +245,15 @@ def test_bars_begin_at_zero_and_no_two_look_alike(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("paper", "entry"), [
-    ("elcfs", "table_2"), ("ccst", "table_1"), ("stable_fdg", "table_4"), ("fisc", "table_11"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("paper", "entry"),
+    [
+        ("elcfs", "table_2"),
+        ("ccst", "table_1"),
+        ("stable_fdg", "table_4"),
+        ("fisc", "table_11"),
+    ],
+)
 def test_a_small_entry_of_each_paper_runs(paper, entry, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert reproduce.main([paper, entry, "--small", "--set", "federation.rounds=2", "--quiet"]) == 0

@@ -52,8 +52,10 @@ def facts(**columns: list[float]) -> torch.Tensor:
 
 
 def test_a_fact_is_inside_if_the_mean_lies_between_the_ranges_of_the_sites():
-    sites = {"A": {"brightness": {"n": 5, "mean": 0.4, "sd": 0.1}, "height": {"n": 5, "mean": 64.0, "sd": 0.0}},
-             "B": {"brightness": {"n": 5, "mean": 0.6, "sd": 0.05}}}  # fmt: skip
+    sites = {
+        "A": {"brightness": {"n": 5, "mean": 0.4, "sd": 0.1}, "height": {"n": 5, "mean": 64.0, "sd": 0.0}},
+        "B": {"brightness": {"n": 5, "mean": 0.6, "sd": 0.05}},
+    }
     images = facts(brightness=[0.3, 0.5, 0.9], height=[64, 64, 64], contrast=[1, 1, 1])
     brightness, height = sorted(compare_images(images, sites), key=lambda row: row["name"])
     assert brightness["low"] == pytest.approx(0.2, abs=1e-3) and brightness["high"] == pytest.approx(0.7, abs=1e-3)
@@ -65,8 +67,13 @@ def test_a_fact_is_inside_if_the_mean_lies_between_the_ranges_of_the_sites():
 
 
 def row(predicted, true, agreement=0.5):
-    return {"predicted_dice": predicted, "low": predicted and predicted - 0.1, "high": predicted and predicted + 0.1,
-            "agreement": agreement, "true_dice": true}  # fmt: skip
+    return {
+        "predicted_dice": predicted,
+        "low": predicted and predicted - 0.1,
+        "high": predicted and predicted + 0.1,
+        "agreement": agreement,
+        "true_dice": true,
+    }
 
 
 def test_predictions_are_compared_with_the_truth_and_with_the_constant():

@@ -99,13 +99,28 @@ def test_a_reply_with_an_impossible_or_incomplete_score_is_left_out(inputs):
     check_scores(task, Message("score", facts=whole))
     check_scores(task, Message("score", facts={"patients": 4, "images": 4}))
     check_scores(task, Message("score", facts={"too_few_patients": 1}))
-    wrong = [whole | change for change in (
-        {"1.dice.mean": 1.5}, {"1.n": 2.5}, {"1.n": 5}, {"1.n": 10**17}, {"1.dice.n": 0}, {"1.dice.n": 5},
-        {"1.dice.sd": -0.1}, {"patient_7": 1}, {"patients": 0}, {"patients": 5}, {"too_few_patients": 1},
-        {"too_few_patients": 0}, {"images": 10**17},
-    )]  # fmt: skip
-    lacking = [{key: number for key, number in whole.items() if key != name}
-               for name in ("patients", "images", "1.dice.n", "1.dice.mean")]  # fmt: skip
+    wrong = [
+        whole | change
+        for change in (
+            {"1.dice.mean": 1.5},
+            {"1.n": 2.5},
+            {"1.n": 5},
+            {"1.n": 10**17},
+            {"1.dice.n": 0},
+            {"1.dice.n": 5},
+            {"1.dice.sd": -0.1},
+            {"patient_7": 1},
+            {"patients": 0},
+            {"patients": 5},
+            {"too_few_patients": 1},
+            {"too_few_patients": 0},
+            {"images": 10**17},
+        )
+    ]
+    lacking = [
+        {key: number for key, number in whole.items() if key != name}
+        for name in ("patients", "images", "1.dice.n", "1.dice.mean")
+    ]
     for facts in [*wrong, *lacking, {}, {"too_few_patients": 0}, {"too_few_patients": 2}]:
         with pytest.raises(ValueError, match="which no site can have|lacks"):
             check_scores(task, Message("score", facts=facts))

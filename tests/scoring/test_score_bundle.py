@@ -108,8 +108,10 @@ def test_an_exported_classification_bundle_has_the_scores_of_its_task_with_the_c
     bundle = exported(tmp_path / "bundle", network, module, task)
     scores = score_bundle(bundle, dataset)
     own = Classification(dataset.classes, 3, SIDE)
-    expected = {row["image"]: row for row in own.evaluate(
-        module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None).rows}  # fmt: skip
+    expected = {
+        row["image"]: row
+        for row in own.evaluate(module, dataset, dataset.cases("here"), "unseen", lambda *_: None, lambda n: None).rows
+    }
     for row in scores.rows:
         other = expected[row["image"]]
         assert row["label"] == other["label"] and row["p_b"] == pytest.approx(other["p_a"], abs=1e-6)
@@ -125,9 +127,15 @@ def test_a_bundle_of_others_predicts_the_masks_that_monai_writes(tmp_path, endin
     write_photographs(tmp_path / "data")
     images = tmp_path / "data" / "here" / "images"
     bundle = foreign_bundle(tmp_path / "tools", ending)
-    flow = ConfigWorkflow(str(bundle / "configs" / "inference.json"), str(bundle / "configs" / "metadata.json"),
-                          workflow_type="infer", logging_file=False, bundle_root=str(bundle), dataset_dir=str(images),
-                          output_dir=str(tmp_path / "eval"))  # fmt: skip
+    flow = ConfigWorkflow(
+        str(bundle / "configs" / "inference.json"),
+        str(bundle / "configs" / "metadata.json"),
+        workflow_type="infer",
+        logging_file=False,
+        bundle_root=str(bundle),
+        dataset_dir=str(images),
+        output_dir=str(tmp_path / "eval"),
+    )
     flow.initialize()
     flow.run()
     model = load_bundle(bundle, CPU)
@@ -183,21 +191,28 @@ REFUSED = {
     "preprocessing.transforms.0.converter: '\\$lambda": changed("0.converter", "$lambda x: x"),
     "preprocessing.transforms.3._disabled_: found '\\$": changed("3._disabled_", MARK),
     "preprocessing: its first transform is Resized": {
-        "preprocessing": {"_target_": "Compose", "transforms": TRANSFORMS[2:]}},
+        "preprocessing": {"_target_": "Compose", "transforms": TRANSFORMS[2:]}
+    },
     "preprocessing: LoadImaged is not followed by EnsureChannelFirstd": {
-        "preprocessing": {"_target_": "Compose", "transforms": [TRANSFORMS[0], *TRANSFORMS[2:]]}},
+        "preprocessing": {"_target_": "Compose", "transforms": [TRANSFORMS[0], *TRANSFORMS[2:]]}
+    },
     "the reference '@a' leads to itself": {"image_key": "@a", "a": "@a"},
     "the reference '@image_key#0#x' leads to nothing": changed("2.keys", "@image_key#0#x"),
     "is not a monai.transforms.Compose": {"preprocessing": MARK},
     "inferer: found": {"inferer": MARK},
-    "postprocessing.transforms.0.func: found": {"postprocessing": {"_target_": "Compose", "transforms": [
-        {"_target_": "Lambdad", "keys": "pred", "func": MARK}, *ENDINGS["argmax"]]}},
+    "postprocessing.transforms.0.func: found": {
+        "postprocessing": {
+            "_target_": "Compose",
+            "transforms": [{"_target_": "Lambdad", "keys": "pred", "func": MARK}, *ENDINGS["argmax"]],
+        }
+    },
     "has no AsDiscreted": {"postprocessing": {"_target_": "Compose", "transforms": [INVERT]}},
     "network_def: loads a program": {"network_def": {"_target_": "torch.jit.load", "f": MARK}},
     "network_def: loads a program, and": {
-        "network_def": {"_target_": UNFLATTEN, "module": {"_target_": LOAD, "f": MARK}}},
+        "network_def": {"_target_": UNFLATTEN, "module": {"_target_": LOAD, "f": MARK}}
+    },
     "network_def.in_channels": {"network_def": {"_target_": "BasicUNet", "spatial_dims": 2, "in_channels": MARK}},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("sentence", REFUSED)

@@ -58,8 +58,10 @@ def export(tmp_path_factory, data):
     def exported(name):
         if name not in made:
             with pytest.MonkeyPatch.context() as patch:  # the program is not the network, so that loading it would fail
-                patch.setattr("medfed.outputs.bundle.write.save_program",
-                              lambda path, *network: shutil.copy(root / "other.pt2", path))  # fmt: skip
+                patch.setattr(
+                    "medfed.outputs.bundle.write.save_program",
+                    lambda path, *network: shutil.copy(root / "other.pt2", path),
+                )
                 made[name] = _export(root / name, data, *RUNS[name])
         return made[name]
 
@@ -72,9 +74,17 @@ def _export(path, data, method, network):
     names = list(getattr(dataset, "classes", ())) or ["foreground"]
     config = load_text(
         f"data: {{name: {kind}, root: nowhere, image_size: {SIDE}, image_channels: 3, standardise: none}}\n"
-        f"network: {network}\nmethod: {method}\nfederation: {{unseen_site: here, rounds: 1}}\n", "test.yaml")
-    images = {"channels": 3, "structures": [], "classes": [], "intensity_range": [0.0, 255.0],
-              "standardised": "none", "pictures": True}  # fmt: skip
+        f"network: {network}\nmethod: {method}\nfederation: {{unseen_site: here, rounds: 1}}\n",
+        "test.yaml",
+    )
+    images = {
+        "channels": 3,
+        "structures": [],
+        "classes": [],
+        "intensity_range": [0.0, 255.0],
+        "standardised": "none",
+        "pictures": True,
+    }
     images |= {"structures" if kind == "folder" else "classes": names}
     with torch.random.fork_rng():
         torch.manual_seed(3)
@@ -87,12 +97,27 @@ def _export(path, data, method, network):
     path.mkdir()
     folder.write_text("config.yaml", to_yaml(config))
     folder.save_model(module.state_dict())
-    folder.write_json("summary.json", {
-        "data": "phantom", "dataset": "toys", "method": config.method_name, "unseen_site": "here",
-        "source_sites": ["there"], "patients": {}, "selection": "last", "selected_round": 1, "rounds": 1, "seed": 1,
-        "config_sha256": "00", "versions": {}, "seen": {}, "unseen": {}, "images": images,
-        "task": "segmentation" if kind == "folder" else "classification",
-    })  # fmt: skip
+    folder.write_json(
+        "summary.json",
+        {
+            "data": "phantom",
+            "dataset": "toys",
+            "method": config.method_name,
+            "unseen_site": "here",
+            "source_sites": ["there"],
+            "patients": {},
+            "selection": "last",
+            "selected_round": 1,
+            "rounds": 1,
+            "seed": 1,
+            "config_sha256": "00",
+            "versions": {},
+            "seen": {},
+            "unseen": {},
+            "images": images,
+            "task": "segmentation" if kind == "folder" else "classification",
+        },
+    )
     if method == RUNS["harmofl"][0]:  # as a run with `federation.predict_quality`
         folder.save_result_models({site: local_model(module, site) for site in LOCAL_SITES})
         folder.write_json("quality.json", {"sites": dict.fromkeys(LOCAL_SITES, {"calibration": {}, "images": {}})})
@@ -171,14 +196,26 @@ TOO_MANY = "the network cannot be built (the network has more than 1,048,576 val
 REFUSED = [  # the key and the beginning of the sentence; the bundle; what is changed
     ("network: is missing, so that medfed can build", "fedsr", lambda facts: facts.pop("network")),
     ("method_settings.name: is missing; export the run again", "fedsr", lambda facts: facts.pop("method_settings")),
-    ("method_layers: expected true or false, got the text 'yes'", "fedsr",
-     lambda facts: facts.update(method_layers="yes")),
-    (f"method_settings.name: got the text 'code_that_runs.Layers'; {NAMED}bigaug", "fedsr",
-     settings(name="code_that_runs.Layers")),
-    (f"method_settings.methods[1].name: got the text 'code_that_runs'; {NAMED}", "jigen+fedsr",
-     lambda facts: facts["method_settings"]["methods"][1].update(name="code_that_runs")),
-    (f"network.name: got the text 'code_that_runs.Network'; {NAMED}densenet", "fedsr",
-     network(name="code_that_runs.Network")),
+    (
+        "method_layers: expected true or false, got the text 'yes'",
+        "fedsr",
+        lambda facts: facts.update(method_layers="yes"),
+    ),
+    (
+        f"method_settings.name: got the text 'code_that_runs.Layers'; {NAMED}bigaug",
+        "fedsr",
+        settings(name="code_that_runs.Layers"),
+    ),
+    (
+        f"method_settings.methods[1].name: got the text 'code_that_runs'; {NAMED}",
+        "jigen+fedsr",
+        lambda facts: facts["method_settings"]["methods"][1].update(name="code_that_runs"),
+    ),
+    (
+        f"network.name: got the text 'code_that_runs.Network'; {NAMED}densenet",
+        "fedsr",
+        network(name="code_that_runs.Network"),
+    ),
     (f"network.name: got the text 'bundle'; {NAMED}", "fedsr", network(name="bundle", path=".")),
     (f"network.name: got ['densenet']; {NAMED}", "fedsr", network(name=["densenet"])),
     ("method_settings.n_sample: unknown key. Did you mean 'n_samples'", "fedsr", settings(n_sample=5)),
@@ -188,15 +225,27 @@ REFUSED = [  # the key and the beginning of the sentence; the bundle; what is ch
     (f"method_settings: {TOO_MANY}", "stable_fdg", settings(dimension=10**15)),
     (f"network: {TOO_MANY}", "fedsr", network(init_features=10**9)),
     (f"network: {TOO_MANY}", "fedsr", network(blocks=[10**9])),
-    ("method_settings: methods contains another stack", "jigen+fedsr",
-     settings(methods=[{"name": "stack", "methods": [{"name": "dsu"}]}])),
-    ("method_settings.methods: has 60000 methods; expected at most 10", "jigen+fedsr",
-     settings(methods=[{"name": "dsu"}] * 60_000)),
-    ("method_settings: expected a block of keys and values, got [1]", "fedsr",
-     lambda facts: facts.update(method_settings=[1])),
-    ("method_settings: method.attention: StableFDG's attention needs one class per image", "harmofl",
-     lambda facts: facts.update(method_settings={"name": "stable_fdg"})),
-]  # fmt: skip
+    (
+        "method_settings: methods contains another stack",
+        "jigen+fedsr",
+        settings(methods=[{"name": "stack", "methods": [{"name": "dsu"}]}]),
+    ),
+    (
+        "method_settings.methods: has 60000 methods; expected at most 10",
+        "jigen+fedsr",
+        settings(methods=[{"name": "dsu"}] * 60_000),
+    ),
+    (
+        "method_settings: expected a block of keys and values, got [1]",
+        "fedsr",
+        lambda facts: facts.update(method_settings=[1]),
+    ),
+    (
+        "method_settings: method.attention: StableFDG's attention needs one class per image",
+        "harmofl",
+        lambda facts: facts.update(method_settings={"name": "stable_fdg"}),
+    ),
+]
 
 
 @pytest.mark.parametrize(("sentence", "name", "change"), REFUSED)

@@ -49,13 +49,13 @@ def by_hand(codec, content: torch.Tensor, style: torch.Tensor, leak: float = 1.0
     styles = [moments(maps) for maps in codec.encoder(style)]
     (own_mean, own_std), (mean, std) = moments(features), styles[-1]
     own_mean, own_std, mean, std = (one[:, :, None, None] for one in (own_mean, own_std, mean, std))
-    t = (std * (features - own_mean) / own_std + mean).detach()                              # eq. 8
+    t = (std * (features - own_mean) / own_std + mean).detach()  # eq. 8
     g = codec.decoder(t)
     g = leak * g + (1 - leak) * g.clamp(0, 1)
     result = codec.encoder(g)
-    content_loss = ((result[-1] - t) ** 2).mean()                                             # eq. 12
+    content_loss = ((result[-1] - t) ** 2).mean()  # eq. 12
     style_loss = torch.zeros(())
-    for maps, (mean, std) in zip(result, styles, strict=True):                                # eq. 13
+    for maps, (mean, std) in zip(result, styles, strict=True):  # eq. 13
         g_mean, g_std = moments(maps)
         style_loss = style_loss + ((g_mean - mean) ** 2).mean() + ((g_std - std) ** 2).mean()
     assert len(result) == 4
@@ -77,7 +77,7 @@ def test_losses_and_the_first_gradient_are_those_of_equations_11_to_13(training_
     content, style, _ = by_hand(codec, *first_batch(training))
     losses = training.train_step()
     assert losses == pytest.approx({"content": content.item(), "style": style.item()}, rel=1e-4)
-    (2.0 * content + 3.0 * style).backward()                                                 # eq. 11
+    (2.0 * content + 3.0 * style).backward()  # eq. 11
     check_gradients(training, codec)
 
 

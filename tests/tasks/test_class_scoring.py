@@ -22,10 +22,16 @@ def cohort(site="A", role="seen", n=40, images_per_patient=4, seed=0):
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, n)
     return [
-        row(site, role, f"i{k:03}", int(label), float(np.clip(rng.normal(0.35 + 0.3 * label, 0.2), 0, 1)),
-            patient=f"s{k // images_per_patient}")
+        row(
+            site,
+            role,
+            f"i{k:03}",
+            int(label),
+            float(np.clip(rng.normal(0.35 + 0.3 * label, 0.2), 0, 1)),
+            patient=f"s{k // images_per_patient}",
+        )
         for k, label in enumerate(labels)
-    ]  # fmt: skip
+    ]
 
 
 def test_sites_have_equal_weights_in_means_and_the_gap_is_seen_minus_unseen():
@@ -40,8 +46,12 @@ def test_sites_have_equal_weights_in_means_and_the_gap_is_seen_minus_unseen():
     mean = summary["seen"]["mean"]["all"]
     assert (mean["n"], mean["n_wrong"]) == (3, 1)
     assert mean["accuracy"] == {
-        "n_sites": 2, "mean": 0.75, "low": None, "high": None, "sd": pytest.approx(0.125**0.5),
-    }  # fmt: skip
+        "n_sites": 2,
+        "mean": 0.75,
+        "low": None,
+        "high": None,
+        "sd": pytest.approx(0.125**0.5),
+    }
     assert mean["auroc"] == {"n_sites": 1, "mean": 0.5, "low": None, "high": None, "sd": None}
     assert summary["gap"]["all"] == {"accuracy": 0.75, "auroc": None}
     assert summary["seen"]["sites"]["A"]["all"]["n_by_class"] == {"normal": 1, "tumour": 1}

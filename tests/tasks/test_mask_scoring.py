@@ -45,11 +45,16 @@ def test_means_spreads_and_gap_by_hand():
     assert site["dice"]["mean"] == pytest.approx(0.8)
     assert site["dice"]["sd"] == pytest.approx(math.sqrt(0.02))
     assert summary["seen"]["mean"]["disc"]["dice"] == {
-        "n_sites": 2, "mean": pytest.approx(0.7), "low": None, "high": None,
-    }  # fmt: skip
+        "n_sites": 2,
+        "mean": pytest.approx(0.7),
+        "low": None,
+        "high": None,
+    }
     assert summary["gap"]["disc"] == {
-        "dice": pytest.approx(0.2), "hd95_mm": None, "hd95_percent_of_diagonal": pytest.approx(4.0 - 10.0),
-    }  # fmt: skip
+        "dice": pytest.approx(0.2),
+        "hd95_mm": None,
+        "hd95_percent_of_diagonal": pytest.approx(4.0 - 10.0),
+    }
 
 
 def test_ten_images_of_two_patients_have_no_interval_and_a_patient_counts_once():
@@ -68,8 +73,11 @@ def test_ten_images_of_two_patients_have_no_interval_and_a_patient_counts_once()
 
 
 def test_a_patient_without_the_structure_in_one_image_counts_with_the_others():
-    rows = [row("A", "seen", "1", 0.8, patient="p"), row("A", "seen", "2", None, status="absent", patient="p"),
-            row("A", "seen", "3", None, status="absent", patient="q")]  # fmt: skip
+    rows = [
+        row("A", "seen", "1", 0.8, patient="p"),
+        row("A", "seen", "2", None, status="absent", patient="p"),
+        row("A", "seen", "3", None, status="absent", patient="q"),
+    ]
     group = summarise(rows)["seen"]["sites"]["A"]["disc"]
     assert (group["n"], group["n_patients"], group["n_absent"], group["dice"]["mean"]) == (1, 1, 2, 0.8)
 
@@ -87,8 +95,11 @@ def test_relative_distances_and_millimetres_are_never_averaged():
     relative = site["hd95_percent_of_diagonal"]
     assert (relative["n"], relative["mean"], site["hd95_mm"]["mean"]) == (1, 2.0, 8.0)
     assert summary["seen"]["mean"]["disc"]["hd95_percent_of_diagonal"] == {
-        "n_sites": 1, "mean": 4.0, "low": None, "high": None,
-    }  # fmt: skip
+        "n_sites": 1,
+        "mean": 4.0,
+        "low": None,
+        "high": None,
+    }
     assert summary["gap"]["disc"]["hd95_percent_of_diagonal"] is None
 
 
@@ -101,8 +112,11 @@ def test_pixels_of_images_without_a_voxel_size_have_no_mean_and_no_boxes():
     assert summary["sites"]["A"]["disc"]["hd95_pooled_vx"]["mean"] == 3.0
     assert summary["sites"]["B"]["disc"]["hd95_pooled_vx"]["mean"] is None
     assert summary["mean"]["disc"]["hd95_pooled_vx"] == {
-        "n_sites": 1, "mean": 3.0, "low": None, "high": None,
-    }  # fmt: skip
+        "n_sites": 1,
+        "mean": 3.0,
+        "low": None,
+        "high": None,
+    }
     assert [shown.overall_score(part, "hd95_pooled_vx") for part in (known, rows, rows[2:])] == [3.0, None, None]
     assert [shown.has_value(part, "hd95_pooled_vx") for part in (known, rows[2:])] == [True, False]
     titles = [[value.title for value in shown.box_plot_values(part)] for part in (known, rows[2:])]
@@ -205,9 +219,7 @@ def test_swapping_the_two_methods_keeps_the_p_value():
     rows, others = cohort(n=15), cohort(n=15, seed=4)
     forward, backward = paired_test(rows, others, "dice"), paired_test(others, rows, "dice")
     assert forward == backward
-    assert forward["p"] == pytest.approx(
-        stats.wilcoxon([r["dice"] for r in rows], [r["dice"] for r in others]).pvalue
-    )
+    assert forward["p"] == pytest.approx(stats.wilcoxon([r["dice"] for r in rows], [r["dice"] for r in others]).pvalue)
 
 
 @pytest.mark.parametrize(

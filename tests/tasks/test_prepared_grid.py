@@ -46,8 +46,14 @@ class OneCase:
 
 def rows_of(image, mask, evaluation=PREPARED, side=32):
     task = Segmentation(("disc",), 1, side, (0.0, 1.0), evaluation, standardised="none")
-    result = task.evaluate(Thresholded(), OneCase(image, mask), [Case("A", "x", None)], "unseen",
-                           lambda case, notices: None, lambda n: None)  # fmt: skip
+    result = task.evaluate(
+        Thresholded(),
+        OneCase(image, mask),
+        [Case("A", "x", None)],
+        "unseen",
+        lambda case, notices: None,
+        lambda n: None,
+    )
     return result.rows
 
 

@@ -215,15 +215,18 @@ def test_the_calibration_error_is_that_of_the_probabilities_in_the_file_around_t
 def test_the_limit_of_a_failure_is_recorded_and_changes_no_other_score():
     names = {"site": "A", "role": "unseen", "patient": "p", "image": "p", "structure": "organ"}
     rows = [names | {"status": "ok", "dice": 0.6}]
-    scorings = [Segmentation(("organ",), 1, 32, evaluation=Evaluation(failure_dice=limit)).scoring
-                for limit in (0.5, 0.7)]  # fmt: skip
+    scorings = [
+        Segmentation(("organ",), 1, 32, evaluation=Evaluation(failure_dice=limit)).scoring for limit in (0.5, 0.7)
+    ]
     full = [dict.fromkeys(column.key for column in scoring.columns) | rows[0] for scoring in scorings]
     summaries = [scoring.summarise([row]) for scoring, row in zip(scorings, full, strict=True)]
     failures = [summary.pop("failures") for summary in summaries]
     assert summaries[0] == summaries[1]
     assert [of_run["unseen"]["all"]["organ"]["low_dice"]["count"] for of_run in failures] == [0, 1]
-    assert [scoring_of(summary | {"failures": of_run}).failure_dice
-            for summary, of_run in zip(summaries, failures, strict=True)] == [0.5, 0.7]  # fmt: skip
+    assert [
+        scoring_of(summary | {"failures": of_run}).failure_dice
+        for summary, of_run in zip(summaries, failures, strict=True)
+    ] == [0.5, 0.7]
     with pytest.raises(UserError, match=r"found dice_below 2.0, expected a number in \(0, 1\]"):
         scoring_of(summaries[0] | {"failures": {"dice_below": 2}})
 

@@ -90,8 +90,11 @@ def test_each_slice_of_a_site_has_the_moments_of_its_own_volume():
     assert segmentation("slice").prepare(volumes).moments is None
 
 
-@pytest.mark.parametrize("method", [ELCFS(alpha=0.1, views=2), BigAug(), EpiFCR(min_patients=1), JiGen()],
-                         ids=["elcfs", "bigaug", "epi_fcr", "jigen"])  # fmt: skip
+@pytest.mark.parametrize(
+    "method",
+    [ELCFS(alpha=0.1, views=2), BigAug(), EpiFCR(min_patients=1), JiGen()],
+    ids=["elcfs", "bigaug", "epi_fcr", "jigen"],
+)
 def test_methods_that_change_or_repeat_images_keep_the_moments(method):
     """Every forward pass of a step gets the moments of the images before the change; a pass without them fails."""
     toy = ToySegmentation(n_images=4)

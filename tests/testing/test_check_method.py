@@ -45,8 +45,10 @@ class GlobalNoise(Method):
     """Draws from PyTorch's global generator at the coordinator."""
 
     def aggregate(self, state, updates):
-        return {k: v + 0.01 * torch.rand(1) if v.is_floating_point() else v
-                for k, v in super().aggregate(state, updates).items()}  # fmt: skip
+        return {
+            k: v + 0.01 * torch.rand(1) if v.is_floating_point() else v
+            for k, v in super().aggregate(state, updates).items()
+        }
 
 
 @dataclass(frozen=True)
@@ -311,14 +313,17 @@ def test_the_toy_images_fit_the_network():
     assert ToyClassification(image_side=64).samples("north", side=64).images.shape == (10, 3, 64, 64)
 
 
-@pytest.mark.parametrize("arguments, sentence", [
-    ({"tasks": []}, r"tasks must be some of segmentation, classification, got \[\]"),
-    ({"tasks": "masks"}, r"tasks must be some of segmentation, classification, got \['masks'\]"),
-    ({"network": 5}, "network must be a name such as 'unet' or the settings of a network, got 5"),
-    ({"network": "bundle"}, "network: Bundle needs settings .*; pass an object with them"),
-    ({"network": "unet", "tasks": ["classification"]}, "but UNet is a network for segmentation"),
-    ({"network": DenseNetwork(blocks=(1,) * 8)}, "network: no image side of 32, 64, 128, 256 pixels fits: "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        ({"tasks": []}, r"tasks must be some of segmentation, classification, got \[\]"),
+        ({"tasks": "masks"}, r"tasks must be some of segmentation, classification, got \['masks'\]"),
+        ({"network": 5}, "network must be a name such as 'unet' or the settings of a network, got 5"),
+        ({"network": "bundle"}, "network: Bundle needs settings .*; pass an object with them"),
+        ({"network": "unet", "tasks": ["classification"]}, "but UNet is a network for segmentation"),
+        ({"network": DenseNetwork(blocks=(1,) * 8)}, "network: no image side of 32, 64, 128, 256 pixels fits: "),
+    ],
+)
 def test_wrong_arguments_are_one_sentence(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         check_method(Proximal, **arguments)
@@ -332,34 +337,43 @@ def test_the_contract_does_not_check_mathematics_also_of_an_object_and_with_batc
     check_method(WrongSign(mu=0.1), network=SmallUNet(norm="batch"))
 
 
-@pytest.mark.parametrize("method, sentence", [
-    (NotAMethod, "settings: the class must inherit from medfed.federation.method.Method"),
-    (NotFrozen, r"settings: the class must be a frozen dataclass: put @dataclass\(frozen=True\) above it"),
-    (NeedsASetting, "settings: every setting needs a default value .*'mu'"),
-    (BadPreset, "settings: the preset 'paper' does not fit the settings .*'mu'"),
-    (MisspeltHook, "settings: `regularizer` is not a hook of Method, .*did you mean `regulariser`"),
-    (NoDefaultPreset, "settings: `presets` must contain 'medfed'"),
-    (RandomStart, "wrap_network-segmentation: the same seed gives other initial weights"),
-    (MemoryOfNumbers, "messages-segmentation: "),
-    (Renames, "wrap_network-segmentation: `wrap_network` renames or removes entries of the network: "),
-    (Doubles, "messages-segmentation: a message holds tensors of another type than .*: mean is float64"),
-    (WrongShape, "messages-segmentation: the method raised ValueError: .* torch.float64, expected .* torch.float32"),
-    (GlobalNoise, "order_of_sites-segmentation: two runs with the same seed differ: draw random numbers from"),
-    (SharesNever, "sharing-segmentation: `shares` is 'always'; expected NEVER, ONCE or EVERY_ROUND"),
-    (KeepsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
-    (KeepsOutsideIfSeveral, "restart-segmentation: a run that is continued after round 1 gives other weights"),
-    (KeepsStatisticsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
-    (ChangesItself, "no_state-segmentation: the method object changed while it trained"),
-    (InPlace, "batches_unchanged-segmentation: training changed the site's images in place"),
-    (DarkensTheBatch, "batches_unchanged-segmentation: `augment` changes image in place: compute a new tensor"),
-    (ErasesTheLabels, "batches_unchanged-segmentation: `loss` changes label in place: "),
-    (HalvesTheUpdates, "batches_unchanged-segmentation: `remember` changes weights in place: "),
-    (UndeclaredFact, "messages-segmentation: `local.facts` has facts that `fact_names` lacks, .*: n_bright"),
-    (CountsImages, "sharing-segmentation: `n_patients` must be from 1 to the site's [0-9]+ patients: mean"),
-    (TrainsTwice, "effort-segmentation: a site takes 2 times the optimiser steps of FedAvg, but `effort` declares 1"),
-    (MatchesTheBatch, "matching-segmentation: the function of `matcher` for 'style' "),
-    (DividesByTheMask, "empty_masks-segmentation: "),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "method, sentence",
+    [
+        (NotAMethod, "settings: the class must inherit from medfed.federation.method.Method"),
+        (NotFrozen, r"settings: the class must be a frozen dataclass: put @dataclass\(frozen=True\) above it"),
+        (NeedsASetting, "settings: every setting needs a default value .*'mu'"),
+        (BadPreset, "settings: the preset 'paper' does not fit the settings .*'mu'"),
+        (MisspeltHook, "settings: `regularizer` is not a hook of Method, .*did you mean `regulariser`"),
+        (NoDefaultPreset, "settings: `presets` must contain 'medfed'"),
+        (RandomStart, "wrap_network-segmentation: the same seed gives other initial weights"),
+        (MemoryOfNumbers, "messages-segmentation: "),
+        (Renames, "wrap_network-segmentation: `wrap_network` renames or removes entries of the network: "),
+        (Doubles, "messages-segmentation: a message holds tensors of another type than .*: mean is float64"),
+        (
+            WrongShape,
+            "messages-segmentation: the method raised ValueError: .* torch.float64, expected .* torch.float32",
+        ),
+        (GlobalNoise, "order_of_sites-segmentation: two runs with the same seed differ: draw random numbers from"),
+        (SharesNever, "sharing-segmentation: `shares` is 'always'; expected NEVER, ONCE or EVERY_ROUND"),
+        (KeepsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
+        (KeepsOutsideIfSeveral, "restart-segmentation: a run that is continued after round 1 gives other weights"),
+        (KeepsStatisticsOutside, "restart-segmentation: a run that is continued after round 1 gives other weights"),
+        (ChangesItself, "no_state-segmentation: the method object changed while it trained"),
+        (InPlace, "batches_unchanged-segmentation: training changed the site's images in place"),
+        (DarkensTheBatch, "batches_unchanged-segmentation: `augment` changes image in place: compute a new tensor"),
+        (ErasesTheLabels, "batches_unchanged-segmentation: `loss` changes label in place: "),
+        (HalvesTheUpdates, "batches_unchanged-segmentation: `remember` changes weights in place: "),
+        (UndeclaredFact, "messages-segmentation: `local.facts` has facts that `fact_names` lacks, .*: n_bright"),
+        (CountsImages, "sharing-segmentation: `n_patients` must be from 1 to the site's [0-9]+ patients: mean"),
+        (
+            TrainsTwice,
+            "effort-segmentation: a site takes 2 times the optimiser steps of FedAvg, but `effort` declares 1",
+        ),
+        (MatchesTheBatch, "matching-segmentation: the function of `matcher` for 'style' "),
+        (DividesByTheMask, "empty_masks-segmentation: "),
+    ],
+)
 def test_a_broken_method_is_rejected_with_the_broken_rule(method, sentence):
     with pytest.raises(ContractError, match=f"^{method.__name__}: {sentence}"):
         check_method(method, **ONE_TASK)

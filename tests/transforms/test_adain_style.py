@@ -153,17 +153,23 @@ def test_an_image_out_of_range_warns_and_one_in_range_does_not():
         MomentMatch(*intensity_bank()[0])(image_of())
 
 
-@pytest.mark.parametrize(("build", "message"), [
-    (lambda codec, bank: AdaINStyle(codec, *bank[0], alpha=1.5), "alpha must be a number in"),
-    (lambda codec, bank: AdaINStyle(codec, *intensity_bank()[0]), "must have 128 channels, as the codec has"),
-    (lambda codec, bank: RandAdaINStyle(codec, []), "one or more"),
-    (lambda codec, bank: RandAdaINStyle(codec, bank, alpha=(0.6, 0.2)), "alpha must be a number in"),
-    (lambda codec, bank: RandMomentMatch([(torch.ones(3), torch.ones(1))]), "one or more"),
-    (lambda codec, bank: RandMomentMatch([(torch.ones(3), torch.ones(3)), (torch.ones(1), torch.ones(1))]), "the same"),
-    (lambda codec, bank: AdaINStyle(codec, *codec.style(torch.rand(2, 1, 32, 32))), "of one style"),
-    (lambda codec, bank: MomentMatch(*intensity_bank()[0])(image_of((1, 8, 8))), "mean must be"),
-    (lambda codec, bank: AdaINStyle(codec, *bank[0])(image_of((2, 8, 8))), "images must be"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda codec, bank: AdaINStyle(codec, *bank[0], alpha=1.5), "alpha must be a number in"),
+        (lambda codec, bank: AdaINStyle(codec, *intensity_bank()[0]), "must have 128 channels, as the codec has"),
+        (lambda codec, bank: RandAdaINStyle(codec, []), "one or more"),
+        (lambda codec, bank: RandAdaINStyle(codec, bank, alpha=(0.6, 0.2)), "alpha must be a number in"),
+        (lambda codec, bank: RandMomentMatch([(torch.ones(3), torch.ones(1))]), "one or more"),
+        (
+            lambda codec, bank: RandMomentMatch([(torch.ones(3), torch.ones(3)), (torch.ones(1), torch.ones(1))]),
+            "the same",
+        ),
+        (lambda codec, bank: AdaINStyle(codec, *codec.style(torch.rand(2, 1, 32, 32))), "of one style"),
+        (lambda codec, bank: MomentMatch(*intensity_bank()[0])(image_of((1, 8, 8))), "mean must be"),
+        (lambda codec, bank: AdaINStyle(codec, *bank[0])(image_of((2, 8, 8))), "images must be"),
+    ],
+)
 def test_wrong_arguments_are_rejected(codec, bank, build, message):
     with pytest.raises(ValueError, match=message):
         build(codec, bank)

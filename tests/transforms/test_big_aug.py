@@ -9,9 +9,17 @@ from scipy.special import erf
 from medfed.transforms.big_aug import IMAGE_KEY, BigAugRanges, RandFunctiond, _add_noise, build_big_aug
 
 SIDE = 48
-STILL = BigAugRanges(blur=(0.25, 0.25), sharpening=(0.0, 0.0), noise=(0.0, 0.0), brightness=(0.0, 0.0),
-                     contrast=(1.0, 1.0), perturbation=(0.0, 0.0), rotation_deg=(0.0, 0.0), scaling=(1.0, 1.0),
-                     deformation=0.0)  # fmt: skip
+STILL = BigAugRanges(
+    blur=(0.25, 0.25),
+    sharpening=(0.0, 0.0),
+    noise=(0.0, 0.0),
+    brightness=(0.0, 0.0),
+    contrast=(1.0, 1.0),
+    perturbation=(0.0, 0.0),
+    rotation_deg=(0.0, 0.0),
+    scaling=(1.0, 1.0),
+    deformation=0.0,
+)
 GEOMETRY = {"rotation_deg": (15.0, 15.0), "scaling": (0.6, 0.6), "deformation": 0.05}
 
 
@@ -43,8 +51,15 @@ def test_neutral_ranges_change_nothing_but_a_slight_blur_and_no_rim_is_darkened(
 
 @pytest.mark.parametrize("name", [entry.name for entry in fields(BigAugRanges)])
 def test_each_of_the_nine_transforms_acts_and_intensity_transforms_do_not_change_mask_and_views(name):
-    moved = {**GEOMETRY, "blur": (1.5, 1.5), "sharpening": (20.0, 20.0), "noise": (0.1, 0.1), "brightness": (0.1, 0.1),
-             "contrast": (3.0, 3.0), "perturbation": (0.1, 0.1)}  # fmt: skip
+    moved = {
+        **GEOMETRY,
+        "blur": (1.5, 1.5),
+        "sharpening": (20.0, 20.0),
+        "noise": (0.1, 0.1),
+        "brightness": (0.1, 0.1),
+        "contrast": (3.0, 3.0),
+        "perturbation": (0.1, 0.1),
+    }
     result, still = run(replace(STILL, **{name: moved[name]})), run(STILL)
     assert (result[IMAGE_KEY] - still[IMAGE_KEY]).abs().max() > 0.05
     for key in ("mask", "view"):
@@ -112,8 +127,14 @@ def test_each_transform_is_drawn_independently():
 
 def test_the_stacked_intensity_transforms_equal_their_formulas_in_numpy():
     """Blur, sharpening, brightness, contrast and perturbation with fixed parameters, in this order, each clipped."""
-    ranges = replace(STILL, blur=(1.2, 1.2), sharpening=(2.0, 2.0), brightness=(0.05, 0.05), contrast=(1.7, 1.7),
-                     perturbation=(0.1, 0.1))  # fmt: skip
+    ranges = replace(
+        STILL,
+        blur=(1.2, 1.2),
+        sharpening=(2.0, 2.0),
+        brightness=(0.05, 0.05),
+        contrast=(1.7, 1.7),
+        perturbation=(0.1, 0.1),
+    )
 
     def smooth(image):  # Gaussian of 1.2 pixels, integrated over each pixel, up to 4 standard deviations
         places = np.arange(-5, 6)

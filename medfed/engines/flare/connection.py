@@ -96,8 +96,14 @@ class FlareConnection:
             self._show_warnings()
         return dict(sorted(replies.items()))
 
-    def _exchange(self, kind: str, messages: Mapping[str, Message], timeout_s: float, replies: dict[str, Message],
-                  on_reply: OnReply | None) -> None:
+    def _exchange(
+        self,
+        kind: str,
+        messages: Mapping[str, Message],
+        timeout_s: float,
+        replies: dict[str, Message],
+        on_reply: OnReply | None,
+    ) -> None:
         while left := {site: message for site, message in messages.items() if site not in replies}:
             try:
                 self._connect()
@@ -127,13 +133,16 @@ class FlareConnection:
         for frame in frames:
             warnings.warn(frame.removeprefix(WARNING).decode(), stacklevel=2)
 
-    def _ask(
-        self, kind: str, messages: Mapping[str, Message], timeout_s: float
-    ) -> Iterator[tuple[str, Message]]:
+    def _ask(self, kind: str, messages: Mapping[str, Message], timeout_s: float) -> Iterator[tuple[str, Message]]:
         indices, requests = encode_requests(messages)
         self._is_idle = False
-        header = {"kind": kind, "sites": indices, "n_requests": len(requests), "timeout_s": timeout_s,
-                  "load_timeout_s": self.load_timeout_s}  # fmt: skip
+        header = {
+            "kind": kind,
+            "sites": indices,
+            "n_requests": len(requests),
+            "timeout_s": timeout_s,
+            "load_timeout_s": self.load_timeout_s,
+        }
         _, connection = self._running()
         connection.send_bytes(json.dumps(header).encode())
         for request in requests:

@@ -177,9 +177,17 @@ class FlareController(Controller):
         # FLARE's own timeout is longer than `_is_over`, which reports a better reason.
         limits = {site: int(seconds + GRACE_S) + 1 if seconds else 0 for site, seconds in timeouts.items()}
         connected = {client.name for client in fl_ctx.get_engine().get_clients()}
-        return {site: Task(header["kind"], shareables[index], timeout=limits[site], after_task_sent_cb=on_sent,
-                           result_received_cb=on_received)
-                for site, index in header["sites"].items() if site in connected}  # fmt: skip
+        return {
+            site: Task(
+                header["kind"],
+                shareables[index],
+                timeout=limits[site],
+                after_task_sent_cb=on_sent,
+                result_received_cb=on_received,
+            )
+            for site, index in header["sites"].items()
+            if site in connected
+        }
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Record every reply that FLARE receives from a site, so that the user can be warned of a late reply.

@@ -98,8 +98,9 @@ class FlareEngine:
             self._flare.close()
         replies = self._flare.exchange(kind, messages, self.settings.reply_timeout_s, self.on_reply)
         # A site that gives a reason of its own is connected.
-        silent = {site for site, reply in replies.items()
-                  if reply.kind == FAILED and reply.facts["why"].startswith(NO_REPLY)}  # fmt: skip
+        silent = {
+            site for site, reply in replies.items() if reply.kind == FAILED and reply.facts["why"].startswith(NO_REPLY)
+        }
         self._missing = (self._missing - set(replies)) | silent
         self._report_shared_kits()
         return replies
@@ -109,10 +110,12 @@ class FlareEngine:
         text = log.read_bytes()[self._log_start :] if log.is_file() else b""
         for site in sorted(sites_with_shared_kits(text) - self._reported):
             self._reported.add(site)
-            warnings.warn(f"{site}: it seems that two programs use its startup kit, of which only one can take part; "
-                          "ask the hospital to end the program that it does not want and to start the other again, and "
-                          "if it started only one, make new certificates for all, because the kit was stolen",
-                          stacklevel=2)  # fmt: skip
+            warnings.warn(
+                f"{site}: it seems that two programs use its startup kit, of which only one can take part; "
+                "ask the hospital to end the program that it does not want and to start the other again, and "
+                "if it started only one, make new certificates for all, because the kit was stolen",
+                stacklevel=2,
+            )
 
     def restore(self, took_part: Mapping[str, int], weights: Mapping[str, Tensor] | None = None) -> None:
         """Do nothing. Other engines use this method to restore the tensors that the sites keep between rounds.
@@ -139,10 +142,14 @@ class FlareEngine:
                 raise UserError(f"the FLARE server ended; see {self.folder / 'server.log'}")
             if time.monotonic() > deadline:
                 if len(missing) == len(self.names):
-                    raise UserError(f"no site joined within {self.join_timeout_s:g} s; ask the hospitals whether "
-                                    "medfed site is running there, and whether they can reach this machine")
-                warnings.warn(f"{', '.join(missing)} did not join within {self.join_timeout_s:g} s; the run starts "
-                              "without", stacklevel=2)  # fmt: skip
+                    raise UserError(
+                        f"no site joined within {self.join_timeout_s:g} s; ask the hospitals whether "
+                        "medfed site is running there, and whether they can reach this machine"
+                    )
+                warnings.warn(
+                    f"{', '.join(missing)} did not join within {self.join_timeout_s:g} s; the run starts without",
+                    stacklevel=2,
+                )
                 break
             self._report_shared_kits()
             time.sleep(POLL_S)

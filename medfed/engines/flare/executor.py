@@ -65,8 +65,9 @@ class SiteExecutor(Executor):
         try:
             request = to_message(shareable)
             header = {"kind": request.kind, "sites": {fl_ctx.get_prop(FLContextKey.CLIENT_NAME): 0}}
-            timeout_s, load_timeout_s = (shareable.get_header(name) or 0.0
-                                         for name in (TIMEOUT_HEADER, LOAD_TIMEOUT_HEADER))  # fmt: skip
+            timeout_s, load_timeout_s = (
+                shareable.get_header(name) or 0.0 for name in (TIMEOUT_HEADER, LOAD_TIMEOUT_HEADER)
+            )
             worker = self._worker or self._start_worker(fl_ctx)
             reply = worker.ask(header, request.to_bytes(), timeout_s, load_timeout_s, lambda: abort_signal.triggered)
             return to_shareable(Message.from_bytes(reply))

@@ -43,8 +43,10 @@ def check_filters(path: Path) -> None:
             file has no scope or several scopes, or its only scope is not the default scope; or if a key is unknown.
     """
     if ENCRYPTOR in path.read_text(errors="replace"):
-        raise UserError(f"{path}: the filter {ENCRYPTOR} encrypts updates, but medfed's coordinator must read an "
-                        "update to check and average it; remove the filter")
+        raise UserError(
+            f"{path}: the filter {ENCRYPTOR} encrypts updates, but medfed's coordinator must read an "
+            "update to check and average it; remove the filter"
+        )
     try:
         document = json.loads(path.read_text())
         _check_classes(path, document)
@@ -52,13 +54,16 @@ def check_filters(path: Path) -> None:
     except UserError:
         raise
     except Exception as error:  # FLARE raises many types of errors, and a hospital's own class may raise any
-        raise UserError(f"{path}: FLARE cannot create the filters ({error}); correct the file, or join without it") \
-            from error
+        raise UserError(
+            f"{path}: FLARE cannot create the filters ({error}); correct the file, or join without it"
+        ) from error
     scope, names = manager.default_scope, ", ".join(sorted(manager.name_to_scopes)) or "none"
     if scope is None or len(manager.name_to_scopes) != 1:
-        raise UserError(f"{path}: the scopes are {names} and the default_scope is {scope.name if scope else 'none'}; "
-                        "expected exactly one scope that is also the default_scope, because a coordinator's job may "
-                        "choose among several")
+        raise UserError(
+            f"{path}: the scopes are {names} and the default_scope is {scope.name if scope else 'none'}; "
+            "expected exactly one scope that is also the default_scope, because a coordinator's job may "
+            "choose among several"
+        )
     block = document["scopes"][0]
     if unknown := sorted(set(block) - SCOPE_KEYS):
         raise UserError(f"{path}: FLARE ignores the key '{unknown[0]}'; expected {RESULT} and {DATA} inside the scope")
@@ -81,12 +86,16 @@ def _check_classes(path: Path, document: dict[str, Any]) -> None:
     for entry in entries:
         module, _, name = entry["path"].rpartition(".")
         if not issubclass(getattr(import_module(module), name), Filter):
-            raise UserError(f"{path}: '{entry['path']}' is not a filter of NVIDIA FLARE; expected a class with "
-                            "nvflare.apis.filter.Filter as its base class")
+            raise UserError(
+                f"{path}: '{entry['path']}' is not a filter of NVIDIA FLARE; expected a class with "
+                "nvflare.apis.filter.Filter as its base class"
+            )
         for argument, value in entry.get("args", {}).items():
             if isinstance(value, dict) and CLASS_KEYS & set(value):
-                raise UserError(f"{path}: the argument '{argument}' of '{entry['path']}' names a class, which FLARE "
-                                "would create; expected numbers, texts and lists")
+                raise UserError(
+                    f"{path}: the argument '{argument}' of '{entry['path']}' names a class, which FLARE "
+                    "would create; expected numbers, texts and lists"
+                )
 
 
 def _create_manager(local: Path) -> PrivacyManager:

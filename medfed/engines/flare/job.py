@@ -52,8 +52,10 @@ def check_names(names: Sequence[str]) -> None:
     """
     for name in names:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-            raise UserError(f"NVIDIA FLARE cannot name a site {ascii(name)}; rename the site's folder, using only the "
-                            "letters A to Z, digits, _ . and -")
+            raise UserError(
+                f"NVIDIA FLARE cannot name a site {ascii(name)}; rename the site's folder, using only the "
+                "letters A to Z, digits, _ . and -"
+            )
 
 
 def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
@@ -69,12 +71,23 @@ def write_job(folder: Path, sites: Sequence[str], min_sites: int = 1) -> Path:
     Returns:
         `folder`.
     """
-    server = {"format_version": 2, "server": {"task_request_interval": TASK_REQUEST_INTERVAL_S},
-              "workflows": [{"id": "relay", "path": CONTROLLER, "args": {}}], **_empty_lists()}  # fmt: skip
-    site = {"format_version": 2, "executors": [{"tasks": list(TASKS), "executor": {"path": EXECUTOR, "args": {}}}],
-            **_empty_lists()}  # fmt: skip
-    meta = {"name": "medfed", "resource_spec": {}, "min_clients": min_sites,
-            "deploy_map": {"app_server": ["server"], "app_site": list(sites)}}  # fmt: skip
+    server = {
+        "format_version": 2,
+        "server": {"task_request_interval": TASK_REQUEST_INTERVAL_S},
+        "workflows": [{"id": "relay", "path": CONTROLLER, "args": {}}],
+        **_empty_lists(),
+    }
+    site = {
+        "format_version": 2,
+        "executors": [{"tasks": list(TASKS), "executor": {"path": EXECUTOR, "args": {}}}],
+        **_empty_lists(),
+    }
+    meta = {
+        "name": "medfed",
+        "resource_spec": {},
+        "min_clients": min_sites,
+        "deploy_map": {"app_server": ["server"], "app_site": list(sites)},
+    }
     for name, content in (
         ("meta.json", meta),
         ("app_server/config/config_fed_server.json", server),

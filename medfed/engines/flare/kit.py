@@ -21,20 +21,26 @@ ADDRESS_FILE, FILTERS = "fed_client.json", "privacy.json"
 REPLACED_FILE = "replaced"  # in the workspace while another program with the same kit has this client's place
 CERTIFICATES = ("rootCA.pem", "client.crt", "client.key")
 COMPONENTS = {  # parts of FLARE's client, without the one that sends the log
-    "resource_manager": ("nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager",
-                         {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300}),
+    "resource_manager": (
+        "nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager",
+        {"num_of_gpus": 0, "mem_per_gpu_in_GiB": 0, "expiration_period": 300},
+    ),
     "resource_consumer": ("nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer", {}),
     "process_launcher": ("nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher", {}),
     "replaced": ("medfed.engines.flare.shared_kit.ReplacedClientReporter", {}),
-}  # fmt: skip
+}
 LOG = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"()": "nvflare.fuel.utils.log_utils.BaseFormatter",
-                            "fmt": "%(asctime)s - %(name)s - %(levelname)s - %(fl_ctx)s - %(message)s"}},
+    "formatters": {
+        "line": {
+            "()": "nvflare.fuel.utils.log_utils.BaseFormatter",
+            "fmt": "%(asctime)s - %(name)s - %(levelname)s - %(fl_ctx)s - %(message)s",
+        }
+    },
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line", "stream": "ext://sys.stdout"}},
     "loggers": {"root": {"level": "INFO", "handlers": ["console"]}},
-}  # fmt: skip
+}
 
 
 def check_kit(kit: Path, site: str) -> None:
@@ -51,8 +57,10 @@ def check_kit(kit: Path, site: str) -> None:
             FLARE would not apply the filters in `local/privacy.json` as they are written.
     """
     if missing := [name for name in (ADDRESS_FILE, *CERTIFICATES) if not (kit / "startup" / name).is_file()]:
-        raise UserError(f"{kit}: is not a startup kit of NVIDIA FLARE, as startup/{missing[0]} is missing; give the "
-                        "folder that the coordinator sent, unpacked")
+        raise UserError(
+            f"{kit}: is not a startup kit of NVIDIA FLARE, as startup/{missing[0]} is missing; give the "
+            "folder that the coordinator sent, unpacked"
+        )
     _read_address(kit, site)
     if (filters := kit / "local" / FILTERS).is_file():
         from medfed.engines.flare.filters import check_filters  # needs FLARE, which a dry run must not need
@@ -86,11 +94,17 @@ def hospital_process(kit: Path, folder: Path, site: str, job: Mapping[str, objec
     (workspace / "startup" / ADDRESS_FILE).write_text(json.dumps(_read_address(kit, site)))
     if (filters := kit / "local" / FILTERS).is_file():
         shutil.copyfile(filters, workspace / "local" / FILTERS)
-    client.write("resources.json", {
-        "format_version": 2, "client": {"retry_timeout": 30, "compression": "Gzip"}, **allow_only(EXECUTOR),
-        "components": [{"id": name, "path": path, "args": arguments}
-                       for name, (path, arguments) in COMPONENTS.items()],
-    })  # fmt: skip
+    client.write(
+        "resources.json",
+        {
+            "format_version": 2,
+            "client": {"retry_timeout": 30, "compression": "Gzip"},
+            **allow_only(EXECUTOR),
+            "components": [
+                {"id": name, "path": path, "args": arguments} for name, (path, arguments) in COMPONENTS.items()
+            ],
+        },
+    )
     client.write("authorization.json", coordinator_permissions())
     client.write("log_config.json", LOG)
     client.write(SITE_FILE, {site: job})
@@ -136,15 +150,26 @@ def _read_address(kit: Path, site: str) -> dict[str, object]:
         server, name = content["servers"][0], content["client"]["fqsn"]
         values = {"name": server["name"], "identity": server["identity"], "target": server["service"]["target"]}
     except (ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{file}: the address of the coordinator's server cannot be read ({error!r}); ask the "
-                        "coordinator for the kit again") from error
+        raise UserError(
+            f"{file}: the address of the coordinator's server cannot be read ({error!r}); ask the "
+            "coordinator for the kit again"
+        ) from error
     if unusual := [value for value in values.values() if not re.fullmatch(r"[\w.:\[\]-]+", str(value), re.ASCII)]:
-        raise UserError(f"{file}: {unusual[0]!r} is not the name or the address of a server; ask the coordinator for "
-                        "the kit again")
+        raise UserError(
+            f"{file}: {unusual[0]!r} is not the name or the address of a server; ask the coordinator for the kit again"
+        )
     if name != site:
-        raise UserError(f"{kit}: is the startup kit of {name!r}, but the site file has site: {site}; ask the "
-                        "coordinator for the kit of your site")
+        raise UserError(
+            f"{kit}: is the startup kit of {name!r}, but the site file has site: {site}; ask the "
+            "coordinator for the kit of your site"
+        )
     service = {"target": values.pop("target"), "scheme": "grpc"}
-    client = {"ssl_private_key": "client.key", "ssl_cert": "client.crt", "ssl_root_cert": "rootCA.pem", "fqsn": site,
-              "is_leaf": True, "connection_security": "mtls"}  # fmt: skip
+    client = {
+        "ssl_private_key": "client.key",
+        "ssl_cert": "client.crt",
+        "ssl_root_cert": "rootCA.pem",
+        "fqsn": site,
+        "is_leaf": True,
+        "connection_security": "mtls",
+    }
     return {"format_version": 2, "servers": [{**values, "service": service}], "client": client}

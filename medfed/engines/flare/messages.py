@@ -55,8 +55,11 @@ def to_shareable(message: Message) -> Shareable:
         reply.set_header(REASON_HEADER, message.facts["why"])
         return reply
     groups = {group: getattr(message, group) for group in GROUPS}
-    parts = {group: DXO(GROUPS[group], {name: _array(entry) for name, entry in tensors.items()})
-             for group, tensors in groups.items() if tensors}  # fmt: skip
+    parts = {
+        group: DXO(GROUPS[group], {name: _array(entry) for name, entry in tensors.items()})
+        for group, tensors in groups.items()
+        if tensors
+    }
     order = {group: list(tensors) for group, tensors in groups.items()}
     header = {"kind": message.kind, "facts": message.facts, "order": order, "weights_digest": message.weights_digest}
     return DXO(DataKind.COLLECTION, parts, {META_KEY: json.dumps(header, allow_nan=False)}).to_shareable()
@@ -107,6 +110,8 @@ def _tensors(dxo: DXO | None, order: list[str]) -> dict[str, Tensor]:
     data = dxo.data if dxo else {}
     # FLARE's filters that encrypt or pack tensors set this entry.
     if algorithm := dxo and dxo.get_meta_prop(MetaKey.PROCESSED_ALGORITHM):
-        raise ValueError(f"a privacy filter of this site converted its tensors to '{algorithm}', but the coordinator "
-                         "must read an update to check and average it; remove that filter from the site's privacy.json")
+        raise ValueError(
+            f"a privacy filter of this site converted its tensors to '{algorithm}', but the coordinator "
+            "must read an update to check and average it; remove that filter from the site's privacy.json"
+        )
     return {name: torch.from_numpy(np.array(data[name])) for name in order if name in data}

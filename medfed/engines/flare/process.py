@@ -69,13 +69,22 @@ class FlareProcess:
             UserError: if FLARE cannot use the path of the workspace.
         """
         if not re.fullmatch(r"[\w@%+=:,./-]+", str(self.workspace.resolve()), re.ASCII):  # FLARE splits it at a space
-            raise UserError(f"{self.workspace.resolve()}: NVIDIA FLARE cannot use a folder with a space or a special "
-                            "character in its path; use another folder")
+            raise UserError(
+                f"{self.workspace.resolve()}: NVIDIA FLARE cannot use a folder with a space or a special "
+                "character in its path; use another folder"
+            )
         self.end_left_processes()
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as file:
-            self._process = subprocess.Popen(self._command(), stdout=file, stderr=file, stdin=subprocess.DEVNULL,
-                                             env=self._environment(), cwd="/", start_new_session=True)
+            self._process = subprocess.Popen(
+                self._command(),
+                stdout=file,
+                stderr=file,
+                stdin=subprocess.DEVNULL,
+                env=self._environment(),
+                cwd="/",
+                start_new_session=True,
+            )
 
     def has_ended(self) -> bool:
         """Return whether the process was started and has ended by itself.
@@ -130,9 +139,22 @@ class FlareProcess:
     def _command(self) -> list[str]:
         """Return the command that the script `sub_start.sh` of FLARE's startup kits would run, inside this module."""
         uid = [f"uid={self.name}"] if self.name else []
-        return [sys.executable, "-u", "-m", __name__, f"nvflare.private.fed.app.{self.role}.{self.role}_train",
-                "-m", str(self.workspace.resolve()), "-s", f"fed_{self.role}.json",
-                "--set", "secure_train=true", *uid, "org=medfed", "config_folder=config"]  # fmt: skip
+        return [
+            sys.executable,
+            "-u",
+            "-m",
+            __name__,
+            f"nvflare.private.fed.app.{self.role}.{self.role}_train",
+            "-m",
+            str(self.workspace.resolve()),
+            "-s",
+            f"fed_{self.role}.json",
+            "--set",
+            "secure_train=true",
+            *uid,
+            "org=medfed",
+            "config_folder=config",
+        ]
 
     def _environment(self) -> dict[str, str]:
         """Return this process's environment without variables that would change what FLARE runs."""
@@ -156,8 +178,10 @@ def check_ports_free(ports: list[int]) -> None:
             try:
                 listener.bind(("", port))
             except OSError as error:
-                raise UserError(f"port {port} is used by another program ({error.strerror}); end that program, or "
-                                "prepare the federation with another --port") from error
+                raise UserError(
+                    f"port {port} is used by another program ({error.strerror}); end that program, or "
+                    "prepare the federation with another --port"
+                ) from error
 
 
 def main(arguments: list[str]) -> None:

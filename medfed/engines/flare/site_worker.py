@@ -46,8 +46,14 @@ class SiteWorker:
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
-    def ask(self, header: Mapping[str, Any], body: bytes, timeout_s: float, load_timeout_s: float,
-            stopped: Callable[[], bool]) -> bytes:
+    def ask(
+        self,
+        header: Mapping[str, Any],
+        body: bytes,
+        timeout_s: float,
+        load_timeout_s: float,
+        stopped: Callable[[], bool],
+    ) -> bytes:
         """Send a request to the worker and return its reply.
 
         Args:

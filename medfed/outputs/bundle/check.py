@@ -63,14 +63,26 @@ TARGETS = frozenset(
     + [LOAD, UNFLATTEN, INTERPOLATE, NARROW]
 )
 TRAINING_TARGETS = TARGETS | {
-    "monai.data.CacheDataset", "monai.data.partition_dataset", "monai.engines.SupervisedTrainer",
+    "monai.data.CacheDataset",
+    "monai.data.partition_dataset",
+    "monai.engines.SupervisedTrainer",
     "monai.handlers.CheckpointSaver",
-    "monai.handlers.ConfusionMatrix", "monai.handlers.MeanDice", "monai.handlers.StatsHandler",
-    "monai.handlers.ValidationHandler", "monai.losses.DiceLoss", "monai.networks.utils.copy_model_state",
-    "monai.transforms.EnsureTyped", "monai.transforms.RandAffined", "monai.transforms.RandFlipd",
-    "monai.transforms.RandSpatialCropSamplesd", "monai.utils.set_determinism", "torch.load",
-    "torch.nn.CrossEntropyLoss", "torch.optim.Adam", "torch.optim.SGD",
-}  # fmt: skip
+    "monai.handlers.ConfusionMatrix",
+    "monai.handlers.MeanDice",
+    "monai.handlers.StatsHandler",
+    "monai.handlers.ValidationHandler",
+    "monai.losses.DiceLoss",
+    "monai.networks.utils.copy_model_state",
+    "monai.transforms.EnsureTyped",
+    "monai.transforms.RandAffined",
+    "monai.transforms.RandFlipd",
+    "monai.transforms.RandSpatialCropSamplesd",
+    "monai.utils.set_determinism",
+    "torch.load",
+    "torch.nn.CrossEntropyLoss",
+    "torch.optim.Adam",
+    "torch.optim.SGD",
+}
 # Allowed keys of some classes. Some could do more than a bundle needs: call any function (Lambdad), write a file
 # with any name (SaveClassificationd, CheckpointSaver), or unpickle (torch.load).
 LAMBDA, SAVER = "monai.transforms.Lambdad", "monai.handlers.CheckpointSaver"
@@ -86,9 +98,13 @@ KEYS_OF = {
     "monai.transforms.SaveClassificationd": {"_target_", "keys", "meta_keys", "output_dir", "filename"},
 }
 VALUE_OF = {
-    "_mode_": "callable", "filename": PREDICTIONS, "weights_only": True, "save_dir": "@ckpt_dir",
-    "ckpt_dir": "$@bundle_root + '/models'", "final_filename": TRAINED,
-}  # fmt: skip
+    "_mode_": "callable",
+    "filename": PREDICTIONS,
+    "weights_only": True,
+    "save_dir": "@ckpt_dir",
+    "ckpt_dir": "$@bundle_root + '/models'",
+    "final_filename": TRAINED,
+}
 # `reader` and `writer` name classes that MONAI imports and calls without a `_target_`. The other keys start a debugger,
 # unpickle a file, or download weights.
 FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pretrained", "pretrained_url"})
@@ -110,8 +126,10 @@ def check_bundle(path: Path) -> None:
     """
     with open_bundle(path) as files:
         if SCRIPT in files.names:
-            raise UserError(f"{path}: {SCRIPT} holds TorchScript, which can write files; export the run again with "
-                            "this version of medfed")  # fmt: skip
+            raise UserError(
+                f"{path}: {SCRIPT} holds TorchScript, which can write files; export the run again with "
+                "this version of medfed"
+            )
         for name in files.names:
             if name not in FILES and not site_of(name):
                 raise UserError(
@@ -128,8 +146,10 @@ def check_bundle(path: Path) -> None:
                 source = f"{path}: configs/{name}.json"
                 check_inference(files.json(f"configs/{name}.json"), source, TRAINING_TARGETS)
         if "configs/logging.conf" in files.names and files.text("configs/logging.conf") != LOGGING_CONF:
-            raise UserError(f"{path}: configs/logging.conf names code, and differs from the file that medfed writes; "
-                            "export the bundle again")
+            raise UserError(
+                f"{path}: configs/logging.conf names code, and differs from the file that medfed writes; "
+                "export the bundle again"
+            )
         for name in WEIGHTS:
             if name in files.names:
                 files.check_weights(name)
@@ -162,9 +182,7 @@ def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
         raise UserError(f"{source}: version {content['version']} is not in the changelog ({', '.join(changelog)})")
     for key, name, value in _walk(content):
         if name.endswith("_target_") or (isinstance(value, str) and value[:1] in ("$", "%")):
-            raise UserError(
-                f"{source}: {key}: found '{value}', which MONAI could evaluate; metadata are plain values"
-            )
+            raise UserError(f"{source}: {key}: found '{value}', which MONAI could evaluate; metadata are plain values")
 
 
 def check_inference(content: Any, source: str, targets: frozenset[str] = TARGETS) -> None:
@@ -199,8 +217,10 @@ def check_inference(content: Any, source: str, targets: frozenset[str] = TARGETS
         if isinstance(value, str) and value.startswith("%"):
             raise UserError(f"{source}: {key}: '{value}' refers to another file; write the value itself")
         if isinstance(value, str) and value.startswith("$") and not is_allowed_expression(value):
-            raise UserError(f"{source}: {key}: the expression '{value}' is not allowed; only references, paths, lists, "
-                            f"{', '.join(sorted(CALLS))} and '{IMPORTS[0]}' are")
+            raise UserError(
+                f"{source}: {key}: the expression '{value}' is not allowed; only references, paths, lists, "
+                f"{', '.join(sorted(CALLS))} and '{IMPORTS[0]}' are"
+            )
 
 
 def _check_keys(content: dict[str, Any], source: str) -> None:

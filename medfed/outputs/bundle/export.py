@@ -28,10 +28,26 @@ from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task
 
 FACTS = (  # keys of summary.json whose values are copied to the bundle's metadata
-    "unseen_site", "validation_site", "clients", "rounds", "selected_round", "selection", "seed", "data", "dataset",
-    "patients", "versions", "config_sha256", "method_facts", "transductive", "transductive_by", "start_weights",
-    "precision", "deterministic", "learning",
-)  # fmt: skip
+    "unseen_site",
+    "validation_site",
+    "clients",
+    "rounds",
+    "selected_round",
+    "selection",
+    "seed",
+    "data",
+    "dataset",
+    "patients",
+    "versions",
+    "config_sha256",
+    "method_facts",
+    "transductive",
+    "transductive_by",
+    "start_weights",
+    "precision",
+    "deterministic",
+    "learning",
+)
 
 
 def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
@@ -119,8 +135,11 @@ def _references(method: str) -> list[str]:
     """Return the publications of a method, or of the methods that it combines; without FedAvg's, which all have."""
     names = method.split("+")
     known = registry.known_names("methods")
-    return [reference.named("methods", name).source for name in names
-            if name in known and name != "fedavg" and reference.named("methods", name).source]  # fmt: skip
+    return [
+        reference.named("methods", name).source
+        for name in names
+        if name in known and name != "fedavg" and reference.named("methods", name).source
+    ]
 
 
 def select_inference_weights(

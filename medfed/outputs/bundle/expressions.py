@@ -10,9 +10,17 @@ from medfed.tasks.bundle_training import LOSS
 
 IMPORTS = ("$import glob", "$import PIL.ImageOps as ImageOps")
 OUTPUTS = ("$monai.handlers.from_engine(['pred', 'label'])", LOSS)
-CALLS = frozenset({
-    "sorted", "glob.glob", "torch.device", "torch.cuda.is_available", "REF.parameters", "REF.run", "REF.to",
-})  # fmt: skip
+CALLS = frozenset(
+    {
+        "sorted",
+        "glob.glob",
+        "torch.device",
+        "torch.cuda.is_available",
+        "REF.parameters",
+        "REF.run",
+        "REF.to",
+    }
+)
 VALUES = frozenset({"REF", "np.uint8"})
 _REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
 

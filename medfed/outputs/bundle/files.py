@@ -138,8 +138,10 @@ def _in_zip(path: Path, archive: zipfile.ZipFile) -> dict[str, Callable[[], IO[b
     members = [member for member in archive.infolist() if not member.is_dir()]
     n_bytes, packed = (sum(getattr(member, size) for member in members) for size in ("file_size", "compress_size"))
     if n_bytes > MAX_UNPACKED_BYTES or n_bytes > MAX_RATIO * max(packed, 1):
-        raise UserError(f"{path}: would unpack {packed:,} bytes to {n_bytes:,}; do not unpack it, and ask the sender "
-                        "for another file")
+        raise UserError(
+            f"{path}: would unpack {packed:,} bytes to {n_bytes:,}; do not unpack it, and ask the sender "
+            "for another file"
+        )
     tops = {PurePosixPath(member.filename).parts[0] for member in members}
     prefix = f"{tops.pop()}/" if len(tops) == 1 else ""
     names: dict[str, Callable[[], IO[bytes]]] = {}

@@ -127,8 +127,10 @@ def card_notes(summary: Mapping[str, Any]) -> str:
         role = "the round was selected by its scores" if selects else "it was scored only"
         notes.append(f"{name} did not train; {role}.")
     if clients := summary.get("clients"):
-        notes.append(f"The patients of the sites were divided among {clients['n']} simulated clients "
-                     f"({clients['partition']}). {clients['per_round']} clients took part in each round.")
+        notes.append(
+            f"The patients of the sites were divided among {clients['n']} simulated clients "
+            f"({clients['partition']}). {clients['per_round']} clients took part in each round."
+        )
     if ratio := summary.get("vertical_ratio"):
         inner, outer = ratio["of"]
         errors = [(words, ratio[role]["mean_error"]) for role, words in ROLES.items() if role in ratio]
@@ -197,4 +199,3 @@ def _as_markdown(rows: Sequence[Sequence[str]], n_texts: int) -> str:
 def _fact(value: object) -> str:
     """Format a fact of the method; a float with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-

@@ -116,8 +116,10 @@ def save_program(path: Path, network: nn.Module, channels: int, side: int) -> No
                 torch.testing.assert_close(exported(images), expected, rtol=TOLERANCE, atol=TOLERANCE)
         except Exception as error:  # torch.export raises many types of errors
             reason = str(error).strip().partition("\n")[0]
-            raise UserError(f"MONAI does not have this network, and torch.export cannot record it ({reason}); choose "
-                            "another network.name") from error
+            raise UserError(
+                f"MONAI does not have this network, and torch.export cannot record it ({reason}); choose "
+                "another network.name"
+            ) from error
 
 
 def _create_zeros_beside_images(graph: torch.fx.Graph) -> None:
@@ -158,8 +160,9 @@ def check_program(file: IO[bytes], source: str) -> None:
         names = reader.get_all_records()
         n_bytes = {name: reader.get_record_size(name) for name in names}
     except (*DAMAGED_ZIP, ValueError) as error:
-        raise UserError(f"{source}: is not a file of torch.export ({str(error).splitlines()[0]}); copy the bundle "
-                        "again") from error
+        raise UserError(
+            f"{source}: is not a file of torch.export ({str(error).splitlines()[0]}); copy the bundle again"
+        ) from error
     _check_parts(names, members, source)
     if sum(n_bytes.values()) > n_file_bytes:
         raise UserError(f"{source}: is compressed, which no program of medfed is; export the bundle again")
@@ -196,15 +199,16 @@ def _check_sizes(content: Any, n_bytes: Mapping[str, int], config: str, source: 
         for tensor in content["config"].values():
             n_elements = math.prod(size["as_int"] for size in tensor["tensor_meta"]["sizes"])
             if n_elements > n_bytes[f"{config.rpartition('/')[0]}/{tensor['path_name']}"]:
-                raise UserError(f"{source}: {tensor['path_name']} has fewer bytes than the {n_elements:,} elements of "
-                                "its tensor; export the bundle again")
+                raise UserError(
+                    f"{source}: {tensor['path_name']} has fewer bytes than the {n_elements:,} elements of "
+                    "its tensor; export the bundle again"
+                )
     except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{source}: {config} does not describe tensors ({error!r}); export the bundle again") from error
 
 
 def _check_json(content: Any, source: str) -> None:
-    """Check each key and each text in a part of the program; they decide what PyTorch looks up, evaluates, unpickles.
-    """
+    """Check each key and each text in a part of the program, which decide what PyTorch evaluates or unpickles."""
     for key, value in _entries(content):
         if key.startswith("as_") and key not in ARGUMENTS:
             raise UserError(f"{source}: an argument of the kind '{key}' is not allowed; export the bundle again")

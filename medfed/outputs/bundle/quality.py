@@ -26,11 +26,14 @@ from medfed.outputs.run_folder import QUALITY_JSON, RunFolder
 QUALITY_FILE = f"docs/{QUALITY_JSON}"
 FOLDER, SUFFIX, MODEL = "models/local_models/", ".safetensors", "models/model.pt"
 CARD_TITLE = "\n## Prediction without labels\n"  # the last section of the bundle's README
-CARD = CARD_TITLE + """
+CARD = (
+    CARD_TITLE
+    + """
 `python -m medfed.score BUNDLE IMAGES --no-labels` predicts the Dice on images without masks. For this, the bundle has
 the local models of {sites} in `models/local_models/`, and sums of these sites in `docs/quality.json`. A local model
 says more about the images of its site than the model of the bundle. MONAI does not use these files.
 """
+)
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,10 @@ def quality_of_run(folder: RunFolder, weights: Mapping[str, Tensor]) -> BundleQu
     content = folder.read_json(QUALITY_JSON)
     with damaged_file(folder.path / QUALITY_JSON):
         check_json(content, str(folder.path / QUALITY_JSON))
-    kept = {site: {name: entry for name, entry in of_site.items() if name in weights}
-            for site, of_site in local_models.items()}  # fmt: skip
+    kept = {
+        site: {name: entry for name, entry in of_site.items() if name in weights}
+        for site, of_site in local_models.items()
+    }
     return BundleQuality(kept, content)
 
 

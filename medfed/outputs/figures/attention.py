@@ -34,8 +34,9 @@ def save_attention_maps(cases: Sequence[Mapping], path: str | Path, data_label: 
         for axes in column:
             show_image(axes, image)
         extent = (-0.5, image.shape[2] - 0.5, image.shape[1] - 0.5, -0.5)
-        heat_map = column[1].imshow(share, extent=extent, cmap="PuOr_r", vmin=1 - reach, vmax=1 + reach, alpha=0.6,
-                                    interpolation="nearest")  # fmt: skip
+        heat_map = column[1].imshow(
+            share, extent=extent, cmap="PuOr_r", vmin=1 - reach, vmax=1 + reach, alpha=0.6, interpolation="nearest"
+        )
         column[0].set_title(case["title"], fontsize=8)
     figure.colorbar(heat_map, ax=list(panels[1]), shrink=0.8, label="score, relative to equal attention")
     rows, columns = scores[0].shape

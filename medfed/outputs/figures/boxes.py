@@ -190,8 +190,14 @@ def _draw_panel(axes: Axes, panel: BoxPanel, max_points: int | None) -> None:
     axes.set(xlim=(low - (margin if low or panel.limits else 0), high + margin), ylim=(len(panel.groups), 0), yticks=[])
     axes.set_xlabel(label)
     for place, group in enumerate(panel.groups):
-        axes.text(0, place + 0.26, f"{group.name}, n={len(group.values)}", fontsize=11, va="center",
-                  transform=axes.get_yaxis_transform())  # fmt: skip
+        axes.text(
+            0,
+            place + 0.26,
+            f"{group.name}, n={len(group.values)}",
+            fontsize=11,
+            va="center",
+            transform=axes.get_yaxis_transform(),
+        )
         if group.values:
             _draw_group(axes, place + 0.66, group, max_points)
     style_axes(axes, grid="x")
@@ -217,8 +223,16 @@ def _draw_group(axes: Axes, y: float, group: BoxGroup, max_points: int | None) -
 def _draw_box(axes: Axes, y: float, values: np.ndarray, colour: str) -> list[Line2D]:
     """Draw a box with its whiskers, and return the lines of the whiskers."""
     plot = axes.boxplot(
-        values, positions=[y], widths=0.36, orientation="horizontal", showfliers=False, showcaps=False,
-        patch_artist=True, manage_ticks=False, boxprops={"facecolor": colour + "29", "edgecolor": colour},
-        medianprops={"color": colour, "linewidth": 2.5}, whiskerprops={"color": colour},
-    )  # fmt: skip
+        values,
+        positions=[y],
+        widths=0.36,
+        orientation="horizontal",
+        showfliers=False,
+        showcaps=False,
+        patch_artist=True,
+        manage_ticks=False,
+        boxprops={"facecolor": colour + "29", "edgecolor": colour},
+        medianprops={"color": colour, "linewidth": 2.5},
+        whiskerprops={"color": colour},
+    )
     return plot["whiskers"]

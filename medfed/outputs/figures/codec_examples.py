@@ -11,8 +11,14 @@ import numpy as np
 from medfed.outputs.figures.figure import new_figure, save_png
 
 
-def save_codec_examples(contents: Sequence, reconstructions: Sequence, styles: Sequence, styled: Sequence[Sequence],
-                path: str | Path, data_label: str) -> None:
+def save_codec_examples(
+    contents: Sequence,
+    reconstructions: Sequence,
+    styles: Sequence,
+    styled: Sequence[Sequence],
+    path: str | Path,
+    data_label: str,
+) -> None:
     """Write a PNG file with a grid of restyled images: one row per content image, one column per style image.
 
     The first column shows the content images. The second column shows their reconstructions by the style codec (the

@@ -209,8 +209,16 @@ def _draw(axes: Axes, panel: CurvePanel) -> None:
         axes.fill_between(rounds, low, high, color=GREY, alpha=0.25, linewidth=0, label=panel.band_name)
     for curve in panel.curves:
         marker = "o" if len(curve.points) <= MAX_MARKED else ""
-        axes.plot(*zip(*curve.points), color=curve.colour, linestyle=curve.dash, linewidth=curve.width, marker=marker,
-                  markersize=4 if len(curve.points) > 1 else 7, markeredgewidth=0, label=curve.name)  # fmt: skip
+        axes.plot(
+            *zip(*curve.points),
+            color=curve.colour,
+            linestyle=curve.dash,
+            linewidth=curve.width,
+            marker=marker,
+            markersize=4 if len(curve.points) > 1 else 7,
+            markeredgewidth=0,
+            label=curve.name,
+        )
     axes.set(xlabel="round", ylabel=panel.label.replace(", ", ",\n"))
     rounds = [number for points in (*panel.clients, *(curve.points for curve in panel.curves)) for number, _ in points]
     if rounds:  # less than a round on both sides, so that no round 0 stands on the axis

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-
 def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
     """Select the images of the unseen site with the most confident predictions: up to `n` right and `n` wrong ones.
 

@@ -25,8 +25,15 @@ if TYPE_CHECKING:
 
 DPI = 130
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (  # Okabe and Ito: distinct for any colour vision
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
-)  # fmt: skip
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
 GREY, PALE = "#555555", "#DDDDDD"  # of the labels of axes; of grid lines
 LINES = [(colour, dash) for dash in ("-", "--", ":") for colour in (ORANGE, SKY, GREEN, PURPLE, VERMILION, BLUE)]
 TRAINED_HERE, NO_ROLE = "trained here", ""  # roles of sites at which a bundle is scored

@@ -12,8 +12,11 @@ MAX_FACTS = 13
 
 
 def save_predicted_dice(
-    rows: Sequence[Mapping[str, Any]], entry: Mapping[str, Any], distances: Sequence[Mapping[str, Any]],
-    path: Path, title: str,
+    rows: Sequence[Mapping[str, Any]],
+    entry: Mapping[str, Any],
+    distances: Sequence[Mapping[str, Any]],
+    path: Path,
+    title: str,
 ) -> None:
     """Write a PNG file with three panels for one structure.
 
@@ -45,8 +48,13 @@ def save_predicted_dice(
     curves += [("true", entry["check"]["risk_coverage"], VERMILION)] if "check" in entry else []
     for label, points, colour in curves:
         if points:
-            curve.step([0.0, *(point[0] for point in points)], [points[0][1], *(point[1] for point in points)],
-                       where="pre", color=colour, label=label)  # fmt: skip
+            curve.step(
+                [0.0, *(point[0] for point in points)],
+                [points[0][1], *(point[1] for point in points)],
+                where="pre",
+                color=colour,
+                label=label,
+            )
     curve.set(xlabel="coverage (fraction of cases, highest agreement first)", ylabel="mean of 1 - Dice", xlim=(0, 1))
     curve.set_ylim(bottom=0)
     if any(points for _, points, _ in curves):

@@ -57,9 +57,14 @@ def save_score_lines(table: Table, block: Block, path: str | Path, title: str) -
 
 
 def _save(
-    ticks: Sequence[str], series: Sequence[tuple[str, Sequence[Cell | None]]], block: Block, path: str | Path,
-    title: str, bars: bool, key: str = "",
-) -> None:  # fmt: skip
+    ticks: Sequence[str],
+    series: Sequence[tuple[str, Sequence[Cell | None]]],
+    block: Block,
+    path: str | Path,
+    title: str,
+    bars: bool,
+    key: str = "",
+) -> None:
     figure = new_figure(max(6.0, 1.2 * len(ticks)), 4.2)
     axes = figure.subplots()
     width = BAR_SPACE / max(len(series), 1)
@@ -70,8 +75,16 @@ def _save(
         yerr = errors if any(errors) else None
         if bars:
             offset = (index + 0.5) * width - BAR_SPACE / 2
-            axes.bar([place + offset for place in x], y, width * 0.9, yerr=yerr, color=colour, label=name,
-                     hatch=HATCHES[dash], edgecolor="white")  # fmt: skip
+            axes.bar(
+                [place + offset for place in x],
+                y,
+                width * 0.9,
+                yerr=yerr,
+                color=colour,
+                label=name,
+                hatch=HATCHES[dash],
+                edgecolor="white",
+            )
         else:
             axes.errorbar(x, y, yerr=yerr, color=colour, linestyle=dash, marker="o", markersize=4, label=name)
     axes.set_xticks(range(len(ticks)), ticks)

@@ -94,9 +94,7 @@ def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_l
     save_png(figure, path, f"Styles of the training images, by t-SNE ({data_label})")
 
 
-def save_interpolation_map(
-    site: str, panels: Mapping[str, RestyledImages], path: str | Path, data_label: str
-) -> None:
+def save_interpolation_map(site: str, panels: Mapping[str, RestyledImages], path: str | Path, data_label: str) -> None:
     """Write a PNG file with one site's images and their restyled copies by t-SNE, for several mixing ratios.
 
     This is Figure 6 (a) of ELCFS. Each panel shows the site's original images and their copies for one choice of the

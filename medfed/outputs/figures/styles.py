@@ -59,7 +59,9 @@ def save_style_gallery(
 
 
 def save_style_grid(
-    images_by_site: Mapping[str, tuple[object, Mapping[str, object]]], path: str | Path, data_label: str,
+    images_by_site: Mapping[str, tuple[object, Mapping[str, object]]],
+    path: str | Path,
+    data_label: str,
     axes: str | None = None,
 ) -> None:
     """Write a PNG file with one image of each source site (a site that trains) in the style of every site.
@@ -77,10 +79,12 @@ def save_style_grid(
     """
     sites = sorted({name for _, styled in images_by_site.values() for name in styled})
     lines = [[image, *(styled.get(name) for name in sites)] for image, styled in images_by_site.values()]
-    grid, rows, columns = _tiled([
-        [None if image is None else to_display_orientation(as_array(image), axes).clip(0, 1) for image in line]
-        for line in lines
-    ])  # fmt: skip
+    grid, rows, columns = _tiled(
+        [
+            [None if image is None else to_display_orientation(as_array(image), axes).clip(0, 1) for image in line]
+            for line in lines
+        ]
+    )
     figure = new_figure(max(6.5, 1.0 + 1.9 * (1 + len(sites))), 0.7 + 1.9 * len(images_by_site))
     panel = figure.subplots()
     show_image(panel, grid)
@@ -102,8 +106,7 @@ def _tiled(lines: Sequence[Sequence[np.ndarray | None]]) -> tuple[np.ndarray, li
     """
     channels, height, width = next(image for line in lines for image in line if image is not None).shape
     gap = max(1, round(GAP * width))
-    tops, lefts = ([k * (size + gap) for k in range(n)]
-                   for size, n in ((height, len(lines)), (width, len(lines[0]))))  # fmt: skip
+    tops, lefts = ([k * (size + gap) for k in range(n)] for size, n in ((height, len(lines)), (width, len(lines[0]))))
     joined = np.ones((channels, tops[-1] + height, lefts[-1] + width), np.float32)
     for top, line in zip(tops, lines):
         for left, image in zip(lefts, line):

@@ -27,14 +27,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = {  # a colour of the figures: the variable of the page's style sheet, which differs in light and dark mode
-    BLACK: "var(--ink)", GREY: "var(--quiet)", PALE: "var(--rule)", ORANGE: "var(--c0)", SKY: "var(--c1)",
-    GREEN: "var(--c2)", PURPLE: "var(--c3)", VERMILION: "var(--c4)", BLUE: "var(--c5)",
-}  # fmt: skip
+    BLACK: "var(--ink)",
+    GREY: "var(--quiet)",
+    PALE: "var(--rule)",
+    ORANGE: "var(--c0)",
+    SKY: "var(--c1)",
+    GREEN: "var(--c2)",
+    PURPLE: "var(--c3)",
+    VERMILION: "var(--c4)",
+    BLUE: "var(--c5)",
+}
 CSS_COLOURS = {colour.lower(): variable for colour, variable in COLOURS.items()}
 KEPT_STYLES = (
-    "fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "stroke-dasharray", "opacity", "text-anchor",
-    "font-size", "font-weight",
-)  # fmt: skip
+    "fill",
+    "fill-opacity",
+    "stroke",
+    "stroke-opacity",
+    "stroke-width",
+    "stroke-dasharray",
+    "opacity",
+    "text-anchor",
+    "font-size",
+    "font-weight",
+)
 KEPT_ATTRIBUTES = ("d", "x", "y", "width", "height", "transform")
 N_DECIMALS, N_MARKER_DECIMALS = 1, 2  # of coordinates
 _NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -61,8 +76,17 @@ def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) 
     ids = {node.get("id"): f"{prefix}-{place}" for place, node in enumerate(_referenced(root))}
     width, height = (_rounded(value) for value in root.get("viewBox", "").split()[2:])
     size = {"width": width, "height": height} if natural_size else {}
-    svg = Element("svg", {"viewBox": f"0 0 {width} {height}", **size, "role": "img", "aria-label": label,
-                          "fill": "var(--ink)", "stroke-linejoin": "round"})  # fmt: skip
+    svg = Element(
+        "svg",
+        {
+            "viewBox": f"0 0 {width} {height}",
+            **size,
+            "role": "img",
+            "aria-label": label,
+            "fill": "var(--ink)",
+            "stroke-linejoin": "round",
+        },
+    )
     title = ElementTree.SubElement(svg, "title")
     title.text = label
     for node in root:

@@ -123,8 +123,13 @@ def table_facts(table: PublishedTable) -> tuple[str, ...]:
     Args:
         table: a published table.
     """
-    return (table.citation, f"network: {table.backbone}", f"split: {table.split}", f"who ran it: {table.baselines}",
-            *table.notes)  # fmt: skip
+    return (
+        table.citation,
+        f"network: {table.backbone}",
+        f"split: {table.split}",
+        f"who ran it: {table.baselines}",
+        *table.notes,
+    )
 
 
 def block_title(block: PublishedBlock) -> str:

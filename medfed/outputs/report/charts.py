@@ -138,11 +138,15 @@ def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
     for run in comparison.drawn:
         histories.setdefault(run.method, []).append(run.history)
     return [
-        _curve_chart(panel, f"{prefix}-curves-{place}", f"{panel.label.capitalize()} by method, mean over its runs",
-                     comparison.runs[0])
+        _curve_chart(
+            panel,
+            f"{prefix}-curves-{place}",
+            f"{panel.label.capitalize()} by method, mean over its runs",
+            comparison.runs[0],
+        )
         for place, panel in enumerate(comparison_panels(histories))
         if not panel.is_empty
-    ]  # fmt: skip
+    ]
 
 
 def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:

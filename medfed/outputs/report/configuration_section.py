@@ -47,9 +47,7 @@ def describe_configuration(runs: Sequence[Run], left_out: Sequence[str]) -> Conf
             to the notices (sentences that the runs recorded, such as warnings).
     """
     notices = [*_notices(runs), *(f"figure not in this page: {reason}" for reason in left_out)]
-    return Configuration(
-        _facts(runs), _table(runs), len(runs) > MAX_UNFOLDED, notices, len(notices) > MAX_UNFOLDED
-    )  # fmt: skip
+    return Configuration(_facts(runs), _table(runs), len(runs) > MAX_UNFOLDED, notices, len(notices) > MAX_UNFOLDED)
 
 
 def _facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
@@ -101,12 +99,17 @@ def _table(runs: Sequence[Run]) -> Table:
     head = ("method", "unseen site", "validation site", "seed", "round", "rounds", "rule", "config (SHA-256)")
     body = [
         [
-            run.method, run.unseen, run.summary.get("validation_site") or "none", run.summary["seed"],
-            run.summary.get("selected_round"), run.summary.get("rounds"), run.summary["selection"],
+            run.method,
+            run.unseen,
+            run.summary.get("validation_site") or "none",
+            run.summary["seed"],
+            run.summary.get("selected_round"),
+            run.summary.get("rounds"),
+            run.summary["selection"],
             Cell("", code=str(run.summary.get("config_sha256", "unknown"))[:12]),
         ]
         for run in runs
-    ]  # fmt: skip
+    ]
     label = _distinct(run.data_label for run in runs)
     return Table("The runs", label, head, rows_of_cells(body), text_columns=(0, 1, 2, 6, 7))
 

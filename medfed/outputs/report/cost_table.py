@@ -21,9 +21,18 @@ def cost_table(comparison: Comparison) -> Table | None:
         return None
     head = HEAD | PARTS
     _, *rows = cost_rows(costs, head)
-    body = [[method, *(text if name == "sent" else Cell(text, None if text == "-" else float(text))
-                       for name, text in zip(head, texts, strict=True))] for method, *texts in rows]  # fmt: skip
+    body = [
+        [
+            method,
+            *(
+                text if name == "sent" else Cell(text, None if text == "-" else float(text))
+                for name, text in zip(head, texts, strict=True)
+            ),
+        ]
+        for method, *texts in rows
+    ]
     caption = "Seconds and bytes of a client in a round, and of what it does once"
     label, columns = comparison.runs[0].data_label, ["method", *head.values()]
-    return Table(caption, label, columns, rows_of_cells(body), text_columns=(0, columns.index(HEAD["sent"])),
-                 notes=[f"{NOTE}."])  # fmt: skip
+    return Table(
+        caption, label, columns, rows_of_cells(body), text_columns=(0, columns.index(HEAD["sent"])), notes=[f"{NOTE}."]
+    )

@@ -39,19 +39,30 @@ def render_page(template: str, style: str, script: str = "", folders: Sequence[P
     """
     policy = f"default-src 'none'; img-src data:; style-src {_hash_source(style)}"
     policy += f"; script-src {_hash_source(script)}" if script else ""
-    return _environment(*folders).get_template(template).render(
-        style=trusted_text(style, "style"), script=trusted_text(script, "script"),
-        policy=f"{policy}; base-uri 'none'; form-action 'none'", **content,
-    )  # fmt: skip
+    return (
+        _environment(*folders)
+        .get_template(template)
+        .render(
+            style=trusted_text(style, "style"),
+            script=trusted_text(script, "script"),
+            policy=f"{policy}; base-uri 'none'; form-action 'none'",
+            **content,
+        )
+    )
 
 
 @cache
 def _environment(*folders: Path) -> Environment:
     """Return the environment of the templates; it keeps each compiled template until the file changes."""
     return Environment(
-        loader=FileSystemLoader([TEMPLATES, *folders]), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, finalize=_replace_invalid_characters,
-    )  # fmt: skip
+        loader=FileSystemLoader([TEMPLATES, *folders]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_replace_invalid_characters,
+    )
 
 
 def trusted_text(text: str, element: str) -> Markup:
@@ -65,8 +76,10 @@ def trusted_text(text: str, element: str) -> Markup:
         ValueError: if the text contains the element's end tag or the beginning of an HTML comment.
     """
     if f"</{element}" in text.lower() or "<!--" in text:
-        raise ValueError(f"the {element} contains '</{element}' or '<!--', which can change how a browser reads the "
-                         "rest of the page; remove these characters")
+        raise ValueError(
+            f"the {element} contains '</{element}' or '<!--', which can change how a browser reads the "
+            "rest of the page; remove these characters"
+        )
     return Markup(text)
 
 

@@ -82,12 +82,14 @@ def run_ledger(run: Run) -> RunLedger:
     unknown = sorted({key.name for key, _ in sent if describe_entry(key, methods) is UNKNOWN})
     descriptions = dict.fromkeys(describe_entry(key, methods) for key, _ in sent)
     return RunLedger(
-        run.title, _overview(run), unknown,
+        run.title,
+        _overview(run),
+        unknown,
         _crossing_table(run, sent, "What left the sites", "what left"),
         [(description.title, description.reveals) for description in descriptions],
         _crossing_table(run, received, "What came to the sites", "what came"),
         _table_by_site(run),
-    )  # fmt: skip
+    )
 
 
 def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
@@ -111,8 +113,9 @@ def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
         names = sorted({key.name for key in keys if key.content == "statistic"})
         sizes = (_size_cell(up // len(runs)), _size_cell(up), _size_cell(down))
         body.append([method, ", ".join(names) or "none", len(runs), *sizes])
-    for label, sent in {run.row.label: SENT[run.row.arrangement] for run in comparison.runs
-                        if not run.is_federated}.items():  # fmt: skip
+    for label, sent in {
+        run.row.label: SENT[run.row.arrangement] for run in comparison.runs if not run.is_federated
+    }.items():
         n_runs = sum(run.row.label == label for run in comparison.runs)
         body.append([label, f"{sent} (not federated)", n_runs, "-", "-", "-"])
     head = ("method", "left, except weights and facts", "runs", "left, per run", "left, all runs", "came, all runs")

@@ -153,8 +153,7 @@ def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
                 if len(row) != len(columns) or (content_cell and content_cell[0] not in CONTENTS):
                     raise ValueError(f"{len(row)} cells")
             except ValueError as error:
-                raise UserError(f"{path}: line {n_rows + 1} is damaged; copy the folder of the run again") \
-                    from error
+                raise UserError(f"{path}: line {n_rows + 1} is damaged; copy the folder of the run again") from error
             content = content_cell[0] if content_cell else content_of(name, dtype, weights)
             key = LedgerKey(direction, content, name_in_report(name, content))
             totals.setdefault(key, LedgerTotal()).add(round_number, site, shape, n_bytes)

@@ -94,21 +94,33 @@ def build_page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
     budget = FigureBudget()
     results = [_comparison_section(comparison, place, budget) for place, comparison in enumerate(comparisons, start=1)]
     results += [_run_section(run, place, budget) for place, run in enumerate(runs, start=1)]
-    ledgers = Ledgers([run_ledger(run) for run in runs],
-                      [comparison_ledger(comparison) for comparison in comparisons if comparison.is_a_folder])
+    ledgers = Ledgers(
+        [run_ledger(run) for run in runs],
+        [comparison_ledger(comparison) for comparison in comparisons if comparison.is_a_folder],
+    )
     sections = [
         *results,
-        Section("configuration", "What was run", "configuration.html.jinja",
-                describe_configuration(all_runs, budget.left_out)),
+        Section(
+            "configuration",
+            "What was run",
+            "configuration.html.jinja",
+            describe_configuration(all_runs, budget.left_out),
+        ),
         Section("ledger", "What left the sites", "ledger.html.jinja", ledgers),
         Section("reproduce", "How to repeat it", "reproduce.html.jinja", recipes_for(runs, comparisons)),
-    ]  # fmt: skip
+    ]
     kinds = {run.summary["data"] for run in all_runs}
     banner = PHANTOM if kinds == {"phantom"} else REAL + (MIXED if "phantom" in kinds else "")
     return render_page(
-        "frame.html.jinja", STYLE.read_text(encoding="utf-8"), SCRIPT.read_text(encoding="utf-8"),
-        kind="medfed report", title=_title(all_runs), banner=banner, is_phantom=kinds == {"phantom"}, sections=sections,
-    )  # fmt: skip
+        "frame.html.jinja",
+        STYLE.read_text(encoding="utf-8"),
+        SCRIPT.read_text(encoding="utf-8"),
+        kind="medfed report",
+        title=_title(all_runs),
+        banner=banner,
+        is_phantom=kinds == {"phantom"},
+        sections=sections,
+    )
 
 
 def _comparison_section(comparison: Comparison, place: int, budget: FigureBudget) -> Section:

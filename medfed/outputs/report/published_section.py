@@ -73,7 +73,8 @@ def published_tables(comparison: Comparison) -> Published | None:
         CompletedRun(
             run.summary["method"], run.row.changes, _config_block(run, "method"), run.summary.get("unseen", {})
         )
-        for run in comparison.runs if run.is_federated
+        for run in comparison.runs
+        if run.is_federated
     ]
     summary = f"As published: {len(tables)} table{'s' if len(tables) > 1 else ''} on {dataset}"
     return Published(summary, comparison_warnings(first.summary["data"]), [_paper(table, runs) for table in tables])
@@ -84,8 +85,16 @@ def _paper(table: PublishedTable, runs: list[CompletedRun]) -> PublishedPaper:
     for block in table.blocks:
         head, *rows = block_rows(table, block, runs)
         body = [[*row[:2], *(Cell(text, _number(text)) for text in row[2:])] for row in rows]
-        parts.append(Table(f"{title}: {block_title(block)}", LABEL, head, rows_of_cells(body), text_columns=(0, 1),
-                           notes=footnotes(table, block, runs)))  # fmt: skip
+        parts.append(
+            Table(
+                f"{title}: {block_title(block)}",
+                LABEL,
+                head,
+                rows_of_cells(body),
+                text_columns=(0, 1),
+                notes=footnotes(table, block, runs),
+            )
+        )
     return PublishedPaper(title, table_facts(table), parts)
 
 

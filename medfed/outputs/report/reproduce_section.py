@@ -78,11 +78,23 @@ def _comparison_recipe(comparison: Comparison) -> Recipe:
     seeds = sorted({run.summary["seed"] for run in runs})
     two_sites = all(run.summary.get("validation_site") for run in runs)
     command = [
-        "python", "-m", "medfed.evaluate", "config.yaml", f"--leave-{'two-sites' if two_sites else 'one-site'}-out",
-        "--methods", *dict.fromkeys(run.row.method for run in runs), *_vary_options([run.row for run in runs]),
-        *_sites_option(comparison), *_baseline_option(comparison), "--seed", str(seeds[0]), "--seeds", str(len(seeds)),
-        "--out", "runs/again",
-    ]  # fmt: skip
+        "python",
+        "-m",
+        "medfed.evaluate",
+        "config.yaml",
+        f"--leave-{'two-sites' if two_sites else 'one-site'}-out",
+        "--methods",
+        *dict.fromkeys(run.row.method for run in runs),
+        *_vary_options([run.row for run in runs]),
+        *_sites_option(comparison),
+        *_baseline_option(comparison),
+        "--seed",
+        str(seeds[0]),
+        "--seeds",
+        str(len(seeds)),
+        "--out",
+        "runs/again",
+    ]
     note = "This trains and evaluates every method. To repeat one run, use its own config with python -m medfed.train."
     return Recipe(comparison.name, shlex.join(command), [_config(run) for run in first_runs.values()], note)
 

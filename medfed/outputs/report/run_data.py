@@ -224,11 +224,15 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
     finished = {path: _shown(folder) for path, folder in folders.items()}
     for path, folder in folders.items():
         if not folder.runs:
-            raise UserError(f"{path}: the folder is neither a run nor a comparison; name a folder that medfed.train or "
-                            "medfed.evaluate wrote")
+            raise UserError(
+                f"{path}: the folder is neither a run nor a comparison; name a folder that medfed.train or "
+                "medfed.evaluate wrote"
+            )
         if not finished[path]:
-            raise UserError(f"{path}: none of its {len(folder.runs)} runs is finished; wait for medfed.evaluate, or "
-                            "start it again with --resume")
+            raise UserError(
+                f"{path}: none of its {len(folder.runs)} runs is finished; wait for medfed.evaluate, or "
+                "start it again with --resume"
+            )
     jobs = [(path, folder) for path in paths for folder in (finished[path] if path in folders else [path])]
     runs: dict[Path, list[Run]] = {path: [] for path in paths}
     for path, folder in progress(jobs):

@@ -25,8 +25,9 @@ def run_score_table(run: Run) -> Table:
         run: the finished run.
     """
     notes = [f"{note}." for note in [did_not_learn(run.summary)] if note]
-    table = site_score_table(run.scoring, run.summary, run.data_label, f"Scores by site: {run.method}",
-                             _selection(run.summary))
+    table = site_score_table(
+        run.scoring, run.summary, run.data_label, f"Scores by site: {run.method}", _selection(run.summary)
+    )
     return replace(table, notes=(*notes, *table.notes, *run_table.weights_notes(run.summary)))
 
 
@@ -70,8 +71,15 @@ def site_score_table(
         [_row(scoring, *entry, with_structure=has_column, with_role=with_role) for entry in part]
         for part in (sites, means)
     )
-    return Table(f"{title}{of_structure}{', ' * bool(remark)}{remark}", data_label,
-                 (*names, *metrics[:n_metrics], *counts), body, foot, range(len(names)), notes)  # fmt: skip
+    return Table(
+        f"{title}{of_structure}{', ' * bool(remark)}{remark}",
+        data_label,
+        (*names, *metrics[:n_metrics], *counts),
+        body,
+        foot,
+        range(len(names)),
+        notes,
+    )
 
 
 def run_failure_table(run: Run) -> Table | None:
@@ -84,11 +92,19 @@ def run_failure_table(run: Run) -> Table | None:
     if not rows:
         return None
     head, *body = rows
-    n_sites = sum(len(structures) for role in ROLES
-                  for structures in run.summary.get(role, {}).get("sites", {}).values())  # fmt: skip
+    n_sites = sum(
+        len(structures) for role in ROLES for structures in run.summary.get(role, {}).get("sites", {}).values()
+    )
     cells = [[Cell(text, _leading_number(text)) for text in row] for row in body]
-    return Table(f"Calibration and failures by site: {run.method}", run.data_label, head, cells[:n_sites],
-                 cells[n_sites:], range(2), [f"{note}." for note in run_table.failure_notes(run.scoring, run.summary)])
+    return Table(
+        f"Calibration and failures by site: {run.method}",
+        run.data_label,
+        head,
+        cells[:n_sites],
+        cells[n_sites:],
+        range(2),
+        [f"{note}." for note in run_table.failure_notes(run.scoring, run.summary)],
+    )
 
 
 def comparison_tables_of(comparison: Comparison) -> list[Table]:
@@ -110,8 +126,15 @@ def comparison_tables_of(comparison: Comparison) -> list[Table]:
         for place, (title, (head, *body)) in enumerate(titled, start=1):
             caption = f"Methods at {sites}: {title}; rule '{table.selection}', {_seeds(table)}"
             rows = [list(map(_cell, row)) for row in body]
-            tables.append(Table(caption, label, [heading.text for heading in head], rows,
-                                notes=notes if place == len(titled) else ()))  # fmt: skip
+            tables.append(
+                Table(
+                    caption,
+                    label,
+                    [heading.text for heading in head],
+                    rows,
+                    notes=notes if place == len(titled) else (),
+                )
+            )
     return tables
 
 
@@ -124,11 +147,16 @@ def joining_tables_of(comparison: Comparison) -> list[Table]:
     joining = comparison.joining()
     parts = parts_of(joining) if joining else []
     return [
-        Table(title[:1].upper() + title[1:], comparison.runs[0].data_label, [cell.text for cell in head],
-              [list(map(_cell, row)) for row in body],
-              text_columns=range(n_words), notes=NOTES if place == len(parts) else ())
+        Table(
+            title[:1].upper() + title[1:],
+            comparison.runs[0].data_label,
+            [cell.text for cell in head],
+            [list(map(_cell, row)) for row in body],
+            text_columns=range(n_words),
+            notes=NOTES if place == len(parts) else (),
+        )
         for place, (title, (head, *body), n_words) in enumerate(parts, start=1)
-    ]  # fmt: skip
+    ]
 
 
 def _cell(cell: MarkedText) -> Cell:
@@ -154,14 +182,20 @@ def _leading_number(text: str) -> float | None:
 
 
 def _row(
-    scoring: Scoring, site: str, role: str, structure: str, group: Mapping[str, Any], *, with_structure: bool,
+    scoring: Scoring,
+    site: str,
+    role: str,
+    structure: str,
+    group: Mapping[str, Any],
+    *,
+    with_structure: bool,
     with_role: bool,
 ) -> list[Cell]:
     counts = [group[key] for key, _ in (*LEADING_COUNTS, *scoring.trailing_counts)]
     scores = [_score(scoring, metric, group) for metric in scoring.metrics_in(RUN_TABLE)]
-    (cells,) = rows_of_cells([
-        [site, *[ROLE_LABELS[role]] * with_role, *[structure] * with_structure, *scores, *counts]
-    ])
+    (cells,) = rows_of_cells(
+        [[site, *[ROLE_LABELS[role]] * with_role, *[structure] * with_structure, *scores, *counts]]
+    )
     return cells
 
 

@@ -116,8 +116,9 @@ def _effect(structure: str, patients: Mapping[tuple, tuple[float, float]]) -> Ef
     share = stats.binomtest(n_worse, len(change)).proportion_ci(LEVEL, method="exact")
     worst = min(change, key=lambda patient: change[patient])
     loss = ("/".join(worst), *patients[worst]) if n_worse else (None, None, None)
-    return Effect(structure, len(change), without, adapted, low, high, n_worse, float(share.low), float(share.high),
-                  *loss)  # fmt: skip
+    return Effect(
+        structure, len(change), without, adapted, low, high, n_worse, float(share.low), float(share.high), *loss
+    )
 
 
 def adaptation_of(
@@ -198,11 +199,15 @@ def _text(effect: Effect, scoring: Scoring, with_patient: bool) -> str:
     of = metric.label if effect.structure == ALL else f"{effect.structure}, {metric.label}"
     n, n_worse = effect.n_patients, effect.n_worse
     ends = "" if effect.low is None or effect.high is None else f" [{number(effect.low)}, {number(effect.high)}]"
-    text = (f"{of}: mean change {number(effect.adapted - effect.without, '+')}{unit}{ends} over {n} patients "
-            f"({number(effect.without)} without, {number(effect.adapted)} with); {n_worse} of {n} became worse "
-            f"({n_worse / n:.0%} [{effect.worse_low:.0%}, {effect.worse_high:.0%}])")  # fmt: skip
+    text = (
+        f"{of}: mean change {number(effect.adapted - effect.without, '+')}{unit}{ends} over {n} patients "
+        f"({number(effect.without)} without, {number(effect.adapted)} with); {n_worse} of {n} became worse "
+        f"({n_worse / n:.0%} [{effect.worse_low:.0%}, {effect.worse_high:.0%}])"
+    )
     if effect.worst_without is None or effect.worst_adapted is None:
         return text
     patient = f"{effect.worst_patient}, " if with_patient else ""
-    return (f"{text}; the largest loss is {number(effect.worst_without - effect.worst_adapted)}{unit} "
-            f"({patient}from {number(effect.worst_without)} to {number(effect.worst_adapted)})")  # fmt: skip
+    return (
+        f"{text}; the largest loss is {number(effect.worst_without - effect.worst_adapted)}{unit} "
+        f"({patient}from {number(effect.worst_without)} to {number(effect.worst_adapted)})"
+    )

@@ -50,6 +50,7 @@ class BlockStatistics:
             runs: the rows of the block's structure of each run.
             groups: the scores of each run by structure, from its summary, for metrics whose code is missing here.
         """
+
         def shared(methods: Sequence[str]) -> Mapping[str, Mapping[str, SiteScores]]:
             of_all = _runs_of_all(runs, methods)
             return {method: self._method_scores(method, of_all, groups) for method in methods}
@@ -114,12 +115,16 @@ class BlockStatistics:
             differences = tuple(self._difference(paired, other, [site], n_site_tests) for site in self.sites)
             difference = self._difference(paired, other, self.sites, self.n_tests)
         return Line(
-            method, cells, self._average(cells, own),
+            method,
+            cells,
+            self._average(cells, own),
             against=str(self.baselines[method]) if compared else "",
-            n_missed=sum(map(self.scoring.is_failure, rows)), n_cases=sum(map(self.scoring.is_case, rows)),
-            differences=differences, difference=difference,
+            n_missed=sum(map(self.scoring.is_failure, rows)),
+            n_cases=sum(map(self.scoring.is_case, rows)),
+            differences=differences,
+            difference=difference,
             worst_site=worst(means, key=lambda site: means[site]) if len(means) == len(self.sites) else None,
-        )  # fmt: skip
+        )
 
     def _difference(
         self, own: Mapping[str, SiteScores], other: Mapping[str, SiteScores], sites: Sequence[str], n_tests: int
@@ -140,8 +145,11 @@ class BlockStatistics:
         known = [cell for cell in cells if cell is not None]
         if len(known) < len(cells):
             return None
-        seeds = [seed for seed in sorted(scores[self.sites[0]].means)
-                 if all(seed in scores[site].means for site in self.sites)]  # fmt: skip
+        seeds = [
+            seed
+            for seed in sorted(scores[self.sites[0]].means)
+            if all(seed in scores[site].means for site in self.sites)
+        ]
         of_seeds = [fmean(scores[site].means[seed] for site in self.sites) for seed in seeds]
         estimate = estimate_average([scores[site].estimate for site in self.sites])
         average = self._cell([cell.mean for cell in known], estimate)

@@ -27,7 +27,10 @@ from medfed.tasks.scoring import COMPARISON, Scoring
 
 
 def build_table(
-    results: Sequence[dict], structures: Sequence[str], baseline: str = BASELINE, role: str = "unseen",
+    results: Sequence[dict],
+    structures: Sequence[str],
+    baseline: str = BASELINE,
+    role: str = "unseen",
     planned: Set[Key] = frozenset(),
 ) -> Table:
     """Return the table that compares methods, with one column per unseen site or per validation site.
@@ -77,16 +80,17 @@ def build_table(
         for method in [result["method"]]
     }
     less_effort = {
-        result["method"]: str(against[result["method"]]) for result in each
+        result["method"]: str(against[result["method"]])
+        for result in each
         if "row" in result and result["row"].equal_effort
     }
     copies = _copies(results, against, role)
     against |= {method: None for method in against if not is_compared(method) and method != baseline}
     against |= {result["method"]: result["row"].equal_effort for result in each if result["method"] in less_effort}
     against |= dict.fromkeys(copies, None)
-    baselines = dict(sorted(
-        against.items(), key=lambda entry: (not is_federated(entry[0]), entry[1] is None, entry[0] != entry[1])
-    ))  # fmt: skip
+    baselines = dict(
+        sorted(against.items(), key=lambda entry: (not is_federated(entry[0]), entry[1] is None, entry[0] != entry[1]))
+    )
     sites = sorted({site for _, site, _ in runs})
     seeds = tuple(sorted({seed for _, _, seed in runs}))
     not_learned = sorted({result["method"] for result in each if did_not_learn(result.get("summary") or {})})
@@ -100,24 +104,43 @@ def build_table(
                 metric = column.metric
                 lines = without_verdicts(statistics.lines(of_structure, groups), not_learned)
                 trivial = _trivial(results, structure, column, sites, role)
-                blocks.append(Block(structure, column.key, metric.label, column.unit, metric.higher_is_better,
-                                    lines, metric.decimals, statistics.n_tests, trivial))
+                blocks.append(
+                    Block(
+                        structure,
+                        column.key,
+                        metric.label,
+                        column.unit,
+                        metric.higher_is_better,
+                        lines,
+                        metric.decimals,
+                        statistics.n_tests,
+                        trivial,
+                    )
+                )
     notes = (
         *notes_of(runs, planned, baselines, sites, seeds, baseline, blocks, scoring, role),
-        *(f"{method}: the same training as {other}, config by config, so it is neither ranked nor tested"
-          for method, other in copies.items()),
-    )  # fmt: skip
+        *(
+            f"{method}: the same training as {other}, config by config, so it is neither ranked nor tested"
+            for method, other in copies.items()
+        ),
+    )
     table = Table(
-        data, selection, seeds, tuple(sites), baseline, head_of(data, selection, seeds, blocks, scoring, role),
-        tuple(blocks), (*notes, *run_notes(each)), scoring.failure_heading, tuple(failures),
+        data,
+        selection,
+        seeds,
+        tuple(sites),
+        baseline,
+        head_of(data, selection, seeds, blocks, scoring, role),
+        tuple(blocks),
+        (*notes, *run_notes(each)),
+        scoring.failure_heading,
+        tuple(failures),
         not_learned=tuple(not_learned),
     )
     return replace(table, conclusions=conclusions_of(decisions_of(blocks, baseline), table))
 
 
-def _trivial(
-    results: Sequence[dict], structure: str, column: Column, sites: Sequence[str], role: str
-) -> Line | None:
+def _trivial(results: Sequence[dict], structure: str, column: Column, sites: Sequence[str], role: str) -> Line | None:
     """Return the scores of a prediction that ignores the image, as means over the federated runs; None without any."""
     of_site: dict[str, list[float]] = {site: [] for site in sites}
     names = set()

@@ -21,8 +21,10 @@ INTERVAL = (
     f"[] is the 95 % interval over patients ({METHOD}); it is about new patients of these sites, scored by these "
     "trained models, and too narrow if there are rare failures that no patient here shows"
 )
-RANK = ("rank: by the average; [] has 95 % of the ranks in 2000 bootstrap samples of patients, and the percentage says "
-        "in how many of them the method is first")  # fmt: skip
+RANK = (
+    "rank: by the average; [] has 95 % of the ranks in 2000 bootstrap samples of patients, and the percentage says "
+    "in how many of them the method is first"
+)
 FAILURES = (
     "failures: patients out of all for whom the failure is possible, as the mean over seeds; [] is the 95 % interval "
     f"of their share ({SHARE_METHOD}), in which all patients are independent and equally likely to fail"
@@ -59,8 +61,15 @@ def _units(scoring: Scoring, blocks: Sequence[Block]) -> str:
 
 
 def notes_of(
-    runs: Runs, planned: Set[Key], baselines: Mapping[str, str | None], sites: Sequence[str], seeds: Sequence[int],
-    baseline: str, blocks: Sequence[Block], scoring: Scoring, role: str,
+    runs: Runs,
+    planned: Set[Key],
+    baselines: Mapping[str, str | None],
+    sites: Sequence[str],
+    seeds: Sequence[int],
+    baseline: str,
+    blocks: Sequence[Block],
+    scoring: Scoring,
+    role: str,
 ) -> tuple[str, ...]:
     """Return the notes below the table: missing runs, different images, the intervals, the test, and empty cells.
 
@@ -78,8 +87,10 @@ def notes_of(
     missing = sorted((planned or {*product(baselines, sites, seeds)}) - set(runs))
     notes = [*_missing_notes(missing, baselines, role)]
     if missing and len(seeds) > 1:
-        notes.append("the differences and ranks are over the runs that the compared methods all have, so that they may "
-                     "not be the differences of the printed scores")  # fmt: skip
+        notes.append(
+            "the differences and ranks are over the runs that the compared methods all have, so that they may "
+            "not be the differences of the printed scores"
+        )
     for site in sites:
         images = {frozenset(row["image"] for row in rows) for key, rows in runs.items() if key[1] == site}
         if len(images) > 1:
@@ -103,10 +114,19 @@ def notes_of(
             *_test_notes(lines, sites),
         ]
     notes.append(f"{scoring.failure_heading}: out of the scores of all images, seeds and models of a row")
-    n_of_site = {site: [len({row[name] for key, rows in runs.items() if key[1] == site for row in rows})
-                        for name in ("patient", "image")] for site in sites}  # fmt: skip
-    notes.append("tested: " + "; ".join(f"{site}: {patients} patients with {images} images"
-                                        for site, (patients, images) in n_of_site.items()))  # fmt: skip
+    n_of_site = {
+        site: [
+            len({row[name] for key, rows in runs.items() if key[1] == site for row in rows})
+            for name in ("patient", "image")
+        ]
+        for site in sites
+    }
+    notes.append(
+        "tested: "
+        + "; ".join(
+            f"{site}: {patients} patients with {images} images" for site, (patients, images) in n_of_site.items()
+        )
+    )
     notes += [FAILURES] * bool(scoring.failure_titles)
     if any(None in line.cells for line in lines):
         notes.append(f"-: not run, or {scoring.missing_score_reason}; there is no average in this case")
@@ -134,8 +154,10 @@ def _interval_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str
         cells = [line.cells[place] for line in lines]
         n = max((cell.n_patients for cell in cells if cell), default=0)
         if 0 < n < MIN_PATIENTS:
-            yield (f"{site}: n = {n}: no interval; at least {MIN_PATIENTS} patients are needed, here and for an "
-                   "interval of the average")  # fmt: skip
+            yield (
+                f"{site}: n = {n}: no interval; at least {MIN_PATIENTS} patients are needed, here and for an "
+                "interval of the average"
+            )
         elif any(cell and cell.n_patients and cell.low is None for cell in cells):
             yield f"{site}: no interval where all patients have the same value, because their spread is unknown"
 

@@ -20,9 +20,19 @@ BASELINE = "fedavg"
 POOLED, LOCAL = "pooled", "local"  # rows that are no federated methods: nothing is exchanged between sites
 SENT = {POOLED: "images moved", LOCAL: "nothing sent"}  # what these rows move, in the tables of costs
 # Settings that such rows do not have, so that they have one row for all values; a dot ends the name of a block.
-_ONLY_FEDERATED = ("method.", "privacy.", "federation.clients", "federation.partition", "federation.mixing",
-                   "federation.concentration", "federation.min_images", "federation.quorum", "federation.engine",
-                   "federation.largest_change", "federation.survey")  # fmt: skip
+_ONLY_FEDERATED = (
+    "method.",
+    "privacy.",
+    "federation.clients",
+    "federation.partition",
+    "federation.mixing",
+    "federation.concentration",
+    "federation.min_images",
+    "federation.quorum",
+    "federation.engine",
+    "federation.largest_change",
+    "federation.survey",
+)
 MAX_NAME_LENGTH = 100  # of a folder name in characters; file systems accept 255 bytes
 _SAFE = re.compile(r"\w[\w.,=+-]*", re.ASCII)
 _UNSAFE = re.compile(r"[^\w.,=+-]", re.ASCII)
@@ -177,8 +187,10 @@ def read_row(run: Path, method: str) -> ComparisonRow:
         content = json.loads(path.read_text(encoding="utf-8"))
         row = ComparisonRow.of(content)
     except (ValueError, RecursionError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: is not a row of a comparison ({error!r}); continue with medfed.evaluate --resume, "
-                        "which writes the file again") from error
+        raise UserError(
+            f"{path}: is not a row of a comparison ({error!r}); continue with medfed.evaluate --resume, "
+            "which writes the file again"
+        ) from error
     if not all(isinstance(text, str) for text in (row.method, *row.varied, row.trained_at, row.equal_effort)):
         raise UserError(f"{path}: expected texts; continue with medfed.evaluate --resume, which writes the file again")
     return row

@@ -40,9 +40,7 @@ def with_all_conclusions(
     return replace(table, conclusions=conclusions_of(sentences, table))
 
 
-def joining_conclusions(
-    joining: Joining, baselines: Collection[str], not_learned: Collection[str] = ()
-) -> list[str]:
+def joining_conclusions(joining: Joining, baselines: Collection[str], not_learned: Collection[str] = ()) -> list[str]:
     """Return one sentence for each structure and pair of rows: the differences over all patients, and what they show.
 
     Args:
@@ -83,10 +81,17 @@ def _shown(one: RowDifference, joining: Joining, not_learned: Collection[str]) -
         link = "but this is not decided at any single hospital" if direction else "and at no single hospital either"
         return f"{shown}, {link} ({ends})"
     if one.images == UNSEEN and one.meaning == GAIN:
-        scores = [score for structure, label, at, of_model in joining.models if structure == one.structure
-                  for site, score in of_model.items() if site != at and label == one.second]  # fmt: skip
-        return (f"{shown}, in the mean over the hospitals' models, which score {min(scores):.2f} to {max(scores):.2f} "
-                "there (the best of them is not compared)")  # fmt: skip
+        scores = [
+            score
+            for structure, label, at, of_model in joining.models
+            if structure == one.structure
+            for site, score in of_model.items()
+            if site != at and label == one.second
+        ]
+        return (
+            f"{shown}, in the mean over the hospitals' models, which score {min(scores):.2f} to {max(scores):.2f} "
+            "there (the best of them is not compared)"
+        )
     return shown
 
 
@@ -112,14 +117,18 @@ def conclusions_of(sentences: Sequence[str], table: Table) -> tuple[str, ...]:
     if not sentences:
         return ()
     methods = ", ".join(table.not_learned)
-    first = [f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method, and a comparison with "
-             "them has no verdict."] * bool(methods)  # fmt: skip
+    first = [
+        f"Models of {methods} DID NOT LEARN: their scores decide nothing about a method, and a comparison with "
+        "them has no verdict."
+    ] * bool(methods)
     where = ", ".join(table.sites) if len(table.sites) <= MAX_NAMED_SITES else f"the {len(table.sites)} sites"
     end = "; the images are SYNTHETIC, so nothing follows for patients." if table.data == "phantom" else "."
     seeds = f"{len(table.seeds)} seed{'s' * (len(table.seeds) > 1)}"
-    last = (f"The verdicts and 'unseen' are about new patients of {where}, 'own test' about new patients of the "
-            f"hospitals that train, and all about these models ({seeds}); nothing is shown for other hospitals or for "
-            f"another training{end}")  # fmt: skip
+    last = (
+        f"The verdicts and 'unseen' are about new patients of {where}, 'own test' about new patients of the "
+        f"hospitals that train, and all about these models ({seeds}); nothing is shown for other hospitals or for "
+        f"another training{end}"
+    )
     return (*first, *sentences, last)
 
 
@@ -170,12 +179,16 @@ def _decision(block: Block, baseline: str) -> str:
     text = f"{name}: {'' if parts[0].startswith(BETTER) else none}{'; '.join(parts)}."
     tested = [difference.n for _, difference in compared if difference.n is not None]
     if tested and (smallest := smallest_p(max(tested), len(tested))) >= ALPHA:
-        return (f"{name}: no method can be called better or worse than {baseline}, because with {max(tested)} patients "
-                f"and {len(tested)} compared methods no corrected p can be below {smallest:.2g}; more patients are "
-                "needed, or fewer methods that are chosen before their scores are seen. Differences, with intervals "
-                f"that are not corrected for the number of methods: {'; '.join(parts)}.")  # fmt: skip
+        return (
+            f"{name}: no method can be called better or worse than {baseline}, because with {max(tested)} patients "
+            f"and {len(tested)} compared methods no corrected p can be below {smallest:.2g}; more patients are "
+            "needed, or fewer methods that are chosen before their scores are seen. Differences, with intervals "
+            f"that are not corrected for the number of methods: {'; '.join(parts)}."
+        )
     undecided = [difference for _, difference in compared if difference.verdict == UNDECIDED]
     if visible := [difference.detectable for difference in undecided if difference.detectable is not None]:
-        return (f"{text} Not decided does not mean equal: only a difference of about {max(visible):.{block.decimals}f}"
-                f"{unit} or more would probably be found.")  # fmt: skip
+        return (
+            f"{text} Not decided does not mean equal: only a difference of about {max(visible):.{block.decimals}f}"
+            f"{unit} or more would probably be found."
+        )
     return f"{text} Without an interval of the difference, nothing can be decided." if undecided else text

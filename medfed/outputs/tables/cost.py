@@ -65,9 +65,20 @@ class Cost:
     down_facts: float | None = 0.0
 
 
-HEAD = {"train_s": "train s", "share_s": "share s", "once_s": "once s", "aggregate_s": "aggregate s", "up": "up MB",
-        "down": "down MB", "up_once": "up once kB", "down_once": "down once kB", "steps": "steps", "images": "images",
-        "total_s": "total s", "sent": "sent"}  # fmt: skip
+HEAD = {
+    "train_s": "train s",
+    "share_s": "share s",
+    "once_s": "once s",
+    "aggregate_s": "aggregate s",
+    "up": "up MB",
+    "down": "down MB",
+    "up_once": "up once kB",
+    "down_once": "down once kB",
+    "steps": "steps",
+    "images": "images",
+    "total_s": "total s",
+    "sent": "sent",
+}
 PARTS = {f"{way}_{content}s": f"{way} {content}s kB" for way in ("up", "down") for content in CONTENTS}
 SCALE = {"up": 1e-6, "down": 1e-6, "up_once": 1e-3, "down_once": 1e-3, **dict.fromkeys(PARTS, 1e-3)}
 BYTES = tuple(SCALE)
@@ -78,6 +89,7 @@ NOTE = (
     "that may have had other load"
 )
 MAX_EXTRA_EFFORT = 1.02  # times the steps or images of the baseline, above which a note says so
+
 
 def read_cost(folder: RunFolder) -> Cost:
     """Compute the cost of a run (times and transferred bytes) from the files `timings.csv` and `ledger.csv` of the run.
@@ -158,8 +170,10 @@ def effort_notes(
         effort = f"{steps:.2f} times the steps and {images:.2f} times the images"
         if not is_federated(label):
             if cost.sent == SENT[POOLED] and max(steps, images) > MAX_EXTRA_EFFORT:
-                pooled.append(f"{label} made {steps:.2f} times the steps of a client of {baselines[label]}, with "
-                              f"{images:.2f} times the images of all clients together")  # fmt: skip
+                pooled.append(
+                    f"{label} made {steps:.2f} times the steps of a client of {baselines[label]}, with "
+                    f"{images:.2f} times the images of all clients together"
+                )
         elif max(steps, images) > MAX_EXTRA_EFFORT:
             what = f"MORE EFFORT than {baselines[label]} ({effort}), from which a gain may come"
             groups.setdefault((baselines[label], what), []).append(label)
@@ -167,9 +181,13 @@ def effort_notes(
             groups.setdefault((baselines[label], f"LESS EFFORT than {baselines[label]} ({effort})"), []).append(label)
         else:
             groups.setdefault((baselines[label], f"as many steps and images as {baselines[label]}"), []).append(label)
-    return [*(f"{what}: {', '.join(rows)}{_equal_rows(what, rows, costs, references)}"
-              for (_, what), rows in groups.items()),
-            *pooled]  # fmt: skip
+    return [
+        *(
+            f"{what}: {', '.join(rows)}{_equal_rows(what, rows, costs, references)}"
+            for (_, what), rows in groups.items()
+        ),
+        *pooled,
+    ]
 
 
 def _equal_rows(what: str, rows: Sequence[str], costs: Mapping[str, Cost], references: Mapping[str, str]) -> str:
@@ -221,9 +239,7 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
         costs: cost of each run, at least one. A time that is None in any run is None in the result.
     """
     columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(Cost) if f.name != "sent"}
-    means: dict[str, Any] = {
-        name: None if None in values else fmean(values) for name, values in columns.items()
-    }
+    means: dict[str, Any] = {name: None if None in values else fmean(values) for name, values in columns.items()}
     return Cost(**means, sent=costs[0].sent)
 
 

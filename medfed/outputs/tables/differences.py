@@ -49,8 +49,12 @@ class SiteScores:
 
 
 def difference_of(
-    own: Mapping[str, SiteScores], other: Mapping[str, SiteScores], sites: Sequence[str], scoring: Scoring,
-    column: Column, n_tests: int,
+    own: Mapping[str, SiteScores],
+    other: Mapping[str, SiteScores],
+    sites: Sequence[str],
+    scoring: Scoring,
+    column: Column,
+    n_tests: int,
 ) -> Difference | None:
     """Return the difference of a method from another row, without the correction of p and without a verdict.
 
@@ -75,8 +79,17 @@ def difference_of(
     seeds = set.intersection(*({*own[site].means} & {*other[site].means} for site in sites))
     of_seeds = tuple(fmean(own[site].means[seed] - other[site].means[seed] for site in sites) for seed in sorted(seeds))
     return Difference(
-        estimate.mean if estimate else mean, low, high, test["n"], test["p"], None, _reason(test, n_tests), UNTESTED,
-        detectable_difference(estimate, n_tests), of_seeds, *interval_over_seeds(of_seeds),
+        estimate.mean if estimate else mean,
+        low,
+        high,
+        test["n"],
+        test["p"],
+        None,
+        _reason(test, n_tests),
+        UNTESTED,
+        detectable_difference(estimate, n_tests),
+        of_seeds,
+        *interval_over_seeds(of_seeds),
     )
 
 
@@ -92,8 +105,10 @@ def _reason(test: Mapping, n_tests: int) -> str | None:
     smallest = smallest_p(test["n_differ"], n_tests)
     if smallest < ALPHA:
         return None
-    return (f"only {test['n_differ']} matched patients differ; with {n_tests} tests, the corrected p cannot be below "
-            f"{smallest:.2g}")
+    return (
+        f"only {test['n_differ']} matched patients differ; with {n_tests} tests, the corrected p cannot be below "
+        f"{smallest:.2g}"
+    )
 
 
 def with_verdicts(lines: Sequence[Line], higher_is_better: bool) -> tuple[Line, ...]:
@@ -124,9 +139,7 @@ def _without_loss(line: Line, higher_is_better: bool) -> Line:
     return replace(line, difference=replace(line.difference, verdict=UNDECIDED)) if is_worse else line
 
 
-def without_verdicts(
-    lines: Sequence[Line], not_learned: Collection[str]
-) -> tuple[Line, ...]:
+def without_verdicts(lines: Sequence[Line], not_learned: Collection[str]) -> tuple[Line, ...]:
     """Withdraw the verdicts of the lines for which a model of the method or of the other row did not learn.
 
     Args:
@@ -139,8 +152,10 @@ def without_verdicts(
 
     return tuple(
         replace(line, difference=withdrawn(line.difference), differences=tuple(map(withdrawn, line.differences)))
-        if {line.method, line.against} & set(not_learned) else line for line in lines
-    )  # fmt: skip
+        if {line.method, line.against} & set(not_learned)
+        else line
+        for line in lines
+    )
 
 
 def _decided(differences: Sequence[Difference | None], higher_is_better: bool) -> list[Difference | None]:

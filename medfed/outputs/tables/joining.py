@@ -132,8 +132,13 @@ def build_joining(runs: Sequence[ScoredRun], scoring: Scoring, structures: Seque
         The differences; None if no federated row has a row `local` or `pooled` with the same settings.
     """
     rows = list(dict.fromkeys(ComparisonRow(run.row.method, run.row.varied) for run in runs))
-    pairs = [(row, other) for row in rows for kind in (LOCAL, POOLED) for other in rows
-             if other.arrangement == kind and other.is_reference_of(row)]  # fmt: skip
+    pairs = [
+        (row, other)
+        for row in rows
+        for kind in (LOCAL, POOLED)
+        for other in rows
+        if other.arrangement == kind and other.is_reference_of(row)
+    ]
     columns = scoring.columns_in(COMPARISON)
     differences = []
     for structure in structures:
@@ -145,15 +150,25 @@ def build_joining(runs: Sequence[ScoredRun], scoring: Scoring, structures: Seque
                 for images in (OWN_TEST, UNSEEN):
                     by_site = _paired(runs, labels, scoring, structure, column, images)
                     if by_site:
-                        differences.append(RowDifference(structure, column.key, column.unit,
-                                                         column.metric.higher_is_better, meaning, *labels, images,
-                                                         by_site))  # fmt: skip
+                        differences.append(
+                            RowDifference(
+                                structure,
+                                column.key,
+                                column.unit,
+                                column.metric.higher_is_better,
+                                meaning,
+                                *labels,
+                                images,
+                                by_site,
+                            )
+                        )
     if not differences:
         return None
     sites = sorted({site for one in differences for site in one.by_site} - {ALL_SITES})
     main = scoring.columns_in(COMPARISON)[0]
-    titles = [(name, main.key, main.metric.label if name == ALL else f"{name}: {main.metric.label}")
-              for name in structures]  # fmt: skip
+    titles = [
+        (name, main.key, main.metric.label if name == ALL else f"{name}: {main.metric.label}") for name in structures
+    ]
     models = [model for structure in structures for model in _models(runs, scoring, structure, main)]
     return Joining(data, tuple(sites), tuple(titles), tuple(differences), tuple(models))
 
@@ -200,10 +215,11 @@ def _models(
     for run in runs:
         for site in (run.row.trained_at, run.unseen) if run.row.trained_at else ():
             role = ROLE_OF[UNSEEN if site == run.unseen else OWN_TEST]
-            rows = [case for case in run.cases
-                    if case["role"] == role and scoring.structure_of(case) == structure]  # fmt: skip
+            rows = [case for case in run.cases if case["role"] == role and scoring.structure_of(case) == structure]
             if (score := score_of_models(scoring, rows, column.key)) is not None:
                 of_model = scores.setdefault((run.row.label, run.row.trained_at), {})
                 of_model.setdefault(site, []).append(column.scale * score)
-    return [(structure, label, at, {site: fmean(values) for site, values in of_model.items()})
-            for (label, at), of_model in sorted(scores.items())]  # fmt: skip
+    return [
+        (structure, label, at, {site: fmean(values) for site, values in of_model.items()})
+        for (label, at), of_model in sorted(scores.items())
+    ]

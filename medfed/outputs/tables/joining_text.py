@@ -75,11 +75,17 @@ def joining_json(joining: Joining) -> str:
     Args:
         joining: the differences.
     """
-    models = [{"structure": structure, "row": label, "trained_at": at, "score_at": dict(scores)}
-              for structure, label, at, scores in joining.models]  # fmt: skip
-    content = {"data": joining.data, "sites": list(joining.sites), "interval_method": METHOD_OF_DIFFERENCES,
-               "models_of_local": models,
-               "differences": [asdict(one) for one in joining.differences]}  # fmt: skip
+    models = [
+        {"structure": structure, "row": label, "trained_at": at, "score_at": dict(scores)}
+        for structure, label, at, scores in joining.models
+    ]
+    content = {
+        "data": joining.data,
+        "sites": list(joining.sites),
+        "interval_method": METHOD_OF_DIFFERENCES,
+        "models_of_local": models,
+        "differences": [asdict(one) for one in joining.differences],
+    }
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -109,8 +115,10 @@ def parts_of(joining: Joining) -> list[tuple[str, list[list[MarkedText]], int]]:
     for structure, metric, name in joining.titles:
         title = f"{name} ({unit_of(joining, metric)})"
         own = [one for one in joining.differences if (one.structure, one.metric) == (structure, metric)]
-        parts += [(f"{of_row[0].meaning}: {_rule(of_row[0])}, {title}", _summary_rows(of_row), 1)
-                  for of_row in _by_reference(own)]  # fmt: skip
+        parts += [
+            (f"{of_row[0].meaning}: {_rule(of_row[0])}, {title}", _summary_rows(of_row), 1)
+            for of_row in _by_reference(own)
+        ]
         gains = [one for one in own if one.meaning == GAIN]
         for images in (OWN_TEST, UNSEEN):
             if rows := _site_rows([one for one in gains if one.images == images], joining.sites):

@@ -7,10 +7,23 @@ from collections.abc import Sequence
 from medfed.outputs.tables.comparison_data import Table
 from medfed.outputs.tables.table_rows import MarkedText, titled_tables
 
-SPECIAL = str.maketrans({
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "<": r"$<$", ">": r"$>$",
-})  # fmt: skip
+SPECIAL = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "<": r"$<$",
+        ">": r"$>$",
+    }
+)
 STYLES = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
 
 
@@ -28,10 +41,22 @@ def to_latex(table: Table) -> str:
     parts = ["\n".join(f"% {line}" for line in (*table.head, *table.conclusions, *table.notes))]
     for title, (head, *lines) in titled_tables(table):
         caption = escape_latex(f"{title}. {table.head[0]}")
-        parts.append("\n".join([
-            r"\begin{table}", rf"\caption{{{caption}}}", rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule",
-            _line(head), r"\midrule", *map(_line, lines), r"\bottomrule", r"\end{tabular}", r"\end{table}",
-        ]))  # fmt: skip
+        parts.append(
+            "\n".join(
+                [
+                    r"\begin{table}",
+                    rf"\caption{{{caption}}}",
+                    rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+                    r"\toprule",
+                    _line(head),
+                    r"\midrule",
+                    *map(_line, lines),
+                    r"\bottomrule",
+                    r"\end{tabular}",
+                    r"\end{table}",
+                ]
+            )
+        )
     return "\n\n".join(parts) + "\n"
 
 

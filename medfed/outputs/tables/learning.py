@@ -25,9 +25,12 @@ def did_not_learn(summary: Mapping[str, Any]) -> str:
     metric = scoring_of(summary).metrics[0].label
     images = f"on the {learning['images']} images of the source sites"
     if learning["score"] is None or math.isnan(learning["score"]):
-        return (f"DID NOT LEARN: {images}, the {metric} of the model is not a number; train with a lower learning rate")
+        return f"DID NOT LEARN: {images}, the {metric} of the model is not a number; train with a lower learning rate"
     others = {"trivial": f"a trivial prediction ({learning['trivial_prediction']})", "start": "its initial weights"}
-    better = [f"{what} {100 * learning[key]:.2f} %" for key, what in others.items()
-              if learning[key] >= learning["score"]]  # fmt: skip
-    return (f"DID NOT LEARN: {images}, the model has {metric} "
-            f"{100 * learning['score']:.2f} %, {' and '.join(better)}; train for more rounds or on more images")
+    better = [
+        f"{what} {100 * learning[key]:.2f} %" for key, what in others.items() if learning[key] >= learning["score"]
+    ]
+    return (
+        f"DID NOT LEARN: {images}, the model has {metric} "
+        f"{100 * learning['score']:.2f} %, {' and '.join(better)}; train for more rounds or on more images"
+    )

@@ -63,28 +63,39 @@ def _incomplete_local(results: Sequence[dict]) -> list[str]:
 
     The source sites are those of a federated run of the same unseen site and seed.
     """
-    runs = [(result["row"], result["summary"], result["seed"]) for result in results
-            if "row" in result and "unseen_site" in (result.get("summary") or {})]  # fmt: skip
+    runs = [
+        (result["row"], result["summary"], result["seed"])
+        for result in results
+        if "row" in result and "unseen_site" in (result.get("summary") or {})
+    ]
     folds: dict[tuple, list[ComparisonRow]] = {}
     for row, summary, seed in runs:
         if row.trained_at:
             folds.setdefault((row.label, summary["unseen_site"], seed), []).append(row)
     notes = []
     for (label, unseen, seed), rows in sorted(folds.items()):
-        sources = {site for row, summary, of_seed in runs for site in summary.get("source_sites", ())
-                   if (summary["unseen_site"], of_seed) == (unseen, seed) and rows[0].is_reference_of(row)}  # fmt: skip
+        sources = {
+            site
+            for row, summary, of_seed in runs
+            for site in summary.get("source_sites", ())
+            if (summary["unseen_site"], of_seed) == (unseen, seed) and rows[0].is_reference_of(row)
+        }
         trained = {row.trained_at for row in rows}
-        notes += [f"{label}: INCOMPLETE at unseen {unseen} seed {seed}: the mean over the models of "
-                  f"{', '.join(sorted(trained))}; not finished: {', '.join(sorted(sources - trained))}"
-                  ] * bool(sources - trained)  # fmt: skip
+        notes += [
+            f"{label}: INCOMPLETE at unseen {unseen} seed {seed}: the mean over the models of "
+            f"{', '.join(sorted(trained))}; not finished: {', '.join(sorted(sources - trained))}"
+        ] * bool(sources - trained)
     return notes
 
 
 def _transductive(results: Sequence[dict]) -> list[str]:
     """Return a note for each method that used unlabelled test images, and what an adaptation to them changed."""
     kinds = {result["method"]: result.get("transductive_by") or () for result in results}
-    notes = [f"{method}: TRANSDUCTIVE ({name}): {TRANSDUCTIVE.get(name, name)}"
-             for method, by in sorted(kinds.items()) for name in by]  # fmt: skip
+    notes = [
+        f"{method}: TRANSDUCTIVE ({name}): {TRANSDUCTIVE.get(name, name)}"
+        for method, by in sorted(kinds.items())
+        for name in by
+    ]
     return [*notes, *comparison_adaptation_notes(results)]
 
 
@@ -101,8 +112,10 @@ def _not_learned(results: Sequence[dict]) -> list[str]:
         of_method = [result for result in results if result["method"] == method]
         failed = [result for result in of_method if did_not_learn(result.get("summary") or {})]
         runs = ", ".join(map(_run_name, failed))
-        notes += [f"{method}: DID NOT LEARN in {len(failed)} of {len(of_method)} runs: on the source sites, a trivial "
-                  f"prediction or the initial weights are as good as the model ({runs})"] * bool(failed)  # fmt: skip
+        notes += [
+            f"{method}: DID NOT LEARN in {len(failed)} of {len(of_method)} runs: on the source sites, a trivial "
+            f"prediction or the initial weights are as good as the model ({runs})"
+        ] * bool(failed)
     return notes
 
 
@@ -119,8 +132,10 @@ def lacks_failures(result: dict) -> bool:
 def _without_calibration(results: Sequence[dict]) -> list[str]:
     """Return which methods have no calibration error, because an older version of medfed scored their runs."""
     methods = ", ".join(dict.fromkeys(result["method"] for result in results if lacks_failures(result)))
-    return [f"{methods}: no calibration error (ECE) for some runs, because an older version of medfed scored them; "
-            "their failures are counted in cases.csv"] * bool(methods)  # fmt: skip
+    return [
+        f"{methods}: no calibration error (ECE) for some runs, because an older version of medfed scored them; "
+        "their failures are counted in cases.csv"
+    ] * bool(methods)
 
 
 def _run_name(result: dict) -> str:

@@ -86,12 +86,16 @@ def failure_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str
     failures = summary.get("failures") or {}
     groups = [
         (words.format(site), structure, group, failures[role]["sites"][site][structure])
-        for role, words in SITES if role in failures
-        for site, of_site in summary[role]["sites"].items() for structure, group in of_site.items()
+        for role, words in SITES
+        if role in failures
+        for site, of_site in summary[role]["sites"].items()
+        for structure, group in of_site.items()
     ] + [
         (words, structure, group, failures[role]["all"][structure])
-        for role, words in MEANS if role in failures for structure, group in summary[role]["mean"].items()
-    ]  # fmt: skip
+        for role, words in MEANS
+        if role in failures
+        for structure, group in summary[role]["mean"].items()
+    ]
     kinds = [kind for kind in scoring.failure_titles if any(shares[kind] for *_, shares in groups)]
     if not kinds:
         return []
@@ -113,15 +117,21 @@ def failure_notes(scoring: Scoring, summary: Mapping[str, Any]) -> list[str]:
         summary: content of `summary.json`, with failures.
     """
     ece = [column.metric.note for column in _calibration_columns(scoring, summary)]
-    return [*ece, "A failure is counted out of all patients for whom it is possible; [] is the 95 % interval of their "
-            f"share ({summary['failures']['interval_method']}); a mean row has the patients of its sites together"]
+    return [
+        *ece,
+        "A failure is counted out of all patients for whom it is possible; [] is the 95 % interval of their "
+        f"share ({summary['failures']['interval_method']}); a mean row has the patients of its sites together",
+    ]
 
 
 def _calibration_columns(scoring: Scoring, summary: Mapping[str, Any]) -> list[Column]:
     """Return the column of the calibration error; empty if no site has one, because probabilities were not known."""
     groups = [group for role, _ in MEANS for group in summary[role]["mean"].values()]
-    return [column for column in scoring.columns
-            if column.key == CALIBRATION and any(group[CALIBRATION]["mean"] is not None for group in groups)]
+    return [
+        column
+        for column in scoring.columns
+        if column.key == CALIBRATION and any(group[CALIBRATION]["mean"] is not None for group in groups)
+    ]
 
 
 def _share(values: Mapping[str, Any] | None) -> Share | None:
@@ -180,8 +190,10 @@ def interval_note(scoring: Scoring, summary: Mapping[str, Any]) -> str:
         summary: content of `summary.json`.
     """
     method = summary.get("interval_method", "percentile bootstrap, by an older version of medfed")
-    return (f"[] is the 95 % interval over patients ({method}); a site with fewer than {MIN_PATIENTS} patients has "
-            f"none, and neither has a mean over such sites; {scoring.spread_note}")  # fmt: skip
+    return (
+        f"[] is the 95 % interval over patients ({method}); a site with fewer than {MIN_PATIENTS} patients has "
+        f"none, and neither has a mean over such sites; {scoring.spread_note}"
+    )
 
 
 def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
@@ -267,9 +279,7 @@ def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any])
     for metric in scoring.metrics_in(RUN_TABLE):
         column = displayed_column(scoring, metric, group)
         scores.append("-" if column is None else format_score(group[column.key], column))
-    before, after = (
-        [str(group[key]) for key, _ in counts] for counts in (LEADING_COUNTS, scoring.trailing_counts)
-    )
+    before, after = ([str(group[key]) for key, _ in counts] for counts in (LEADING_COUNTS, scoring.trailing_counts))
     return (site, *[structure] * scoring.has_structures, *before, *scores, *after)
 
 

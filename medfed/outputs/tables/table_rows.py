@@ -85,8 +85,7 @@ def failure_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
     for structure in dict.fromkeys(block.structure for block in table.failures):
         of_structure = [block for block in table.failures if block.structure == structure]
         low = next(block for block in of_structure if block.kind == LOW_DICE)
-        others = [block for block in of_structure
-                  if block is not low and any(line.total for line in block.lines)]  # fmt: skip
+        others = [block for block in of_structure if block is not low and any(line.total for line in block.lines)]
         several = len(table.sites) > 1
         head = ["method", *table.sites, *["all sites"] * several, *(block.title for block in others)]
         rows = [list(map(MarkedText, head))]
@@ -126,8 +125,13 @@ def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
         lines.append([MarkedText(_displayed_name(line.method)), *marked, *more, failed])
     if block.trivial:
         cells = [*block.trivial.cells, *[block.trivial.average] * several]
-        lines.append([MarkedText(block.trivial.method), *(MarkedText(_printed(cell, block.decimals)) for cell in cells),
-                      *[MarkedText("")] * (len(head) - 1 - len(cells))])  # fmt: skip
+        lines.append(
+            [
+                MarkedText(block.trivial.method),
+                *(MarkedText(_printed(cell, block.decimals)) for cell in cells),
+                *[MarkedText("")] * (len(head) - 1 - len(cells)),
+            ]
+        )
     return [list(map(MarkedText, head)), *lines]
 
 
@@ -156,8 +160,10 @@ def difference_rows(table: Table, block: Block) -> list[list[MarkedText]]:
         differences = [_difference_text(difference, block) for difference in (*of_sites, *[d] * several)]
         p = "-" if d is None or d.n is None else f"{_p(d.p_holm)} ({d.n})"
         detectable = "-" if d is None or d.detectable is None else f"{d.detectable:.{block.decimals}f}"
-        seeds = "-" if d is None or d.seeds_low is None else (
-            f"[{d.seeds_low:+.{block.decimals}f}, {d.seeds_high:+.{block.decimals}f}] ({len(d.of_seeds)})"
+        seeds = (
+            "-"
+            if d is None or d.seeds_low is None
+            else (f"[{d.seeds_low:+.{block.decimals}f}, {d.seeds_high:+.{block.decimals}f}] ({len(d.of_seeds)})")
         )
         texts = (seeds, p, d.verdict_text if d else "-", detectable)
         other = [_difference_text(line.from_baseline, block), MarkedText(line.against or "-")] * has_effort
@@ -175,8 +181,10 @@ def _marked(column: Sequence[Cell | None], block: Block, competes: Sequence[bool
 
     Values are compared as printed, so equal texts have equal marks. A single value has no mark.
     """
-    printed = [round(cell.mean, block.decimals) if cell and competing else None
-               for cell, competing in zip(column, competes, strict=True)]  # fmt: skip
+    printed = [
+        round(cell.mean, block.decimals) if cell and competing else None
+        for cell, competing in zip(column, competes, strict=True)
+    ]
     ranked = sorted({value for value in printed if value is not None}, reverse=block.higher_is_better)
     marks = dict(zip(ranked, ("best", "second"))) if len(column) - printed.count(None) > 1 else {}
     texts = [(_printed(cell, block.decimals), _interval(cell, block)) for cell in column]

@@ -103,9 +103,15 @@ def make_fundus_phantom(
     if images_per_site < 1 or size < 32 or severity < 0:
         given = f"{images_per_site}, {size} and {severity}"
         raise ValueError(f"need images_per_site >= 1, size >= 32 and severity >= 0, got {given}")
-    facts = {"what": "synthetic photographs from simulated fundus cameras; no patient data",
-             "generator": "medfed fundus phantom", "version": VERSION, "seed": seed, "size": size,
-             "images_per_site": images_per_site, "severity": severity}  # fmt: skip
+    facts = {
+        "what": "synthetic photographs from simulated fundus cameras; no patient data",
+        "generator": "medfed fundus phantom",
+        "version": VERSION,
+        "seed": seed,
+        "size": size,
+        "images_per_site": images_per_site,
+        "severity": severity,
+    }
     cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:images_per_site]]
     with atomic_collection(root, **facts) as folder:
         for done, (name, number) in enumerate(cases, 1):

@@ -23,9 +23,9 @@ from medfed.phantoms.synthesis.histology_section import make_section
 from medfed.phantoms.synthesis.histology_sites import SITES
 
 VERSION = 1
-SIDE = 96      # height and width of a patch in pixels
+SIDE = 96  # height and width of a patch in pixels
 MIDDLE = slice(32, 64)  # rows and columns whose content decides the label of a patch
-FINER = 2      # the section is generated with this many times the resolution of the patch
+FINER = 2  # the section is generated with this many times the resolution of the patch
 HEADER = ("", "patient", "node", "x_coord", "y_coord", "tumor", "slide", "center", "split")
 _PATIENTS_PUBLISHED = 20  # the challenge numbers the patients of a hospital 000-019, 020-039, ...
 _VALIDATION_SHARE = 0.1  # fraction of the patches in the published validation split
@@ -108,16 +108,23 @@ def simulate_patch(
     """
     site = SITES[f"hospital_{patient // _PATIENTS_PUBLISHED + 1}"].at_severity(severity)
     parameters = _patient_parameters(seed, patient, site.stain_spread)
-    section = make_section(parameters, label, stream(seed, "histology section", patient, number), SIDE * FINER,
-                  site.um_per_pixel / FINER)
+    section = make_section(
+        parameters, label, stream(seed, "histology section", patient, number), SIDE * FINER, site.um_per_pixel / FINER
+    )
     strength = np.array([site.haematoxylin * parameters.haematoxylin, site.eosin * parameters.eosin, 1], np.float32)
     light = transmittance(section.stain * strength, stain_vectors(site))
     image = scan_slide(_pixels(light).mean(axis=0), site, stream(seed, "histology camera", patient, number))
     return image, np.asarray(_pixels(section.tumour).any(axis=0))
 
 
-def make_histology_phantom(root: Path, patches_per_site: int = 240, patients_per_site: int = 6, seed: int = 0,
-                           progress: Callable[[int, int], None] | None = None, severity: float = 1.0) -> None:
+def make_histology_phantom(
+    root: Path,
+    patches_per_site: int = 240,
+    patients_per_site: int = 6,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    severity: float = 1.0,
+) -> None:
     """Generate synthetic lymph node patches of five sites and write them to a folder, completely or not at all.
 
     The folder contains the table `metadata.csv` and the folder `patches`, as the published folder camelyon17_v1.0 does.
@@ -144,9 +151,15 @@ def make_histology_phantom(root: Path, patches_per_site: int = 240, patients_per
             f"patients_per_site must be 1 to {_PATIENTS_PUBLISHED}, patches_per_site at least patients_per_site, and "
             f"severity at least 0; got {given}"
         )
-    facts = {"what": "synthetic lymph nodes, stained and scanned by simulated laboratories; no patient data",
-             "generator": "medfed histology phantom", "version": VERSION, "seed": seed,
-             "patches_per_site": patches_per_site, "patients_per_site": patients_per_site, "severity": severity}
+    facts = {
+        "what": "synthetic lymph nodes, stained and scanned by simulated laboratories; no patient data",
+        "generator": "medfed histology phantom",
+        "version": VERSION,
+        "seed": seed,
+        "patches_per_site": patches_per_site,
+        "patients_per_site": patients_per_site,
+        "severity": severity,
+    }
     table = list(patch_table(patches_per_site, patients_per_site, seed))
     with atomic_collection(root, **facts) as folder:
         _write_table(folder / "metadata.csv", table)

@@ -233,4 +233,10 @@ def _zeros(side: int) -> ndarray:
 
 
 BACKGROUNDS: dict[str, Callable[[Patient, np.random.Generator, int, float], BackgroundTissue]] = {
-    "cortex": cortex, "centre": germinal_centre, "sinus": sinus, "capsule": capsule, "fat": fat, "blank": blank}
+    "cortex": cortex,
+    "centre": germinal_centre,
+    "sinus": sinus,
+    "capsule": capsule,
+    "fat": fat,
+    "blank": blank,
+}

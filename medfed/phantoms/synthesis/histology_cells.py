@@ -59,7 +59,11 @@ def jittered_lattice(rng: np.random.Generator, side_um: float, spacing_um: float
 
 
 def draw_nuclei(
-    stain_image: ndarray, centres_um: ndarray, nucleus_type: NucleusType, um_per_pixel: float, rng: np.random.Generator,
+    stain_image: ndarray,
+    centres_um: ndarray,
+    nucleus_type: NucleusType,
+    um_per_pixel: float,
+    rng: np.random.Generator,
     angle: float | None = None,
 ) -> None:
     """Draw cell nuclei into an image of the haematoxylin stain, in place.

@@ -14,7 +14,7 @@ from medfed.phantoms.synthesis.histology_sites import HistologySite
 # Optical density of red, green and blue for one unit of each stain, after Ruifrok and Johnston, "Quantification of
 # histochemical staining by color deconvolution", 2001. The third row is haemoglobin.
 HAEMATOXYLIN, EOSIN, BLOOD = np.array([[0.65, 0.70, 0.29], [0.10, 0.97, 0.20], [0.12, 0.78, 0.62]])
-_TOWARDS_RED = np.array([-0.60, 0.45, 0.30])     # change of the optical density as haematoxylin becomes redder
+_TOWARDS_RED = np.array([-0.60, 0.45, 0.30])  # change of the optical density as haematoxylin becomes redder
 _TOWARDS_ORANGE = np.array([-0.20, -0.10, 0.90])  # change of the optical density as eosin becomes more orange
 _LUMINANCE = np.array([0.299, 0.587, 0.114])
 

@@ -110,8 +110,15 @@ def _nuclei(
     stroma = tumour * (1 - nest)
     infiltrated = stroma * soft_mask(smooth_field(rng, side, 22 / um) + _threshold(patient.infiltration), 0.4)
     lymphocyte = NucleusType(patient.lymphocyte_um, 0.08, (1.0, 1.25), 0.08, 1.45, 0.15)
-    cell = NucleusType(patient.nucleus_um, patient.pleomorphism, (1.0, 1.7), 0.10 + 0.5 * patient.pleomorphism,
-                patient.chromatin * math.exp(rng.normal(0, 0.12)), 0.35, patient.nucleoli)
+    cell = NucleusType(
+        patient.nucleus_um,
+        patient.pleomorphism,
+        (1.0, 1.7),
+        0.10 + 0.5 * patient.pleomorphism,
+        patient.chromatin * math.exp(rng.normal(0, 0.12)),
+        0.35,
+        patient.nucleoli,
+    )
     large_spacing_um = 2.25 * background.large_kind.radius_um
     populations = [
         (
@@ -133,8 +140,16 @@ def _nuclei(
     return haematoxylin
 
 
-def _tumour_stain(patient: Patient, eosin: ndarray, haematoxylin: ndarray, tumour: ndarray, nest: ndarray, angle: float,
-                  rng: np.random.Generator, um: float) -> tuple[ndarray, ndarray]:
+def _tumour_stain(
+    patient: Patient,
+    eosin: ndarray,
+    haematoxylin: ndarray,
+    tumour: ndarray,
+    nest: ndarray,
+    angle: float,
+    rng: np.random.Generator,
+    um: float,
+) -> tuple[ndarray, ndarray]:
     """Return eosin and haematoxylin with the tumour's cytoplasm and stroma added.
 
     Clefts around nests of tumour cells and the lumina of glands are empty.

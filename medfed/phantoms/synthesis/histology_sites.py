@@ -96,4 +96,4 @@ SITES = {
     "hospital_5": HistologySite(
         haematoxylin_turn=2.0, eosin_turn=9.0, haematoxylin=1.02, eosin=1.20, stain_spread=0.16, um_per_pixel=1.06,
         blur_um=0.60, white=(0.97, 0.95, 0.88), gamma=0.95, saturation=1.15, noise=0.008, jpeg_quality=70),
-}
+}  # fmt: skip

@@ -139,7 +139,7 @@ def average_slices(image: ndarray) -> ndarray:
     Returns:
         (Z, Y, X), in the unit of `image`.
     """
-    return sum(np.float32(weight) * image[k::len(SLICE_PROFILE)] for k, (_, weight) in enumerate(SLICE_PROFILE))
+    return sum(np.float32(weight) * image[k :: len(SLICE_PROFILE)] for k, (_, weight) in enumerate(SLICE_PROFILE))
 
 
 def coil_sensitivity(

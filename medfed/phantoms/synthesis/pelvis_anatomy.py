@@ -53,15 +53,15 @@ def paint(tissue: str, grid: Grid, distance_mm: ndarray, opacity: float | ndarra
 class Body:
     """Size and shape of one patient's pelvis. Lengths are in mm."""
 
-    apex_mm: float       # z position of the prostate's apex
-    fat_mm: float        # thickness of the fat of the abdominal wall
-    skin_y_mm: float     # y position of the skin in front
-    size: float          # relative size of the bones, about 1
-    muscle: float        # relative thickness of the muscles, about 1
-    hips_up_mm: float    # height of the femoral heads above the apex
-    floor_mm: float      # half the width of the pelvic floor at the level of the gland
-    behind_mm: float     # y position where the pelvic floor closes behind the rectum
-    lean_mm: float       # x offset of abdomen and bladder
+    apex_mm: float  # z position of the prostate's apex
+    fat_mm: float  # thickness of the fat of the abdominal wall
+    skin_y_mm: float  # y position of the skin in front
+    size: float  # relative size of the bones, about 1
+    muscle: float  # relative thickness of the muscles, about 1
+    hips_up_mm: float  # height of the femoral heads above the apex
+    floor_mm: float  # half the width of the pelvic floor at the level of the gland
+    behind_mm: float  # y position where the pelvic floor closes behind the rectum
+    lean_mm: float  # x offset of abdomen and bladder
 
     @classmethod
     def sample(cls, rng: np.random.Generator, gland_mm: tuple[float, float, float], rectum_mm: float) -> Body:
@@ -74,10 +74,16 @@ class Body:
         """
         fat_mm, (width, thick, length) = rng.uniform(12, 34), gland_mm
         return cls(
-            apex_mm=-length / 2, fat_mm=fat_mm, skin_y_mm=-thick / 2 - rng.uniform(44, 52) - fat_mm,
-            size=rng.uniform(0.95, 1.06), muscle=rng.uniform(0.9, 1.12), hips_up_mm=rng.uniform(22, 36),
-            floor_mm=width / 2 + rng.uniform(2.5, 5), behind_mm=thick / 2 + 1.85 * rectum_mm + rng.uniform(4, 9),
-            lean_mm=rng.normal(0, 2))
+            apex_mm=-length / 2,
+            fat_mm=fat_mm,
+            skin_y_mm=-thick / 2 - rng.uniform(44, 52) - fat_mm,
+            size=rng.uniform(0.95, 1.06),
+            muscle=rng.uniform(0.9, 1.12),
+            hips_up_mm=rng.uniform(22, 36),
+            floor_mm=width / 2 + rng.uniform(2.5, 5),
+            behind_mm=thick / 2 + 1.85 * rectum_mm + rng.uniform(4, 9),
+            lean_mm=rng.normal(0, 2),
+        )
 
 
 def pelvis(body: Body, grid: Grid) -> Iterator[Part]:

@@ -31,7 +31,7 @@ from medfed.phantoms.synthesis.prostate_sites import REFERENCE, REFERENCE_FOV_MM
 from medfed.phantoms.synthesis.shapes import regular_grid
 
 VERSION = 1
-MARGIN_MM = 9.0    # the stack of slices is longer than the gland by this length, above and below together
+MARGIN_MM = 9.0  # the stack of slices is longer than the gland by this length, above and below together
 SLICES = (12, 22)  # smallest and largest number of slices
 
 
@@ -116,8 +116,14 @@ def _write(path: Path, array: ndarray, affine: ndarray) -> None:
     path.write_bytes(gzip.compress(image.to_bytes(), 1, mtime=0))
 
 
-def make_prostate_phantom(root: Path, cases_per_site: int = 8, matrix: int = 128, seed: int = 0,
-                          progress: Callable[[int, int], None] | None = None, severity: float = 1.0) -> None:
+def make_prostate_phantom(
+    root: Path,
+    cases_per_site: int = 8,
+    matrix: int = 128,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+    severity: float = 1.0,
+) -> None:
     """Generate synthetic prostate MRI of six sites and write it to a folder, completely or not at all.
 
     Args:
@@ -141,9 +147,15 @@ def make_prostate_phantom(root: Path, cases_per_site: int = 8, matrix: int = 128
     if cases_per_site < 1 or matrix < 32 or severity < 0:
         given = f"{cases_per_site}, {matrix} and {severity}"
         raise ValueError(f"need cases_per_site >= 1, matrix >= 32 and severity >= 0, got {given}")
-    facts = {"what": "synthetic prostate anatomy on simulated T2 MRI scanners; no patient data",
-             "generator": "medfed prostate phantom", "version": VERSION, "seed": seed, "matrix": matrix,
-             "cases_per_site": cases_per_site, "severity": severity}
+    facts = {
+        "what": "synthetic prostate anatomy on simulated T2 MRI scanners; no patient data",
+        "generator": "medfed prostate phantom",
+        "version": VERSION,
+        "seed": seed,
+        "matrix": matrix,
+        "cases_per_site": cases_per_site,
+        "severity": severity,
+    }
     cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:cases_per_site]]
     with atomic_collection(root, **facts) as folder:
         for done, (name, number) in enumerate(cases, 1):

@@ -47,11 +47,19 @@ def add_textures(patient: Patient, grid: Grid) -> Grid:
 
     bent = bend(grid, 2.6 * field(26, 26, 26) + 0.8 * field(9, 9, 9), 2.0 * field(26, 26, 26) + 0.8 * field(9, 9, 9))
     fine, middle, coarse, broad = field(3.5, 1.7, 1.7), field(4, 2.6, 2.6), field(6, 5, 5), field(20, 22, 22)
-    septa = -3.5 * np.exp(-(coarse / 0.10) ** 2) * (0.25 + np.clip(broad, 0, 1))
+    septa = -3.5 * np.exp(-((coarse / 0.10) ** 2)) * (0.25 + np.clip(broad, 0, 1))
     fields = {
-        "fine": fine, "middle": middle, "coarse": coarse, "broad": broad, "septa": septa + 0.5 * broad,
-        "streaks": 0.7 * fine + 5 * np.clip(field(9, 8, 1.4) - 1.2, 0, 1), "spongy": 0.6 * fine + 0.8 * coarse,
-        "strands": 0.6 * middle + septa, "glandular": 0.7 * fine + 0.6 * coarse, "nodular": 0.6 * middle + 0.8 * coarse}
+        "fine": fine,
+        "middle": middle,
+        "coarse": coarse,
+        "broad": broad,
+        "septa": septa + 0.5 * broad,
+        "streaks": 0.7 * fine + 5 * np.clip(field(9, 8, 1.4) - 1.2, 0, 1),
+        "spongy": 0.6 * fine + 0.8 * coarse,
+        "strands": 0.6 * middle + septa,
+        "glandular": 0.7 * fine + 0.6 * coarse,
+        "nodular": 0.6 * middle + 0.8 * coarse,
+    }
     return replace(bent, fields=fields)
 
 
@@ -85,9 +93,14 @@ def _transition(patient: Patient, grid: Grid, size: ndarray) -> ndarray:
     """Compute the signed distance to the transition zone: two lobes next to the urethra that grow towards the base."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     grow = grid.along_z((-0.75 * length, 0.05), (-0.3 * length, 0.8), (0.2 * length, 1.0), (length, 0.95)) * size
-    lobes = [ellipse(grid, (side * 0.42 * ratio * width * grow, -0.20 * thick),
-                     (0.62 * ratio * width * grow, (0.30 + 0.48 * ratio) * thick * grow))
-             for side, ratio in zip(SIDES, patient.lobes)]
+    lobes = [
+        ellipse(
+            grid,
+            (side * 0.42 * ratio * width * grow, -0.20 * thick),
+            (0.62 * ratio * width * grow, (0.30 + 0.48 * ratio) * thick * grow),
+        )
+        for side, ratio in zip(SIDES, patient.lobes)
+    ]
     return np.minimum(*lobes)
 
 
@@ -175,8 +188,8 @@ def _prostate(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
     """Yield the structures of the prostate from the capsule inwards."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     inside = coverage(gland.surface, grid.edge_mm)
-    apex = grid.along_z((-length, 0.45), (-0.72 * length, 1.0))        # transition to the sphincter
-    neck = grid.along_z((0.8 * length, 1.0), (length, 0.55))           # transition to the bladder neck
+    apex = grid.along_z((-length, 0.45), (-0.72 * length, 1.0))  # transition to the sphincter
+    neck = grid.along_z((0.8 * length, 1.0), (length, 0.55))  # transition to the bladder neck
     clear = np.clip(0.55 + 0.35 * grid.fields["coarse"], 0.1, 0.95) * np.clip(0.7 + 0.6 * grid.y / thick, 0.3, 1.0)
     yield paint("capsule", grid, gland.surface, apex * neck * clear)  # thin, interrupted, weakest in front
     yield paint("peripheral", grid, gland.surface + 0.9, apex * neck)

@@ -32,19 +32,19 @@ class FocalStructure:
 class Patient:
     """Parameters of one synthetic patient."""
 
-    volume_ml: float                       # volume of the gland before the random deformation
-    gland_mm: tuple[float, float, float]   # width, thickness (front to back) and length of the gland
-    widest: float                          # position of the widest slice, from -1 (apex) to 1 (base)
-    dent_mm: float                         # depth of the groove that the rectum presses into the gland
-    lobes: tuple[float, float]             # size of the right and left transition lobe relative to half the width
-    brightness: dict[str, float]           # factor applied to the T2 of a tissue, by tissue name
-    blobs: tuple[FocalStructure, ...]      # nodules and lesions
-    bladder_mm: tuple[float, float, float] # semi-axes of the bladder along x, y and z
-    rectum_mm: float                       # radius of the rectum
-    content: str                           # content of the rectum: "air", "stool" or "mucosa" (empty)
-    balloon: bool                          # whether the balloon of an endorectal coil is in place
-    body: Body                             # pelvis around the prostate
-    texture_seed: int                      # seed of the random textures and deformations
+    volume_ml: float  # volume of the gland before the random deformation
+    gland_mm: tuple[float, float, float]  # width, thickness (front to back) and length of the gland
+    widest: float  # position of the widest slice, from -1 (apex) to 1 (base)
+    dent_mm: float  # depth of the groove that the rectum presses into the gland
+    lobes: tuple[float, float]  # size of the right and left transition lobe relative to half the width
+    brightness: dict[str, float]  # factor applied to the T2 of a tissue, by tissue name
+    blobs: tuple[FocalStructure, ...]  # nodules and lesions
+    bladder_mm: tuple[float, float, float]  # semi-axes of the bladder along x, y and z
+    rectum_mm: float  # radius of the rectum
+    content: str  # content of the rectum: "air", "stool" or "mucosa" (empty)
+    balloon: bool  # whether the balloon of an endorectal coil is in place
+    body: Body  # pelvis around the prostate
+    texture_seed: int  # seed of the random textures and deformations
 
     @classmethod
     def sample(cls, rng: np.random.Generator, balloon: bool = False) -> Patient:
@@ -66,19 +66,32 @@ class Patient:
         rectum_mm = rng.uniform(17, 20.5) if balloon else rng.uniform(9.5, 16.5)
         body = Body.sample(rng, tuple(gland), rectum_mm)
         return cls(
-            volume_ml=volume_ml, gland_mm=(float(gland[0]), float(gland[1]), float(gland[2])),
-            widest=rng.uniform(0.0, 0.3), dent_mm=rng.uniform(1.0, 3.5) + 2.0 * balloon,
+            volume_ml=volume_ml,
+            gland_mm=(float(gland[0]), float(gland[1]), float(gland[2])),
+            widest=rng.uniform(0.0, 0.3),
+            dent_mm=rng.uniform(1.0, 3.5) + 2.0 * balloon,
             lobes=(float(lobes[0]), float(lobes[1])),
-            brightness=_brightness(rng), blobs=tuple(_blobs(rng, gland, lobes, big)),
-            bladder_mm=(rng.uniform(22, 42), rng.uniform(16, 30), rng.uniform(18, 30)), rectum_mm=rectum_mm,
+            brightness=_brightness(rng),
+            blobs=tuple(_blobs(rng, gland, lobes, big)),
+            bladder_mm=(rng.uniform(22, 42), rng.uniform(16, 30), rng.uniform(18, 30)),
+            rectum_mm=rectum_mm,
             content="air" if balloon else str(rng.choice(["air", "stool", "mucosa"], p=[0.35, 0.4, 0.25])),
-            balloon=balloon, body=body, texture_seed=int(rng.integers(2**31)))
+            balloon=balloon,
+            body=body,
+            texture_seed=int(rng.integers(2**31)),
+        )
 
 
 def _brightness(rng: np.random.Generator) -> dict[str, float]:
     """Sample factors for the T2 of tissues, which differs between patients, e.g. in an inflamed peripheral zone."""
-    spread = {"peripheral": 0.16, "transition": 0.10, "central": 0.08, "seminal_lumen": 0.15, "marrow": 0.10,
-              "muscle": 0.05}
+    spread = {
+        "peripheral": 0.16,
+        "transition": 0.10,
+        "central": 0.08,
+        "seminal_lumen": 0.15,
+        "marrow": 0.10,
+        "muscle": 0.05,
+    }
     return {tissue: float(np.exp(rng.normal(0, sd))) for tissue, sd in spread.items()}
 
 

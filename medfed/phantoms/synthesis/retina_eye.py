@@ -76,19 +76,27 @@ class Eye:
         cup_offset = (float(rng.uniform(-0.2, 0.55)), float(rng.uniform(-0.45, 0.45)))
         has_crescent, has_spots = rng.random() < 0.4, rng.random() < 0.25
         return cls(
-            left=bool(rng.random() < 0.5), disc_mm=disc_mm, tilt_degrees=float(rng.normal(0, 9)),
+            left=bool(rng.random() < 0.5),
+            disc_mm=disc_mm,
+            tilt_degrees=float(rng.normal(0, 9)),
             wobble=tuple(tuple(row) for row in (rng.normal(0, 1, (2, 3)) * (0.012, 0.010, 0.006)).tolist()),
-            cup_ratio=cup_ratio, cup_width=float(rng.uniform(0.88, 1.08)), cup_offset=cup_offset,
-            cup_edge_mm=float(rng.uniform(0.10, 0.34)), cup_pallor=float(rng.uniform(0.35, 1.0)),
+            cup_ratio=cup_ratio,
+            cup_width=float(rng.uniform(0.88, 1.08)),
+            cup_offset=cup_offset,
+            cup_edge_mm=float(rng.uniform(0.10, 0.34)),
+            cup_pallor=float(rng.uniform(0.35, 1.0)),
             rim_edge_mm=(float(rng.uniform(0.04, 0.10)), float(rng.uniform(0.07, 0.20))),
             pallor=float(np.clip(0.25 + 0.5 * (cup_ratio - 0.5) + rng.normal(0, 0.18), 0, 1)),
             melanin=float(np.clip(rng.normal(0.5 + melanin_shift, 0.2), 0, 1)),
             tessellation=float(rng.beta(1.3, 2.2)),
             crescent_mm=float(rng.uniform(0.12, 0.42)) if has_crescent else 0.0,
-            crescent_degrees=float(rng.normal(10, 25)), fibres=float(rng.beta(1.3, 2.0)),
-            lens=float(rng.beta(1.2, 3.5)), spots=_spots(rng) if has_spots else (),
-            vessels=sample_vessels(rng, disc_mm), texture_seed=int(rng.integers(2**31)),
-        )  # fmt: skip
+            crescent_degrees=float(rng.normal(10, 25)),
+            fibres=float(rng.beta(1.3, 2.0)),
+            lens=float(rng.beta(1.2, 3.5)),
+            spots=_spots(rng) if has_spots else (),
+            vessels=sample_vessels(rng, disc_mm),
+            texture_seed=int(rng.integers(2**31)),
+        )
 
 
 def _spots(rng: np.random.Generator) -> tuple[tuple[float, float, float, float], ...]:

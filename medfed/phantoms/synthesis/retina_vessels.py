@@ -16,7 +16,11 @@ STEP_MM = 0.03
 REACH_MM = 3.4  # vessels end at this distance from the disc centre, outside the widest field of view
 WIDE_MM = 0.035  # radius from which a vessel counts as wide
 TRUNKS = (  # (initial direction, final direction, relative radius); degrees: 0 is temporal, 90 is down
-    (-84, -30, 1.0), (84, 30, 1.0), (-100, -150, 0.8), (100, 150, 0.8))  # fmt: skip
+    (-84, -30, 1.0),
+    (84, 30, 1.0),
+    (-100, -150, 0.8),
+    (100, 150, 0.8),
+)
 TWIGS = ((-28, 0.42), (-8, 0.36), (14, 0.4), (32, 0.42), (165, 0.5), (190, 0.45), (212, 0.4))
 
 
@@ -79,8 +83,14 @@ def sample_vessels(rng: np.random.Generator, disc_mm: tuple[float, float]) -> tu
     return tuple(tree)
 
 
-def _grow(rng: np.random.Generator, artery: bool, origin: ndarray, headings: tuple[float, float], radius: float,
-          generations: int) -> Iterator[Vessel]:  # fmt: skip
+def _grow(
+    rng: np.random.Generator,
+    artery: bool,
+    origin: ndarray,
+    headings: tuple[float, float],
+    radius: float,
+    generations: int,
+) -> Iterator[Vessel]:
     """Yield a vessel and its branches; its direction changes from the first to the second of `headings` (degrees)."""
     path = _walk(rng, origin, headings)
     n, i = len(path), np.arange(len(path))

@@ -40,7 +40,10 @@ class Grid:
     box: Box
 
     def crop(
-        self, x_mm: tuple[float, float], y_mm: tuple[float, float], z_mm: tuple[float, float] = (-1e3, 1e3),
+        self,
+        x_mm: tuple[float, float],
+        y_mm: tuple[float, float],
+        z_mm: tuple[float, float] = (-1e3, 1e3),
         margin_mm: float = 7.0,
     ) -> Grid:
         """Return the part of the grid between the given bounds. This grid is not modified.
@@ -60,9 +63,14 @@ class Grid:
         (z, y, x), (whole_z, whole_y, whole_x) = self.axes, self.box
         box = _between(z, z_mm, margin_mm), _between(y, y_mm, margin_mm), _between(x, x_mm, margin_mm)
         return replace(
-            self, axes=(z[box[0]], y[box[1]], x[box[2]]),
-            x=self.x[box], y=self.y[box], z=self.z[box[0]], fields={k: v[box] for k, v in self.fields.items()},
-            box=(_moved(box[0], whole_z), _moved(box[1], whole_y), _moved(box[2], whole_x)))
+            self,
+            axes=(z[box[0]], y[box[1]], x[box[2]]),
+            x=self.x[box],
+            y=self.y[box],
+            z=self.z[box[0]],
+            fields={k: v[box] for k, v in self.fields.items()},
+            box=(_moved(box[0], whole_z), _moved(box[1], whole_y), _moved(box[2], whole_x)),
+        )
 
     def along_z(self, *pairs: tuple[float, float]) -> ndarray:
         """Return a quantity at every z position of the grid, interpolated linearly between given values.

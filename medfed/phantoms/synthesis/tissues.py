@@ -26,7 +26,7 @@ class Tissue:
 
 TISSUES = {
     "air": Tissue(0.0),
-    "void": Tissue(0.06, 900, 40),                          # fast blood, cortical bone, cartilage
+    "void": Tissue(0.06, 900, 40),  # fast blood, cortical bone, cartilage
     "skin": Tissue(0.70, 900, 60),
     "fat": Tissue(0.88, 380, 120, "septa", 0.10),
     "pelvic_fat": Tissue(0.86, 380, 110, "strands", 0.16),  # small vessels and fascia run through it
@@ -46,7 +46,7 @@ TISSUES = {
     "central": Tissue(0.82, 1500, 66, "glandular", 0.12),
     "nodule_bright": Tissue(0.87, 1700, 122, "fine", 0.22),
     "nodule_dark": Tissue(0.82, 1400, 62, "fine", 0.14),
-    "stroma": Tissue(0.78, 1300, 45, "fine", 0.12),         # anterior fibromuscular stroma
+    "stroma": Tissue(0.78, 1300, 45, "fine", 0.12),  # anterior fibromuscular stroma
     "capsule": Tissue(0.75, 1200, 44),
     "lesion": Tissue(0.82, 1400, 68, "fine", 0.10),
 }

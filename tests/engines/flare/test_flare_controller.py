@@ -194,11 +194,23 @@ def forged(facts: str = "{}", kind: str = "train", name: str = "w", array: objec
     return DXO(DataKind.COLLECTION, {"weights": part}, {META_KEY: header}).to_shareable()
 
 
-@pytest.mark.parametrize("bad", [
-    forged('{"loss": NaN}'), forged('{"loss": 1e999}'), forged("[]"), forged("null"), forged('{"note": "\\ud800"}'),
-    forged(kind="\\ud800"), forged(kind="failed"), forged(name="\ud800"), forged(array=np.ones(2, complex)),
-    forged(array=np.array("words")), forged(100_000 * "["), Shareable(),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "bad",
+    [
+        forged('{"loss": NaN}'),
+        forged('{"loss": 1e999}'),
+        forged("[]"),
+        forged("null"),
+        forged('{"note": "\\ud800"}'),
+        forged(kind="\\ud800"),
+        forged(kind="failed"),
+        forged(name="\ud800"),
+        forged(array=np.ones(2, complex)),
+        forged(array=np.array("words")),
+        forged(100_000 * "["),
+        Shareable(),
+    ],
+)
 def test_a_reply_that_cannot_be_read_costs_its_site_the_round_and_no_other(server, bad):
     jobs = []
 
@@ -239,7 +251,8 @@ def test_a_late_reply_is_reported_in_the_next_exchange_and_never_returned(server
     flare.close()
     assert replies["HK"].weights["w"][0] == 2
     assert [re.sub(r"\d+ s", "N s", str(one.message)) for one in warned] == [
-        "HK: its reply 'train' of round 1 was received late, after N s; it is not used"]  # fmt: skip
+        "HK: its reply 'train' of round 1 was received late, after N s; it is not used"
+    ]
     assert "medfed" in warned[0].filename, "the run records only warnings of medfed itself"
 
 

@@ -28,7 +28,7 @@ PERCENTILE = {
     "args": {"percentile": 50, "gamma": 4},
 }
 ROUNDING = {"path": "own_filters.Rounding"}
-OWN = '''
+OWN = """
 import numpy as np
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.dxo_filter import DXOFilter
@@ -40,7 +40,7 @@ class Rounding(DXOFilter):
 
     def process_dxo(self, dxo, shareable, fl_ctx):
         return DXO(dxo.data_kind, {name: np.round(array) for name, array in dxo.data.items()})
-'''
+"""
 
 
 def scopes(*filters: object, name: str = "hospital", key: str = "task_result_filters") -> dict:
@@ -81,31 +81,60 @@ def test_flares_and_a_hospitals_own_filters_are_applied_though_no_job_may_name_t
     assert result.tensors["m"].tolist() == [1]
 
 
-@pytest.mark.parametrize(("content", "what"), [
-    ('{"scopes": [', "FLARE cannot create the filters"),
-    ([], "FLARE cannot create the filters"),
-    (scopes({"path": "own_filters.Roundin"}), "FLARE cannot create the filters .*own_filters"),
-    (scopes({**PERCENTILE, "args": {"percent": 3}}), "FLARE cannot create the filters .*percent"),
-    (scopes(PERCENTILE, name="other"), "FLARE cannot create the filters .*hospital"),
-    ({"scopes": scopes(PERCENTILE)["scopes"]}, "the default_scope is none; expected exactly one scope"),
-    ({"scopes": []}, "the scopes are none"),
-    ({**scopes(), "scopes": [*scopes(PERCENTILE)["scopes"], {"name": "open"}]}, "the scopes are hospital, open"),
-    (scopes(), "the scope 'hospital' has no filters"),
-    (scopes(PERCENTILE, key="task_result_filter"), "FLARE ignores the key 'task_result_filter'"),
-    (with_keys({"task_results_filters": [PERCENTILE]}), "FLARE ignores the key 'task_results_filters'"),
-    ({**scopes(PERCENTILE), "task_result_filters": []}, "the key 'task_result_filters' is not allowed"),
-    ({**scopes(PERCENTILE), "components": [{"id": "x", "path": "subprocess.Popen"}]}, "the key 'components' is not"),
-    (scopes({"path": "subprocess.Popen", "args": {"args": ["touch", "ran"]}}), "'subprocess.Popen' is not a filter"),
-    (scopes({**PERCENTILE, "args": {"gamma": {"path": "subprocess.Popen", "args": {"args": ["touch", "ran"]}}}}),
-     "the argument 'gamma' of .* names a class"),
-    (scopes({**PERCENTILE, "direction": "in"}), "FLARE would ignore 1 of the 1 filters in 'task_result_filters'"),
-    (scopes(PERCENTILE, {**PERCENTILE, "direction": "in"}), "ignore 1 of the 2 filters in .task_result_filters"),
-    (with_keys({"task_data_filters": [{**PERCENTILE, "direction": "out"}]}), "1 of the 1 filters in .task_data"),
-    (scopes({"path": "nvflare.app_opt.he.model_encryptor.HEModelEncryptor"}), "must read an update to check"),
-], ids=["no JSON", "a list", "no such class", "no such argument", "no such scope", "no default", "no scopes",
-        "two scopes", "no filters", "a misspelt key", "a misspelt key besides a filter", "outside the scope",
-        "another component", "another class", "another class as an argument",
-        "a wrong direction", "one wrong direction of two", "a wrong direction of data", "encryption"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        ('{"scopes": [', "FLARE cannot create the filters"),
+        ([], "FLARE cannot create the filters"),
+        (scopes({"path": "own_filters.Roundin"}), "FLARE cannot create the filters .*own_filters"),
+        (scopes({**PERCENTILE, "args": {"percent": 3}}), "FLARE cannot create the filters .*percent"),
+        (scopes(PERCENTILE, name="other"), "FLARE cannot create the filters .*hospital"),
+        ({"scopes": scopes(PERCENTILE)["scopes"]}, "the default_scope is none; expected exactly one scope"),
+        ({"scopes": []}, "the scopes are none"),
+        ({**scopes(), "scopes": [*scopes(PERCENTILE)["scopes"], {"name": "open"}]}, "the scopes are hospital, open"),
+        (scopes(), "the scope 'hospital' has no filters"),
+        (scopes(PERCENTILE, key="task_result_filter"), "FLARE ignores the key 'task_result_filter'"),
+        (with_keys({"task_results_filters": [PERCENTILE]}), "FLARE ignores the key 'task_results_filters'"),
+        ({**scopes(PERCENTILE), "task_result_filters": []}, "the key 'task_result_filters' is not allowed"),
+        (
+            {**scopes(PERCENTILE), "components": [{"id": "x", "path": "subprocess.Popen"}]},
+            "the key 'components' is not",
+        ),
+        (
+            scopes({"path": "subprocess.Popen", "args": {"args": ["touch", "ran"]}}),
+            "'subprocess.Popen' is not a filter",
+        ),
+        (
+            scopes({**PERCENTILE, "args": {"gamma": {"path": "subprocess.Popen", "args": {"args": ["touch", "ran"]}}}}),
+            "the argument 'gamma' of .* names a class",
+        ),
+        (scopes({**PERCENTILE, "direction": "in"}), "FLARE would ignore 1 of the 1 filters in 'task_result_filters'"),
+        (scopes(PERCENTILE, {**PERCENTILE, "direction": "in"}), "ignore 1 of the 2 filters in .task_result_filters"),
+        (with_keys({"task_data_filters": [{**PERCENTILE, "direction": "out"}]}), "1 of the 1 filters in .task_data"),
+        (scopes({"path": "nvflare.app_opt.he.model_encryptor.HEModelEncryptor"}), "must read an update to check"),
+    ],
+    ids=[
+        "no JSON",
+        "a list",
+        "no such class",
+        "no such argument",
+        "no such scope",
+        "no default",
+        "no scopes",
+        "two scopes",
+        "no filters",
+        "a misspelt key",
+        "a misspelt key besides a filter",
+        "outside the scope",
+        "another component",
+        "another class",
+        "another class as an argument",
+        "a wrong direction",
+        "one wrong direction of two",
+        "a wrong direction of data",
+        "encryption",
+    ],
+)
 def test_filters_that_would_not_be_applied_or_end_the_job_are_refused_before_joining(kit, content, what, capsys):
     path = write_filters(kit, content)
     with pytest.raises(UserError, match=f"{path}: .*{what}"):

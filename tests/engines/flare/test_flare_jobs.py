@@ -83,13 +83,19 @@ def test_a_job_cannot_claim_that_its_code_was_permitted(workspace, app):
     assert "byoc" not in json.loads(Path(workspace.get_job_meta_path("7")).read_text())
 
 
-@pytest.mark.parametrize("path", [
-    "subprocess.Popen", "medfed.engines.flare.controller.FlareController", f"{EXECUTOR}2",
-    "nvflare.app_common.np.np_trainer.NPTrainer", "nvflare.app_common.executors.client_api_executor.ClientAPIExecutor",
-    "nvflare.app_common.ccwf.client_controller_executor.ClientControllerExecutor",
-    "nvflare.app_common.executors.statistics.statistics_executor.StatisticsExecutor",
-    "nvflare.app_common.filters.exclude_vars.ExcludeVars",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "path",
+    [
+        "subprocess.Popen",
+        "medfed.engines.flare.controller.FlareController",
+        f"{EXECUTOR}2",
+        "nvflare.app_common.np.np_trainer.NPTrainer",
+        "nvflare.app_common.executors.client_api_executor.ClientAPIExecutor",
+        "nvflare.app_common.ccwf.client_controller_executor.ClientControllerExecutor",
+        "nvflare.app_common.executors.statistics.statistics_executor.StatisticsExecutor",
+        "nvflare.app_common.filters.exclude_vars.ExcludeVars",
+    ],
+)
 def test_a_job_can_use_no_executor_workflow_or_filter_but_medfeds_executor(workspace, path):
     authorizer = ComponentPathAuthorizer()
     authorizer.authorize_component_config({"path": EXECUTOR}, workspace=workspace)

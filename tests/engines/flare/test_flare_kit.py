@@ -27,8 +27,10 @@ from medfed.engines.flare.job import (
 from medfed.engines.flare.kit import ADDRESS_FILE, CERTIFICATES, check_kit, hospital_process, server_process
 from medfed.engines.flare.process import FlareProcess
 
-ADDRESS = {"servers": [{"name": "medfed", "identity": "hub.example", "service": {"target": "hub.example:8002"}}],
-           "client": {"fqsn": "HK"}}  # fmt: skip
+ADDRESS = {
+    "servers": [{"name": "medfed", "identity": "hub.example", "service": {"target": "hub.example:8002"}}],
+    "client": {"fqsn": "HK"},
+}
 CODE = "open('ran', 'w')"
 
 
@@ -59,8 +61,10 @@ def test_a_hospital_takes_certificates_and_the_servers_address_from_its_kit_and_
     client = hospital_process(kit, tmp_path / "medfed_HK", "HK", {"sites": ["HK"]})
     files = {str(path.relative_to(client.workspace)): path for path in client.workspace.rglob("*") if path.is_file()}
     ours = ("resources.json", "authorization.json", "log_config.json", SITE_FILE)
-    assert set(files) == {*(f"startup/{name}" for name in (*CERTIFICATES, ADDRESS_FILE)),
-                          *(f"local/{name}" for name in ours)}  # fmt: skip
+    assert set(files) == {
+        *(f"startup/{name}" for name in (*CERTIFICATES, ADDRESS_FILE)),
+        *(f"local/{name}" for name in ours),
+    }
     texts = {name: path.read_text() for name, path in files.items()}
     assert not [name for name, text in texts.items() if "evil" in text]
     assert {name: texts[f"startup/{name}"] for name in CERTIFICATES} == {name: name for name in CERTIFICATES}
@@ -78,24 +82,46 @@ def test_the_client_is_started_from_python_and_no_script_of_the_kit_is_run(kit, 
     monkeypatch.setenv("NVFL_WORKSPACE", str(kit))
     monkeypatch.setenv("LD_PRELOAD_X", "x")
     command, environment = [], {}
-    monkeypatch.setattr(process.subprocess, "Popen", lambda words, env, **others: (
-        command.extend(words), environment.update(env, cwd=others["cwd"])))  # fmt: skip
+    monkeypatch.setattr(
+        process.subprocess,
+        "Popen",
+        lambda words, env, **others: (command.extend(words), environment.update(env, cwd=others["cwd"])),
+    )
     client = hospital_process(kit, tmp_path / "medfed_HK", "HK", {})
     client.start(tmp_path / "log")
     workspace = str(tmp_path / "medfed_HK" / "flare")
-    assert command == [sys.executable, "-u", "-m", "medfed.engines.flare.process",
-                       "nvflare.private.fed.app.client.client_train", "-m", workspace, "-s", "fed_client.json",
-                       "--set", "secure_train=true", "uid=HK", "org=medfed", "config_folder=config"]  # fmt: skip
+    assert command == [
+        sys.executable,
+        "-u",
+        "-m",
+        "medfed.engines.flare.process",
+        "nvflare.private.fed.app.client.client_train",
+        "-m",
+        workspace,
+        "-s",
+        "fed_client.json",
+        "--set",
+        "secure_train=true",
+        "uid=HK",
+        "org=medfed",
+        "config_folder=config",
+    ]
     assert not {"NVFL_WORKSPACE", "LD_PRELOAD_X"} & set(environment) and environment["cwd"] == "/"
     assert environment["PYTHONSAFEPATH"] == "1" and str(kit) not in environment["PYTHONPATH"]
     assert environment["NVFL_AUDIT_ROOT"] == str(tmp_path / "medfed_HK" / "audit")
 
 
-@pytest.mark.parametrize(("change", "sentence"), [
-    ({"servers": []}, "the address of the coordinator's server cannot be read"),
-    ({"servers": [{**ADDRESS["servers"][0], "identity": "a b"}]}, "'a b' is not the name or the address of a server"),
-    ({"client": {"fqsn": "UCL"}}, "is the startup kit of 'UCL', but the site file has site: HK"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"servers": []}, "the address of the coordinator's server cannot be read"),
+        (
+            {"servers": [{**ADDRESS["servers"][0], "identity": "a b"}]},
+            "'a b' is not the name or the address of a server",
+        ),
+        ({"client": {"fqsn": "UCL"}}, "is the startup kit of 'UCL', but the site file has site: HK"),
+    ],
+)
 def test_a_kit_with_an_unusual_address_or_of_another_site_is_refused(kit, change, sentence):
     write(kit / "startup" / ADDRESS_FILE, json.dumps({**ADDRESS, **change}))
     with pytest.raises(UserError, match=sentence):
@@ -118,8 +144,11 @@ def server_kit(tmp_path) -> Path:
 def test_a_servers_jobs_may_use_medfeds_controller_only_and_other_entries_are_kept(server_kit):
     server_process(server_kit)
     assert json.loads((server_kit / "local" / "resources.json").read_text()) == {
-        "a": 3, "class_allow_list": [CONTROLLER], "class_list_enforcement_mode": "enforce",
-        "allow_log_streaming": False}  # fmt: skip
+        "a": 3,
+        "class_allow_list": [CONTROLLER],
+        "class_list_enforcement_mode": "enforce",
+        "allow_log_streaming": False,
+    }
 
 
 @pytest.mark.parametrize("port", [18702, 18703])
@@ -243,11 +272,26 @@ def authorizer():
 
 
 @pytest.mark.parametrize("role", COORDINATOR_ROLES)
-@pytest.mark.parametrize(("right", "granted"), [
-    *((right, False) for right in ("byoc", "cat", "ls", "grep", "restart", "call", "download_job", "clone_job",
-                                   "server-predeployed-flwr")),
-    *((right, True) for right in ("submit_job", "abort_job", "check_status")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("right", "granted"),
+    [
+        *(
+            (right, False)
+            for right in (
+                "byoc",
+                "cat",
+                "ls",
+                "grep",
+                "restart",
+                "call",
+                "download_job",
+                "clone_job",
+                "server-predeployed-flwr",
+            )
+        ),
+        *((right, True) for right in ("submit_job", "abort_job", "check_status")),
+    ],
+)
 def test_a_coordinator_may_start_and_end_jobs_at_a_hospital_but_not_send_code(authorizer, right, granted, role):
     """Checked by FLARE's own authorizer. Its default policy grants all of these rights."""
     from nvflare.fuel.sec.authz import AuthzContext, Person

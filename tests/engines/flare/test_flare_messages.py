@@ -52,10 +52,16 @@ def test_a_received_message_is_bit_identical_and_in_the_same_order():
         assert received.weights[name].dtype == entry.dtype and received.weights[name].shape == entry.shape
 
 
-@pytest.mark.parametrize("message", [
-    Message("validate", facts={"score": 0.5}), Message("share", tensors=TENSORS),
-    Message("validate", WEIGHTS, {}, {"round": 1}), Message("train", facts={"round": 1}, weights_digest="ab" * 32),
-], ids=["only facts", "only tensors", "only weights", "a checksum of weights"])  # fmt: skip
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message("validate", facts={"score": 0.5}),
+        Message("share", tensors=TENSORS),
+        Message("validate", WEIGHTS, {}, {"round": 1}),
+        Message("train", facts={"round": 1}, weights_digest="ab" * 32),
+    ],
+    ids=["only facts", "only tensors", "only weights", "a checksum of weights"],
+)
 def test_a_received_message_without_weights_or_tensors_is_bit_identical(message):
     assert same_bits(to_message(over_the_wire(to_shareable(message))), message)
 
@@ -70,7 +76,9 @@ def test_privacy_filters_can_distinguish_weights_from_statistics():
     dxo = from_shareable(to_shareable(MESSAGE))
     assert dxo.data_kind == DataKind.COLLECTION
     assert {name: part.data_kind for name, part in dxo.data.items()} == {
-        "weights": DataKind.WEIGHTS, "tensors": DataKind.STATISTICS}  # fmt: skip
+        "weights": DataKind.WEIGHTS,
+        "tensors": DataKind.STATISTICS,
+    }
     assert all(isinstance(array, np.ndarray) for part in dxo.data.values() for array in part.data.values())
 
 

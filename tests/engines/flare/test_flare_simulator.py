@@ -41,8 +41,11 @@ def running() -> set[int]:
     return pids
 
 
-@pytest.mark.parametrize("changes", [["method.name=fedavg"], ["method.name=stable_fdg", "method.attention=false"]],
-                         ids=["fedavg", "stable_fdg"])
+@pytest.mark.parametrize(
+    "changes",
+    [["method.name=fedavg"], ["method.name=stable_fdg", "method.attention=false"]],
+    ids=["fedavg", "stable_fdg"],
+)
 def test_the_simulator_gives_bit_identical_results_to_one_process(changes, tiny_phantom, tmp_path, monkeypatch):
     """It leaves no processes or files. The config has relative paths, and FLARE's processes run in another folder."""
     before = running()

@@ -44,9 +44,12 @@ SUMMARY = {
         "sites": {
             "Anywhere": {
                 "organ": {
-                    "n": 3, "n_patients": 3, "n_missed": 1,
+                    "n": 3,
+                    "n_patients": 3,
+                    "n_missed": 1,
                     "dice": {"n": 3, "mean": 0.81, "low": 0.7, "high": 0.9},
-                    "hd95_mm": {"n": 3, "mean": 4.25}, "hd95_percent_of_diagonal": {"n": 2, "mean": 5.0},
+                    "hd95_mm": {"n": 3, "mean": 4.25},
+                    "hd95_percent_of_diagonal": {"n": 2, "mean": 5.0},
                 }
             }
         },
@@ -102,7 +105,12 @@ def telling_weights(network, task, path):
 def write(out, network, module, task, input_is_2d=False):
     provenance = {"data": "phantom", "sites": ["a", "b"], "unseen_site": "Anywhere", "method": "fedavg", "rounds": 2}
     return write_bundle(
-        out, network=network, weights=module.state_dict(), task=task, provenance=provenance, summary=SUMMARY,
+        out,
+        network=network,
+        weights=module.state_dict(),
+        task=task,
+        provenance=provenance,
+        summary=SUMMARY,
         input_is_2d=input_is_2d,
     )
 
@@ -171,8 +179,16 @@ def test_a_dicom_series_gives_the_mask_of_the_same_volume_as_nifti(tmp_path):
     voxels = (900 * (x**2 / 0.3 + (y - 0.2) ** 2 / 0.2 + z**2 / 3 < 1) + 90 * (x + 2 * y + 3)).astype(np.uint16)
     for number in range(voxels.shape[2]):  # MONAI orders the slices by this number
         name = f"slice_{9 - number}.dcm"
-        write_series(tmp_path / "dicom" / "case 1", voxels, names=name, slices=[number], InstanceNumber=number + 1,
-                     SeriesInstanceUID="1.2.3", StudyInstanceUID="1.2.4", FrameOfReferenceUID="1.2.5")  # fmt: skip
+        write_series(
+            tmp_path / "dicom" / "case 1",
+            voxels,
+            names=name,
+            slices=[number],
+            InstanceNumber=number + 1,
+            SeriesInstanceUID="1.2.3",
+            StudyInstanceUID="1.2.4",
+            FrameOfReferenceUID="1.2.5",
+        )
     write_nifti(tmp_path / "nifti" / "case 1.nii.gz", voxels)
     task = Segmentation(("organ",), 1, SIDE)
     module = telling_weights(UNET, task, tmp_path / "nifti" / "case 1.nii.gz")
@@ -232,9 +248,16 @@ def test_no_file_in_the_bundle_needs_medfed_and_a_network_that_monai_cannot_buil
     card = (bundle / "docs" / "README.md").read_text()
     assert ("images of 32 x 32 pixels" in card) == ("MONAI cannot build this network" in card) == (not is_monai)
     assert sorted(path.relative_to(bundle).as_posix() for path in bundle.rglob("*") if path.is_file()) == [
-        "LICENSE", *can_train[:1], "configs/inference.json", "configs/logging.conf", "configs/metadata.json",
-        *can_train[1:], "docs/README.md", "models/model.pt", *([] if is_monai else [PROGRAM]),
-    ]  # fmt: skip
+        "LICENSE",
+        *can_train[:1],
+        "configs/inference.json",
+        "configs/logging.conf",
+        "configs/metadata.json",
+        *can_train[1:],
+        "docs/README.md",
+        "models/model.pt",
+        *([] if is_monai else [PROGRAM]),
+    ]
 
 
 def test_the_cards_title_states_phantom_data_and_its_table_has_a_row_for_each_site(exported):
@@ -291,8 +314,13 @@ def test_masks_of_a_wide_image_have_its_orientation_and_the_card_describes_2d_im
     settings = Brightness()
     summary = SUMMARY | {"vertical_ratio": {"of": ["cup", "disc"], "unseen": {"mean_error": 0.1234}}}
     bundle = write_bundle(
-        tmp_path / "disc_cup_segmentation", network=settings, weights=settings.build(3, 2).state_dict(), task=task,
-        provenance={"data": "real"}, summary=summary, input_is_2d=True,
+        tmp_path / "disc_cup_segmentation",
+        network=settings,
+        weights=settings.build(3, 2).state_dict(),
+        task=task,
+        provenance={"data": "real"},
+        summary=summary,
+        input_is_2d=True,
     )
     workflow(bundle, dataset_dir=str(tmp_path / "in"), output_dir=str(tmp_path / "out")).run()
     for name in task.structures:
@@ -374,8 +402,20 @@ fire.Fire()
 def test_the_bundle_runs_from_the_command_line_without_medfed_and_torchscript(exported, tmp_path):
     bundle, module, task, images = exported
     (tmp_path / "medfed.py").write_text("raise ImportError('this hospital has no medfed')")  # found first from here
-    command = [sys.executable, "-c", WITHOUT_TORCHSCRIPT, "run", "--bundle_root", str(bundle), "--device", "cpu",
-               "--dataset_dir", str(images), "--output_dir", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-c",
+        WITHOUT_TORCHSCRIPT,
+        "run",
+        "--bundle_root",
+        str(bundle),
+        "--device",
+        "cpu",
+        "--dataset_dir",
+        str(images),
+        "--output_dir",
+        str(tmp_path / "out"),
+    ]
     for key, value in files(bundle).items():
         command += [f"--{key}", value]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -41,8 +41,13 @@ def inference():
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
     return write_bundle(
-        tmp_path_factory.mktemp("bundles") / "organ_segmentation", network=UNET, weights=UNET.build(1, 1).state_dict(),
-        task=Segmentation(("organ",), 1, 32), provenance={}, summary={}, input_is_2d=False,
+        tmp_path_factory.mktemp("bundles") / "organ_segmentation",
+        network=UNET,
+        weights=UNET.build(1, 1).state_dict(),
+        task=Segmentation(("organ",), 1, 32),
+        provenance={},
+        summary={},
+        input_is_2d=False,
     )
 
 
@@ -127,11 +132,17 @@ def test_transforms_that_could_call_or_overwrite_anything_are_restricted(name, c
 
 @pytest.mark.parametrize(
     "text",
-    ["$@network_def.to(@device)", "$not @load_pretrain", "$@evaluator.run()", "$np.uint8", "$import glob",
-     "$sorted(glob.glob(@dataset_dir + '/' + @image_pattern)) or [@images]",
-     "$[{'image': path} for path in @preprocessing#data]",
-     "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')"],
-)  # fmt: skip
+    [
+        "$@network_def.to(@device)",
+        "$not @load_pretrain",
+        "$@evaluator.run()",
+        "$np.uint8",
+        "$import glob",
+        "$sorted(glob.glob(@dataset_dir + '/' + @image_pattern)) or [@images]",
+        "$[{'image': path} for path in @preprocessing#data]",
+        "$torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')",
+    ],
+)
 def test_expressions_that_combine_values_are_allowed(text):
     assert is_allowed_expression(text)
 

@@ -65,8 +65,14 @@ def export(out, task, network=UNET, input_is_2d=False, **training):
 def workflow(bundle, folder, *names, **overrides):
     files = [str(bundle / "configs" / f"{name}.json") for name in names or ("train",)]
     flow = ConfigWorkflow(
-        config_file=files, meta_file=str(bundle / "configs/metadata.json"), workflow_type="train", logging_file=False,
-        bundle_root=str(bundle), dataset_dir=str(folder), device="cpu", **overrides,
+        config_file=files,
+        meta_file=str(bundle / "configs/metadata.json"),
+        workflow_type="train",
+        logging_file=False,
+        bundle_root=str(bundle),
+        dataset_dir=str(folder),
+        device="cpu",
+        **overrides,
     )
     flow.initialize()
     return flow
@@ -107,8 +113,13 @@ def test_the_loss_and_the_optimiser_are_those_of_the_run(tmp_path):
 
 @pytest.mark.slow
 def test_training_with_monai_starts_from_the_exported_weights_and_learns(tmp_path):
-    bundle = export(tmp_path / "b_segmentation", Segmentation(("organ",), 1, SIDE), learning_rate=0.02,
-                    optimizer="adam", betas=(0.9, 0.99))  # fmt: skip
+    bundle = export(
+        tmp_path / "b_segmentation",
+        Segmentation(("organ",), 1, SIDE),
+        learning_rate=0.02,
+        optimizer="adam",
+        betas=(0.9, 0.99),
+    )
     site = write_site(tmp_path / "site")
     flow = workflow(bundle, site, **{"train#trainer#max_epochs": 12, "val_interval": 12})
     assert flow.check_properties() == []
@@ -132,10 +143,19 @@ def test_two_monai_algo_clients_train_the_bundle_and_medfed_starts_from_the_resu
     weights, algorithms = torch.load(bundle / "models" / "model.pt", weights_only=True), []
     for seed in (1, 2):
         site = write_site(tmp_path / f"site{seed}", n=3, seed=seed)
-        options = {"workflow_type": "train", "meta_file": None, "logging_file": False, "bundle_root": str(bundle),
-                   "dataset_dir": str(site), "device": "cpu", "ckpt_dir": str(tmp_path / f"models{seed}")}  # fmt: skip
+        options = {
+            "workflow_type": "train",
+            "meta_file": None,
+            "logging_file": False,
+            "bundle_root": str(bundle),
+            "dataset_dir": str(site),
+            "device": "cpu",
+            "ckpt_dir": str(tmp_path / f"models{seed}"),
+        }
         algorithm = MonaiAlgo(
-            bundle_root=str(bundle), local_epochs=1, send_weight_diff=False,
+            bundle_root=str(bundle),
+            local_epochs=1,
+            send_weight_diff=False,
             train_workflow=ConfigWorkflow(config_file=files[0], **options),
             eval_workflow=ConfigWorkflow(config_file=files, **options),
         )

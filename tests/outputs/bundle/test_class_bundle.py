@@ -31,11 +31,24 @@ SIDE = 24
 DENSE = DenseNetwork(init_features=4, growth_rate=2, blocks=(1, 2))
 SIZES = ((24, 24), (48, 48), (37, 61), (90, 20), (11, 17))  # height and width; to be left, halved, squeezed, enlarged
 SCORE = {"mean": 0.75, "n": 4, "low": 0.5, "high": 1.0}
-GROUP = {"n": 4, "n_patients": 2, "n_wrong": 1, "accuracy": SCORE, "auroc": {"mean": None}, "balanced_accuracy": SCORE,
-         "ece": {"mean": 0.125}}  # fmt: skip
+GROUP = {
+    "n": 4,
+    "n_patients": 2,
+    "n_wrong": 1,
+    "accuracy": SCORE,
+    "auroc": {"mean": None},
+    "balanced_accuracy": SCORE,
+    "ece": {"mean": 0.125},
+}
 ROLE = {"sites": {"A|B": {"all": GROUP}}, "mean": {"all": GROUP}}
-SUMMARY = {"task": "classification", "seen": {"sites": {}, "mean": {}}, "unseen": ROLE, "gap": {}, "transductive": True,
-           "method_facts": {"codec_reconstruction_error": 0.01234567}}  # fmt: skip
+SUMMARY = {
+    "task": "classification",
+    "seen": {"sites": {}, "mean": {}},
+    "unseen": ROLE,
+    "gap": {},
+    "transductive": True,
+    "method_facts": {"codec_reconstruction_error": 0.01234567},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +98,12 @@ def telling(network, task, folder):
 def write(out, network, module, task, data="phantom"):
     provenance = {"data": data, "sites": ["a", "b"], "unseen_site": "A|B", "method": "ccst", "rounds": 2}
     return write_bundle(
-        out, network=network, weights=module.state_dict(), task=task, provenance=provenance, summary=SUMMARY,
+        out,
+        network=network,
+        weights=module.state_dict(),
+        task=task,
+        provenance=provenance,
+        summary=SUMMARY,
         input_is_2d=True,
     )
 
@@ -95,8 +113,15 @@ def files(bundle):
 
 
 def run(bundle, images, out):
-    flow = ConfigWorkflow(**files(bundle), workflow_type="infer", logging_file=False, bundle_root=str(bundle),
-                          device="cpu", dataset_dir=str(images), output_dir=str(out))  # fmt: skip
+    flow = ConfigWorkflow(
+        **files(bundle),
+        workflow_type="infer",
+        logging_file=False,
+        bundle_root=str(bundle),
+        device="cpu",
+        dataset_dir=str(images),
+        output_dir=str(out),
+    )
     flow.initialize()
     assert flow.check_properties() == []
     flow.run()
@@ -153,9 +178,16 @@ def test_images_of_every_kind_are_read_as_medfed_reads_them(exported, tmp_path):
     config = json.loads((bundle / "configs/inference.json").read_text())
     config["image_pattern"] = "*.*"
     (tmp_path / "inference.json").write_text(json.dumps(config))
-    flow = ConfigWorkflow(config_file=str(tmp_path / "inference.json"), meta_file=str(bundle / "configs/metadata.json"),
-                          workflow_type="infer", logging_file=False, bundle_root=str(bundle), device="cpu",
-                          dataset_dir=str(images), output_dir=str(tmp_path))  # fmt: skip
+    flow = ConfigWorkflow(
+        config_file=str(tmp_path / "inference.json"),
+        meta_file=str(bundle / "configs/metadata.json"),
+        workflow_type="infer",
+        logging_file=False,
+        bundle_root=str(bundle),
+        device="cpu",
+        dataset_dir=str(images),
+        output_dir=str(tmp_path),
+    )
     flow.initialize()
     flow.run()
     names, actual = read(tmp_path)
@@ -236,10 +268,14 @@ def test_the_card_has_scores_of_each_site_the_order_of_columns_and_the_method_s_
     assert "transductive" in card and "- Codec reconstruction error: 0.01235" in card
     content = json.loads((bundle / "configs" / "metadata.json").read_text())
     assert content["eval_metrics"] == {
-        "unseen_accuracy": 0.75, "unseen_balanced_accuracy": 0.75, "unseen_ece": 0.125,
-        "unseen_accuracy_95_percent_low": 0.5, "unseen_accuracy_95_percent_high": 1.0,
-        "unseen_balanced_accuracy_95_percent_low": 0.5, "unseen_balanced_accuracy_95_percent_high": 1.0,
-    }  # fmt: skip
+        "unseen_accuracy": 0.75,
+        "unseen_balanced_accuracy": 0.75,
+        "unseen_ece": 0.125,
+        "unseen_accuracy_95_percent_low": 0.5,
+        "unseen_accuracy_95_percent_high": 1.0,
+        "unseen_balanced_accuracy_95_percent_low": 0.5,
+        "unseen_balanced_accuracy_95_percent_high": 1.0,
+    }
     assert "medfed" not in (bundle / "configs" / "inference.json").read_text()
     assert scores_table({"seen": {}}) == "This run has no scores."
 
@@ -270,8 +306,20 @@ def test_the_template_depends_on_the_kind_of_input_and_output():
 def test_the_classifier_runs_from_the_command_line_without_medfed(exported, tmp_path):
     bundle, module, task, images = exported
     (tmp_path / "medfed.py").write_text("raise ImportError('this hospital has no medfed')")  # found first from here
-    command = [sys.executable, "-m", "monai.bundle", "run", "--bundle_root", str(bundle), "--dataset_dir", str(images),
-               "--output_dir", str(tmp_path / "out"), "--device", "cpu"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "monai.bundle",
+        "run",
+        "--bundle_root",
+        str(bundle),
+        "--dataset_dir",
+        str(images),
+        "--output_dir",
+        str(tmp_path / "out"),
+        "--device",
+        "cpu",
+    ]
     for key, value in files(bundle).items():
         command += [f"--{key}", value]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}

@@ -13,10 +13,14 @@ def test_the_card_has_calibration_and_failures_of_each_site():
 
 def test_the_notes_describe_start_weights_selection_and_clients():
     assert card_notes({"start_weights": None}) == ""
-    notes = card_notes({
-        "start_weights": {"file": "resnet18.pth", "sha256": "ab12"}, "validation_site": "photo",
-        "selection": "validation_site", "clients": {"n": 100, "per_round": 20, "partition": "dirichlet 0.5"},
-    })  # fmt: skip
+    notes = card_notes(
+        {
+            "start_weights": {"file": "resnet18.pth", "sha256": "ab12"},
+            "validation_site": "photo",
+            "selection": "validation_site",
+            "clients": {"n": 100, "per_round": 20, "partition": "dirichlet 0.5"},
+        }
+    )
     assert "the weights in resnet18.pth (SHA-256 ab12)" in notes
     assert "photo did not train; the round was selected by its scores." in notes
     assert "100 simulated clients (dirichlet 0.5). 20 clients took part in each round" in notes

@@ -137,21 +137,41 @@ HOSTILE = {  # part, keys of a value, new value, sentence
     "a device": (GRAPH, (*NODE, "inputs", 0, "arg"), {"as_device": {"type": "cpu"}}, "as_device"),
     "a file name": (GRAPH, (*NODE, "inputs", 0, "arg"), {"as_string": "/etc/passwd"}, "'/etc/passwd' is not allowed"),
     "code as a name": (GRAPH, (*NODE, "name"), f"x = {CODE} #", "is not allowed"),
-    "code as a size": (GRAPH, ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
-                       CODE, "expr_str"),
-    "a power as a size": (GRAPH, ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
-                          "9**9**9", "expr_str"),
-    "a long size": (GRAPH, ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
-                    "9*" * 600 + "9", "expr_str"),
-    "a weight that fills the memory": (WEIGHTS, ("config", "weight", "tensor_meta", "sizes", 0, "as_int"), 1 << 40,
-                                       "weight_. has fewer bytes than"),
+    "code as a size": (
+        GRAPH,
+        ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
+        CODE,
+        "expr_str",
+    ),
+    "a power as a size": (
+        GRAPH,
+        ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
+        "9**9**9",
+        "expr_str",
+    ),
+    "a long size": (
+        GRAPH,
+        ("graph_module", "graph", "tensor_values", "input", "sizes", 0, "as_expr", "expr_str"),
+        "9*" * 600 + "9",
+        "expr_str",
+    ),
+    "a weight that fills the memory": (
+        WEIGHTS,
+        ("config", "weight", "tensor_meta", "sizes", 0, "as_int"),
+        1 << 40,
+        "weight_. has fewer bytes than",
+    ),
     "code as a guard": (GRAPH, ("guards_code",), [CODE], "guards_code"),
     "code as a key": (GRAPH, ("range_constraints", CODE), {"min_val": 1, "max_val": None}, "is not allowed"),
-    "another type of container": (GRAPH, ("graph_module", "module_call_graph", 0, "signature", "in_spec"),
-                                  '[1, {"type": "os.system", "context": "[]", "children_spec": []}]', "os.system"),
+    "another type of container": (
+        GRAPH,
+        ("graph_module", "module_call_graph", 0, "signature", "in_spec"),
+        '[1, {"type": "os.system", "context": "[]", "children_spec": []}]',
+        "os.system",
+    ),
     "a pickled weight": (WEIGHTS, ("config", "weight", "use_pickle"), True, "use_pickle"),
     "a pickled object": (WEIGHTS, ("config", "weight", "path_name"), "custom_obj_0", "custom_obj_0"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -220,7 +240,7 @@ def test_a_file_in_which_python_and_pytorch_find_other_parts_is_refused(parts):
     (_, _, _, _, n_first, length_first, offset_first, _) = end.unpack(first[-end.size :])
     (_, _, _, _, _, length, offset, _) = end.unpack(second[-end.size :])
     comment = b"x" * (length_first - length)  # both lists have the same length
-    listed = bytearray(second[offset:-end.size])
+    listed = bytearray(second[offset : -end.size])
     last = listed.rindex(b"PK\1\2")
     listed[last + 32 : last + 34] = struct.pack("<H", len(comment))
     shift = end.pack(0x06054B50, 0, 0, n_first, n_first, length_first, offset_first, 0)
@@ -238,11 +258,14 @@ def test_a_compressed_program_is_refused_before_it_is_unpacked(parts):
         check_program(packed(spaces, compression=zipfile.ZIP_DEFLATED), "model.pt2")
 
 
-@pytest.mark.parametrize("definition", [
-    {"_target_": LOAD, "f": "/tmp/model.pt2"},
-    {"_target_": LOAD, "f": "$@bundle_root + '/models/model.pt2'", "extra_files": {}},
-    {"_target_": UNFLATTEN, "module": "@network"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "definition",
+    [
+        {"_target_": LOAD, "f": "/tmp/model.pt2"},
+        {"_target_": LOAD, "f": "$@bundle_root + '/models/model.pt2'", "extra_files": {}},
+        {"_target_": UNFLATTEN, "module": "@network"},
+    ],
+)
 def test_a_config_may_load_only_the_checked_program(definition):
     check_inference({"network_def": PROGRAM_DEF}, "inference.json")
     with pytest.raises(UserError, match="may load models/model.pt2 only"):

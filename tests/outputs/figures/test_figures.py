@@ -196,8 +196,9 @@ def test_a_common_case_has_the_same_pixels_whatever_was_predicted(tmp_path):
     shown = []
     for name, prediction in (("a", case["reference"]), ("b", far), ("c", 0 * far)):
         others = {"title": "A 1\nDice 0.500", "prediction": prediction}
-        overlays.save_overlays([volume_case() | case | others, photograph_case()], tmp_path / name, "real data",
-                               common_cases=True)
+        overlays.save_overlays(
+            [volume_case() | case | others, photograph_case()], tmp_path / name, "real data", common_cases=True
+        )
         shown.append(np.asarray(Image.open(tmp_path / name).convert("RGB")).astype(int))
     for other in shown[1:]:
         assert other.shape == shown[0].shape
@@ -222,6 +223,7 @@ def test_of_a_common_case_the_slice_with_the_largest_reference_area_is_shown(sav
 
 def test_flat_images_have_a_figure_without_a_gap_above_the_legend(saved_figure):
     """A panel is 3.5 inches wide: an image of 10 x 35 pixels is 1 inch high, with 0.7 inches of texts."""
+
     def blank(n_rows):
         return photograph_case() | dict.fromkeys(("image", "reference", "prediction"), torch.zeros(1, n_rows, 35, 1))
 
@@ -262,8 +264,18 @@ def test_boundary_distances_have_a_panel_and_a_point_for_each_site_that_did_not_
 
 def test_live_triplets_are_drawn_as_a_share_of_all_triplets(saved_figure):
     counts = [(20, 10), (20, 5), (0, 0)]
-    history = [{"round": number, "train_loss": 0.5, "validation_score": None, "triplets": total, "live_triplets": live,
-                "triplets/A": total, "live_triplets/A": live} for number, (total, live) in enumerate(counts, 1)]
+    history = [
+        {
+            "round": number,
+            "train_loss": 0.5,
+            "validation_score": None,
+            "triplets": total,
+            "live_triplets": live,
+            "triplets/A": total,
+            "live_triplets/A": live,
+        }
+        for number, (total, live) in enumerate(counts, 1)
+    ]
     curves.save_training_curves(history, "x.png", "real data")
     panel = saved_figure["figure"].axes[2]
     assert panel.get_ylabel() == "share of live triplets"

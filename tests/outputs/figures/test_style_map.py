@@ -19,8 +19,10 @@ def sites(exchanged=True):
     dark, bright = images(0.1), images(0.7, seed=1)
     shift = 0.6 if exchanged else 0.0
     patients = [k // 2 for k in range(12)]
-    return {"dark": RestyledImages(dark, {"bright": dark + shift}, patients),
-            "bright": RestyledImages(bright, {"dark": bright - shift}, patients)}  # fmt: skip
+    return {
+        "dark": RestyledImages(dark, {"bright": dark + shift}, patients),
+        "bright": RestyledImages(bright, {"dark": bright - shift}, patients),
+    }
 
 
 def test_a_style_does_not_depend_on_position():
@@ -86,8 +88,10 @@ def test_the_map_of_interpolation_has_a_panel_for_each_ratio_with_the_same_origi
     colour. With copies that equal the originals, the nearest image of another patient has any of the three colours.
     """
     dark, patients = images(0.1), [k // 2 for k in range(12)]
-    panels = {"fixed": RestyledImages(dark, {"b": dark + 0.3, "c": dark + 0.6}, patients),
-              "zero": RestyledImages(dark, {"b": dark, "c": dark}, patients)}  # fmt: skip
+    panels = {
+        "fixed": RestyledImages(dark, {"b": dark + 0.3, "c": dark + 0.6}, patients),
+        "zero": RestyledImages(dark, {"b": dark, "c": dark}, patients),
+    }
     style_map.save_interpolation_map("a", panels, "x.png", "real data")
     left, right = saved_figure["figure"].axes
     assert left.get_title() == "fixed\nnearest neighbour of the same colour: 100 % (chance 33 %)"
@@ -95,7 +99,7 @@ def test_the_map_of_interpolation_has_a_panel_for_each_ratio_with_the_same_origi
     offsets = [[points.get_offsets() for points in axes.collections] for axes in (left, right)]
     assert [len(points) for points in offsets[0] + offsets[1]] == [12] * 6
     assert np.array_equal(offsets[0][2], offsets[1][2])
-    legend, = saved_figure["figure"].legends
+    (legend,) = saved_figure["figure"].legends
     assert [text.get_text() for text in legend.get_texts()] == ["images of a", "as at b", "as at c"]
 
 

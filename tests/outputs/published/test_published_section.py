@@ -58,13 +58,19 @@ def test_dataset_names_are_those_of_configs_and_of_published_blocks():
     )
 
 
-@pytest.mark.parametrize(("data", "expected"), [
-    (PROSTATE, "prostate MRI"), ({"name": "prostate_phantom"}, "prostate MRI"), (PACS, "PACS"),
-    ({"name": "fundus_phantom", "root": "x"}, "fundus, optic disc and cup"),
-    ({"name": "folder_classes", "root": "data/office-home"}, "OfficeHome"),
-    ({"name": "folder_classes", "root": "data/sites"}, None), ({"name": "folder", "root": "data/pacs"}, None),
-    ({}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (PROSTATE, "prostate MRI"),
+        ({"name": "prostate_phantom"}, "prostate MRI"),
+        (PACS, "PACS"),
+        ({"name": "fundus_phantom", "root": "x"}, "fundus, optic disc and cup"),
+        ({"name": "folder_classes", "root": "data/office-home"}, "OfficeHome"),
+        ({"name": "folder_classes", "root": "data/sites"}, None),
+        ({"name": "folder", "root": "data/pacs"}, None),
+        ({}, None),
+    ],
+)
 def test_the_published_name_of_a_config_s_dataset(data, expected):
     assert published_name_of(data) == expected
 
@@ -192,8 +198,11 @@ def test_a_page_of_other_data_has_no_published_tables(tmp_path, data):
 
 def test_the_page_reads_labels_and_baselines_from_row_files(tmp_path):
     """Folder names with a hash do not contain the settings. ELCFS with K=2 is tested against FedAvg with K=2."""
-    varied = [ComparisonRow(method, (f"federation.participating={k}", "network.weights=a/b.pth")) for k in (1, 2)
-              for method in ("fedavg", "elcfs")]  # fmt: skip
+    varied = [
+        ComparisonRow(method, (f"federation.participating={k}", "network.weights=a/b.pth"))
+        for k in (1, 2)
+        for method in ("fedavg", "elcfs")
+    ]
     path = made_comparison(tmp_path / "all", tuple(row.folder for row in varied), (0,))
     for row in varied:
         for run in path.glob(f"{row.folder}/*/*"):
@@ -201,7 +210,7 @@ def test_the_page_reads_labels_and_baselines_from_row_files(tmp_path):
             (run / "summary.json").write_text(json.dumps(summary | {"method": row.method}))
             row.write(RunFolder(run))
     runs, comparisons = read_runs([path])
-    (role, table), = comparisons[0].tables
+    ((role, table),) = comparisons[0].tables
     method_lines = {line.method: line for line in table.blocks[0].lines}
     assert list(method_lines)[:2] == [row.label for row in varied if row.method == "fedavg"]
     for row in varied:

@@ -5,9 +5,11 @@ from medfed.core.registry import known_names as known_methods
 from medfed.outputs.published.tables import PublishedBlock, PublishedRow, load_table, table_names
 
 TABLES = {
-    "elcfs": (1, 2), "ccst": (1, 2), "stable_fdg": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17),
+    "elcfs": (1, 2),
+    "ccst": (1, 2),
+    "stable_fdg": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17),
     "fisc": (1, 2, 3, 6, 7, 8, 9, 10, 11),
-}  # fmt: skip
+}
 # Read by hand from the papers' tables: their printed averages that are not the mean of their row.
 WRONG = {
     ("elcfs_table_1", "Cup Dice", "jigen", 80.47, 80.49),
@@ -74,16 +76,19 @@ def test_no_method_or_block_occurs_twice(tables):
             assert not block.legend or set(block.legend) == set(block.columns)
 
 
-@pytest.mark.parametrize(("name", "block", "method", "values", "average"), [
-    ("elcfs_table_1", "Disc HD", "elcfs", (11.36, 17.10, 10.83, 7.24), 11.63),
-    ("ccst_table_1", "Mean", "copa", (75.60,), None),
-    ("stable_fdg_table_2", "PACS", "stable_fdg", (83.97, 79.10, 96.27, 75.67), 83.75),
-    ("fisc_table_8", "Time", "fpl", (6.29, 4.31, 0.0), None),
-    ("fisc_table_9", "FID", "style2image:loss=mse", (365.873, 415.45, 343.66, 360.365), None),
-    ("fisc_table_10", "Styles with noise", "fisc", (93.05, 66.20, 71.73, 53.11), 71.02),
-    ("stable_fdg_table_14", "Stages", "stable_fdg:stages=[1,2,3,4]", (82.99, None, None, 73.35), 82.25),
-    ("fisc_table_11", "Ablation", "fisc", (73.63, 93.05), None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "block", "method", "values", "average"),
+    [
+        ("elcfs_table_1", "Disc HD", "elcfs", (11.36, 17.10, 10.83, 7.24), 11.63),
+        ("ccst_table_1", "Mean", "copa", (75.60,), None),
+        ("stable_fdg_table_2", "PACS", "stable_fdg", (83.97, 79.10, 96.27, 75.67), 83.75),
+        ("fisc_table_8", "Time", "fpl", (6.29, 4.31, 0.0), None),
+        ("fisc_table_9", "FID", "style2image:loss=mse", (365.873, 415.45, 343.66, 360.365), None),
+        ("fisc_table_10", "Styles with noise", "fisc", (93.05, 66.20, 71.73, 53.11), 71.02),
+        ("stable_fdg_table_14", "Stages", "stable_fdg:stages=[1,2,3,4]", (82.99, None, None, 73.35), 82.25),
+        ("fisc_table_11", "Ablation", "fisc", (73.63, 93.05), None),
+    ],
+)
 def test_some_numbers_equal_those_read_from_the_papers(tables, name, block, method, values, average):
     row = tables[name].block(block).row(method)
     assert (row.values, row.average) == (values, average)

@@ -35,8 +35,11 @@ def rounds(figure):
     """The labels of the x axis that are drawn."""
     figure.savefig("/dev/null", format="svg")
     low, high = figure.axes[0].get_xlim()
-    return [tick.get_text() for x, tick in zip(figure.axes[0].get_xticks(), figure.axes[0].get_xticklabels())
-            if low <= x <= high]  # fmt: skip
+    return [
+        tick.get_text()
+        for x, tick in zip(figure.axes[0].get_xticks(), figure.axes[0].get_xticklabels())
+        if low <= x <= high
+    ]
 
 
 def test_a_box_shows_the_quartiles_the_median_and_every_value():
@@ -160,8 +163,11 @@ def test_a_figure_of_natural_size_has_the_size_of_its_view_box():
 
 def test_ids_of_all_charts_of_a_page_differ(tmp_path):
     runs, comparisons = read_runs([made_run(tmp_path / "a"), made_run(tmp_path / "b"), made_comparison(tmp_path / "c")])
-    drawn = [chart for place, run in enumerate(runs) for chart in (*charts.run_boxes(run, f"run-{place}"),
-                                                                   *charts.run_curves(run, f"run-{place}"))]
+    drawn = [
+        chart
+        for place, run in enumerate(runs)
+        for chart in (*charts.run_boxes(run, f"run-{place}"), *charts.run_curves(run, f"run-{place}"))
+    ]
     for draw in (charts.heat_maps, charts.comparison_boxes, charts.comparison_curves):
         drawn += draw(comparisons[0], "comparison")
     ids = [name for chart in drawn for name in re.findall(' id="([^"]*)"', chart.svg)]

@@ -48,14 +48,24 @@ def test_totals_are_those_of_the_rows(tmp_path):
 
 
 def test_names_of_sites_are_replaced_in_the_names_of_tensors(tmp_path):
-    run = with_ledger(made_run(tmp_path / "run"), [
-        row(1, "A", "down", "bank/B", 10), row(1, "B", "down", "bank/A", 10), row(1, "A", "down", "style/x/y/mean", 4),
-        row(1, "A", "up", "control/conv.weight", 24), row(1, "A", "up", "conv.weight", 24, content="weight"),
-    ])  # fmt: skip
+    run = with_ledger(
+        made_run(tmp_path / "run"),
+        [
+            row(1, "A", "down", "bank/B", 10),
+            row(1, "B", "down", "bank/A", 10),
+            row(1, "A", "down", "style/x/y/mean", 4),
+            row(1, "A", "up", "control/conv.weight", 24),
+            row(1, "A", "up", "conv.weight", 24, content="weight"),
+        ],
+    )
     ledger = read_ledger(run, sites=("A", "B", "x/y"))
     names = {(key.direction, key.content, key.name): total.n_bytes for key, total in ledger.totals.items()}
-    assert names == {("down", "statistic", "bank/SITE"): 20, ("down", "statistic", "style/SITE/mean"): 4,
-                     ("up", "statistic", "control/ENTRY"): 24, ("up", "weight", WEIGHTS): 24}  # fmt: skip
+    assert names == {
+        ("down", "statistic", "bank/SITE"): 20,
+        ("down", "statistic", "style/SITE/mean"): 4,
+        ("up", "statistic", "control/ENTRY"): 24,
+        ("up", "weight", WEIGHTS): 24,
+    }
 
 
 def test_a_fact_that_is_called_like_a_weight_is_a_fact(tmp_path):
@@ -77,8 +87,15 @@ def test_a_ledger_of_many_clients_is_added_up_in_little_memory(tmp_path):
     assert ledger.total_bytes("up") == 20_000 * 24 and len(ledger.by_site) == 1000 and peak < 3e6
 
 
-SIZES = [(0, "0 bytes"), (999, "999 bytes"), (1000, "1.00 kB"), (12345, "12.3 kB"), (999_600, "1.00 MB"),
-         (123_456_789, "123 MB"), (5 * 10**12, "5.00 TB")]  # fmt: skip
+SIZES = [
+    (0, "0 bytes"),
+    (999, "999 bytes"),
+    (1000, "1.00 kB"),
+    (12345, "12.3 kB"),
+    (999_600, "1.00 MB"),
+    (123_456_789, "123 MB"),
+    (5 * 10**12, "5.00 TB"),
+]
 
 
 @pytest.mark.parametrize(("n_bytes", "text"), SIZES)

@@ -74,8 +74,12 @@ def no_charts(request, monkeypatch):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     root = tmp_path_factory.mktemp("report")
-    return [made_run(root / "masks"), made_run(root / "fedavg", "fedavg"), made_comparison(root / "all"),
-            made_run(root / "classes", "fisc", rows=class_rows(["A", "B"], "C"))]  # fmt: skip
+    return [
+        made_run(root / "masks"),
+        made_run(root / "fedavg", "fedavg"),
+        made_comparison(root / "all"),
+        made_run(root / "classes", "fisc", rows=class_rows(["A", "B"], "C")),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +100,7 @@ def test_no_address_leaves_the_page(text, page):
     """Links stay within the page, images are inside it, and no address in it has a scheme."""
     names = [attributes[key] for _, attributes in page.elements for key in ("src", "href") if attributes.get(key)]
     assert len(names) > 4 and all(name.startswith(("data:", "#")) for name in names)
-    outside = re.sub(r'data:image/webp;base64,[A-Za-z0-9+/=]+', "", text)
+    outside = re.sub(r"data:image/webp;base64,[A-Za-z0-9+/=]+", "", text)
     assert not re.search(r"https?:|//[a-z]|url\(|@import", outside.replace("\n// ", "\n"))
 
 
@@ -182,8 +186,14 @@ def tables_by_site(text, n=0):
 
 
 def test_the_page_says_that_a_model_did_not_learn(tmp_path):
-    learning = {"learned": False, "images": "validation", "score": 0.2, "start": 0.1, "trivial": 0.25,
-                "trivial_prediction": "every pixel is foreground"}  # fmt: skip
+    learning = {
+        "learned": False,
+        "images": "validation",
+        "score": 0.2,
+        "start": 0.1,
+        "trivial": 0.25,
+        "trivial_prediction": "every pixel is foreground",
+    }
     sentence = "DID NOT LEARN: on the validation images of the source sites, the model has Dice 20.00 %"
     assert sentence in page_of(made_run(tmp_path / "bad", learning=learning))
     assert "LEARN" not in page_of(made_run(tmp_path / "good", learning=learning | {"learned": True}))
@@ -333,7 +343,7 @@ def test_a_figure_that_is_no_png_or_too_large_is_left_out_with_a_notice(tmp_path
     run = made_run(tmp_path / "run")
     (run / "figures" / "roc.png").write_bytes(b"<svg onload=alert(1)>" * 3)
     head = png_head(40_000, 4_000)  # announces 160 million pixels
-    (run / "figures" / "tsne.png").write_bytes(head + png()[len(head):])
+    (run / "figures" / "tsne.png").write_bytes(head + png()[len(head) :])
     (run / "figures" / "confusion.png").write_bytes(png(60, 60)[:50])
     text = page_of(run)
     for name in ("roc", "tsne", "confusion"):

@@ -20,10 +20,18 @@ METRICS = [column.key for column in MASKS.columns]
 def masks(dice, site="A", structure="disc"):
     """Rows of patients p0, p1, ... with these Dice values; None: neither mask contains the structure."""
     return [
-        {"site": site, "role": "unseen", "patient": f"p{k}", "image": f"p{k}", "structure": structure,
-         "status": "absent" if value is None else "ok", **dict.fromkeys(METRICS), "dice": value}
+        {
+            "site": site,
+            "role": "unseen",
+            "patient": f"p{k}",
+            "image": f"p{k}",
+            "structure": structure,
+            "status": "absent" if value is None else "ok",
+            **dict.fromkeys(METRICS),
+            "dice": value,
+        }
         for k, value in enumerate(dice)
-    ]  # fmt: skip
+    ]
 
 
 def effect(without, adapted, scoring=MASKS):
@@ -76,9 +84,12 @@ def test_a_false_alarm_that_an_adaptation_causes_is_a_loss_and_one_that_it_remov
 
 def test_an_image_that_is_classified_wrongly_after_an_adaptation_makes_its_patient_worse():
     """s0 has two images: both correct, then one. s1 has one image, which becomes correct."""
+
     def rows(*correct):
-        return [{"site": "A", "role": "unseen", "image": f"i{k}", "patient": patient, "correct": value}
-                for k, (patient, value) in enumerate(zip(("s0", "s0", "s1"), correct, strict=True))]
+        return [
+            {"site": "A", "role": "unseen", "image": f"i{k}", "patient": patient, "correct": value}
+            for k, (patient, value) in enumerate(zip(("s0", "s0", "s1"), correct, strict=True))
+        ]
 
     actual = effect(rows(1, 1, 0), rows(1, 0, 1), ClassScoring())
     assert (actual.structure, actual.n_patients, actual.n_worse, actual.worst_patient) == ("all", 2, 1, "A/s0")
@@ -117,8 +128,9 @@ def test_a_comparison_states_the_harm_over_all_sites_in_its_notes(tmp_path, unpa
     for path in comparison.glob("elcfs/*/*"):
         rows = MASKS.read_cases(path / "cases.csv")
         unseen = [row for row in rows if row["role"] == "unseen"]
-        adapted_run(path, rows, [row | {"dice": row["dice"] + 0.03 * (row["patient"] == "p0")} for row in unseen],
-                    "window")  # fmt: skip
+        adapted_run(
+            path, rows, [row | {"dice": row["dice"] + 0.03 * (row["patient"] == "p0")} for row in unseen], "window"
+        )
     assert main([str(comparison), "--quiet"]) == 0
     page = (comparison / "report.html").read_text()
     assert "elcfs: window match: disc, Dice: mean change -0.43 points [" in page and "over 21 patients" in page
@@ -126,14 +138,26 @@ def test_a_comparison_states_the_harm_over_all_sites_in_its_notes(tmp_path, unpa
     assert "elcfs: TRANSDUCTIVE (window): at sites that did not train" in page and "fedavg: window" not in page
 
 
-@pytest.mark.parametrize("harm, words", [
-    (lambda path: (path / UNADAPTED).unlink(), f"{UNADAPTED}: "),
-    (lambda path: (path / UNADAPTED).write_text("site\n"), f"{UNADAPTED}: "),
-    (lambda path: (path / "summary.json").write_text(
-        (path / "summary.json").read_text().replace('"n_worse"', '"n_wors"')), "summary.json: "),
-    (lambda path: (path / "summary.json").write_text(
-        (path / "summary.json").read_text().replace('"by": "tent"', '"by": "tints"')), "summary.json: "),
-], ids=["missing", "cut", "key", "technique"])  # fmt: skip
+@pytest.mark.parametrize(
+    "harm, words",
+    [
+        (lambda path: (path / UNADAPTED).unlink(), f"{UNADAPTED}: "),
+        (lambda path: (path / UNADAPTED).write_text("site\n"), f"{UNADAPTED}: "),
+        (
+            lambda path: (path / "summary.json").write_text(
+                (path / "summary.json").read_text().replace('"n_worse"', '"n_wors"')
+            ),
+            "summary.json: ",
+        ),
+        (
+            lambda path: (path / "summary.json").write_text(
+                (path / "summary.json").read_text().replace('"by": "tent"', '"by": "tints"')
+            ),
+            "summary.json: ",
+        ),
+    ],
+    ids=["missing", "cut", "key", "technique"],
+)
 def test_a_damaged_adaptation_is_named_in_one_sentence(tmp_path, capsys, unpainted_figures, harm, words):
     rows = mask_rows(["A", "B"], "C")
     path = made_run(tmp_path / "run", rows=rows)

@@ -25,8 +25,10 @@ BASE = [0.70, 0.74, 0.78, 0.80, 0.82, 0.85, 0.86, 0.88]
 
 def result(method, site, dice, seed=0, hd95=None):
     keys = {"site": site, "role": "unseen", "structure": "disc", "status": "ok"}
-    rows = [dict.fromkeys(METRICS) | keys | {"patient": f"p{k}", "image": f"p{k}", "dice": value}
-            for k, value in enumerate(dice)]  # fmt: skip
+    rows = [
+        dict.fromkeys(METRICS) | keys | {"patient": f"p{k}", "image": f"p{k}", "dice": value}
+        for k, value in enumerate(dice)
+    ]
     for row, distance in zip(rows, hd95 or ()):
         row["hd95_mm"] = distance
     return {"method": method, "unseen_site": site, "seed": seed, "rows": rows, "selection": "last", "data": "real"}
@@ -47,14 +49,22 @@ def line(table, method, metric="dice"):
 
 def test_a_patient_with_several_images_is_one_pair_in_every_number_of_a_comparison():
     """Six patients with 1 to 6 images; elcfs gains k points in each image of patient k, so 3.5 points on average."""
+
     def of_images(method, gain):
         rows = [
-            dict.fromkeys(METRICS) | {
-                "site": "A", "role": "unseen", "structure": "disc", "status": "ok", "patient": f"p{k}",
-                "image": f"p{k}_{i}", "dice": 0.5 + 0.02 * k + 0.03 * i + gain * k / 100,
+            dict.fromkeys(METRICS)
+            | {
+                "site": "A",
+                "role": "unseen",
+                "structure": "disc",
+                "status": "ok",
+                "patient": f"p{k}",
+                "image": f"p{k}_{i}",
+                "dice": 0.5 + 0.02 * k + 0.03 * i + gain * k / 100,
             }
-            for k in range(1, 7) for i in range(k)
-        ]  # fmt: skip
+            for k in range(1, 7)
+            for i in range(k)
+        ]
         return {"method": method, "unseen_site": "A", "seed": 0, "rows": rows, "selection": "last", "data": "real"}
 
     table = build_table([of_images("fedavg", 0), of_images("elcfs", 1)], ["disc"])
@@ -126,15 +136,18 @@ def of_seeds(gains_of_seed):
     ]
 
 
-@pytest.mark.parametrize(("gains", "verdict"), [
-    ((0.04,), "better in 1 seed"),
-    ((0.04, 0.02), "better in 2 seeds"),
-    ((0.05, -0.01), "not decided"),  # the patients' interval of the mean is above 0, but the seeds disagree
-    ((0.04, 0.02, 0.01), "better"),
-    ((-0.04, -0.02, -0.01), "worse"),
-    ((0.09, -0.01, 0.02), "not decided"),
-    ((0.09, -0.01, 0.02, 0.03), "not decided"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gains", "verdict"),
+    [
+        ((0.04,), "better in 1 seed"),
+        ((0.04, 0.02), "better in 2 seeds"),
+        ((0.05, -0.01), "not decided"),  # the patients' interval of the mean is above 0, but the seeds disagree
+        ((0.04, 0.02, 0.01), "better"),
+        ((-0.04, -0.02, -0.01), "worse"),
+        ((0.09, -0.01, 0.02), "not decided"),
+        ((0.09, -0.01, 0.02, 0.03), "not decided"),
+    ],
+)
 def test_a_verdict_needs_the_same_sign_in_all_seeds_and_with_fewer_than_three_names_their_number(gains, verdict):
     table = build_table(of_seeds(gains), ["disc"])
     difference = line(table, "elcfs").difference
@@ -178,8 +191,11 @@ def test_a_method_with_more_effort_is_judged_against_its_reference_and_both_diff
     head, row = re.search(r"difference from fedavg of equal effort\n(.*)\n(.*elcfs.*)\n", to_text(table)).groups()
     assert "from fedavg, less effort" in head and "compared with" in head
     assert "+4.50" in row and "+0.50" in row and "fedavg@steps=elcfs" in row
-    lines = {(one["method"], one["unseen_site"]): one for one in csv.DictReader(io.StringIO(to_csv(table)))
-             if one["metric"] == "dice"}  # fmt: skip
+    lines = {
+        (one["method"], one["unseen_site"]): one
+        for one in csv.DictReader(io.StringIO(to_csv(table)))
+        if one["metric"] == "dice"
+    }
     average = lines["elcfs", "average"]
     assert float(average["baseline_difference"]) == pytest.approx(4.5) and average["compared_with"] == reference.method
 
@@ -197,8 +213,10 @@ def test_without_a_run_of_equal_effort_there_is_no_verdict_and_the_difference_is
     assert elcfs.difference is None and elcfs.from_baseline.mean == pytest.approx(4.5)
     assert "no verdict without a run of FedAvg of equal effort: elcfs (+4.50 [" in table.conclusions[0]
     assert re.search(r"elcfs +\+4.50 +- +- +- +- +- +-\n", to_text(table))
-    assert any("fedavg@steps=elcfs was not run, so these methods are not compared with it: elcfs" in note
-               for note in table.notes)  # fmt: skip
+    assert any(
+        "fedavg@steps=elcfs was not run, so these methods are not compared with it: elcfs" in note
+        for note in table.notes
+    )
 
 
 def test_a_method_that_is_worse_than_the_baseline_of_less_effort_is_not_better():
@@ -215,8 +233,9 @@ def test_rows_with_other_numbers_of_seeds_have_their_own_verdicts():
     conclusion = build_table(results, ["disc"]).conclusions[0]
     assert "better than fedavg: elcfs (+" in conclusion and "better in 1 seed than fedavg: swa (+" in conclusion
     disjoint = [result("fedavg", "A", BASE, 0), result("fedavg", "B", BASE, 1)]
-    disjoint += [result("elcfs", site, [base + gain for base, gain in zip(BASE, BETTER)], seed)
-                 for seed, site in enumerate("AB")]  # fmt: skip
+    disjoint += [
+        result("elcfs", site, [base + gain for base, gain in zip(BASE, BETTER)], seed) for seed, site in enumerate("AB")
+    ]
     difference = line(build_table(disjoint, ["disc"]), "elcfs").difference
     assert difference.low > 0 and (difference.of_seeds, difference.verdict) == ((), "not decided")
 
@@ -228,8 +247,10 @@ def test_the_test_and_the_interval_are_over_the_same_values():
         for seed in (0, 1):
             one = result(method, "A", BASE[:6], seed)
             extra = {"status": "false_alarm", "dice": 0.0} if seed else {"status": "absent", "dice": None}
-            one["rows"] += [one["rows"][0] | {"patient": "q", "image": "a", "dice": 0.8},
-                            one["rows"][0] | {"patient": "q", "image": "b"} | extra]  # fmt: skip
+            one["rows"] += [
+                one["rows"][0] | {"patient": "q", "image": "a", "dice": 0.8},
+                one["rows"][0] | {"patient": "q", "image": "b"} | extra,
+            ]
             if method == "elcfs":
                 one["rows"] = [row | {"dice": row["dice"] and row["dice"] + 0.01} for row in one["rows"]]
             runs.append(one)
@@ -257,8 +278,10 @@ def test_the_conclusion_says_that_too_many_methods_are_compared_for_the_patients
     """The smallest p of 8 patients is 2 / 2**8 = 0.0078; seven tests make 0.055 of it, six 0.047."""
     gains = {"fedavg": ZERO} | {f"m{n}": BETTER for n in range(7)}
     conclusion = build_table(compared(gains, sites=("A",)), ["disc"]).conclusions[0]
-    assert conclusion.startswith("disc, Dice: no method can be called better or worse than fedavg, because with 8 "
-                                 "patients and 7 compared methods no corrected p can be below 0.055; ")
+    assert conclusion.startswith(
+        "disc, Dice: no method can be called better or worse than fedavg, because with 8 "
+        "patients and 7 compared methods no corrected p can be below 0.055; "
+    )
     assert "better than" not in conclusion
     del gains["m6"]
     assert "better in 1 seed than fedavg: m0" in build_table(compared(gains, sites=("A",)), ["disc"]).conclusions[0]
@@ -314,8 +337,14 @@ def test_a_method_with_the_scores_of_the_baseline_does_not_hide_what_the_others_
 
 def test_the_conclusions_name_the_methods_whose_models_did_not_learn():
     results = compared({"fedavg": ZERO, "up": BETTER}, sites=("A",))
-    failed = {"learned": False, "images": "validation", "score": 0.1, "start": 0.0, "trivial": 0.2,
-              "trivial_prediction": "no pixel"}  # fmt: skip
+    failed = {
+        "learned": False,
+        "images": "validation",
+        "score": 0.1,
+        "start": 0.0,
+        "trivial": 0.2,
+        "trivial_prediction": "no pixel",
+    }
     results[1]["summary"] = {"learning": failed, "unseen_site": "A"}
     assert build_table(results, ["disc"]).conclusions[0].startswith("Models of up DID NOT LEARN: ")
 
@@ -324,8 +353,14 @@ def test_the_conclusions_name_the_methods_whose_models_did_not_learn():
 def test_there_is_no_verdict_with_a_model_that_did_not_learn_and_the_others_are_unchanged(failed, verdicts):
     results = compared({"fedavg": ZERO, "up": BETTER, "down": WORSE})
     before = build_table(results, ["disc"])
-    learning = {"learned": False, "images": "validation", "score": 0.1, "start": 0.0, "trivial": 0.2,
-                "trivial_prediction": "no pixel"}  # fmt: skip
+    learning = {
+        "learned": False,
+        "images": "validation",
+        "score": 0.1,
+        "start": 0.0,
+        "trivial": 0.2,
+        "trivial_prediction": "no pixel",
+    }
     for of_failed in (result for result in results if result["method"] == failed):
         of_failed["summary"] = {"learning": learning, "unseen_site": of_failed["unseen_site"]}
     table = build_table(results, ["disc"])
@@ -414,8 +449,15 @@ def test_all_six_outputs_show_the_same_calibration_and_failures(tmp_path):
     assert ece.mean == pytest.approx(100 * (0.02 + 0.03))
     for name, text in texts.items():
         plain = text.replace("\\%", "%").replace("$<$", "<")
-        for words in ("disc: patients with Dice < 0.7", "3/21", share.interval_text, "1/7", "[0, 58] %",
-                      "disc: ECE (%), lower is better", f"[{ece.low:.1f}, {ece.high:.1f}]"):  # fmt: skip
+        for words in (
+            "disc: patients with Dice < 0.7",
+            "3/21",
+            share.interval_text,
+            "1/7",
+            "[0, 58] %",
+            "disc: ECE (%), lower is better",
+            f"[{ece.low:.1f}, {ece.high:.1f}]",
+        ):
             assert words in plain, (name, words)
 
 
@@ -425,10 +467,20 @@ def test_all_six_outputs_show_the_same_mean_interval_difference_p_and_conclusion
     block = table.blocks[0]
     elcfs = next(actual for actual in block.lines if actual.method == "elcfs")
     average, difference = elcfs.average, elcfs.difference
-    row = next(row for row in csv.DictReader(io.StringIO(texts.pop("csv")))
-               if (row["metric"], row["method"], row["unseen_site"]) == ("dice", "elcfs", "average"))  # fmt: skip
-    numbers = {"mean": average.mean, "low": average.low, "high": average.high, "difference": difference.mean,
-               "difference_low": difference.low, "p_holm": difference.p_holm, "rank": elcfs.rank.rank}  # fmt: skip
+    row = next(
+        row
+        for row in csv.DictReader(io.StringIO(texts.pop("csv")))
+        if (row["metric"], row["method"], row["unseen_site"]) == ("dice", "elcfs", "average")
+    )
+    numbers = {
+        "mean": average.mean,
+        "low": average.low,
+        "high": average.high,
+        "difference": difference.mean,
+        "difference_low": difference.low,
+        "p_holm": difference.p_holm,
+        "rank": elcfs.rank.rank,
+    }
     assert {name: float(row[name]) for name in numbers} == pytest.approx(numbers, abs=1e-6)
     assert (row["verdict"], row["worst_site"]) == (difference.verdict_text, elcfs.worst_site)
     assert difference.p_holm < 0.001 and difference.verdict == "better"
@@ -438,7 +490,14 @@ def test_all_six_outputs_show_the_same_mean_interval_difference_p_and_conclusion
     assert stored["conclusions"] == list(table.conclusions) and len(table.conclusions) == 2
     for name, text in texts.items():
         plain = re.sub(r"\s+", " ", text.replace("$\\pm$", "±").replace("$<$", "<"))  # a terminal wraps sentences
-        for words in (f"{average.mean:.2f} ±", f"[{average.low:.1f}, {average.high:.1f}]", f"{difference.mean:+.2f}",
-                      f"[{difference.low:.2f}, {difference.high:.2f}]", f"<0.001 ({difference.n})",
-                      difference.verdict_text, f"({elcfs.worst_site})", *table.conclusions):  # fmt: skip
+        for words in (
+            f"{average.mean:.2f} ±",
+            f"[{average.low:.1f}, {average.high:.1f}]",
+            f"{difference.mean:+.2f}",
+            f"[{difference.low:.2f}, {difference.high:.2f}]",
+            f"<0.001 ({difference.n})",
+            difference.verdict_text,
+            f"({elcfs.worst_site})",
+            *table.conclusions,
+        ):
             assert words in plain, (name, words)

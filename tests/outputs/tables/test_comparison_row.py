@@ -4,10 +4,24 @@ from medfed.core.errors import UserError
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import ROW_FILE, ComparisonRow, is_federated, read_row, row_from_folder_name
 
-METHODS = ("fedavg", "ccst:k=1", "ccst:k=1,style=single", "ccst+elcfs", "ccst:codec=a/b", "ccst:codec=a_b",
-           "ccst:codec=../x")  # fmt: skip
-VALUES = ("federation.participating=2", "network.weights=/a/b.pth", "network.weights=/a_b.pth", "data.root=Ä",
-          "training.betas=[0.9, 0.99]", "x=" + "y" * 300, "x=" + "y" * 299)  # fmt: skip
+METHODS = (
+    "fedavg",
+    "ccst:k=1",
+    "ccst:k=1,style=single",
+    "ccst+elcfs",
+    "ccst:codec=a/b",
+    "ccst:codec=a_b",
+    "ccst:codec=../x",
+)
+VALUES = (
+    "federation.participating=2",
+    "network.weights=/a/b.pth",
+    "network.weights=/a_b.pth",
+    "data.root=Ä",
+    "training.betas=[0.9, 0.99]",
+    "x=" + "y" * 300,
+    "x=" + "y" * 299,
+)
 ROWS = [ComparisonRow(method, varied) for method in METHODS for varied in ((), *((value,) for value in VALUES))]
 ROWS += [ComparisonRow("local", (), "BMC"), ComparisonRow("pooled")]
 
@@ -45,9 +59,16 @@ def test_the_baseline_is_fedavg_with_the_same_varied_settings_except_method_sett
     assert row.changes == ("method.style", "method.k", "federation.participating")
 
 
-@pytest.mark.parametrize("content", [
-    "{", "[]", '{"method": "a"}', '{"method": "a", "varied": [1]}', '{"method": 1, "varied": []}',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"method": "a"}',
+        '{"method": "a", "varied": [1]}',
+        '{"method": 1, "varied": []}',
+    ],
+)
 def test_a_damaged_row_file_is_named(tmp_path, content):
     (tmp_path / ROW_FILE).write_text(content)
     with pytest.raises(UserError, match="row.json: .*--resume"):

@@ -22,10 +22,20 @@ from medfed.outputs.tables.cost import (
 
 def rows(number: int, kind: str, up: int, down: int) -> list[dict]:
     return [
-        {"round": number, "site": site, "direction": direction, "kind": kind, "name": "x", "shape": "1",
-         "content": "statistic" if kind == "share" else "weight", "dtype": "float32", "bytes": n}
-        for site in ("a", "b") for direction, n in (("up", up), ("down", down))
-    ]  # fmt: skip
+        {
+            "round": number,
+            "site": site,
+            "direction": direction,
+            "kind": kind,
+            "name": "x",
+            "shape": "1",
+            "content": "statistic" if kind == "share" else "weight",
+            "dtype": "float32",
+            "bytes": n,
+        }
+        for site in ("a", "b")
+        for direction, n in (("up", up), ("down", down))
+    ]
 
 
 def saved(tmp_path, rounds: list[dict], shares: list[int]) -> RunFolder:
@@ -42,21 +52,42 @@ def test_one_time_costs_are_separate_from_costs_of_every_round(tmp_path):
     """Two clients: each shares for 0.5 s, then trains for 4 s in the first round and for 1 s in each other round."""
     rounds = [{"share": 1.0, "train": 8.0, "aggregate": 0.3}, *[{"train": 2.0, "aggregate": 0.1}] * 2]
     actual = read_cost(saved(tmp_path, rounds, [1]))
-    assert actual == Cost(1.0, 0.0, 3.5, 0.1, 1e6, 9e6, 4096, 3e6, total_s=1 + 8 + 2 + 2, up_weights=1e6,
-                          down_weights=9e6), "2 MB to train and 7 MB to validate"  # fmt: skip
+    assert actual == Cost(
+        1.0, 0.0, 3.5, 0.1, 1e6, 9e6, 4096, 3e6, total_s=1 + 8 + 2 + 2, up_weights=1e6, down_weights=9e6
+    ), "2 MB to train and 7 MB to validate"
 
 
 def test_statistics_shared_in_every_round_count_as_costs_of_a_round(tmp_path):
     rounds = [{"share": 1.0, "train": 2.0, "aggregate": 0.1}] * 3
     actual = read_cost(saved(tmp_path, rounds, [1, 2, 3]))
-    assert actual == Cost(1.0, 0.5, 0.0, 0.1, 1e6 + 4096, 12e6, 0, 0, total_s=3 * (1 + 2), up_weights=1e6,
-                          up_statistics=4096, down_weights=9e6, down_statistics=3e6)  # fmt: skip
+    assert actual == Cost(
+        1.0,
+        0.5,
+        0.0,
+        0.1,
+        1e6 + 4096,
+        12e6,
+        0,
+        0,
+        total_s=3 * (1 + 2),
+        up_weights=1e6,
+        up_statistics=4096,
+        down_weights=9e6,
+        down_statistics=3e6,
+    )
     assert actual.up == actual.up_weights + actual.up_statistics and actual.down == 9e6 + actual.down_statistics
     assert cost_rows({"m": actual}, PARTS) == [
-        ["method", "up weights kB", "up statistics kB", "up facts kB", "down weights kB", "down statistics kB",
-         "down facts kB"],
+        [
+            "method",
+            "up weights kB",
+            "up statistics kB",
+            "up facts kB",
+            "down weights kB",
+            "down statistics kB",
+            "down facts kB",
+        ],
         ["m", "1000.000", "4.096", "0.000", "9000.000", "3000.000", "0.000"],
-    ]  # fmt: skip
+    ]
 
 
 def test_a_run_without_timings_has_bytes_only(tmp_path):
@@ -85,32 +116,42 @@ def run_of(tmp_path, row: ComparisonRow, rounds: int, n_steps: int, n_images: in
     for number in range(1, rounds + 1):
         history = {"round": number, "train_loss": 1.0, "validation_score": None}
         ledger = [] if row.arrangement in SENT else rows(number, "train", 10, 20)
-        folder.save_round(Round(State(number, {}), history, ledger, {"train": 1.0, "aggregate": 0.1}, n_clients,
-                                n_steps, n_images), number)  # fmt: skip
+        folder.save_round(
+            Round(State(number, {}), history, ledger, {"train": 1.0, "aggregate": 0.1}, n_clients, n_steps, n_images),
+            number,
+        )
     return row, "U", 0, folder
 
 
 def test_steps_are_of_one_client_and_images_of_all_and_rows_without_a_federation_have_no_bytes(tmp_path):
     """Two sites of 8 images, batches of 4, three rounds: FedAvg takes 2 steps at each site in a round, pooled 4."""
-    runs = [run_of(tmp_path, ComparisonRow("pooled"), 3, 4, 16, 1),
-            run_of(tmp_path, ComparisonRow("fedavg"), 3, 4, 16, 2),
-            run_of(tmp_path, ComparisonRow("ccst"), 3, 8, 32, 2),
-            *(run_of(tmp_path, ComparisonRow("local", (), site), 3, 2, 8, 1) for site in "AB")]  # fmt: skip
+    runs = [
+        run_of(tmp_path, ComparisonRow("pooled"), 3, 4, 16, 1),
+        run_of(tmp_path, ComparisonRow("fedavg"), 3, 4, 16, 2),
+        run_of(tmp_path, ComparisonRow("ccst"), 3, 8, 32, 2),
+        *(run_of(tmp_path, ComparisonRow("local", (), site), 3, 2, 8, 1) for site in "AB"),
+    ]
     costs = costs_by_row(runs)
     effort = {label: (cost.steps, cost.images, cost.total_s, cost.sent) for label, cost in costs.items()}
     assert list(effort) == ["fedavg", "ccst", "pooled", "local"], "federated rows come first"
-    assert effort == {"fedavg": (6, 48, 3, "updates"), "ccst": (12, 96, 3, "updates"),
-                      "pooled": (12, 48, 3, "images moved"), "local": (6, 48, 6, "nothing sent")}  # fmt: skip
+    assert effort == {
+        "fedavg": (6, 48, 3, "updates"),
+        "ccst": (12, 96, 3, "updates"),
+        "pooled": (12, 48, 3, "images moved"),
+        "local": (6, 48, 6, "nothing sent"),
+    }
     assert costs["fedavg"].up == 10 and costs["pooled"].up is None and costs["local"].down is None
     ccst, pooled = effort_notes(costs, dict.fromkeys(costs, "fedavg"))
     more = "MORE EFFORT than fedavg (2.00 times the steps and 2.00 times the images), from which a gain may come: ccst"
     assert ccst == more + "; FedAvg of equal effort (fedavg@steps=METHOD) was NOT RUN for all of them"
     with_equal = {**costs, "fedavg@steps=ccst": costs["ccst"]}
     assert effort_notes(with_equal, dict.fromkeys(with_equal, "fedavg"))[0] == f"{more}; compare with fedavg@steps=ccst"
-    assert pooled == ("pooled made 2.00 times the steps of a client of fedavg, with 1.00 times the images of all "
-                      "clients together")
+    assert pooled == (
+        "pooled made 2.00 times the steps of a client of fedavg, with 1.00 times the images of all clients together"
+    )
     assert effort_notes(costs, dict.fromkeys(costs, "ccst"))[0] == (
-        "LESS EFFORT than ccst (0.50 times the steps and 0.50 times the images): fedavg")
+        "LESS EFFORT than ccst (0.50 times the steps and 0.50 times the images): fedavg"
+    )
 
 
 def test_timings_of_uncommitted_rounds_are_removed(tmp_path):

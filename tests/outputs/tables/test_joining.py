@@ -34,8 +34,11 @@ def case(site, patient, dice, role):
 
 def run(method, unseen, scores, trained_at="", seed=0, varied=()):
     """`scores`: for each site, the Dice of its patients p0, p1, ... The unseen site's role is "unseen"."""
-    cases = [case(site, f"p{k}", dice, "unseen" if site == unseen else "seen")
-             for site, values in scores.items() for k, dice in enumerate(values)]  # fmt: skip
+    cases = [
+        case(site, f"p{k}", dice, "unseen" if site == unseen else "seen")
+        for site, values in scores.items()
+        for k, dice in enumerate(values)
+    ]
     return ScoredRun(ComparisonRow(method, varied, trained_at), unseen, seed, cases)
 
 
@@ -48,8 +51,7 @@ RUNS = [
 
 
 def means(joining, first, images):
-    (one,) = (one for one in joining.differences
-              if (one.first, one.images, one.metric) == (first, images, "dice"))  # fmt: skip
+    (one,) = (one for one in joining.differences if (one.first, one.images, one.metric) == (first, images, "dice"))
     return {site: (round(mean.mean, 6), mean.n) for site, mean in one.by_site.items()}
 
 
@@ -65,21 +67,38 @@ def test_the_gain_is_federated_minus_local_and_the_cost_is_pooled_minus_federate
 def test_only_runs_of_the_same_fold_and_seed_are_paired():
     """Another unseen site without a run of local, and a second seed in which all gains are 30 points higher."""
     more = [run("fedavg", "B", {"A": [0.1], "C": [0.1, 0.1], "B": [0.1]})]
-    again = [run("fedavg", "C", {"A": [0.95], "C": [0.95, 0.95]}, seed=1),
-             run("local", "C", {"A": [0.6], "C": [0.5, 0.5]}, "A", seed=1)]  # fmt: skip
+    again = [
+        run("fedavg", "C", {"A": [0.95], "C": [0.95, 0.95]}, seed=1),
+        run("local", "C", {"A": [0.6], "C": [0.5, 0.5]}, "A", seed=1),
+    ]
     joining = build_joining([*RUNS, *more, *again], SCORING, ["disc"], "real")
     assert means(joining, "fedavg", "own test")["A"] == (20, 1), "(5 + 35) / 2"
     assert "B" not in means(joining, "fedavg", "unseen")
 
 
 def test_rows_are_compared_with_the_same_varied_settings():
-    varied = [run(method, "C", {"C": [dice]}, at, varied=(f"federation.rounds={n}",))
-              for n, method, at, dice in ((1, "fedavg", "", 0.5), (1, "local", "A", 0.4), (2, "fedavg", "", 0.9),
-                                          (2, "local", "A", 0.6))]  # fmt: skip
+    varied = [
+        run(method, "C", {"C": [dice]}, at, varied=(f"federation.rounds={n}",))
+        for n, method, at, dice in (
+            (1, "fedavg", "", 0.5),
+            (1, "local", "A", 0.4),
+            (2, "fedavg", "", 0.9),
+            (2, "local", "A", 0.6),
+        )
+    ]
     results = [
-        {"method": one.row.label, "row": one.row, "unseen_site": "C", "seed": 0, "rows": one.cases, "selection": "last",
-         "data": "real", "baseline": one.row.baseline_label()} for one in varied
-    ]  # fmt: skip
+        {
+            "method": one.row.label,
+            "row": one.row,
+            "unseen_site": "C",
+            "seed": 0,
+            "rows": one.cases,
+            "selection": "last",
+            "data": "real",
+            "baseline": one.row.baseline_label(),
+        }
+        for one in varied
+    ]
     joining = build_joining(varied, SCORING, ["disc"], "real")
     assert means(joining, "fedavg, federation.rounds=1", "unseen")["all"] == (10, 1)
     assert means(joining, "fedavg, federation.rounds=2", "unseen")["all"] == (30, 1)
@@ -89,7 +108,8 @@ def test_rows_are_compared_with_the_same_varied_settings():
     assert table.conclusions[-2] == "more steps."
     assert [text for text in table.conclusions if text.startswith("disc: Dice (points), gain")] == [
         f"disc: Dice (points), gain from joining (fedavg, federation.rounds={n} - local, federation.rounds={n}): "
-        f"unseen {gain} (1) without an interval, so not decided." for n, gain in ((1, "+10.00"), (2, "+30.00"))
+        f"unseen {gain} (1) without an interval, so not decided."
+        for n, gain in ((1, "+10.00"), (2, "+30.00"))
     ]
 
 
@@ -110,16 +130,32 @@ def test_every_format_has_the_differences_with_their_numbers_of_patients():
     rows = list(csv.DictReader(io.StringIO(joining_csv(joining))))
     (row,) = (row for row in rows if (row["first"], row["images"], row["site"]) == ("fedavg", "unseen", "all"))
     assert (row["data"], row["meaning"], row["second"], row["mean_difference"], row["n_patients"]) == (
-        "phantom", "gain from joining", "local", "15.000000", "2")  # fmt: skip
+        "phantom",
+        "gain from joining",
+        "local",
+        "15.000000",
+        "2",
+    )
     models = json.loads(joining_json(joining))["models_of_local"]
     assert [(model["trained_at"], model["score_at"]) for model in models] == [
-        ("A", {"A": pytest.approx(75), "C": pytest.approx(40)}), ("B", {"B": pytest.approx(72), "C": pytest.approx(40)})
-    ]  # fmt: skip
+        ("A", {"A": pytest.approx(75), "C": pytest.approx(40)}),
+        ("B", {"B": pytest.approx(72), "C": pytest.approx(40)}),
+    ]
 
 
 def results(runs, role="unseen"):
-    return [{"method": run.row.label, "row": run.row, "unseen_site": run.unseen, "seed": run.seed, "selection": "last",
-             "data": "real", "rows": [row for row in run.cases if row["role"] == role]} for run in runs]  # fmt: skip
+    return [
+        {
+            "method": run.row.label,
+            "row": run.row,
+            "unseen_site": run.unseen,
+            "seed": run.seed,
+            "selection": "last",
+            "data": "real",
+            "rows": [row for row in run.cases if row["role"] == role],
+        }
+        for run in runs
+    ]
 
 
 def test_rows_without_a_federation_come_last_and_are_neither_ranked_nor_tested():
@@ -127,8 +163,7 @@ def test_rows_without_a_federation_come_last_and_are_neither_ranked_nor_tested()
     runs = [*RUNS[1:], run("fedprox", "C", {"C": [0.65, 0.5]}), RUNS[0]]
     table = build_table(results(runs), ["disc"])
     (head, *lines) = block_rows(table, table.blocks[0])
-    assert [line[0][0] for line in lines] == [
-        "fedavg", "fedprox", "local (not federated)", "pooled (not federated)"]  # fmt: skip
+    assert [line[0][0] for line in lines] == ["fedavg", "fedprox", "local (not federated)", "pooled (not federated)"]
     assert [line[1][:2] for line in lines] == [("55.00", "second"), ("57.50", "best"), ("40.00", ""), ("62.50", "")]
     assert table.blocks[0].lines[2].n_cases == 4, "two models for two patients"
     differences = [line.difference for line in table.blocks[0].lines]
@@ -143,9 +178,11 @@ def with_gains(**gains):
     """FedAvg with `DICE` at the unseen site C, two models of `local`, and rows whose patients gain more and more."""
     gains = {"fedavg": 0.0} | gains
     rows = {name: [dice + gain * k for k, dice in enumerate(DICE, 1)] for name, gain in gains.items()}
-    return [*(run(name, "C", {"C": values}) for name, values in rows.items()),
-            run("local", "C", {"A": [0.9], "C": [dice - 0.2 for dice in DICE]}, "A"),
-            run("local", "C", {"B": [0.9], "C": [dice + 0.1 for dice in DICE[::-1]]}, "B")]  # fmt: skip
+    return [
+        *(run(name, "C", {"C": values}) for name, values in rows.items()),
+        run("local", "C", {"A": [0.9], "C": [dice - 0.2 for dice in DICE]}, "A"),
+        run("local", "C", {"B": [0.9], "C": [dice + 0.1 for dice in DICE[::-1]]}, "B"),
+    ]
 
 
 def test_rows_without_a_federation_have_intervals_but_no_test_no_rank_and_no_place_in_holms_family():
@@ -191,35 +228,59 @@ def test_the_gain_in_auroc_is_the_difference_of_the_scores_of_the_table():
     """FedAvg ranks all eight patients correctly; the only local model has one of the 16 pairs wrong: 100 - 93.75."""
     scores = {"fedavg": [0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9], "local": [0.1, 0.2, 0.3, 0.6, 0.4, 0.7, 0.8, 0.9]}
     runs = [
-        ScoredRun(ComparisonRow(name, (), "A" * (name == "local")), "C", 0, [
-            case_row("C", "unseen", f"i{k}", f"s{k}", int(k > 3), (1 - p, p), ("a", "b")) for k, p in enumerate(values)
-        ]) for name, values in scores.items()
-    ]  # fmt: skip
+        ScoredRun(
+            ComparisonRow(name, (), "A" * (name == "local")),
+            "C",
+            0,
+            [
+                case_row("C", "unseen", f"i{k}", f"s{k}", int(k > 3), (1 - p, p), ("a", "b"))
+                for k, p in enumerate(values)
+            ],
+        )
+        for name, values in scores.items()
+    ]
     joining = build_joining(runs, ClassScoring(), ["all"], "real")
     (auroc,) = (one for one in joining.differences if one.metric == "auroc")
     assert auroc.by_site["C"].mean == pytest.approx(6.25) and auroc.by_site["C"].low < 6.25
 
 
 def test_a_model_of_local_that_did_not_learn_is_named_with_its_site():
-    failed = {"learned": False, "images": "validation", "score": 0.1, "start": 0.0, "trivial": 0.2,
-              "trivial_prediction": "no pixel"}  # fmt: skip
+    failed = {
+        "learned": False,
+        "images": "validation",
+        "score": 0.1,
+        "start": 0.0,
+        "trivial": 0.2,
+        "trivial_prediction": "no pixel",
+    }
     given = results(RUNS)
     given[2]["summary"] = {"learning": failed, "unseen_site": "C"}
     table = build_table(given, ["disc"])
-    assert any(note.startswith("local: DID NOT LEARN in 1 of 2 runs") and note.endswith("(at B, unseen C seed 0)")
-               for note in table.notes)  # fmt: skip
+    assert any(
+        note.startswith("local: DID NOT LEARN in 1 of 2 runs") and note.endswith("(at B, unseen C seed 0)")
+        for note in table.notes
+    )
 
 
 def test_a_score_of_a_site_is_the_mean_of_the_scores_of_the_models_and_not_the_score_of_their_predictions_together():
     """The AUROC of one model is 1, that of the other 1/2; all predictions together would have 10 of 16 pairs right."""
     probabilities = {"A": [0.6, 0.7, 0.8, 0.9], "B": [0.2, 0.2, 0.1, 0.3]}
     runs = [
-        ScoredRun(ComparisonRow("local", (), at), "C", 0, [
-            case_row("C", "unseen", f"i{k}", f"s{k}", int(k > 1), (1 - p, p), ("a", "b")) for k, p in enumerate(values)
-        ]) for at, values in probabilities.items()
-    ]  # fmt: skip
-    given = [result | {"summary": ClassScoring().summarise(run.cases)} for run, result in
-             zip(runs, results(runs), strict=True)]  # fmt: skip
+        ScoredRun(
+            ComparisonRow("local", (), at),
+            "C",
+            0,
+            [
+                case_row("C", "unseen", f"i{k}", f"s{k}", int(k > 1), (1 - p, p), ("a", "b"))
+                for k, p in enumerate(values)
+            ],
+        )
+        for at, values in probabilities.items()
+    ]
+    given = [
+        result | {"summary": ClassScoring().summarise(run.cases)}
+        for run, result in zip(runs, results(runs), strict=True)
+    ]
     table = build_table(given, ["all"])
     (auroc,) = (block for block in table.blocks if block.metric == "auroc")
     assert auroc.lines[0].cells[0].mean == pytest.approx(75.0)
@@ -228,8 +289,10 @@ def test_a_score_of_a_site_is_the_mean_of_the_scores_of_the_models_and_not_the_s
 def test_a_conclusion_says_whether_the_interval_excludes_0_and_what_the_mean_hides():
     """Each of five patients of A gains 10 points, those of B none; the single models score 40 and 50 at C."""
     scores = {"A": [0.61, 0.62, 0.63, 0.64, 0.65], "B": [0.7] * 5, "C": [0.61, 0.62, 0.63, 0.64, 0.65]}
-    alone = [run("local", "C", {"A": [0.51, 0.52, 0.53, 0.54, 0.55], "C": [0.4] * 5}, "A"),
-             run("local", "C", {"B": [0.71, 0.69, 0.7, 0.7, 0.7], "C": [0.5] * 5}, "B")]  # fmt: skip
+    alone = [
+        run("local", "C", {"A": [0.51, 0.52, 0.53, 0.54, 0.55], "C": [0.4] * 5}, "A"),
+        run("local", "C", {"B": [0.71, 0.69, 0.7, 0.7, 0.7], "C": [0.5] * 5}, "B"),
+    ]
     joining = build_joining([run("fedavg", "C", scores), *alone], SCORING, ["disc"], "real")
     (sentence,) = joining_conclusions(joining, ["fedavg"])
     shown = "]: joining is better, but this is not decided at any single hospital (+0.00 (5) ["
@@ -259,10 +322,15 @@ def test_a_difference_from_a_model_that_did_not_learn_has_no_verdict():
 
 def test_the_models_of_local_are_those_with_the_same_varied_settings():
     scores = {"fedavg": [0, 0.01, 0.02, 0.03, 0.04], "local": [0] * 5}
-    runs = [run(method, "C", {"C": [dice + more for more in scores[method]]}, at,
-                varied=(f"training.batch_size={size}",))
-            for size, method, at, dice in ((4, "fedavg", "", 0.6), (4, "local", "A", 0.5), (40, "fedavg", "", 0.9),
-                                           (40, "local", "A", 0.8))]  # fmt: skip
+    runs = [
+        run(method, "C", {"C": [dice + more for more in scores[method]]}, at, varied=(f"training.batch_size={size}",))
+        for size, method, at, dice in (
+            (4, "fedavg", "", 0.6),
+            (4, "local", "A", 0.5),
+            (40, "fedavg", "", 0.9),
+            (40, "local", "A", 0.8),
+        )
+    ]
     sentences = joining_conclusions(build_joining(runs, SCORING, ["disc"], "real"), ["fedavg, training.batch_size=4"])
     assert "score 50.00 to 50.00 there" in sentences[0]
 

@@ -12,10 +12,16 @@ def row(site: str, patient: str, dice: float) -> dict:
 
 def test_the_best_is_bold_the_second_underlined_and_special_characters_are_escaped():
     results = [
-        {"method": method, "unseen_site": "A_1", "seed": 1, "selection": "last", "data": "phantom",
-         "rows": [row("A_1", str(i), dice) for i in range(6)]}
+        {
+            "method": method,
+            "unseen_site": "A_1",
+            "seed": 1,
+            "selection": "last",
+            "data": "phantom",
+            "rows": [row("A_1", str(i), dice) for i in range(6)],
+        }
         for method, dice in (("fedavg", 0.5), ("el&cfs", 0.75))
-    ]  # fmt: skip
+    ]
     text = to_latex(build_table(results, ["organ_1"]))
     assert r"A\_1" in text and r"el\&cfs & \textbf{75.00}" in text and r"fedavg & \underline{50.00}" in text
     caption = r"\caption{organ\_1: Dice (\%), higher is better. SYNTHETIC PHANTOM DATA: says nothing about hospitals}"

@@ -119,8 +119,10 @@ def test_too_few_patients_give_no_p_value_and_a_note():
     table = build_table(two_methods(), ["disc"])
     assert line(table, "elcfs").difference.p is None
     assert "- (3)" in to_text(table)
-    assert any(note.startswith("no p for some metric, because only 3 matched patients") and note.endswith(": elcfs")
-               for note in table.notes)  # fmt: skip
+    assert any(
+        note.startswith("no p for some metric, because only 3 matched patients") and note.endswith(": elcfs")
+        for note in table.notes
+    )
 
 
 def test_there_is_no_test_if_the_baseline_was_not_run():
@@ -173,8 +175,12 @@ def test_each_unit_has_its_own_block_and_mixed_units_are_not_averaged():
     results = [result("fedavg", "A", [0.8], [3.0], unit="mm"), result("fedavg", "B", [0.8], [7.0])]
     table = build_table(results, ["disc"])
     assert [(b.name, b.unit) for b in table.blocks] == [
-        ("Dice", "%"), ("HD95", "mm"), ("HD95", "% of diagonal"), ("HD", "mm"), ("HD", "% of diagonal"),
-    ]  # fmt: skip
+        ("Dice", "%"),
+        ("HD95", "mm"),
+        ("HD95", "% of diagonal"),
+        ("HD", "mm"),
+        ("HD", "% of diagonal"),
+    ]
     actual = line(table, "fedavg", "hd95_mm")
     assert (actual.cells[0].mean, actual.cells[1], actual.average) == (3.0, None, None)
     mixed = [result("fedavg", "A", [0.8], [3.0], unit="mm")]
@@ -237,8 +243,13 @@ def test_json_contains_the_cells():
     table = build_table(two_methods(), ["disc"])
     assert json.loads(to_json(table)) == to_json_dict(table)
     assert to_json_dict(table)["blocks"][0]["lines"][0]["cells"][0] == {
-        "mean": pytest.approx(85), "sd": None, "n_seeds": 1, "low": None, "high": None, "n_patients": 2,
-    }  # fmt: skip
+        "mean": pytest.approx(85),
+        "sd": None,
+        "n_seeds": 1,
+        "low": None,
+        "high": None,
+        "n_patients": 2,
+    }
 
 
 def test_text_is_aligned_and_has_escape_codes_only_for_a_terminal():
@@ -311,16 +322,24 @@ def test_every_table_says_that_a_run_was_not_deterministic_and_that_it_was_train
     sentence = "NOT DETERMINISTIC: the same config and seed give other weights each time"
     assert f"\n{sentence}\ntrained in bf16\n" in closing_table(summary_of(RUN, **rough))
     summaries = {"elcfs": summary_of(RUN), "fedavg": summary_of(RUN, **rough)}
-    table = build_table([result(method, "A", [0.8]) | {"summary": summary} for method, summary in summaries.items()],
-                        ["disc"])  # fmt: skip
+    table = build_table(
+        [result(method, "A", [0.8]) | {"summary": summary} for method, summary in summaries.items()], ["disc"]
+    )
     assert [note for note in table.notes if "DETERMINISTIC" in note or "bf16" in note] == [
-        f"fedavg: {sentence}", "fedavg: trained in bf16",
-    ]  # fmt: skip
+        f"fedavg: {sentence}",
+        "fedavg: trained in bf16",
+    ]
     assert "DETERMINISTIC" not in closing_table(summary_of(RUN))
 
 
-LEARNING = {"learned": False, "images": "validation", "score": 0.215, "start": 0.1, "trivial": 0.25,
-            "trivial_prediction": "every pixel is foreground"}  # fmt: skip
+LEARNING = {
+    "learned": False,
+    "images": "validation",
+    "score": 0.215,
+    "start": 0.1,
+    "trivial": 0.25,
+    "trivial_prediction": "every pixel is foreground",
+}
 
 
 def test_the_closing_table_says_that_a_model_did_not_learn_and_what_is_as_good():
@@ -407,8 +426,9 @@ def test_runs_of_an_older_version_count_failures_with_the_limit_of_the_others_an
     assert [cell.mean for cell in line(table, "elcfs", "ece").cells] == pytest.approx([10, 10])
     assert line(table, "fedavg", "ece").cells == (None, None) and any(text.startswith(note) for text in table.notes)
     assert (table.failures[0].title, [of_method.total.text for of_method in table.failures[0].lines]) == (
-        "Dice < 0.65", ["0/3", "1/3"]
-    )  # fmt: skip
+        "Dice < 0.65",
+        ["0/3", "1/3"],
+    )
     table = build_table(fedavg, ["disc"])
     assert "ece" not in {block.metric for block in table.blocks} and any(text.startswith(note) for text in table.notes)
     assert not any("older version" in text for text in build_table(elcfs, ["disc"]).notes)
