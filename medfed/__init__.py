@@ -2,8 +2,9 @@
 
 A researcher's session: `load_config` reads a config, `run` trains and tests it and returns a `Run`,
 `leave_one_site_out` compares methods and returns a `Comparison`, `export` writes a MONAI bundle. The parts are useful
-alone: `medfed.transforms`, `medfed.networks`, `medfed.metrics`, `medfed.losses`, `medfed.methods`, `medfed.datasets`.
-`medfed.testing.check_method` checks a method that you wrote. A mistake in a config or in data raises `UserError`.
+alone: `medfed.transforms`, `medfed.networks`, `medfed.metrics`, `medfed.losses`, `medfed.functional`,
+`medfed.methods`, `medfed.datasets`. `medfed.testing.check_method` checks a method that you wrote. A mistake in a config
+or in data raises `UserError`.
 
 Every name is imported when it is first used.
 """
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 from medfed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from medfed import datasets, losses, methods, metrics, networks, testing, transforms
+    from medfed import datasets, functional, losses, methods, metrics, networks, testing, transforms
     from medfed.api import (
         Comparison,
         Run,
@@ -44,6 +45,7 @@ __all__ = [
     "__version__",
     "datasets",
     "export",
+    "functional",
     "leave_one_site_out",
     "leave_two_sites_out",
     "load_config",
@@ -60,31 +62,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "medfed.api": (
-            "Comparison",
-            "Run",
-            "leave_one_site_out",
-            "leave_two_sites_out",
-            "load_config",
-            "load_run",
-            "run",
-        ),
-        "medfed.config.schema": ("Config",),
-        "medfed.core.errors": ("UserError",),
+        "medfed.api": "Comparison Run leave_one_site_out leave_two_sites_out load_config load_run run",
+        "medfed.config.schema": "Config",
+        "medfed.core.errors": "UserError",
         # `medfed.export` is a program as well as a function. Importing a program sets the package's attribute of
         # that name to the module, so the module itself is callable and does what the function does.
-        "medfed.export": ("export",),
+        "medfed.export": "export",
         **{
-            f"medfed.{name}": (name,)
-            for name in (
-                "datasets",
-                "losses",
-                "methods",
-                "metrics",
-                "networks",
-                "testing",
-                "transforms",
-            )
+            f"medfed.{name}": name
+            for name in "datasets functional losses methods metrics networks testing transforms".split()
         },
     },
     programs={"train": "run", "evaluate": "leave_one_site_out"},

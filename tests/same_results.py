@@ -28,13 +28,13 @@ ON_CLASSES = "copa fedsr fpl jigen rsc stable_fdg".split()
 STACKS = ("ccst+elcfs", "fedprox+mixstyle", "dsu+feddg_ga")
 PROSTATE = {
     "data.image_size": 48,
-    "data.sites": ["BIDMC", "HK", "UCL"],
+    "data.sites": ["BIDMC", "HK", "RUNMC", "UCL"],
     "training.batch_size": 8,
     "federation.rounds": 2,
 }
 CAMELYON17 = {
     "data.image_size": 32,
-    "data.sites": ["hospital_1", "hospital_2", "hospital_5"],
+    "data.sites": ["hospital_1", "hospital_2", "hospital_3", "hospital_5"],
     "federation.rounds": 2,
     "federation.unseen_site": "hospital_5",
 }

@@ -11,7 +11,8 @@ import medfed
 
 ROOT = Path(medfed.__file__).parent
 LAYERS = [  # a package imports from itself and from the layers above it in this list, and from nothing else
-    {"core", "functional"},
+    {"core"},
+    {"functional"},
     {"cli", "federation", "losses", "metrics", "networks"},
     {"engines", "transforms"},
     {"datasets", "methods"},
@@ -52,7 +53,7 @@ WALLS = [  # (package, package that it may not import although that is in a lowe
     ("outputs", "methods"),
     ("outputs", "engines"),
 ]
-MAX_PROGRAM_LINES = 90
+MAX_PROGRAM_LINES = 131
 MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(ROOT.rglob("*.py"))

@@ -21,6 +21,7 @@ PACKAGES = (
         f"medfed.{name}"
         for name in (
             "datasets",
+            "functional",
             "losses",
             "methods",
             "metrics",
@@ -34,6 +35,7 @@ PACKAGES = (
 EXAMPLES = (
     "medfed.api",
     "medfed.datasets",
+    "medfed.functional",
     "medfed.losses",
     "medfed.methods",
     "medfed.metrics",

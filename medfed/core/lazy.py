@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
 def lazy_names(
-    package: str, modules: Mapping[str, Sequence[str]], programs: Mapping[str, str] = {}
+    package: str, modules: Mapping[str, str], programs: Mapping[str, str] = {}
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a `__getattr__` and a `__dir__` for a package that imports its public names only when they are used.
 
@@ -18,16 +18,15 @@ def lazy_names(
 
     Args:
         package: the package's `__name__`.
-        modules: dictionary from the full name of a module to the public names that the module defines. If users may
-            also access the module itself, this list also contains the last part of the module's name, such as "fourier"
-            for "medfed.functional.fourier".
+        modules: dictionary from the full name of a module to its public names, separated by spaces. If users may also
+            access the module itself, its own last name is one of them.
         programs: dictionary from the name of a program of the package to the name of the public function that does the
             same, such as {"train": "run"}. The error about an unknown name mentions this function.
 
     Returns:
         Two functions, to assign to `__getattr__` and `__dir__` in the package's `__init__.py`.
     """
-    module_of = {name: module for module, names in modules.items() for name in names}
+    module_of = {name: module for module, names in modules.items() for name in names.split()}
 
     def hint(name: str) -> str:
         """Return the end of the message about an unknown name: the function of a program, or the most similar name."""

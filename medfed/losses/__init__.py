@@ -39,9 +39,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "medfed.functional.contrastive": ("info_nce", "masked_mean", "triplet_loss"),
-        "medfed.functional.prototypes": ("prototype_contrastive_loss", "prototype_distance_loss"),
-        "medfed.functional.weights": ("squared_distance",),
-        "medfed.losses.dice": ("soft_dice_loss",),
+        "medfed.functional.contrastive": "info_nce masked_mean triplet_loss",
+        "medfed.functional.prototypes": "prototype_contrastive_loss prototype_distance_loss",
+        "medfed.functional.weights": "squared_distance",
+        "medfed.losses.dice": "soft_dice_loss",
     },
 )

@@ -46,12 +46,12 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "medfed.networks.adain": ("StyleCodec", "load_codec"),
-        "medfed.networks.amplitude_normaliser": ("AmplitudeNormaliser",),
-        "medfed.networks.base": ("NetworkSettings",),
-        "medfed.networks.highlighter": ("Highlighter",),
-        "medfed.networks.style_layers": ("DSU", "EFDMix", "MixStyle"),
-        "medfed.networks.tent": ("Tent",),
+        "medfed.networks.adain": "StyleCodec load_codec",
+        "medfed.networks.amplitude_normaliser": "AmplitudeNormaliser",
+        "medfed.networks.base": "NetworkSettings",
+        "medfed.networks.highlighter": "Highlighter",
+        "medfed.networks.style_layers": "DSU EFDMix MixStyle",
+        "medfed.networks.tent": "Tent",
     },
 )
 

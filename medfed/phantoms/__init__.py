@@ -24,8 +24,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "medfed.phantoms.camelyon17_phantom": ("Camelyon17Phantom",),
-        "medfed.phantoms.fundus_phantom": ("FundusPhantom",),
-        "medfed.phantoms.prostate_phantom": ("ProstatePhantom",),
+        "medfed.phantoms.camelyon17_phantom": "Camelyon17Phantom",
+        "medfed.phantoms.fundus_phantom": "FundusPhantom",
+        "medfed.phantoms.prostate_phantom": "ProstatePhantom",
     },
 )

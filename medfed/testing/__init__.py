@@ -21,8 +21,8 @@ __all__ = ["ContractError", "ToyClassification", "ToyFederation", "ToySegmentati
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "medfed.testing.checks": ("check_method", "method_checks"),
-        "medfed.testing.rules": ("ContractError",),
-        "medfed.testing.toy": ("ToyClassification", "ToyFederation", "ToySegmentation"),
+        "medfed.testing.checks": "check_method method_checks",
+        "medfed.testing.rules": "ContractError",
+        "medfed.testing.toy": "ToyClassification ToyFederation ToySegmentation",
     },
 )

@@ -69,20 +69,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "medfed.functional.fourier": ("low_frequency_window",),
-        "medfed.networks.adain": ("load_codec",),
+        "medfed.functional.fourier": "low_frequency_window",
+        "medfed.networks.adain": "load_codec",
         "medfed.transforms.adain_style": (
-            "AdaINStyle",
-            "MomentMatch",
-            "RandAdaINStyle",
-            "RandAdaINStyled",
-            "RandMomentMatch",
-            "RandMomentMatchd",
+            "AdaINStyle MomentMatch RandAdaINStyle RandAdaINStyled RandMomentMatch RandMomentMatchd"
         ),
-        "medfed.transforms.amplitude_mix": ("AmplitudeMix", "RandAmplitudeMix", "RandAmplitudeMixd"),
-        "medfed.transforms.big_aug": ("BigAugRanges", "build_big_aug"),
-        "medfed.transforms.resize_slices": ("ResizeSlicesd",),
-        "medfed.transforms.scale_percentiles": ("ScalePercentilesd",),
-        "medfed.transforms.simpleitk_reader": ("SimpleITKReader",),
+        "medfed.transforms.amplitude_mix": "AmplitudeMix RandAmplitudeMix RandAmplitudeMixd",
+        "medfed.transforms.big_aug": "BigAugRanges build_big_aug",
+        "medfed.transforms.resize_slices": "ResizeSlicesd",
+        "medfed.transforms.scale_percentiles": "ScalePercentilesd",
+        "medfed.transforms.simpleitk_reader": "SimpleITKReader",
     },
 )
