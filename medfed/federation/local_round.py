@@ -25,8 +25,8 @@ class Output:
         image: images (B, C, H, W) in [0, 1], as they were in the batch, before standardising.
         label: labels of the images: class indices (B,) int64, or masks (B, S, H, W) of S structures.
         logits: the output of the network: (B, K) for K classes, or (B, S, H, W) for masks of S structures.
-        moments: the moments of the images' volumes, as in the batch (`Batch.moments`).
         features: outputs of the submodules whose features were requested, by the name of the submodule.
+        moments: the moments of the images' volumes, as in the batch (`Batch.moments`).
     """
 
     image: Tensor

@@ -54,8 +54,6 @@ class BigAug(BigAugRanges, Method):
     - The blur is given in pixels of the image as it is trained.
 
     Args:
-        probability: probability of each transform for each image, in [0, 1]. With 0 the result is bit-identical to
-            FedAvg.
         blur: range (lowest, highest) of the standard deviation of the Gaussian blur, in pixels, above 0. The sharpening
             uses the same range for both of its Gaussians.
         sharpening: range (lowest, highest) of the amount a of sharpening, at least 0. With Gaussian filters G1 and G2
@@ -70,6 +68,8 @@ class BigAug(BigAugRanges, Method):
         scaling: range (lowest, highest) of the zoom factor about the image's centre, above 0; above 1 enlarges.
         deformation: largest shift of a control point, as a fraction of the image's side, in [0, 0.5). 0 leaves the
             deformation out.
+        probability: probability of each transform for each image, in [0, 1]. With 0 the result is bit-identical to
+            FedAvg.
 
     Presets: "medfed" has noise from 0 to 0.1; "port" has noise from 0.1 to 1, as the unofficial port. There is no
     preset "paper", because we could not check any of the ranges against the paper.
