@@ -1,7 +1,4 @@
-"""Measure time and memory of medfed's computations, and simulate how reliable its statistics are.
-
-Times are compared with other libraries or with a lower limit.
-"""
+"""Measure time and memory of medfed's computations, compared with other libraries or with a lower limit."""
 
 from __future__ import annotations
 

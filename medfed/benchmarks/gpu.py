@@ -7,25 +7,32 @@ first weights are random, because neither changes the time.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+import time
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 
 from medfed.benchmarks.federated_round import noise_slices
-from medfed.benchmarks.methods import noise_samples, prepare_round, time_reply
 from medfed.config.schema import load
 from medfed.core.determinism import allow_faster_algorithms, set_deterministic
 from medfed.core.registry import shipped_configs
+from medfed.core.seeds import seeded_layers, stream
+from medfed.engines.in_process import InProcess
 from medfed.federation.local_round import Samples
-from medfed.federation.message import Message
+from medfed.federation.message import Message, State
 from medfed.federation.method import Method
+from medfed.federation.rounds import federate
+from medfed.federation.settings import Federation, Training
 from medfed.federation.site import Site
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.fisc import FISC
+from medfed.networks.base import NetworkSettings
 from medfed.tasks.classification import Classification
 from medfed.tasks.segmentation import Segmentation
+from medfed.tasks.slices import Slices
 from medfed.tasks.task import Task
 
 Cases = Mapping[str, tuple[int, tuple[str, ...]]]
@@ -82,7 +89,7 @@ def _measure(name: str, n_classes: int, method_name: str, repeats: int, n_steps:
 
     def samples(index: int, n_images: int) -> Samples:
         if n_classes:
-            return noise_samples(str(index), n_images, size, n_classes)
+            return _noise_samples(str(index), n_images, size, n_classes)
         return noise_slices(index, n_images, size)
 
     step_ms, peak_gib = {}, {}
@@ -91,7 +98,7 @@ def _measure(name: str, n_classes: int, method_name: str, repeats: int, n_steps:
         if not is_deterministic and device == "cuda":
             allow_faster_algorithms()
         training, network = replace(config.training, precision=precision), replace(config.network, weights="")
-        request = prepare_round(method, network, task, samples, n_steps * batch_size, training, device)
+        request = _prepare_round(method, network, task, samples, n_steps * batch_size, training, device)
         step_ms[variant], peak_gib[variant] = _time_steps(*request, repeats, device)
     set_deterministic(threads=1)
     return {
@@ -104,16 +111,69 @@ def _measure(name: str, n_classes: int, method_name: str, repeats: int, n_steps:
     }
 
 
+def _noise_samples(name: str, n_images: int, size: int, n_classes: int) -> Slices:
+    """Return RGB images of random pixels for a site. Image i has class i modulo the number of classes."""
+    rng = stream(0, "noise", name)
+    images, number = torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images)
+    return Slices(images, number % n_classes, number)
+
+
+def _prepare_round(
+    method: Method,
+    settings: NetworkSettings,
+    task: Task,
+    samples: Callable[[int, int], Samples],
+    n_images: int,
+    training: Training,
+    device: str,
+) -> tuple[Site, Message]:
+    """Return the first of three sites, with `n_images` images and shared statistics, and the request to train.
+
+    `samples` returns the images of a site from its number and its number of images. The other sites have 4 images.
+    """
+    with seeded_layers(0, "initial weights"):
+        network = method.wrap_network(settings.build(task.channels, task.out_channels), settings).to(device)
+    start = State.of(network)
+    sites = [
+        Site(
+            "abc"[index],
+            samples(index, 4),
+            None,
+            task,
+            method,
+            network,
+            settings,
+            training,
+            frozenset(),
+            local_epochs=1,
+            seed=0,
+        )
+        for index in range(3)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        state = next(federate(method, InProcess(sites, None), start, Federation(rounds=1), 0, training)).state
+    message = Message("train", start.weights, method.broadcast(state, "a"), {"round": 2})
+    return replace(sites[0], training=samples(0, n_images), memory={}, _expanded=None, _on_device=None), message
+
+
 def _time_steps(site: Site, message: Message, repeats: int, device: str) -> tuple[float, float]:
     """Return the median time of a training step in milliseconds, and the peak of the GPU's memory in GiB."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     times_ms = []
     for number in range(2, repeats + 3):
-        seconds, n_steps = time_reply(site, replace(message, facts={"round": number}))
+        seconds, n_steps = _time_reply(site, replace(message, facts={"round": number}))
         times_ms.append(1e3 * seconds / n_steps)
     peak_bytes = torch.cuda.max_memory_allocated() if device == "cuda" else 0
     return statistics.median(times_ms[1:]), peak_bytes / 2**30
+
+
+def _time_reply(site: Site, message: Message) -> tuple[float, int]:
+    """Return how many seconds a site takes to reply to a request, and the number of its training steps."""
+    began = time.perf_counter()
+    reply = site.reply(message)
+    return time.perf_counter() - began, reply.facts.get("steps", 0)
 
 
 def _with_small_codec(method: Method) -> Method:

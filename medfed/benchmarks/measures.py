@@ -10,21 +10,14 @@ from functools import partial
 from typing import Any
 
 from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
-from medfed.benchmarks.coverage import coverage_table, measure_coverage
 from medfed.benchmarks.elcfs_round import elcfs_table, time_elcfs
 from medfed.benchmarks.exchange import exchange_table, time_exchange
-from medfed.benchmarks.expansion import expansion_table, time_expansion
 from medfed.benchmarks.federated_round import round_table, time_round
 from medfed.benchmarks.gpu import gpu_table, time_gpu
 from medfed.benchmarks.images import images_table, time_images
 from medfed.benchmarks.jobs import jobs_table, time_jobs
-from medfed.benchmarks.messages import count_bytes, messages_table
-from medfed.benchmarks.methods import methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
 from medfed.benchmarks.networks import networks_table, time_networks
-from medfed.benchmarks.patches import measure_patches, patches_table
-from medfed.benchmarks.styles import styles_table, time_styles
-from medfed.benchmarks.verdicts import measure_verdicts, verdicts_table
 
 MEASURES: tuple[tuple[str, Callable[..., Any], Callable[[Any], str]], ...] = (
     ("exchange", time_exchange, exchange_table),
@@ -33,15 +26,8 @@ MEASURES: tuple[tuple[str, Callable[..., Any], Callable[[Any], str]], ...] = (
     ("elcfs", time_elcfs, elcfs_table),
     ("jobs", time_jobs, jobs_table),
     ("images", time_images, images_table),
-    ("patches", measure_patches, patches_table),
-    ("styles", time_styles, styles_table),
-    ("messages", count_bytes, messages_table),
-    ("expansion", time_expansion, expansion_table),
-    ("methods", time_methods, methods_table),
     ("networks", time_networks, networks_table),
     ("metrics", time_metrics, metrics_table),
     ("aggregation", time_aggregation, aggregation_table),
     ("gpu", time_gpu, gpu_table),
-    ("coverage", measure_coverage, coverage_table),
-    ("verdicts", measure_verdicts, verdicts_table),
 )

@@ -1,7 +1,7 @@
 """Intervals of means over patients, of averages over sites, and of paired differences.
 
 An interval covers new patients of the same sites, scored by the same trained models. It covers neither new sites nor
-new trainings. `python -m medfed.benchmark --only coverage` measures how often an interval contains the true mean.
+new trainings.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from medfed.benchmarks.coverage import coverage_table, measure_coverage
-from medfed.benchmarks.verdicts import measure_verdicts, verdicts_table
 from medfed.metrics.intervals import Estimate, detectable_difference, estimate_average, estimate_mean, interval
 
 LARGE = 1e9  # degrees of freedom at which Student's t is the normal distribution
@@ -79,19 +77,3 @@ def test_the_interval_contains_the_true_mean_as_often_as_it_claims():
     rng = np.random.default_rng(0)
     ends = [interval(estimate_mean(rng.beta(30, 4, 13)), (0, 1)) for _ in range(600)]
     assert np.mean([low <= 30 / 34 <= high for low, high in ends]) == pytest.approx(0.95, abs=0.02)
-
-
-def test_the_simulation_has_a_row_for_each_number_of_patients_and_prints_it():
-    result = measure_coverage(n_samples=20, n_resamples=19)
-    assert len(result["mean"]) == 15 and len(result["average"]) == 12
-    assert all(0 <= value <= 1 for rows in result.values() for row in rows for value in row["coverage"].values())
-    assert set(result["mean"][0]["width"]) == {"percentile", "BCa", "bootstrap-t", "Student t", "logit t"}
-    assert "30, 30, 19, 13, 12, 12" in coverage_table(result)
-
-
-def test_a_verdict_needs_the_test_and_the_interval():
-    rows = measure_verdicts(n_samples=10)
-    assert len(rows) == 12 and "gain of 3 points" in verdicts_table(rows)
-    for row in rows:
-        assert row["decided"]["verdict"] <= min(row["decided"]["Wilcoxon"], row["decided"]["interval"])
-    assert rows[-3]["decided"]["verdict"] == 1, "116 patients that gain a standard deviation, without failures"

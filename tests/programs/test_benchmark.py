@@ -5,20 +5,15 @@ import torch
 from forked_workers import fork_workers
 
 from medfed import benchmark
-from medfed.benchmarks import aggregation, gpu, images, measures, patches
+from medfed.benchmarks import aggregation, gpu, images, measures
 from medfed.benchmarks.aggregation import aggregation_table, time_aggregation
 from medfed.benchmarks.elcfs_round import Case, elcfs_table, time_elcfs
 from medfed.benchmarks.exchange import exchange_table, time_exchange
-from medfed.benchmarks.expansion import expansion_table, time_expansion
 from medfed.benchmarks.federated_round import round_table, time_round
 from medfed.benchmarks.gpu import VARIANTS, gpu_table, time_gpu
 from medfed.benchmarks.jobs import jobs_table, time_jobs
-from medfed.benchmarks.messages import count_bytes, messages_table
-from medfed.benchmarks.methods import METHODS, methods_table, time_methods
 from medfed.benchmarks.metrics import metrics_table, time_metrics
 from medfed.benchmarks.networks import networks_table, time_networks
-from medfed.benchmarks.patches import measure_patches, patches_table
-from medfed.benchmarks.styles import styles_table, time_styles
 from medfed.cli.defaults import MEASUREMENTS
 from medfed.config.schema import load_text
 from medfed.methods.elcfs import ELCFS
@@ -85,35 +80,6 @@ def test_only_the_named_measurements_run_and_the_processes_are_those_of_the_row_
     assert "at least 2, got 1" in capsys.readouterr().err
 
 
-def test_a_site_gets_the_model_once_a_round_and_not_at_all_for_the_statistics_of_images():
-    found = count_bytes(width=4, size=32, n_images=6)
-    assert all(ratio < 1.01 for name, ratio in found["over_limit"].items() if name == "fedavg")
-    for name, model_bytes in found["model_bytes"].items():
-        assert model_bytes < found["down"][name] < 1.2 * model_bytes
-    assert found["once_down"]["elcfs"] < 100
-    assert "stable_fdg" in messages_table(found)
-
-
-def test_both_ways_to_apply_many_styles_give_the_same_images():
-    result = time_styles(size=16, n_images=2, n_styles=2, repeats=1)
-    assert result["max_difference"] < 1e-6
-    assert result["times_faster"] == result["again_ms"] / result["once_ms"] > 0
-    assert "images per second" in styles_table(result)
-
-
-def test_the_expansion_is_timed_against_its_minimum():
-    found = time_expansion(size=16, n_images=2, n_styles=2, repeats=1)
-    assert found["first_ratio"] == found["first_ms"] / found["minimum_ms"] > 0
-    assert "2 encodings, 4 decodings" in expansion_table(found)
-
-
-def test_every_method_is_timed_on_the_same_round_as_fedavg():
-    result = time_methods(depth=10, size=40, n_images=4, repeats=1, batch_size=4, width=4)
-    assert set(result["train_s"]) == set(METHODS) and result["over_fedavg"]["fedavg"] == 1
-    assert result["share_s"]["fedavg"] == 0 < result["share_s"]["fisc"]
-    assert "style only" in methods_table(result)
-
-
 def test_a_network_is_timed_with_both_layouts_of_its_feature_maps():
     result = time_networks([(DenseNetwork(8, 4, (2, 2)), 2)], sizes=(32, 64), repeats=1)
     assert [(row["network"], row["size"]) for row in result["rows"]] == [("DenseNetwork", 32), ("DenseNetwork", 64)]
@@ -141,25 +107,6 @@ def test_the_memory_of_large_images_is_measured_with_a_site_of_several():
     """The memory of freed blocks that a process keeps may grow with the number of images."""
     (n_large,) = {n_images for _, (_, height, width), n_images, _ in images.SETS if height * width >= 12_000_000}
     assert n_large >= 5
-
-
-def test_the_memory_of_a_site_with_many_patches_is_compared_with_the_limit(monkeypatch):
-    grown = {"listed_mib": 2.0, "kept_mib": 9.0, "first_batches_mib": 5.0, "later_batches_mib": 0.5, "peak_mib": 20.0}
-    monkeypatch.setattr(patches, "measure_in_new_process", lambda *_: {**grown, "n_images": 1024})
-    result = measure_patches(n_patches=1024, limit_mib=8, n_clients=3)
-    assert result["all_mib"] == 27  # 1024 patches of 3 x 96 x 96 bytes
-    for row in result["rows"]:
-        assert row["bytes_per_patch"] == 2 * 1024 and row["kept_over_limit"] == 9 / 8
-    assert "3 clients" in patches_table(result)
-
-
-@pytest.mark.slow
-def test_the_images_in_memory_stay_below_the_limit_for_a_site_and_for_many_clients():
-    """All images need 110 MiB. Each process keeps 16 MiB of them; 5 MiB are for the first use of the file reader."""
-    result = measure_patches(n_patches=5000, limit_mib=16, n_clients=100, n_batches=30)
-    assert result["all_mib"] > 6 * 16
-    for row in result["rows"]:
-        assert 0.5 * 16 < row["kept_mib"] < 1.25 * 16 + 5 and row["later_batches_mib"] < 16
 
 
 def test_the_timed_averages_agree(monkeypatch):
