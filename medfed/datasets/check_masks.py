@@ -1,12 +1,18 @@
-"""Find sites whose masks were read wrongly: they lost all foreground, or a structure covers nearly the whole image."""
+"""Find masks that were read wrongly: they lost all foreground, cover nearly the whole image, or equal the image."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+from monai.data import MetaTensor
+from torch import Tensor
+
 from medfed.datasets.mask_colours import LOST
 
 MAX_COVERED = 0.9  # of the pixels; a structure that covers more in most masks of a site may be the background
+MAX_SAMPLED_VOXELS = 100_000  # number of voxels that are compared with the mask
+MIN_VARIANCE_RATIO = 0.02  # of the intensities within the labels of a mask to all; below, the image equals the mask
 
 
 def lost_problem(site: str, n_lost: int, n_masks: int) -> str | None:
@@ -59,3 +65,22 @@ def cover_warnings(
             f"the alpha channel; {cure}"
         )
     return warnings
+
+
+def equal_notices(image: MetaTensor, mask: Tensor) -> list[str]:
+    """Describe an image that equals its mask: its intensities are nearly constant in each label of the mask.
+
+    Args:
+        image: (C, H, W, D).
+        mask: (S, H, W, D) of 0 and 1.
+    """
+    grey = image.numpy().mean(0).reshape(-1).astype(np.float64)
+    labels = (mask.numpy() * (1 << np.arange(len(mask)))[:, None, None, None]).sum(0).reshape(-1)
+    step = max(1, grey.size // MAX_SAMPLED_VOXELS)
+    grey, labels = grey[::step], labels[::step]
+    within = sum(grey[labels == label].var() * np.mean(labels == label) for label in np.unique(labels))
+    if within < MIN_VARIANCE_RATIO * grey.var():
+        return [
+            "the image equals its mask; give the folder or the name of the images (data.image_folders, data.image_name)"
+        ]
+    return []

@@ -16,10 +16,8 @@ from medfed.core.errors import UserError
 from medfed.datasets import check_names, dicom, image_files, reading, volume_headers
 from medfed.datasets.base import Dataset, Progress
 from medfed.datasets.case import Case
-from medfed.datasets.check_intensities import contrast_notices, equal_notices, outlier_notices
-from medfed.datasets.check_masks import cover_warnings, lost_problem
+from medfed.datasets.check_masks import cover_warnings, equal_notices, lost_problem
 from medfed.datasets.check_rows import missing_rows
-from medfed.datasets.check_similar import NearDuplicates
 from medfed.datasets.mask_colours import LOST
 from medfed.federation.survey import COVER
 from medfed.federation.survey_mismatches import cover_mismatches
@@ -118,9 +116,9 @@ def check_dataset(
     problems = [problem for _, site_problems in found_at.values() for problem in site_problems]
     cases = [case for site_cases, _ in found_at.values() for case in site_cases]
     facts: dict[str, list[CaseFacts]] = {site: [] for site in names}
-    similar, known_sha256 = NearDuplicates(), dict[Path, str]()
+    known_sha256: dict[Path, str] = {}
     for case in progress(cases) if progress else cases:
-        case_facts, case_problems = check_case(dataset, case, similar)
+        case_facts, case_problems = check_case(dataset, case)
         problems += case_problems
         if case_facts:
             facts[case.site].append(case_facts)
@@ -128,8 +126,8 @@ def check_dataset(
     sites = tuple(SiteFacts(site, len(found_at[site][0]), tuple(facts[site])) for site in names)
     repeated, allow_duplicates = find_duplicates(cases, known_sha256), allow_duplicates or dataset.allow_duplicates
     problems = ([] if allow_duplicates else repeated) + problems + _intensity_problems(dataset)
-    warnings = (repeated if allow_duplicates else []) + similar.warnings()
-    warnings += dataset.root_warnings() + [warning for site in names for warning in dataset.site_warnings(site)]
+    warnings = (repeated if allow_duplicates else []) + dataset.root_warnings()
+    warnings += [warning for site in names for warning in dataset.site_warnings(site)]
     warnings += dataset.unread(cases, problems)
     warnings += [*_count_warnings(dataset, sites), *_notice_warnings(sites), *_colour_warnings(sites)]
     has_keys = hasattr(dataset, "background_value") and hasattr(dataset, "mask_colours")
@@ -158,15 +156,12 @@ def check_dataset(
     )
 
 
-def check_case(
-    dataset: Dataset, case: Case, similar: NearDuplicates | None = None
-) -> tuple[CaseFacts | None, list[str]]:
+def check_case(dataset: Dataset, case: Case) -> tuple[CaseFacts | None, list[str]]:
     """Read the files of one case, and check its image, its mask, and that the mask fits the image.
 
     Args:
         dataset: the dataset that reads the files.
         case: a case of this dataset: one image with its mask (segmentation) or its class (classification).
-        similar: the image is added to this collection, unless there is a problem with the case. None adds it nowhere.
 
     Returns:
         Two values. The first contains the properties of the case; it is None if there is a problem. The second is the
@@ -203,10 +198,6 @@ def check_case(
         channels = mask.as_subclass(torch.Tensor)
         foreground = tuple(float(channel.count_nonzero() / channel.numel()) for channel in channels)
         notices += equal_notices(image, channels)
-    notices += contrast_notices(image) if reading.is_2d_image_file(case.image) else outlier_notices(image)
-    sha256 = file_sha256(case.image)
-    if similar is not None:
-        similar.add(case, image, sha256)
     return CaseFacts(
         case.name,
         case.patient,
@@ -218,7 +209,7 @@ def check_case(
         tuple(missing),
         foreground,
         tuple(notices),
-        sha256,
+        file_sha256(case.image),
     ), []
 
 

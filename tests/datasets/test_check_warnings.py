@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-from medfed.datasets import check_similar
-from medfed.datasets.case import Case
-from medfed.datasets.check_intensities import contrast_notices
 from medfed.datasets.check_names import suggest_pattern
-from medfed.datasets.check_similar import NearDuplicates
 from medfed.datasets.checking import DatasetReport, check_dataset
 from medfed.datasets.folder import Folder
 from medfed.datasets.folder_classes import FolderClasses
@@ -58,26 +52,6 @@ def test_a_clean_folder_gives_no_warning(root):
     assert {case.foreground for site in report.sites for case in site.cases} == {(1 / 16,)}
 
 
-def smaller_jpeg(pixels: np.ndarray) -> np.ndarray:
-    """The image after it was stored as a JPEG of half the size."""
-    file = io.BytesIO()
-    Image.fromarray(pixels).resize((SIDE // 2, SIDE // 2)).save(file, "JPEG", quality=40)
-    return np.asarray(Image.open(file).resize((SIDE, SIDE)))
-
-
-def test_a_compressed_copy_in_another_site_is_named(root):
-    write(root, "south", "copy", smaller_jpeg(scan(0, 2)))
-    (warning,) = check(root).warnings
-    assert warning.startswith("1 pair of nearly equal images lies in two sites, such as north/scan2.png and south/copy")
-
-
-def test_a_compressed_copy_in_the_same_site_is_named_unless_it_is_of_the_same_patient(root):
-    write(root, "north", "scan2b", smaller_jpeg(scan(0, 2)))
-    (warning,) = check(root).warnings
-    assert warning.startswith("north: 1 pair of nearly equal images count") and "scan2.png and scan2b.png" in warning
-    assert check(root, patient_pattern=r"(scan\d)").warnings == ()
-
-
 def test_a_file_in_two_sites_is_the_first_problem(root):
     write(root, "north", "again", scan(0, 0))
     write(root, "south", "also", scan(1, 1))
@@ -86,45 +60,6 @@ def test_a_file_in_two_sites_is_the_first_problem(root):
     leak, *others = check(root).problems
     assert "north/images/scan3.png and " in leak and "an unseen site may have an image that was trained on" in leak
     assert ["unseen site" in problem for problem in others] == [False, False, False]
-
-
-def test_different_images_with_the_same_field_of_view_are_no_duplicates(root):
-    """Photographs of retinas share a black frame, whose edges are much stronger than the vessels."""
-    frame = np.hypot(*np.mgrid[-1 : 1 : SIDE * 1j, -1 : 1 : SIDE * 1j]) > 0.9
-    for site in ("north", "south"):
-        for index in range(4):
-            pixels = np.where(frame, 0, 120 + scan(ord(site[0]), index) // 20).astype(np.uint8)
-            write(root, site, f"scan{index}", pixels)
-    assert check(root).warnings == ()
-
-
-def test_the_search_for_near_duplicates_is_bounded(monkeypatch):
-    monkeypatch.setattr(check_similar, "MAX_COMPARED_IMAGES", 3)
-    similar = NearDuplicates()
-    for number in range(5):
-        image = torch.from_numpy(scan(number % 4)[None, ..., None].copy())
-        similar.add(Case("north", str(number), Path(f"{number}.png")), image, str(number))
-    (warning,) = similar.warnings()
-    assert warning.startswith("2 images were not compared")
-
-
-def test_many_equal_hashes_are_compared_in_linear_time(monkeypatch):
-    """100 images with the same hash: each is compared with the next 5 in each of 4 parts, and not with 99."""
-    monkeypatch.setattr(check_similar, "MAX_NEIGHBOURS", 5)
-    similar, compared = NearDuplicates(), []
-    image = torch.from_numpy(scan(1)[None, ..., None].copy())
-    for number in range(100):
-        similar.add(Case("north", str(number), Path(f"{number}.png")), image, str(number))
-    monkeypatch.setattr(NearDuplicates, "_correlation", lambda self, *pair: compared.append(pair) or 0.0)
-    assert similar.warnings() == [] and 99 <= len(compared) <= 100 * 5 * 4
-
-
-def test_a_nearly_blank_image_is_counted(root):
-    write(root, "north", "scan1", 100 + scan(0, 1) // 5)
-    (warning,) = check(root).warnings
-    assert warning.startswith("north: nearly blank image (98 % of the pixels lie within 60 of 255 grey levels")
-    assert warning.endswith("in 1 of 4 cases, the first is scan1") and "data.ignored_names" in warning
-    assert check(root, ignored_names=("scan1.*",)).warnings == ()
 
 
 def test_an_image_that_equals_its_mask_is_named(root):
@@ -251,41 +186,6 @@ def test_two_colours_for_one_structure_are_named(root):
     *_, last = check(root).warnings
     assert last.startswith("the masks show the structure in 2 colours (#00ff00 in 2, #ff0000 in 1 masks)")
     assert check(root, mask_colours={"foreground": ("#ff0000", "#00ff00", "#ffffff")}).warnings == ()
-
-
-def ramp(low: float, high: float) -> np.ndarray:
-    """40 x 40 values from `low` to `high`, row by row."""
-    return np.linspace(low, high, 1600).reshape(40, 40)
-
-
-def marked(pixels: np.ndarray, value: float) -> np.ndarray:
-    """The image with a marker of 15 of its 1,600 pixels in a corner."""
-    pixels = pixels.copy()
-    pixels[1:4, 1:6] = value
-    return pixels
-
-
-@pytest.mark.parametrize(
-    ("channels", "is_blank"),
-    [
-        ([ramp(180, 230)], True),  # an x-ray nearly without content
-        ([marked(ramp(180, 230), 0)], True),  # ... with the letter of its side
-        ([marked(ramp(180, 230), 0)] * 3, True),  # ... stored in colour
-        ([marked(ramp(20, 20), 255)], True),  # all pixels but those of the letter are equal
-        ([ramp(7, 7), ramp(90, 90), ramp(7, 7)], False),
-        ([ramp(7, 7)], False),  # a constant image has a notice of its own
-        ([ramp(100, 170)], False),
-        ([ramp(60, 170), ramp(20, 70), ramp(4, 14)], False),  # a dim photograph of a retina: its mean has 57 levels
-        ([ramp(60, 110), ramp(20, 70), ramp(4, 54)], True),
-    ],
-)
-def test_an_image_is_nearly_blank_if_it_is_so_in_every_channel(channels, is_blank):
-    image = torch.from_numpy(np.stack(channels)[..., None].astype(np.float32))
-    assert bool(contrast_notices(image)) == is_blank
-
-
-def test_a_small_image_may_have_few_values():
-    assert contrast_notices(torch.from_numpy(ramp(180, 230)[None, :20, :, None])) == []
 
 
 def test_masks_whose_foreground_is_the_background_are_named_with_the_setting_that_inverts_them(root):

@@ -96,14 +96,9 @@ def test_an_mhd_is_as_its_voxels_whatever_its_header_says(tmp_path):
 
 def test_unusual_cases_are_counted_per_site(data):
     root = Path(data.root)
-    padded = np.random.default_rng(5).integers(0, 900, (8, 8, 3))
-    padded[0] = -32768
-    write_case(root / "HK", 0, padded)
     write_case(root / "HK", 1, np.full((8, 8, 3), 4.0), labels=(0,))
     write_case(root / "UCL", 0, labels=(0,))
     warnings = check_dataset(data).warnings
-    padding = "the lowest intensity is far below all others (padding?)"
-    assert f"HK: {padding}: in 1 of 3 cases, the first is Case00" in warnings
     assert "HK: constant image: in 1 of 3 cases, the first is Case01" in warnings
     assert "HK: no prostate in the mask: in 1 of 3 cases, the first is Case01" in warnings
     assert "UCL: no prostate in the mask: in 1 of 3 cases, the first is Case00" in warnings
