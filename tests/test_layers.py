@@ -19,7 +19,7 @@ LAYERS = [  # a package imports from itself and from the layers above it in this
     {"phantoms", "tasks"},
     {"config"},
     {"outputs"},
-    {"experiments", "preparation", "style_codec"},
+    {"experiments", "preparation"},
     {"scoring"},
     {"auditing", "benchmarks", "deployment", "planning"},
     {"api", "testing"},

@@ -77,8 +77,8 @@ class CCST(Method):
             the pixel intensities of each channel another mean and standard deviation. "moments" cannot move an edge and
             needs no codec (not in the paper; for segmentation).
         codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
-            file or folder that `python -m medfed.codec train` wrote, also from a published encoder and decoder. The
-            paper has VGG-19 up to relu4_1 and the decoder of AdaIN.
+            file or folder that `python -m medfed.codec` wrote from a published encoder and decoder. The paper has
+            VGG-19 up to relu4_1 and the decoder of AdaIN.
         alpha: strength of the style in [0, 1]. 0 encodes and decodes without a change of style; 1, as in the paper,
             applies the other style in full.
         images_per_style: with `style: single`, number of the site's images per shared style, at least 1. 32 is a

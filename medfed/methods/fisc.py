@@ -121,7 +121,7 @@ class FISC(CommonStyle, Method):
             the pixel intensities of each channel another mean and standard deviation, which cannot move an edge and
             needs no codec.
         codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
-            file or folder that `python -m medfed.codec train` wrote. The paper has a VGG encoder and the decoder of
+            file or folder that `python -m medfed.codec` wrote. The paper has a VGG encoder and the decoder of
             AdaIN.
         alpha: strength of the interpolation style in [0, 1]. 0.5 in the authors' code, 1 in the paper (eq. 4).
         transfer_size: side in pixels to which images are resized before they are restyled; the result is resized to the

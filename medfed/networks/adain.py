@@ -22,10 +22,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from medfed.core.errors import UserError
+from medfed.core.files import write_atomically
 from medfed.functional.style import adain, channel_mean_std
 from medfed.functional.weights import first_non_finite
 from medfed.networks.small_codec import CHANNELS, SmallDecoder, SmallEncoder
-from medfed.networks.vgg import BLOCK_SIZES, Decoder, VGGEncoder, load_renamed_weights
+from medfed.networks.vgg import BLOCK_SIZES, Decoder, VGGEncoder, load_decoder, load_encoder, load_renamed_weights
 
 SMALL_CODEC_FILE = Path(__file__).with_name("codec_small.safetensors")
 CODEC_FILE_NAME = "codec.safetensors"
@@ -41,7 +42,6 @@ class StyleCodec(nn.Module):
         encoder: from images (B, 3, H, W) to four feature maps, of which the last carries the style; it has the
             attributes `channels`, `downsampling` and `margin`.
         decoder: from the last feature map to RGB images.
-        facts: information on the codec's training for result files, as JSON values.
 
     Example:
         >>> import torch
@@ -55,15 +55,9 @@ class StyleCodec(nn.Module):
     encoder: SmallEncoder | VGGEncoder
     decoder: SmallDecoder | Decoder
 
-    def __init__(
-        self,
-        encoder: SmallEncoder | VGGEncoder,
-        decoder: SmallDecoder | Decoder,
-        facts: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, encoder: SmallEncoder | VGGEncoder, decoder: SmallDecoder | Decoder) -> None:
         super().__init__()
         self.encoder, self.decoder = encoder, decoder
-        self.facts = dict(facts or {})
         self.eval().requires_grad_(False)
 
     @property
@@ -247,15 +241,23 @@ def serialise_codec(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
 
     Args:
         codec: the codec to save.
-        settings: the settings with which `build_codec` built the codec. The file's header contains these settings and
-            `codec.facts`, the information on the codec's training.
+        settings: the settings with which `build_codec` built the codec; the file's header contains them.
 
     Returns:
         The content of the file.
     """
     entries = {name: entry.detach().cpu().contiguous() for name, entry in codec.state_dict().items()}
-    header = json.dumps({**settings, "facts": codec.facts}, sort_keys=True)
-    return safetensors.torch.save(entries, metadata={HEADER_KEY: header})
+    return safetensors.torch.save(entries, metadata={HEADER_KEY: json.dumps(settings, sort_keys=True)})
+
+
+def convert_codec(encoder_file: Path, decoder_file: Path, folder: Path) -> Path:
+    """Write published weights of a VGG encoder and its decoder as a codec file; return its path in the folder."""
+    encoder = load_encoder(encoder_file)
+    codec = StyleCodec(encoder, load_decoder(decoder_file, encoder.architecture))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / CODEC_FILE_NAME
+    write_atomically(path, serialise_codec(codec, {"architecture": encoder.architecture}))
+    return path
 
 
 def codec_path(name_or_path: str | Path) -> Path:
@@ -273,11 +275,11 @@ def codec_path(name_or_path: str | Path) -> Path:
 
 
 def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
-    """Load a trained style codec: an encoder and a decoder that redraw images in another style.
+    """Load a style codec: an encoder and a decoder that redraw images in another style.
 
     Args:
-        name_or_path: "small" for the codec that is part of medfed (trained on synthetic images only), or the path of a
-            file or folder that `python -m medfed.codec train` wrote.
+        name_or_path: "small" for the codec that is part of medfed (a wavelet transform and its inverse), or the path of
+            a file or folder that `python -m medfed.codec` wrote.
 
     Returns:
         The codec, frozen, in evaluation mode, on the CPU.
@@ -293,18 +295,12 @@ def load_codec(name_or_path: str | Path = "small") -> StyleCodec:
         settings = json.loads(header or "null")
         codec = build_codec(settings or {})
     except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"{path}: no codec found; expected 'small', or what medfed.codec train wrote") from None
+        raise UserError(f"{path}: no codec found; expected 'small', or what medfed.codec wrote") from None
     except safetensors.SafetensorError as error:
-        raise UserError(
-            f"{path}: the codec's file is damaged ({error}); copy it again, or train a codec with medfed.codec"
-        ) from None
+        raise UserError(f"{path}: the codec's file is damaged ({error}); copy it again") from None
     except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: is not a codec of medfed ({error}); train one with medfed.codec train") from None
+        raise UserError(f"{path}: is not a codec of medfed ({error}); write one with medfed.codec") from None
     load_renamed_weights(codec, entries, {name: name for name in codec.state_dict()}, path)
     if name := first_non_finite(entries):
-        raise UserError(
-            f"{path}: contains NaN or infinite values, first in the entry '{name}'; copy the file again, "
-            "or train another codec"
-        )
-    codec.facts = settings.get("facts", {})
+        raise UserError(f"{path}: contains NaN or infinite values, first in the entry '{name}'; copy the file again")
     return codec

@@ -1,8 +1,17 @@
-"""The small style codec: an encoder and a decoder with 4x downsampling, so that small structures survive (VGG: 8x)."""
+"""The small style codec: an encoder and a decoder with 4x downsampling, so that small structures survive (VGG: 8x).
+
+The weights in `codec_small.safetensors` are constructed, not trained: the encoder is a wavelet transform and the
+decoder is its inverse, exact except at the bottom and right border. The wavelet is the biorthogonal 5/3 wavelet of JPEG
+2000 (Le Gall & Tabatabai, "Sub-band coding of digital images using symmetric short kernel filters and arithmetic coding
+techniques", ICASSP 1988). Its inverse interpolates between neighbours, so AdaIN can scale the bands separately without
+visible blocks (a Haar wavelet gives blocks). Two channels, relu(w) and relu(-w), carry each signal w, so the ReLUs lose
+nothing. The four maps hold RGB in 6 colour directions, 3 opponent colours in 4 bands each, these 12 signals in 4 bands
+each, and a copy of these 48 signals. The remaining channels are random filters that the decoder ignores. Each channel
+is scaled to root mean square 1 over synthetic images.
+"""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 CHANNELS = (16, 32, 96, 128)
@@ -36,10 +45,6 @@ class SmallEncoder(nn.Module):
         )
         self.channels = tuple(channels)
 
-    def convolutions(self) -> list[nn.Conv2d]:
-        """Return the encoder's four convolutions in order. Each one, followed by a ReLU, gives one feature map."""
-        return [layer for layer in self.layers if isinstance(layer, nn.Conv2d)]
-
     def forward(self, images: Tensor) -> list[Tensor]:
         """Return the four feature maps of images.
 
@@ -55,31 +60,6 @@ class SmallEncoder(nn.Module):
             images = layer(images).relu()
             levels.append(images)
         return levels
-
-    @torch.no_grad()
-    def normalise_activations(self, images: Tensor) -> list[Tensor]:
-        """Scale the weights so that each channel of the four feature maps has root mean square 1 over the given images.
-
-        The weights are changed in place. Every channel of a map is multiplied by a positive factor, and the next
-        convolution divides by the same factor, so the maps are only scaled. A channel that is never active stays as it
-        is.
-
-        Args:
-            images: (B, 3, H, W) in [0, 1], H and W multiples of 4: the images over which the mean is taken.
-
-        Returns:
-            Four tensors (C_i,): the factors of the channels of each map.
-        """
-        factors: list[Tensor] = []
-        for layer, level in zip(self.convolutions(), self(images), strict=True):
-            size = level.square().mean(dim=(0, 2, 3)).sqrt()
-            factor = torch.where(size > 1e-4, 1 / size.clamp(min=1e-4), torch.ones_like(size))
-            if factors:
-                layer.weight /= factors[-1][None, :, None, None]
-            layer.weight *= factor[:, None, None, None]
-            get_bias(layer).mul_(factor)
-            factors.append(factor)
-        return factors
 
 
 class SmallDecoder(nn.Module):
@@ -117,30 +97,6 @@ class SmallDecoder(nn.Module):
             (B, 3, 4h, 4w), approximately in [0, 1] but not clamped.
         """
         return self.layers(features)
-
-    @torch.no_grad()
-    def rescale_inputs(self, factors: Tensor) -> None:
-        """Adapt the decoder to an encoder whose last feature map has been multiplied by one factor per channel.
-
-        `SmallEncoder.normalise_activations` multiplies the feature maps. This method divides the weights of the
-        decoder's first layer by the same factors, in place, so that the decoder returns the same images as before.
-
-        Args:
-            factors: (C,), above 0, one factor per channel: the last tensor that `normalise_activations` returned.
-        """
-        self.layers[0].get_parameter("weight").div_(factors[None, :, None, None])
-
-
-def get_bias(layer: nn.Conv2d) -> nn.Parameter:
-    """Return the bias parameter of a convolution, (out_channels,). It is the parameter itself, not a copy.
-
-    Args:
-        layer: a 2-D convolution that has a bias.
-
-    Raises:
-        AttributeError: if the convolution has no bias.
-    """
-    return layer.get_parameter("bias")
 
 
 def _convolution(before: int, after: int) -> nn.Conv2d:

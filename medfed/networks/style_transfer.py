@@ -48,8 +48,7 @@ class StyleTransfer:
     Args:
         transfer: "codec" redraws images with an encoder and a decoder (AdaIN); "moments" matches the mean and standard
             deviation of the intensities, which cannot move an edge and needs no codec (our variant for segmentation).
-        codec: "small" for the codec that is part of medfed, or a file or folder that `python -m medfed.codec train`
-            wrote.
+        codec: "small" for the codec that is part of medfed, or a file or folder that `python -m medfed.codec` wrote.
         alpha: strength of the style in [0, 1]; 0 keeps the image's own style.
         transfer_size: side in pixels to which images are resized to be redrawn, before they are resized back; 0 redraws
             them at their own size.

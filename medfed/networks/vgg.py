@@ -81,31 +81,6 @@ class VGGEncoder(nn.Module):
                 levels.append(images)
         return levels
 
-    @torch.no_grad()
-    def normalise_activations(self, images: Tensor) -> None:
-        """Scale the weights so that the mean of each ReLU's output over the given images is 1.
-
-        The mean of a layer is taken over all images, channels and pixels. The weights are changed in place: each
-        convolution before a ReLU gets one positive factor, so its feature maps are only scaled. This scaling is needed
-        for published weights for intensities from 0 to 255. The features of such weights are in the hundreds, and a
-        decoder does not learn from such large features. See Gatys et al., "Image Style Transfer Using Convolutional
-        Neural Networks", CVPR 2016.
-
-        Args:
-            images: (B, 3, H, W) in [0, 1], RGB: the images over which the mean is taken.
-        """
-        total = 1.0
-        for number, layer in enumerate(self.layers):
-            followed = number + 1 < len(self.layers) and isinstance(self.layers[number + 1], nn.ReLU)
-            if isinstance(layer, nn.Conv2d) and followed:
-                bias = layer.get_parameter("bias")
-                bias.div_(total)
-                size = float(layer(images).relu().mean())
-                layer.weight /= size
-                bias.div_(size)
-                total *= size
-            images = layer(images)
-
 
 class Decoder(nn.Module):
     """The mirror image of a VGG encoder: from relu4_1 features to RGB images, not clamped.

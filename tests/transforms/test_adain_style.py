@@ -11,8 +11,7 @@ from monai.transforms import Compose
 from monai.utils import TransformBackends
 
 from medfed.functional.style import channel_mean_std, moment_match
-from medfed.networks.adain import build_codec
-from medfed.networks.identity_init import init_identity
+from medfed.networks.adain import load_codec
 from medfed.transforms import adain_style
 from medfed.transforms.adain_style import (
     AdaINStyle,
@@ -32,11 +31,7 @@ def image_of(shape=SHAPE, seed=0):
 
 @pytest.fixture(scope="module")
 def codec():
-    codec = build_codec({"architecture": "small"})
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        init_identity(codec.encoder, codec.decoder)
-    return codec
+    return load_codec()
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import tiny_yaml
 
 from medfed import coordinator
@@ -15,9 +16,11 @@ from medfed.networks.adain import load_codec, serialise_codec
 SETTINGS = {"architecture": "small", "channels": list(load_codec().encoder.channels)}
 
 
-def written(path, note: str):
+def written(path, scale: float):
+    """Write a codec whose weights are a multiple of those of medfed's own codec."""
     codec = load_codec()
-    codec.facts = {"note": note}
+    for weights in codec.parameters():
+        weights.mul_(scale)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(serialise_codec(codec, SETTINGS))
     return path
@@ -32,7 +35,7 @@ def prepare(folder: Path) -> int:
 @pytest.fixture(params=["alone", "in a stack"])
 def prepared(tmp_path, tiny_phantom, request):
     """A coordinator's folder prepared with its own codec, and the folder of site HK with what HK was sent."""
-    codec = written(tmp_path / "ours" / "codec.safetensors", "ours").parent
+    codec = written(tmp_path / "ours" / "codec.safetensors", 0.5).parent
     ccst = f"{{name: ccst, codec: {codec}, min_patients: 1}}"
     method = ccst if request.param == "alone" else f"{{name: stack, methods: [{{name: fedavg}}, {ccst}]}}"
     text = tiny_yaml(tiny_phantom).replace("{name: elcfs, alpha: 0.1, min_patients: 1}", method)
@@ -55,7 +58,9 @@ def test_a_site_uses_the_codec_file_next_to_its_plan(prepared):
     tmp_path, sent = prepared
     _, config = join.read_site_file(sent.parent / "HK.yaml")
     method = getattr(config.method, "methods", (config.method,))[-1]
-    assert method.codec == str(sent) and load_codec(method.codec).facts == {"note": "ours"}
+    assert method.codec == str(sent)
+    for own, others in zip(load_codec(method.codec).parameters(), load_codec().parameters(), strict=True):
+        assert torch.equal(own, 0.5 * others)
 
 
 def test_a_missing_and_a_different_codec_are_rejected_before_anything_is_sent(prepared):
@@ -63,7 +68,7 @@ def test_a_missing_and_a_different_codec_are_rejected_before_anything_is_sent(pr
     sent.unlink()
     with pytest.raises(UserError, match=f"{sent.name}: is missing; .*copy the coordinator's file there"):
         join.read_site_file(sent.parent / "HK.yaml")
-    written(sent, "another")
+    written(sent, 0.25)
     with pytest.raises(UserError, match=f"{sent.name}: is not the codec that the plan names"):
         join.read_site_file(sent.parent / "HK.yaml")
 
