@@ -1,7 +1,7 @@
-"""What an adaptation to the unlabelled images of the unseen site changed, patient by patient: its gain and its harm.
+"""Gain and harm, patient by patient, of an adaptation to the unlabelled images of the unseen site.
 
-The unseen site is scored twice with the same weights, without and with the adaptation (`evaluation.tent`,
-`evaluation.match`). The scores without it are in the file `cases_without_adaptation.csv`.
+The same weights score the unseen site with and without the adaptation (`evaluation.tent`, `evaluation.match`); the
+scores without it are in `cases_without_adaptation.csv`.
 """
 
 from __future__ import annotations
@@ -42,21 +42,11 @@ DECIMALS = 6  # of scores in cases.csv; smaller changes count as none
 
 @dataclass(frozen=True)
 class Effect:
-    """The change of the main metric at the unseen sites by an adaptation, for one structure. Scores are as stored.
+    """How an adaptation changes the main metric at the unseen sites, for one structure ("all" for classification).
 
-    Args:
-        structure: name of the structure; "all" for classification.
-        n_patients: number of patients.
-        without: mean score without the adaptation, averaged over sites with equal weights.
-        adapted: mean score with the adaptation, averaged likewise.
-        low: lower end of the 95 % interval of the mean change; None without an interval.
-        high: upper end of the 95 % interval of the mean change; None without an interval.
-        n_worse: number of patients whose score fell.
-        worse_low: lower end of the exact 95 % interval of the share of patients whose score fell.
-        worse_high: upper end of the exact 95 % interval of the share of patients whose score fell.
-        worst_patient: the patient with the largest loss, as SITE/PATIENT; None if no score fell.
-        worst_without: this patient's score without the adaptation; None if no score fell.
-        worst_adapted: this patient's score with the adaptation; None if no score fell.
+    Means are over sites with equal weights. `low` and `high` are the ends of the 95 % interval of the mean change;
+    `worse_low` and `worse_high` those of the exact 95 % interval of the share of patients whose score fell. The worst
+    patient, SITE/PATIENT, has the largest loss; it is None if no score fell.
     """
 
     structure: str
@@ -74,19 +64,12 @@ class Effect:
 
 
 def effects_of(scoring: Scoring, adapted: Sequence[dict], unadapted: Sequence[dict]) -> list[Effect]:
-    """Compare the scores of the same patients with and without an adaptation, by the main metric.
+    """Compare the scores of the same patients with and without an adaptation, by the main metric and for each
+    structure.
 
-    The score of a patient is averaged over the runs first. A structure that neither the true nor the predicted mask
-    contains has the best score, so that a false alarm that the adaptation causes or removes counts. Patients for whom
-    this is so with and without the adaptation are left out.
-
-    Args:
-        scoring: the metrics of the task. A larger value of the main metric, the first one, is better.
-        adapted: rows of `cases.csv` of the unseen sites, from one or more runs.
-        unadapted: the rows of the same cases and runs without the adaptation.
-
-    Returns:
-        One object for each structure that has scores, in the order of the rows.
+    A patient's score is first averaged over the runs. If neither the true nor the predicted mask contains the
+    structure, the case has the best score, so a false alarm that the adaptation causes or removes counts. Patients for
+    whom this holds both with and without the adaptation are left out.
     """
     structures = dict.fromkeys(map(scoring.structure_of, adapted))
     effects = []
@@ -98,7 +81,7 @@ def effects_of(scoring: Scoring, adapted: Sequence[dict], unadapted: Sequence[di
 
 
 def _patients(scoring: Scoring, unadapted: Sequence[dict], adapted: Sequence[dict]) -> dict[tuple, tuple[float, float]]:
-    """Return the scores of each patient without and with the adaptation, by (site, patient)."""
+    """(score without, score with the adaptation) of each patient, by (site, patient)."""
     column = scoring.columns[0]
     known = [scoring.patient_scores(rows, column.key) for rows in (unadapted, adapted)]
     filled = [scoring.patient_scores(rows, column.key, column.limits[1]) for rows in (unadapted, adapted)]
@@ -124,32 +107,13 @@ def _effect(structure: str, patients: Mapping[tuple, tuple[float, float]]) -> Ef
 def adaptation_of(
     technique: str, scoring: Scoring, adapted: Sequence[dict], unadapted: Sequence[dict]
 ) -> dict[str, Any]:
-    """Return the entry "adaptation" of a run's `summary.json`.
-
-    Args:
-        technique: name of the adaptation: "tent", "window" or "style".
-        scoring: the metrics of the task.
-        adapted: rows of the unseen site with the adaptation.
-        unadapted: rows of the unseen site without the adaptation.
-
-    Returns:
-        "by", the technique; "metric", the key of the metric; and "effects", the fields of each `Effect`.
-    """
+    """The entry "adaptation" of `summary.json`: the technique, the metric's key, and the fields of each `Effect`."""
     effects = [asdict(effect) for effect in effects_of(scoring, adapted, unadapted)]
     return {"by": technique, "metric": scoring.columns[0].key, "effects": effects}
 
 
 def read_unadapted(folder: Path, summary: Mapping[str, Any], scoring: Scoring) -> list[dict]:
-    """Read the rows of the unseen site without the adaptation; none if the run adapted nothing.
-
-    Args:
-        folder: the folder of a finished run.
-        summary: content of its `summary.json`.
-        scoring: the metrics of the run's task.
-
-    Raises:
-        UserError: if the file is missing or damaged.
-    """
+    """Read the rows of the unseen site without the adaptation; an empty list if the run adapted nothing."""
     if not summary.get("adaptation"):
         return []
     with damaged_file(folder / UNADAPTED) as path:
@@ -157,12 +121,8 @@ def read_unadapted(folder: Path, summary: Mapping[str, Any], scoring: Scoring) -
 
 
 def adaptation_notes(summary: Mapping[str, Any], with_patient: bool = True) -> list[str]:
-    """Return sentences about the gain and the harm of the adaptation in one run, without full stops.
-
-    Args:
-        summary: content of the run's `summary.json`.
-        with_patient: whether the patient with the largest loss is named.
-    """
+    """Sentences about gain and harm in one run, without full stops; `with_patient` names the patient with the largest
+    loss."""
     if not (adaptation := summary.get("adaptation")):
         return []
     effects = [Effect(**effect) for effect in adaptation["effects"]]
@@ -172,11 +132,7 @@ def adaptation_notes(summary: Mapping[str, Any], with_patient: bool = True) -> l
 
 
 def comparison_adaptation_notes(results: Sequence[dict]) -> list[str]:
-    """Return sentences about the gain and the harm of the adaptations in a comparison, without full stops.
-
-    Args:
-        results: one dict for each run, as `medfed.outputs.tables.comparison.build_table` takes them.
-    """
+    """Sentences about gain and harm in a comparison, without full stops; `results` as in `build_table`."""
     adapted = [result for result in results if result.get("unadapted")]
     notes = []
     for method in sorted({result["method"] for result in adapted}):
@@ -188,7 +144,6 @@ def comparison_adaptation_notes(results: Sequence[dict]) -> list[str]:
 
 
 def _text(effect: Effect, scoring: Scoring, with_patient: bool) -> str:
-    """Return an effect in words, in percent and points for a metric in percent."""
     column = scoring.columns[0]
     metric, scale = column.metric, column.scale
     unit = " points" if column.unit == "%" else ""

@@ -1,4 +1,4 @@
-"""Compute the lines of a comparison: means with intervals, paired differences, tests and ranks, from the cases."""
+"""The statistics of a comparison, from its cases: means with intervals, paired differences, tests and ranks."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ class BlockStatistics:
     """Computes the lines of one block of a comparison: the scores of all methods for one structure and one metric.
 
     Args:
-        scoring: the metrics of the task.
         column: the metric in one unit.
         structure: name of the structure; "all" for classification.
         sites: names of the sites, in the order of the table's columns.
-        baselines: label of the row with which each method is compared, by the method's label, in the order of the
-            table: the baseline, or FedAvg of equal effort. None for a reference, which is neither compared nor ranked.
+        baselines: method label -> label of the row with which it is compared (the baseline or FedAvg of equal effort),
+            in the order of the table. None for a reference, which is neither compared nor ranked.
         less_effort: label of the baseline, by the label of each method that is compared with FedAvg of equal effort.
     """
 
@@ -44,12 +43,8 @@ class BlockStatistics:
     less_effort: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self, runs: Runs, groups: Groups) -> tuple[Line, ...]:
-        """Return one line for each method.
-
-        Args:
-            runs: the rows of the block's structure of each run.
-            groups: the scores of each run by structure, from its summary, for metrics whose code is missing here.
-        """
+        """One line for each method. `groups` has the summaries' scores, for metrics that cannot be computed from the
+        rows."""
 
         def shared(methods: Sequence[str]) -> Mapping[str, Mapping[str, SiteScores]]:
             of_all = _runs_of_all(runs, methods)
@@ -81,7 +76,7 @@ class BlockStatistics:
         }
 
     def _site_scores(self, runs: Runs, groups: Groups) -> SiteScores:
-        """Return the scores of the runs of one method at one site, which differ in the seed."""
+        """`runs` are those of one method at one site; they differ in the seed."""
         means: dict[int, float] = {}
         with_score = []
         for key, rows in runs.items():
@@ -98,7 +93,7 @@ class BlockStatistics:
     def _line(
         self, method: str, own: Mapping[str, SiteScores], compared: Mapping[str, Mapping[str, SiteScores]]
     ) -> Line:
-        """Return the line of a method, without corrections for the number of tests.
+        """The line of a method, without corrections for the number of tests.
 
         `compared` has the scores of the method and of its baseline in the runs that both have; it is empty for a method
         that is not compared.
@@ -161,7 +156,7 @@ class BlockStatistics:
         return interval(estimate, (self.column.scale * low, self.column.scale * high))
 
     def _ranks(self, methods: Sequence[str], scores: Mapping[str, Mapping[str, SiteScores]]) -> dict[str, Rank]:
-        """Return the ranks of the methods; empty without values of at least 5 common patients at each site."""
+        """Empty unless each site has values of at least 5 patients common to all methods."""
         sites = []
         for site in self.sites:
             values = [scores[method][site].values for method in methods]
@@ -177,7 +172,7 @@ class BlockStatistics:
 
 
 def _runs_of_all(runs: Runs, methods: Sequence[str]) -> Runs:
-    """Return the runs of some methods with a site and seed that all of them have."""
+    """The runs of these methods with a site and seed that all of them have."""
     of_methods = [{key[1:] for key in runs if key[0] == method} for method in methods]
     common = set.intersection(*of_methods) if of_methods else set()
     return {key: rows for key, rows in runs.items() if key[0] in methods and key[1:] in common}

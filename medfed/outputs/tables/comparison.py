@@ -1,8 +1,4 @@
-"""Build the leave-one-site-out table: methods by unseen sites, averaged over seeds, with intervals and paired tests.
-
-`medfed.outputs.tables.table` formats the table. Every table states whether the data are a phantom, which rule selected
-the round, which seeds were used, and what its metrics mean (`medfed.tasks.scoring`).
-"""
+"""Build the leave-one-site-out table: methods by unseen sites, averaged over seeds, with intervals and paired tests."""
 
 from __future__ import annotations
 
@@ -33,30 +29,24 @@ def build_table(
     role: str = "unseen",
     planned: Set[Key] = frozenset(),
 ) -> Table:
-    """Return the table that compares methods, with one column per unseen site or per validation site.
+    """Compare methods in a table with one column per unseen site, or per validation site.
 
-    A cell has a method's score at one site, averaged over the seeds. Each method is compared with the baseline by a
-    significance test. The table has one block for each structure and metric. Distances in mm and distances in percent
-    of the image's diagonal are never averaged, so each of the two units has its own block. A cell is None if there is
-    no run of the method for this site, or if some cases of the site have another unit. The average over sites is then
-    None too.
+    A cell is the mean over the seeds of a method's score at one site. There is one block for each structure, metric and
+    unit: distances in mm and in percent of the image's diagonal are never averaged. A cell is None if the method has no
+    run for the site or if some of the site's cases have another unit; the average over sites is then None too.
 
     Args:
-        results: one dict for each run, with the keys "method" (label of the method), "unseen_site", "seed", "rows" (the
-            rows of `cases.csv` for the unseen site), "selection" (name of the rule that selected the round), "data"
-            ("phantom" or "real"), and optionally "summary" (content of `summary.json`). The summary defines the task
-            and the metrics; without a summary, the task is segmentation. Metrics that cannot be computed from the rows
-            are read from the summary. If `role` is "validation", the dict has "validation_site" in place of
-            "unseen_site", and its rows are those of the validation site. If the run has varied settings, the key
-            "baseline" can give the label of the baseline with the same settings. The key "row" (`ComparisonRow`) is
-            needed for the row `local`, which has several runs for each site and seed, and for a row that is compared
-            with FedAvg of equal effort. The key "unadapted" can hold the
-            rows of the unseen site without the adaptation to its images (`medfed.outputs.tables.adaptation`).
+        results: one dict for each run, with the keys "method" (label of the row), "unseen_site" ("validation_site" if
+            `role` is "validation"), "seed", "rows" (of this site in `cases.csv`), "selection" (rule that selected the
+            round) and "data" ("phantom" or "real"). Optional keys: "summary" (`summary.json`; without it the task is
+            segmentation), "baseline" (label of the baseline if settings are varied), "row" (`ComparisonRow`; required
+            for `local` and for rows that are compared with FedAvg of equal effort), and "unadapted" (rows of the unseen
+            site without an adaptation).
         structures: names of the structures in the order of the table; ["all"] for classification.
         baseline: label of the method with which all other methods are compared.
-        role: which sites are the columns of the table: "unseen" or "validation".
-        planned: the label, the site and the seed of each run of the comparison's plan. A note names each of them that
-            is not in `results`. If it is empty, every method is expected at every site with every seed in `results`.
+        role: which sites are the columns: "unseen" or "validation".
+        planned: label, site and seed of each planned run; a note names the missing ones. If empty, every method is
+            expected at every site with every seed in `results`.
 
     Raises:
         UserError: if there are no results, if a run occurs twice, or if phantom (synthetic) and real data, two tasks,
@@ -141,7 +131,7 @@ def build_table(
 
 
 def _trivial(results: Sequence[dict], structure: str, column: Column, sites: Sequence[str], role: str) -> Line | None:
-    """Return the scores of a prediction that ignores the image, as means over the federated runs; None without any."""
+    """Scores of a prediction that ignores the image, as means over the federated runs; None without any."""
     of_site: dict[str, list[float]] = {site: [] for site in sites}
     names = set()
     for result in filter(lambda result: is_federated(result["method"]), results):
@@ -161,9 +151,9 @@ def _trivial(results: Sequence[dict], structure: str, column: Column, sites: Seq
 
 
 def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: str) -> dict[str, str]:
-    """Return the methods whose runs all have the configs of the baseline or of an earlier method, with this method.
+    """Methods whose runs all have the configs of the baseline or of an earlier method, mapped to that method.
 
-    A row such as `fedavg@steps=ccst` is a copy of `fedavg` if CCST takes no more steps.
+    For example, `fedavg@steps=ccst` is a copy of `fedavg` if CCST takes no more steps.
     """
     configs: dict[str, dict[tuple[str, int], str | None]] = {}
     for result in results:
@@ -180,9 +170,9 @@ def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: 
 
 
 def _joined(results: Sequence[dict], scorings: Sequence[Scoring]) -> Scoring:
-    """Return a scoring with the metrics of all runs, those of the first run first, and their limit of a failure.
+    """A scoring with the metrics of all runs (those of the first run first) and their common limit of a failure.
 
-    The failures of a run of an older version, which did not record its limit, are counted with that of the others.
+    A run of an older version did not record its limit; its failures are counted with the limit of the others.
     """
     pairs = zip(results, scorings, strict=True)
     recorded = [scoring for result, scoring in pairs if not lacks_failures(result)] or scorings
@@ -195,7 +185,7 @@ def _joined(results: Sequence[dict], scorings: Sequence[Scoring]) -> Scoring:
 
 
 def _one(results: Sequence[dict], key: str) -> str:
-    """Return the value of a key that all results share; UserError if they do not share one."""
+    """The value of a key that all results share; UserError if they differ."""
     values = sorted({result[key] for result in results})
     if not values:
         raise UserError("there is no finished run for a table; finish at least one run first")
@@ -208,7 +198,7 @@ def _one(results: Sequence[dict], key: str) -> str:
 
 
 def _by_run(results: Sequence[dict], role: str) -> dict[Key, list[dict]]:
-    """Return the rows of every run by method, site and seed, after checking that they belong to the site."""
+    """Group the rows by (method, site, seed), after checking that they belong to the site."""
     runs: dict[Key, list[dict]] = {}
     for result in results:
         key = (result["method"], result[f"{role}_site"], result["seed"])
@@ -223,5 +213,4 @@ def _by_run(results: Sequence[dict], role: str) -> dict[Key, list[dict]]:
 
 
 def _of_structure(runs: Runs, scoring: Scoring, structure: str) -> Runs:
-    """Return the rows of one structure of every run."""
     return {key: [row for row in rows if scoring.structure_of(row) == structure] for key, rows in runs.items()}

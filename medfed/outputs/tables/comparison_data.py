@@ -1,7 +1,4 @@
-"""A comparison of methods as data: every number that its tables, files and report page show.
-
-`medfed.outputs.tables.comparison.build_table` computes it once. All outputs only format it.
-"""
+"""A comparison of methods as data, computed once by `build_table`; tables, files and report page only format it."""
 
 from __future__ import annotations
 
@@ -20,15 +17,10 @@ CONCLUSIONS = "What can and what cannot be concluded"  # the heading of the conc
 
 @dataclass(frozen=True)
 class Cell:
-    """Score of one method at one site, or its average over the sites, averaged over the seeds.
+    """Score of one method at one site, or averaged over the sites: mean over seeds, in the unit of the block.
 
-    Args:
-        mean: mean over seeds, in the unit of the block that contains the cell.
-        sd: standard deviation over seeds; None for a single seed.
-        n_seeds: number of seeds.
-        low: lower end of the 95 % interval over patients; None without an interval.
-        high: upper end of the 95 % interval over patients; None without an interval.
-        n_patients: number of patients whose values give the interval.
+    `sd` is over seeds (None for a single seed); `low` and `high` are the ends of the 95 % interval over `n_patients`
+    patients, None without an interval.
     """
 
     mean: float
@@ -41,27 +33,24 @@ class Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """Score of a method minus that of the row that it is compared with, for the same patients.
-
-    It belongs to one site, or is averaged over the sites.
+    """Score of a method minus the score of the row that it is compared with, on the same patients; one site or the
+    average.
 
     Args:
         mean: the difference, in the unit of the block.
-        low: lower end of its 95 % interval; None without an interval.
-        high: upper end of its 95 % interval; None without an interval.
+        low, high: ends of its 95 % interval over patients; None without an interval.
         n: number of patients in the significance test; None if the metric has no value for each patient.
         p: p value of the Wilcoxon signed-rank test, not corrected; None if there is none.
         p_holm: p value after Holm's correction; None if there is none.
         reason: why there is no p value, or why it cannot be significant; None otherwise.
-        verdict: "better" or "worse" if the corrected p is below 0.05, the interval is on one side of 0, and all seeds
-            have its sign, and "better" only if the method is not worse than the baseline of less effort; "not decided"
-            otherwise; "not tested" without values for each patient; "no verdict" if a model of the method or of the
-            other row did not learn.
+        verdict: "better" or "worse" if the corrected p is below 0.05, the interval is on one side of 0 and all seeds
+            have its sign; "better" also requires that the method is not worse than the baseline of less effort. "not
+            decided" otherwise; "not tested" without values for each patient; "no verdict" if one of the two models did
+            not learn.
         detectable: the smallest true difference that this comparison detects with a probability of 80 %; None without
             an interval.
         of_seeds: the difference of each seed that both rows have at all sites.
-        seeds_low: lower end of the 95 % interval over seeds; None for fewer than two seeds.
-        seeds_high: upper end of the 95 % interval over seeds; None for fewer than two seeds.
+        seeds_low, seeds_high: ends of the 95 % interval over seeds; None for fewer than two seeds.
     """
 
     mean: float
@@ -92,18 +81,17 @@ class Line:
 
     Args:
         method: label of the method.
-        cells: score at each site; None for a site whose score is unknown.
+        cells: score at each site; None if unknown.
         average: mean over sites; None if the score of a site is unknown.
-        n_missed: number of failures over all sites and seeds. For masks, a failure is a structure for which the
-            predicted mask is empty although the true mask is not. For classification, it is a misclassified image.
+        n_missed: number of failures over all sites and seeds: empty predicted masks of a structure that the true mask
+            contains; for classification, misclassified images.
         n_cases: number of cases over all sites and seeds.
-        against: label of the row that the method is compared with: the baseline, or FedAvg of equal effort; "" for a
-            row that is not compared.
-        differences: difference from this row at each site; None where one of the two scores is unknown. Empty for a row
-            that is not compared, and if the other row was not run.
-        difference: difference from this row, averaged over the sites; None where it is unknown.
-        from_baseline: difference from the baseline, which took less effort, averaged over the sites, without a verdict;
-            None if the method is compared with the baseline.
+        against: label of the row that the method is compared with: the baseline, or FedAvg of equal effort; "" for
+            none.
+        differences: difference from this row at each site; None where unknown. Empty if the row does not exist.
+        difference: difference from this row, averaged over the sites; None if unknown.
+        from_baseline: average difference from the baseline of less effort, without a verdict; None if `against` is the
+            baseline.
         worst_site: name of the site with the worst score; None if a site has no score.
         rank: rank of the average among all methods; None if it is unknown for a site or for all other methods.
     """
@@ -123,15 +111,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Block:
-    """Part of a comparison table: the scores of all methods for one structure and one metric in one unit.
+    """The scores of all methods for one structure and one metric in one unit: one part of a comparison table.
 
     Args:
         structure: name of the structure; "all" for classification.
         metric: key of the metric's column, for example "hd95_mm".
         name: name of the metric as shown, for example "HD95".
         unit: unit of the numbers, for example "%" or "mm".
-        higher_is_better: whether larger numbers are better.
-        lines: one line for each method.
         decimals: number of decimals to print.
         n_tests: number of lines that are compared, for which p is corrected.
         trivial: scores of a prediction that ignores the image; None if the runs do not have them.
@@ -150,12 +136,9 @@ class Block:
 
 @dataclass(frozen=True)
 class FailureLine:
-    """Shares of patients of one method for whom the segmentation of a structure failed in one way.
+    """Shares of one method's patients for whom the segmentation of a structure failed in one way, by site and in total.
 
-    Args:
-        method: label of the method.
-        sites: the share at each site; None without patients for whom this failure is possible.
-        total: the share of the patients of all sites together; None without such patients, or if a site has no run.
+    A share is None without patients for whom this failure is possible; `total` is also None if a site has no run.
     """
 
     method: str
@@ -165,13 +148,10 @@ class FailureLine:
 
 @dataclass(frozen=True)
 class FailureBlock:
-    """Part of a comparison table: the failures of all methods of one kind and for one structure.
+    """The failures of all methods of one kind and for one structure: one part of a comparison table.
 
-    Args:
-        structure: name of the structure.
-        kind: "low_dice", "missed" or "false_alarm" (`medfed.metrics.failures.failure_shares`).
-        title: the kind in words, for example "Dice < 0.7".
-        lines: one line for each method.
+    `kind` is "low_dice", "missed" or "false_alarm" (`medfed.metrics.failures.failure_shares`); `title` says it in
+    words, for example "Dice < 0.7".
     """
 
     structure: str
@@ -182,19 +162,18 @@ class FailureBlock:
 
 @dataclass(frozen=True)
 class Table:
-    """A comparison of methods by leave-one-site-out, as data; `medfed.outputs.tables.table` formats it.
+    """A comparison of methods by leave-one-site-out.
 
     Args:
         data: "phantom" (synthetic images) or "real".
         selection: name of the rule that selected the round.
-        seeds: seeds of the runs, sorted.
-        sites: names of the columns, sorted.
+        seeds, sites: seeds of the runs and names of the columns, sorted.
         baseline: label of the method that all other methods are tested against.
         head: lines above the table: kind of data, meaning of the columns, meaning of the numbers.
         blocks: one block for each structure, metric and unit.
         notes: remarks below the table.
         failed: heading of the column that counts failures.
-        failures: shares of failures, one block for each structure and kind; empty for a task without masks.
+        failures: one block for each structure and kind of failure; empty for a task without masks.
         conclusions: sentences that say what can and what cannot be concluded.
         not_learned: labels of the methods with a model that did not learn.
         interval_method: the method of the intervals, in words.

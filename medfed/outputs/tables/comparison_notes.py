@@ -1,4 +1,4 @@
-"""The texts of a comparison table: what is above it, and the notes below it."""
+"""The lines above a comparison table and the notes below it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ VERDICT = (
 def head_of(
     data: str, selection: str, seeds: Sequence[int], blocks: Sequence[Block], scoring: Scoring, role: str
 ) -> tuple[str, ...]:
-    """Return the lines above the table."""
     spread = ", ± sd over seeds" if len(seeds) > 1 else ""
     return (
         data_label(data),
@@ -53,7 +52,7 @@ def head_of(
 
 
 def _units(scoring: Scoring, blocks: Sequence[Block]) -> str:
-    """Return the units of the distances, for example "; distances in: mm"; "" for a task without distances."""
+    """The units of the distances, for example "; distances in: mm"; "" for a task without distances."""
     if not any(metric.unit == DISTANCE for metric in scoring.metrics_in(COMPARISON)):
         return ""
     units = dict.fromkeys(block.unit for block in blocks if block.unit in DISTANCE_UNITS.values())
@@ -71,18 +70,10 @@ def notes_of(
     scoring: Scoring,
     role: str,
 ) -> tuple[str, ...]:
-    """Return the notes below the table: missing runs, different images, the intervals, the test, and empty cells.
+    """Notes about missing runs, different images, the intervals, the test, and empty cells.
 
-    Args:
-        runs: the rows of each run, by (method, site, seed).
-        planned: (method, site, seed) of each planned run; if empty, all combinations of those of the finished runs.
-        baselines: label of the row with which each method is compared, by the method's label; None for a reference.
-        sites: names of the columns.
-        seeds: seeds of the runs.
-        baseline: label of the baseline as shown.
-        blocks: the statistics.
-        scoring: the metrics of the task.
-        role: which sites are the columns of the table: "unseen" or "validation".
+    `planned` and the keys of `runs` are (method, site, seed); if `planned` is empty, all combinations are expected.
+    `baselines` maps a method to the row that it is compared with, None for a reference.
     """
     missing = sorted((planned or {*product(baselines, sites, seeds)}) - set(runs))
     notes = [*_missing_notes(missing, baselines, role)]
@@ -134,7 +125,6 @@ def notes_of(
 
 
 def _missing_notes(missing: Sequence[Key], shown: Collection[str], role: str) -> Iterator[str]:
-    """Yield a note for each method and site of which runs are missing, and one for each method without any run."""
     for method in dict.fromkeys(method for method, _, _ in missing):
         if method not in shown:
             yield f"not run: {method}, at no {role} site and with no seed, so it has no row"
@@ -147,7 +137,7 @@ def _missing_notes(missing: Sequence[Key], shown: Collection[str], role: str) ->
 
 
 def _interval_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str]:
-    """Yield the method of the intervals, and the sites without an interval."""
+    """The method of the intervals, and the sites without an interval."""
     if any(cell and cell.low is not None for line in lines for cell in line.cells):
         yield INTERVAL
     for place, site in enumerate(sites):
@@ -163,7 +153,7 @@ def _interval_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str
 
 
 def _test_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str]:
-    """Yield why there is no p value, or why it cannot be significant."""
+    """Why there is no p value, or why it cannot be significant."""
     tests = [(line.method, line.difference) for line in lines if line.difference and line.difference.n is not None]
     methods_by_reason: dict[tuple[str, str], list[str]] = {}
     for method, difference in tests:
@@ -180,12 +170,7 @@ def _test_notes(lines: Sequence[Line], sites: Sequence[str]) -> Iterator[str]:
 
 
 def difference_text(difference: Difference, decimals: int) -> str:
-    """Format a difference with its interval, for example "+2.10 [0.80, 3.40]".
-
-    Args:
-        difference: the difference.
-        decimals: number of decimals to print.
-    """
+    """A difference with its interval, for example "+2.10 [0.80, 3.40]"."""
     text = f"{difference.mean:+.{decimals}f}"
     if difference.low is None:
         return text

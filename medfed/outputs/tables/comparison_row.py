@@ -43,12 +43,11 @@ class ComparisonRow:
     """One row of a comparison table: a method with one value of each varied setting.
 
     Args:
-        method: the method as in `medfed.evaluate --methods`, for example `ccst:style=single`.
-        varied: the varied settings as in `medfed.evaluate --vary`, with one value each, for example
-            `federation.participating=2`.
-        trained_at: name of the only site that trains, if the row is `local`, which has a run for each site; else "".
-        equal_effort: label of the row of FedAvg with which this row is compared, because it takes as many steps and
-            images; "" for a row that takes no more than FedAvg.
+        method: as in `medfed.evaluate --methods`, for example `ccst:style=single`.
+        varied: as in `medfed.evaluate --vary`, with one value each, for example `federation.participating=2`.
+        trained_at: the only site that trains, if the row is `local`, which has a run for each site; else "".
+        equal_effort: label of the row of FedAvg that takes as many steps and images, and with which this row is
+            compared; "" for a row that takes no more than FedAvg.
     """
 
     method: str
@@ -58,57 +57,43 @@ class ComparisonRow:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> ComparisonRow:
-        """Return the row whose fields a file or a message holds.
-
-        Args:
-            content: the fields by name. `varied` may be a list, and the last two may be missing.
-        """
+        """The row whose fields a file or message holds; `varied` may be a list, the last two fields may be missing."""
         more = (content.get(name, "") for name in ("trained_at", "equal_effort"))
         return cls(content["method"], tuple(content["varied"]), *more)
 
     @property
     def label(self) -> str:
-        """Return the name of the row in the table, for example `ccst:style=single, federation.participating=2`."""
+        """Name of the row in the table, for example `ccst:style=single, federation.participating=2`."""
         return ", ".join([self.method, *self.varied])
 
     @property
     def run_label(self) -> str:
-        """Return the label with the site of a run of the row `local`, for example `local at BMC`."""
+        """The label with the site of a run of the row `local`, for example `local at BMC`."""
         return f"{self.label} at {self.trained_at}" if self.trained_at else self.label
 
     @property
     def arrangement(self) -> str:
-        """Return where the row trains: "pooled" (all images in one place), "local" (each site alone) or "federated"."""
+        """Where the row trains: "pooled" (all images in one place), "local" (each site alone) or "federated"."""
         name = self.method.partition("@")[0]
         return name if name in SENT else "federated"
 
     def is_reference_of(self, other: ComparisonRow) -> bool:
-        """Return whether this row is pooled or local, and has the settings of a federated row apart from its method.
-
-        Args:
-            other: another row of the comparison.
-        """
+        """Whether this row is pooled or local, with the settings of the federated row `other` apart from the method."""
         shared = tuple(setting for setting in other.varied if is_taken_without_federation(setting))
         return self.arrangement in SENT and other.arrangement not in SENT and self.varied == shared
 
     def baseline_label(self, method: str = BASELINE) -> str:
-        """Return the label of the baseline of this row: the row of the given method with the same varied settings.
+        """Label of the row of `method` with the same varied settings, for example `fedavg, federation.participating=2`.
 
-        For example, the baseline of `ccst, federation.participating=2` is `fedavg, federation.participating=2`. Varied
-        settings that begin with `method.` are left out, because FedAvg does not have them.
-
-        Args:
-            method: the method with which all others are compared, as in `medfed.evaluate --baseline`.
+        Varied settings that begin with `method.` are left out, because FedAvg does not have them.
         """
         shared = tuple(setting for setting in self.varied if not setting.startswith("method."))
         return ComparisonRow(method, shared).label
 
     @property
     def changes(self) -> tuple[str, ...]:
-        """Return the names of the settings in which this row differs from the comparison's config.
-
-        A name is a dotted key such as `method.style` or `federation.participating`. The key `method.name` is left out.
-        """
+        """Dotted keys in which this row differs from the comparison's config, such as `method.style`; without
+        `method.name`."""
         if "@" in self.method or self.arrangement in SENT:
             return ("federation.local_epochs", "training.batch_size", "federation.clients")
         own = (f"method.{key}" for key in re.findall(r"[:,]([\w.]+)=", self.method))
@@ -116,12 +101,11 @@ class ComparisonRow:
 
     @property
     def folder(self) -> str:
-        """Return the name of the folder that contains the row's runs; it is valid on every file system.
+        """Name of the folder of the row's runs, valid on every file system.
 
-        The name is the row's label (its name in the table), and the site where `local` trains, with ":" and "@"
-        replaced by "-" and ", " by "--". A name with
-        invalid characters or with more than 100 characters is changed: invalid characters become "_", the name is cut
-        after 100 characters, and "-" and the first 8 hexadecimal digits of the label's SHA-256 are appended.
+        It is the run label with ":" and "@" replaced by "-" and ", " by "--". In a name with other invalid characters
+        or with more than 100 characters, these become "_", the name is cut after 100 characters, and "-" and the first
+        8 hexadecimal digits of the label's SHA-256 are appended.
         """
         own = f"{self.method}@{self.trained_at}" if self.trained_at else self.method
         label = ", ".join([own, *self.varied])
@@ -131,55 +115,33 @@ class ComparisonRow:
         return f"{_UNSAFE.sub('_', name)[:MAX_NAME_LENGTH]}-{hashlib.sha256(label.encode()).hexdigest()[:8]}"
 
     def write(self, run: RunFolder) -> None:
-        """Write this row's method and varied settings as `row.json` into the folder of one of its runs.
-
-        Args:
-            run: folder of the run, which must exist.
-        """
+        """Write this row as `row.json` into the folder of one of its runs."""
         content = {name: value for name, value in asdict(self).items() if value or name in ("method", "varied")}
         run.write_text(ROW_FILE, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 def is_taken_without_federation(setting: str) -> bool:
-    """Return whether a setting has an effect on rows that exchange nothing, such as `training.batch_size`.
-
-    Args:
-        setting: the dotted key of a setting; a text after it, such as "=8", is ignored.
-    """
+    """Whether a setting has an effect on rows that exchange nothing, such as `training.batch_size` or
+    `training.batch_size=8`."""
     return not setting.startswith(_ONLY_FEDERATED)
 
 
 def is_federated(label: str) -> bool:
-    """Return whether a row of a comparison table is a federated method, and not `pooled` or `local`.
-
-    Args:
-        label: the row's label, such as `pooled@steps=fedavg, federation.rounds=2`.
-    """
+    """Whether the row with this label is a federated method, and not `pooled` or `local`."""
     return ComparisonRow(label.partition(", ")[0]).arrangement not in SENT
 
 
 def is_compared(label: str) -> bool:
-    """Return whether a row of a comparison table is ranked and compared with others, and is not only a reference.
+    """Whether the row with this label is ranked and compared, and is not a reference.
 
     References are `pooled`, `local` and FedAvg with the effort of another method, such as `fedavg@steps=ccst`.
-
-    Args:
-        label: the row's label, such as `ccst:k=1, federation.rounds=2`.
     """
     return is_federated(label) and "@steps=" not in label
 
 
 def read_row(run: Path, method: str) -> ComparisonRow:
-    """Return the row of a comparison table that a run belongs to, as the run's `row.json` describes it.
-
-    Args:
-        run: folder of the run.
-        method: name of the run's method. If the run has no `row.json`, because it is not part of a comparison, the
-            result is a row with this method and without varied settings.
-
-    Raises:
-        UserError: if `row.json` is damaged.
-    """
+    """Read the `row.json` of a run; a run outside a comparison has none and gives a row of `method` without varied
+    settings."""
     path = run / ROW_FILE
     if not path.is_file():
         return ComparisonRow(method)
@@ -197,12 +159,6 @@ def read_row(run: Path, method: str) -> ComparisonRow:
 
 
 def row_from_folder_name(name: str) -> ComparisonRow:
-    """Return the row of a comparison table whose runs are in the folder with the given name.
-
-    Use this function for comparisons that an older version of medfed wrote, because their runs have no `row.json`. The
-    result has no varied settings.
-
-    Args:
-        name: name of the row's folder, for example `ccst-k=1` for the method `ccst:k=1`.
-    """
+    """The row of a folder such as `ccst-k=1`, for runs of older versions, which have no `row.json`; without varied
+    settings."""
     return ComparisonRow("+".join(part.replace("-", ":", 1) for part in name.split("+")))

@@ -27,13 +27,9 @@ MAX_NAMED_SITES = 6  # sites whose names are in the conclusions
 def with_all_conclusions(
     table: Table, effort: Sequence[str], joining: Joining | None, baselines: Collection[str]
 ) -> Table:
-    """Return a comparison table whose conclusions are also about joining, pooling and effort.
+    """Add to the conclusions of a table those about joining, pooling and effort.
 
-    Args:
-        table: the comparison table.
-        effort: a note for each row that took more optimiser steps or images than its baseline.
-        joining: the differences between the federated rows and `local` and `pooled`; None without such rows.
-        baselines: labels of the baselines; several if settings are varied.
+    `effort` has a note for each row with more optimiser steps or images than its baseline.
     """
     joined = joining_conclusions(joining, baselines, table.not_learned) if joining else []
     sentences = [*decisions_of(table.blocks, table.baseline), *joined, *(f"{note}." for note in effort)]
@@ -41,12 +37,9 @@ def with_all_conclusions(
 
 
 def joining_conclusions(joining: Joining, baselines: Collection[str], not_learned: Collection[str] = ()) -> list[str]:
-    """Return one sentence for each structure and pair of rows: the differences over all patients, and what they show.
+    """One sentence for each structure and pair of rows: the difference over all patients, and what it shows.
 
-    Args:
-        joining: the differences.
-        baselines: labels of the only federated rows that the sentences are about.
-        not_learned: labels of the rows with a model that did not learn; a difference from it shows nothing.
+    Only federated rows in `baselines` have sentences; a difference from a model that did not learn shows nothing.
     """
     sentences = []
     for structure, metric, name in joining.titles:
@@ -62,7 +55,7 @@ def joining_conclusions(joining: Joining, baselines: Collection[str], not_learne
 
 
 def _shown(one: RowDifference, joining: Joining, not_learned: Collection[str]) -> str:
-    """Return a difference over all patients, what it shows, and the range of what it averages."""
+    """A difference over all patients, what it shows, and the range of the sites or patients that it averages."""
     mean = one.by_site[ALL_SITES]
     text = f"{one.images} {_with_interval(mean)}"
     if mean.low is None:
@@ -101,19 +94,15 @@ def _with_interval(mean: PairedMean) -> str:
 
 
 def _direction(mean: PairedMean, higher_is_better: bool) -> str:
-    """Return "better" or "worse" if the interval is on one side of 0; "" otherwise."""
+    """ "better" or "worse" if the interval is on one side of 0; "" otherwise."""
     if mean.low is None or mean.high is None or mean.low <= 0 <= mean.high:
         return ""
     return BETTER if (mean.low > 0) == higher_is_better else WORSE
 
 
 def conclusions_of(sentences: Sequence[str], table: Table) -> tuple[str, ...]:
-    """Return conclusions with a first one about models that did not learn, and a last one that says to what they apply.
-
-    Args:
-        sentences: the conclusions; without any, the result is empty.
-        table: the table from which they follow.
-    """
+    """Add a first conclusion about models that did not learn, and a last one about the scope; empty without
+    `sentences`."""
     if not sentences:
         return ()
     methods = ", ".join(table.not_learned)
@@ -133,18 +122,16 @@ def conclusions_of(sentences: Sequence[str], table: Table) -> tuple[str, ...]:
 
 
 def decisions_of(blocks: Sequence[Block], baseline: str) -> list[str]:
-    """Return a sentence for each structure: which methods are better or worse than the baseline in the main metric.
+    """A sentence for each structure: which methods are better or worse than the baseline in the main metric.
 
-    Args:
-        blocks: the statistics. The first block of each structure is that of the task's main metric.
-        baseline: label of the method with which the others are compared.
+    The first block of each structure is the block of the task's main metric.
     """
     main = {block.structure: block for block in reversed(blocks)}
     return [sentence for block in reversed(main.values()) if (sentence := _decision(block, baseline))]
 
 
 def _differences_of(line: Line, decimals: int, unit: str, baseline: str) -> str:
-    """Return a method's difference, and the one from the baseline if it is compared with FedAvg of equal effort."""
+    """A method's difference, and the one from the baseline if it is compared with FedAvg of equal effort."""
     assert line.difference
     text = f"{difference_text(line.difference, decimals)}{unit}"
     if line.from_baseline is None:
@@ -154,7 +141,7 @@ def _differences_of(line: Line, decimals: int, unit: str, baseline: str) -> str:
 
 
 def _decision(block: Block, baseline: str) -> str:
-    """Return what is decided for one block; "" if no method is compared."""
+    """What is decided for one block; "" if no method is compared."""
     compared = [(line.method, line.difference) for line in block.lines if line.difference is not None]
     if not compared and not any(line.from_baseline for line in block.lines):
         return ""

@@ -1,7 +1,7 @@
 """Cost of a method: computing time of a client and of the coordinator, and transferred bytes, once and in every round.
 
-The table combines Table 6 of StableFDG and Table 8 of FISC. Times depend on the machine and on its other load, so
-ratios between methods of one comparison are more meaningful than the times themselves.
+The table combines Table 6 of StableFDG and Table 8 of FISC. Times depend on the machine and on its load, so compare
+methods of one comparison by ratios of times.
 """
 
 from __future__ import annotations
@@ -23,20 +23,16 @@ from medfed.outputs.tables.comparison_row import POOLED, SENT, ComparisonRow, is
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one method: seconds, bytes and steps of one client, seconds of the coordinator, and totals of the run.
-
-    A number is None if it was not measured. Bytes do not include validation; they are None if nothing is exchanged.
+    """Cost of one method. A number is None if it was not measured. Bytes do not include validation.
 
     Args:
         train_s: training time of a client in one round, in seconds; the median over all rounds after the first.
-        share_s: time for statistics that a client shares in every round, in seconds for each round.
-        once_s: time that a client needs only once, in seconds: for statistics that it shares before the first round,
-            and for the additional time of its first round.
-        aggregate_s: time of the coordinator in one round, in seconds.
-        up: bytes that a client sends in one round.
-        down: bytes that a client receives in one round.
-        up_once: bytes that a client sends before the first round.
-        down_once: bytes that a client receives before the first round.
+        share_s: seconds per round for statistics that a client shares in every round.
+        once_s: seconds that a client needs only once: for statistics that it shares before the first round, and for the
+            additional time of its first round.
+        aggregate_s: seconds of the coordinator in one round.
+        up, down: bytes that a client sends and receives in one round; None if nothing is exchanged.
+        up_once, down_once: bytes that a client sends and receives before the first round.
         steps: optimiser steps of a client in the whole run.
         images: images with which all clients together trained in the whole run, each as often as it was used.
         total_s: seconds in which all clients together shared statistics and trained, in the whole run.
@@ -92,11 +88,7 @@ MAX_EXTRA_EFFORT = 1.02  # times the steps or images of the baseline, above whic
 
 
 def read_cost(folder: RunFolder) -> Cost:
-    """Compute the cost of a run (times and transferred bytes) from the files `timings.csv` and `ledger.csv` of the run.
-
-    Args:
-        folder: folder of a finished run.
-    """
+    """Compute the cost of a finished run from its `timings.csv` and `ledger.csv`."""
     timings = folder.timings()
     shares_every_round = sum(row["share"] is not None for row in timings) > 1
     volume, n_once = _bytes(folder, shares_every_round)
@@ -120,18 +112,16 @@ def read_cost(folder: RunFolder) -> Cost:
 
 
 def _total(values: Sequence[float | None]) -> float | None:
-    """Return the sum; None without values, or if one of them is unknown."""
+    """The sum; None without values, or if one of them is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None
 
 
 def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> dict[str, Cost]:
-    """Return the mean cost of the runs of each row of a comparison, by the row's label; federated rows come first.
+    """Mean cost of the runs of each row (row, unseen site, seed, folder), by the row's label; federated rows come
+    first.
 
-    The images and the total seconds of the row `local` are those of the models of all sites together.
-
-    Args:
-        runs: the row, the unseen site, the seed and the folder of each finished run.
+    The images and the total seconds of the row `local` are summed over the models of all sites.
     """
     folds: dict[tuple[str, str, int], list[Cost]] = {}
     for row, site, seed, folder in runs:
@@ -149,14 +139,10 @@ def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> d
 def effort_notes(
     costs: Mapping[str, Cost], baselines: Mapping[str, str], references: Mapping[str, str] = {}
 ) -> list[str]:
-    """Return notes that compare the optimiser steps and images of each row with those of its baseline.
+    """Notes that compare the optimiser steps and images of each row with those of its baseline.
 
-    Rows such as `fedavg@steps=ccst` have no note, because their label says so.
-
-    Args:
-        costs: the cost of each row, by its label.
-        baselines: the label of the baseline of each row, by the row's label.
-        references: the label of FedAvg of equal effort, by the label of each row that is compared with it.
+    Rows such as `fedavg@steps=ccst` have no note, because their label says so. `references` maps the label of a row to
+    the label of FedAvg of equal effort.
     """
     pooled = []
     groups: dict[tuple[str, str], list[str]] = {}  # the federated rows, by their baseline and effort
@@ -191,7 +177,7 @@ def effort_notes(
 
 
 def _equal_rows(what: str, rows: Sequence[str], costs: Mapping[str, Cost], references: Mapping[str, str]) -> str:
-    """Return which rows are FedAvg with as much effort, or how they are run; "" for rows without more effort."""
+    """Which rows are FedAvg with as much effort, or how to run them; "" for rows without more effort."""
     if not what.startswith("MORE"):
         return ""
     against = dict.fromkeys(references[row] for row in rows if references.get(row) in costs)
@@ -204,7 +190,7 @@ def _equal_rows(what: str, rows: Sequence[str], costs: Mapping[str, Cost], refer
 
 
 def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any], int]:
-    """Return the mean bytes of a client by direction, and the number of clients that share before the first round.
+    """Mean bytes of a client by direction, and the number of clients that share before the first round.
 
     Weights that come down for validation count: a client that validates the weights of a round starts the next round
     from them, and does not receive them again. The other bytes of validation do not count.
@@ -233,30 +219,16 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any],
 
 
 def mean_cost(costs: Sequence[Cost]) -> Cost:
-    """Return the mean cost over several runs of one method: the mean of each time and of each number of bytes.
-
-    Args:
-        costs: cost of each run, at least one. A time that is None in any run is None in the result.
-    """
+    """Mean cost over several runs of one method; a number that is None in any run is None in the result."""
     columns = {f.name: [getattr(cost, f.name) for cost in costs] for f in fields(Cost) if f.name != "sent"}
     means: dict[str, Any] = {name: None if None in values else fmean(values) for name, values in columns.items()}
     return Cost(**means, sent=costs[0].sent)
 
 
 def cost_rows(costs: Mapping[str, Cost], head: Mapping[str, str] = HEAD) -> list[list[str]]:
-    """Return the costs of methods as rows of text: a header row, then one row for each method.
+    """Rows of text: a header, then one row for each method with the fields of `Cost` in `head` (field -> heading).
 
-    The first column is the name of the method. The other columns are fields of `Cost`:
-
-    * times, in seconds; an unknown time is "-",
-    * bytes of one round (`up`, `down`), in MB,
-    * bytes before the first round (`up_once`, `down_once`), and the parts of `up` and `down`, in kB,
-    * steps of a client and images of all clients in the whole run, and what is sent.
-
-    Args:
-        costs: dictionary from the name of a method in the table to its cost.
-        head: the fields of `Cost` to show, each with the heading of its column. `HEAD` has the times and the total
-            bytes, `PARTS` the bytes of weights, statistics and facts.
+    Times are in seconds, bytes of one round in MB, other bytes in kB; "-" is unknown.
     """
     lines = [["method", *head.values()]]
     for method, cost in costs.items():
@@ -265,14 +237,7 @@ def cost_rows(costs: Mapping[str, Cost], head: Mapping[str, str] = HEAD) -> list
 
 
 def cost_csv(costs: Mapping[str, Cost]) -> str:
-    """Format the costs of methods as CSV text: a header line, then one line for each method.
-
-    The columns are the name of the method and the fields of `Cost` in their order. Times are in seconds and sizes in
-    bytes. An unknown time is an empty field.
-
-    Args:
-        costs: dictionary from the name of a method in the table to its cost.
-    """
+    """One line for each method with the fields of `Cost`, in seconds and bytes; an unknown value is an empty field."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["method", *HEAD, *PARTS])
@@ -281,16 +246,11 @@ def cost_csv(costs: Mapping[str, Cost]) -> str:
 
 
 def cost_json(costs: Mapping[str, Cost]) -> str:
-    """Format the costs of methods as JSON text: a list with one dict for each method, with the columns of `cost_csv`.
-
-    Args:
-        costs: dictionary from the name of a method in the table to its cost.
-    """
+    """A list with one dict for each method, with the columns of `cost_csv`."""
     return json.dumps([{"method": method, **asdict(cost)} for method, cost in costs.items()], indent=2) + "\n"
 
 
 def _format_value(name: str, value: Any) -> str:
-    """Format one value in the unit of its column; "-" if it is unknown."""
     if value is None:
         return "-"
     if name == "sent":

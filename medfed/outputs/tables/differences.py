@@ -34,7 +34,7 @@ class SiteScores:
 
     Args:
         means: score of the site by seed.
-        values: value of each patient, averaged over the seeds first; empty if the score has no interval.
+        values: value of each patient, first averaged over the seeds; empty if the score has no interval.
         rows: the rows of all seeds.
     """
 
@@ -44,7 +44,7 @@ class SiteScores:
 
     @property
     def estimate(self) -> Estimate | None:
-        """The mean of the patients' values with its standard error; None for fewer than two patients."""
+        """Mean of the patients' values with its standard error; None for fewer than two patients."""
         return estimate_mean(list(self.values.values()))
 
 
@@ -56,18 +56,10 @@ def difference_of(
     column: Column,
     n_tests: int,
 ) -> Difference | None:
-    """Return the difference of a method from another row, without the correction of p and without a verdict.
+    """Difference of a method from another row, before the correction of p and without a verdict.
 
-    Args:
-        own: the scores of the method by site.
-        other: the scores of the other row by site.
-        sites: names of the sites over which the difference is averaged, all with the same weight.
-        scoring: the metrics of the task.
-        column: the metric in one unit.
-        n_tests: number of differences that are tested together.
-
-    Returns:
-        The difference; None if the score of one of the sites is unknown.
+    It is averaged over `sites` with equal weights; None if the score of one of them is unknown. `n_tests` is the number
+    of differences that are tested together.
     """
     if not all(own[site].means and other[site].means for site in sites):
         return None
@@ -94,12 +86,12 @@ def difference_of(
 
 
 def _paired_estimate(own: Mapping[str, float], other: Mapping[str, float]) -> Estimate | None:
-    """Estimate the mean difference of the patients that both methods have."""
+    """Estimate the mean difference over the patients that both methods have."""
     return estimate_mean([value - other[patient] for patient, value in own.items() if patient in other])
 
 
 def _reason(test: Mapping, n_tests: int) -> str | None:
-    """Return why there is no p value, or why it cannot be significant."""
+    """Why there is no p value, or why it cannot be significant; None otherwise."""
     if test["p"] is None:
         return test["reason"]
     smallest = smallest_p(test["n_differ"], n_tests)
@@ -114,12 +106,7 @@ def _reason(test: Mapping, n_tests: int) -> str | None:
 def with_verdicts(lines: Sequence[Line], higher_is_better: bool) -> tuple[Line, ...]:
     """Correct the p values of a block and add the verdicts.
 
-    The p values of the averages are corrected together, and so are those of all lines and sites. A test without a p
-    value counts with p = 1.
-
-    Args:
-        lines: the lines of the block.
-        higher_is_better: whether a positive difference is better.
+    The averages are corrected together, and so are all lines and sites. A test without a p value counts with p = 1.
     """
     averages = iter(_decided([line.difference for line in lines], higher_is_better))
     at_sites = iter(_decided([d for line in lines for d in line.differences], higher_is_better))
@@ -131,7 +118,7 @@ def with_verdicts(lines: Sequence[Line], higher_is_better: bool) -> tuple[Line, 
 
 
 def _without_loss(line: Line, higher_is_better: bool) -> Line:
-    """Withdraw "better" from a method that is worse than the baseline of less effort: effort hurts there."""
+    """Withdraw "better" from a method that is worse than the baseline of less effort: its effort alone does harm."""
     other = line.from_baseline
     if line.difference is None or line.difference.verdict != BETTER or other is None or other.low is None:
         return line
@@ -140,12 +127,7 @@ def _without_loss(line: Line, higher_is_better: bool) -> Line:
 
 
 def without_verdicts(lines: Sequence[Line], not_learned: Collection[str]) -> tuple[Line, ...]:
-    """Withdraw the verdicts of the lines for which a model of the method or of the other row did not learn.
-
-    Args:
-        lines: the lines of a block, with verdicts.
-        not_learned: labels of the methods with a model that did not learn.
-    """
+    """Withdraw the verdicts of lines whose model, or that of the row compared with, did not learn."""
 
     def withdrawn(difference: Difference | None) -> Difference | None:
         return difference and replace(difference, verdict=WITHDRAWN)
@@ -173,7 +155,7 @@ def _decided(differences: Sequence[Difference | None], higher_is_better: bool) -
 
 
 def _verdict(difference: Difference, higher_is_better: bool) -> str:
-    """Return "better" or "worse" if p, the interval and the seeds say so, otherwise "not decided"."""
+    """ "better" or "worse" if p, the interval and all seeds agree, otherwise "not decided"."""
     p, low, high = difference.p_holm, difference.low, difference.high
     if p is None or p >= ALPHA or low is None or high is None or low <= 0 <= high:
         return UNDECIDED

@@ -1,4 +1,4 @@
-"""Compute the failures of the methods of a comparison: their shares of patients."""
+"""Shares of patients for whom the methods of a comparison fail."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ from medfed.tasks.scoring import Scoring
 def failure_blocks(
     runs: Runs, scoring: Scoring, structure: str, methods: Sequence[str], sites: Sequence[str]
 ) -> list[FailureBlock]:
-    """Return one block for each kind of failure of a structure; empty for a task without masks.
-
-    Args:
-        runs: the rows of the structure of each run, by (method, site, seed).
-        scoring: the task's scores.
-        structure: name of the structure.
-        methods: labels of the methods, in the order of the table.
-        sites: names of the sites, in the order of the table's columns.
-    """
+    """One block for each kind of failure of a structure; empty for a task without masks."""
     shares: dict[str, list[dict[str, Share | None]]] = {}  # at each site, then at all sites together
     for method in methods:
         rows = [[row for key, of_run in runs.items() if key[:2] == (method, site) for row in of_run] for site in sites]

@@ -1,11 +1,11 @@
-"""What joining a federation gives a hospital, and what it costs not to pool the images: paired differences by patient.
+"""What joining a federation gives a site, and what it costs not to pool the images: paired differences by patient.
 
-    gain from joining      federated method - model that the hospital trained alone (`local`)
+    gain from joining      federated method - model that the site trained alone (`local`)
     cost of not pooling    model of all images in one place (`pooled`) - federated method
 
-Both are computed for each hospital's own test images, in the runs in which it trained, and for its images when it was
-the unseen site. At the unseen site, a patient's score of `local` is the mean over the hospitals' models. The intervals
-are about new patients of these hospitals, scored by these trained models.
+Both are computed on each site's own test images, in the runs in which it trained, and on its images when it was the
+unseen site. At the unseen site, a patient's score of `local` is the mean over the sites' models. The intervals are
+about new patients of these sites, scored by these trained models.
 """
 
 from __future__ import annotations
@@ -28,14 +28,7 @@ GAIN, COST = "gain from joining", "cost of not pooling"
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """The scores of one run of a comparison.
-
-    Args:
-        row: the row of the table to which the run belongs.
-        unseen: name of the unseen site.
-        seed: seed of the run.
-        cases: all rows of `cases.csv`.
-    """
+    """One run of a comparison with all rows of its `cases.csv`."""
 
     row: ComparisonRow
     unseen: str
@@ -45,14 +38,8 @@ class ScoredRun:
 
 @dataclass(frozen=True)
 class PairedMean:
-    """Mean of the differences of patients, in the unit of the table.
-
-    Args:
-        mean: the mean.
-        n: number of patients.
-        low: lower end of the 95 % interval of the mean; None for fewer than 5 patients.
-        high: upper end of the 95 % interval of the mean; None for fewer than 5 patients.
-    """
+    """Mean of the differences of `n` patients, in the unit of the table, with its 95 % interval (None below 5
+    patients)."""
 
     mean: float
     n: int
@@ -108,28 +95,15 @@ class Joining:
 
 
 def paired_mean(differences: Sequence[float]) -> PairedMean:
-    """Return the mean of the differences of patients, with its interval (`medfed.metrics.intervals`).
-
-    Args:
-        differences: one number per patient, at least one. Patients of several sites are one sample.
-    """
+    """Mean of one difference per patient, with its interval; patients of several sites are one sample."""
     low, high = interval(estimate_mean(differences))
     return PairedMean(fmean(differences), len(differences), low, high)
 
 
 def build_joining(runs: Sequence[ScoredRun], scoring: Scoring, structures: Sequence[str], data: str) -> Joining | None:
-    """Compare the federated rows of a comparison with its rows `local` and `pooled`, patient by patient.
+    """Compare, patient by patient, the federated rows with the rows `local` and `pooled` of the same settings.
 
-    Only runs with the same unseen site and seed are compared.
-
-    Args:
-        runs: all finished runs.
-        scoring: the task's scores.
-        structures: names of the structures in the order of the table; ["all"] for classification.
-        data: "phantom" or "real".
-
-    Returns:
-        The differences; None if no federated row has a row `local` or `pooled` with the same settings.
+    Only runs with the same unseen site and seed are compared. None without such a row.
     """
     rows = list(dict.fromkeys(ComparisonRow(run.row.method, run.row.varied) for run in runs))
     pairs = [
@@ -176,7 +150,7 @@ def build_joining(runs: Sequence[ScoredRun], scoring: Scoring, structures: Seque
 def _paired(
     runs: Sequence[ScoredRun], labels: tuple[str, str], scoring: Scoring, structure: str, column: Column, images: str
 ) -> dict[str, PairedMean]:
-    """Return the mean difference of two rows by site, and over all sites; empty without common patients."""
+    """Mean difference of the rows `labels` by site and over "all" sites; empty without common patients."""
     own = [[run for run in runs if run.row.label == label] for label in labels]
     common = set.intersection(*({(run.unseen, run.seed) for run in of_row} for of_row in own))
     first, second = (
@@ -195,7 +169,7 @@ def _paired(
 def _cases_by_site(
     runs: Sequence[ScoredRun], scoring: Scoring, structure: str, images: str
 ) -> dict[str, list[list[dict]]]:
-    """Return the rows of one structure and one kind of images: for each site, one list for each run that scored it."""
+    """For each site, one list of rows for each run that scored it; `images` is "own test" or "unseen"."""
     by_site: dict[str, list[list[dict]]] = {}
     for run in runs:
         of_run: dict[str, list[dict]] = {}
@@ -210,7 +184,7 @@ def _cases_by_site(
 def _models(
     runs: Sequence[ScoredRun], scoring: Scoring, structure: str, column: Column
 ) -> list[tuple[str, str, str, Mapping[str, float]]]:
-    """Return the scores of each model of `local` at every site, as means over the seeds."""
+    """Scores of each model of `local` at every site, as means over the seeds; see `Joining.models`."""
     scores: dict[tuple[str, str], dict[str, list[float]]] = {}
     for run in runs:
         for site in (run.row.trained_at, run.unseen) if run.row.trained_at else ():

@@ -1,4 +1,4 @@
-"""Format what joining a federation gives and what not pooling costs, as text, Markdown, CSV and JSON."""
+"""Format the gain from joining and the cost of not pooling as text, Markdown, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ NOTES = (
 
 
 def joining_text(joining: Joining) -> str:
-    """Format the differences of the main metric as text with aligned columns.
-
-    Args:
-        joining: the differences.
-    """
+    """The differences of the main metric as text with aligned columns."""
     parts = [title_of(joining)]
     for title, rows, n_left in parts_of(joining):
         parts.append(f"{title}\n{align_columns(with_second_lines(rows), False, n_left)}")
@@ -38,11 +34,7 @@ def joining_text(joining: Joining) -> str:
 
 
 def joining_markdown(joining: Joining) -> str:
-    """Format the differences of the main metric as Markdown.
-
-    Args:
-        joining: the differences.
-    """
+    """The differences of the main metric as Markdown."""
     parts = [f"## {title_of(joining)}"]
     for title, cells, n_left in parts_of(joining):
         head, *rows = [[f"{text} {more}".rstrip().replace("|", "\\|") for text, _, more in row] for row in cells]
@@ -52,11 +44,7 @@ def joining_markdown(joining: Joining) -> str:
 
 
 def joining_csv(joining: Joining) -> str:
-    """Format the differences of all metrics as CSV: one line for each structure, metric, pair of rows, images and site.
-
-    Args:
-        joining: the differences.
-    """
+    """The differences of all metrics: one line for each structure, metric, pair of rows, images and site."""
     text = io.StringIO()
     columns = "data structure metric unit meaning first second images site mean_difference low high n_patients"
     writer = csv.writer(text, lineterminator="\n")
@@ -70,11 +58,7 @@ def joining_csv(joining: Joining) -> str:
 
 
 def joining_json(joining: Joining) -> str:
-    """Format the differences of all metrics and the scores of the models of `local` as JSON text.
-
-    Args:
-        joining: the differences.
-    """
+    """The differences of all metrics, and the scores of the models of `local`."""
     models = [
         {"structure": structure, "row": label, "trained_at": at, "score_at": dict(scores)}
         for structure, label, at, scores in joining.models
@@ -90,26 +74,15 @@ def joining_json(joining: Joining) -> str:
 
 
 def title_of(joining: Joining) -> str:
-    """Return the heading of the whole part, which says whether the data are synthetic.
-
-    Args:
-        joining: the differences.
-    """
+    """The heading of the whole part, which says whether the data are synthetic."""
     return f"Joining and pooling (rows that are no federated methods). {data_label(joining.data)}"
 
 
 def parts_of(joining: Joining) -> list[tuple[str, list[list[MarkedText]], int]]:
-    """Return the tables of the main metric.
+    """Tables of the main metric, each as (title, rows with the header first, number of columns of words).
 
-    There is a table of the differences over all patients for each row that is no federated method; then the gain from
-    joining at each hospital, and the scores of the models of `local`.
-
-    Args:
-        joining: the differences.
-
-    Returns:
-        For each table its title, its rows with the header first, and the number of its columns of words. An interval
-        is `more` of its cell.
+    For each row that is not federated, there is a table of the differences over all patients; then the gain from
+    joining at each site, and the scores of the models of `local`.
     """
     parts = []
     for structure, metric, name in joining.titles:
@@ -130,13 +103,13 @@ def parts_of(joining: Joining) -> list[tuple[str, list[list[MarkedText]], int]]:
 
 
 def unit_of(joining: Joining, metric: str) -> str:
-    """Return the unit of the differences of a metric; "points" for the difference of two percentages."""
+    """The unit of the differences of a metric; "points" for the difference of two percentages."""
     unit = next((one.unit for one in joining.differences if one.metric == metric), "")
     return "points" if unit == "%" else unit
 
 
 def _by_reference(differences: Sequence[RowDifference]) -> list[list[RowDifference]]:
-    """Return the differences grouped by the row that is no federated method, in the order of their first one."""
+    """Group the differences by the row that is not federated, in the order of their first one."""
     groups: dict[str, list[RowDifference]] = {}
     for one in differences:
         groups.setdefault(one.second if one.meaning == GAIN else one.first, []).append(one)
@@ -144,17 +117,17 @@ def _by_reference(differences: Sequence[RowDifference]) -> list[list[RowDifferen
 
 
 def _rule(one: RowDifference) -> str:
-    """Return what is subtracted from what, for example "method - local"."""
+    """What is subtracted from what, for example "method - local"."""
     return f"method - {one.second}" if one.meaning == GAIN else f"{one.first} - method"
 
 
 def _method(one: RowDifference) -> str:
-    """Return the label of the federated row."""
+    """The label of the federated row."""
     return one.first if one.meaning == GAIN else one.second
 
 
 def _summary_rows(differences: Sequence[RowDifference]) -> list[list[MarkedText]]:
-    """Return the differences over all patients: a header row, then one row for each federated row."""
+    """The differences over all patients: a header row, then one row for each federated row."""
     kinds = [images for images in (OWN_TEST, UNSEEN) if any(one.images == images for one in differences)]
     rows = [list(map(MarkedText, ("method", *kinds)))]
     for method in dict.fromkeys(map(_method, differences)):
@@ -164,7 +137,7 @@ def _summary_rows(differences: Sequence[RowDifference]) -> list[list[MarkedText]
 
 
 def _site_rows(differences: Sequence[RowDifference], sites: Sequence[str]) -> list[list[MarkedText]]:
-    """Return the differences at each hospital: a header row, then one for each method; empty for one hospital."""
+    """The differences at each site: a header row, then one for each method; empty for one site."""
     names = [site for site in sites if any(site in one.by_site for one in differences)]
     if len(names) < 2:
         return []
@@ -175,7 +148,7 @@ def _site_rows(differences: Sequence[RowDifference], sites: Sequence[str]) -> li
 
 
 def _model_rows(joining: Joining, structure: str) -> list[list[MarkedText]]:
-    """Return the scores of the models of `local`: a header row, then one row for each model; empty without models."""
+    """The scores of the models of `local`: a header row, then one row for each model; empty without models."""
     rows = [["trained at", *joining.sites]]
     for of_structure, label, at, scores in joining.models:
         if of_structure == structure:
@@ -185,11 +158,7 @@ def _model_rows(joining: Joining, structure: str) -> list[list[MarkedText]]:
 
 
 def difference_cell(mean: PairedMean | None) -> MarkedText:
-    """Return a difference with its sign, the number of patients, and its interval; "-" without patients.
-
-    Args:
-        mean: the mean difference over patients.
-    """
+    """A difference with its sign, the number of patients, and its interval; "-" without patients."""
     if mean is None:
         return MarkedText("-")
     more = "" if mean.low is None else f"[{mean.low:.2f}, {mean.high:.2f}]"

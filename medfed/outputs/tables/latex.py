@@ -1,4 +1,4 @@
-"""Format a comparison table as LaTeX, to paste into a paper that uses the package booktabs."""
+"""Format a comparison table as LaTeX for a paper that uses the package booktabs."""
 
 from __future__ import annotations
 
@@ -28,15 +28,10 @@ STYLES = {"best": r"\textbf{{{}}}", "second": r"\underline{{{}}}", "": "{}"}
 
 
 def to_latex(table: Table) -> str:
-    """Format a comparison table as LaTeX: the scores and the differences of each structure, metric and unit.
+    """The scores and the differences of each structure, metric and unit, as LaTeX tables.
 
-    A distance has two units if only some images have a known voxel size: mm for these images, and percent of the
-    image's diagonal for the other images. The best method of a column is bold, and the second best is underlined. The
-    conclusions and the notes of the comparison are LaTeX comments above the first table. Every caption says whether the
-    images are synthetic (a phantom) or real.
-
-    Args:
-        table: the table, from `build_table`.
+    The best method of a column is bold, the second best underlined. Conclusions and notes are comments above the first
+    table. Every caption says whether the images are synthetic (a phantom) or real.
     """
     parts = ["\n".join(f"% {line}" for line in (*table.head, *table.conclusions, *table.notes))]
     for title, (head, *lines) in titled_tables(table):
@@ -61,16 +56,10 @@ def to_latex(table: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Escape the characters of a text that have a special meaning in LaTeX, such as "%" and "_".
-
-    Args:
-        text: any text.
-    """
     return text.translate(SPECIAL)
 
 
 def _line(cells: Sequence[MarkedText]) -> str:
-    """Format one row of a tabular environment."""
     styled = [STYLES[cell.mark].format(escape_latex(cell.text)) for cell in cells]
     texts = [text + escape_latex(f" {cell.more}".rstrip()) for text, cell in zip(styled, cells, strict=True)]
     return " & ".join(texts) + r" \\"

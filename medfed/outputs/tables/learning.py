@@ -10,14 +10,10 @@ from medfed.tasks.factory import scoring_of
 
 
 def did_not_learn(summary: Mapping[str, Any]) -> str:
-    """Return why the model of a run did not learn, with its scores and those that it should exceed.
+    """Why the model of a run did not learn, with its scores and the scores that it should exceed; a clause without full
+    stop.
 
-    Args:
-        summary: content of `summary.json`.
-
-    Returns:
-        A clause without a full stop; "" if the model has learned. It is also "" if the summary does not say it, as that
-        of a federation of real hospitals, whose coordinator has no images.
+    "" if the model has learned, or if the summary does not say it, as for real sites, whose coordinator has no images.
     """
     learning = summary.get("learning") or {}
     if learning.get("learned", True):

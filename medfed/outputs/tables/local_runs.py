@@ -13,16 +13,10 @@ MODEL = "trained_at"  # key of a row of scores: the site whose images the model 
 
 
 def merge_local(results: Sequence[dict], role: str) -> list[dict]:
-    """Merge the results of the models that were trained at one site each, so that the row `local` has one per fold.
+    """Merge the runs of `local` at the source sites, so that this row has one result for each unseen site and seed.
 
-    Args:
-        results: one dict for each run, as `build_table` takes them. Those of `local` have the key "row"
-            (`ComparisonRow`).
-        role: "unseen" or "validation", as `build_table` takes it.
-
-    Returns:
-        The results, without the key "row". The rows of scores of a merged result have the additional key "trained_at".
-        Its summary is that of its first model, without the scores of the role.
+    `results` and `role` as in `build_table`; the key "row" is removed. Merged rows of scores have the additional key
+    "trained_at". The merged summary is that of the first model, without the scores of the role.
     """
     merged: dict[tuple, dict] = {}
     for result in results:
@@ -39,15 +33,11 @@ def merge_local(results: Sequence[dict], role: str) -> list[dict]:
 
 
 def score_of_models(scoring: Scoring, rows: Sequence[dict], key: str) -> float | None:
-    """Return the score of a site, as the mean over the models that scored it; usually there is one model.
+    """Score of a site and structure, as the mean over the models that scored it (usually one); None if one has none.
 
     Args:
-        scoring: the task's scores.
-        rows: the rows of `cases.csv` of one site and structure. Rows of several models have the key "trained_at".
+        rows: rows of `cases.csv`; rows of several models have the key "trained_at".
         key: name of the column, such as "dice".
-
-    Returns:
-        The score as stored; None if it is not defined for one of the models.
     """
     scores = [scoring.overall_score(of_model, key) for of_model in _by_model(rows)]
     known = [score for score in scores if score is not None]
@@ -55,15 +45,14 @@ def score_of_models(scoring: Scoring, rows: Sequence[dict], key: str) -> float |
 
 
 def values_of_patients(scoring: Scoring, runs: Iterable[Sequence[dict]], key: str) -> dict[str, float]:
-    """Return one value for each patient of a site, averaged over the runs and over the models of a run.
+    """One value for each patient of a site, averaged over the runs and over the models of a run.
 
     Args:
-        scoring: the task's scores.
-        runs: for each run, its rows of one site and structure. Rows of several models have the key "trained_at".
+        runs: for each run, its rows of one site and structure.
         key: name of the column, such as "dice".
 
     Returns:
-        Dictionary from the patient to the value, as stored. Empty if a model has no values of patients.
+        Patient -> value, as stored. Empty if a model has no values of patients.
     """
     values: dict[str, list[float]] = {}
     for rows in runs:

@@ -18,40 +18,24 @@ NOT_FEDERATED = {
 
 
 def data_label(data: str) -> str:
-    """Return the first line of every table of results. It says whether the images are synthetic (a phantom) or real.
-
-    Args:
-        data: "phantom" or "real".
-    """
+    """First line of every table of results: whether the images are synthetic ("phantom") or "real"."""
     return PHANTOM if data == "phantom" else f"{data} data"
 
 
 def computation_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Return notes for a run that was not deterministic, or whose network computed in bfloat16 (bf16).
-
-    Args:
-        summary: content of `summary.json`.
-
-    Returns:
-        One clause per note. The list is empty for a deterministic run in float32.
-    """
+    """Clauses for a run that was not deterministic, or whose network computed in bfloat16; else empty."""
     notes = ["NOT DETERMINISTIC: the same config and seed give other weights each time"]
     return notes * (summary.get("deterministic") is False) + ["trained in bf16"] * (summary.get("precision") == "bf16")
 
 
 def run_notes(results: Sequence[dict]) -> list[str]:
-    """Return the notes of a comparison about its runs: rows without a federation, transductive methods, computation,
-    models that did not learn, missing models of `local`, runs of older versions.
-
-    Args:
-        results: one dict for each run, as `medfed.outputs.tables.comparison.build_table` takes them.
-    """
+    """The notes of a comparison about its runs: rows without a federation, transductive methods, computation, models
+    that did not learn, missing models of `local`, runs of older versions. `results` as in `build_table`."""
     notes = (_not_federated, _incomplete_local, _transductive, _computation, _not_learned, _without_calibration)
     return [note for notes_of_kind in notes for note in notes_of_kind(results)]
 
 
 def _not_federated(results: Sequence[dict]) -> list[str]:
-    """Return what the rows without a federation are."""
     labels = list(dict.fromkeys(result["method"] for result in results if not is_federated(result["method"])))
     kinds = {ComparisonRow(label.partition(", ")[0]).arrangement for label in labels}
     notes = [f"{', '.join(labels)}: no federated methods, so they are neither ranked nor tested"] * bool(labels)
@@ -59,7 +43,7 @@ def _not_federated(results: Sequence[dict]) -> list[str]:
 
 
 def _incomplete_local(results: Sequence[dict]) -> list[str]:
-    """Return for which unseen sites and seeds the row `local` lacks models, because their runs are not finished.
+    """For which unseen sites and seeds the row `local` lacks models, because their runs are not finished.
 
     The source sites are those of a federated run of the same unseen site and seed.
     """
@@ -89,7 +73,7 @@ def _incomplete_local(results: Sequence[dict]) -> list[str]:
 
 
 def _transductive(results: Sequence[dict]) -> list[str]:
-    """Return a note for each method that used unlabelled test images, and what an adaptation to them changed."""
+    """A note for each method that used unlabelled test images, and what an adaptation to them changed."""
     kinds = {result["method"]: result.get("transductive_by") or () for result in results}
     notes = [
         f"{method}: TRANSDUCTIVE ({name}): {TRANSDUCTIVE.get(name, name)}"
@@ -100,13 +84,13 @@ def _transductive(results: Sequence[dict]) -> list[str]:
 
 
 def _computation(results: Sequence[dict]) -> list[str]:
-    """Return a note for each method some of whose runs were not deterministic, or were trained in bf16."""
+    """A note for each method some of whose runs were not deterministic, or were trained in bf16."""
     notes = {(result["method"], note) for result in results for note in computation_notes(result.get("summary") or {})}
     return [f"{method}: {note}" for method, note in sorted(notes)]
 
 
 def _not_learned(results: Sequence[dict]) -> list[str]:
-    """Return a note for each method some of whose runs did not learn."""
+    """A note for each method some of whose runs did not learn."""
     notes = []
     for method in sorted({result["method"] for result in results}):
         of_method = [result for result in results if result["method"] == method]
@@ -120,17 +104,13 @@ def _not_learned(results: Sequence[dict]) -> list[str]:
 
 
 def lacks_failures(result: dict) -> bool:
-    """Return whether an older version of medfed, without failures and calibration error of masks, scored a run.
-
-    Args:
-        result: a run, as `medfed.outputs.tables.comparison.build_table` takes it.
-    """
+    """Whether an older version of medfed, without failures and calibration error of masks, scored a run."""
     summary = result.get("summary") or {}
     return summary.get("task") == "segmentation" and "failures" not in summary
 
 
 def _without_calibration(results: Sequence[dict]) -> list[str]:
-    """Return which methods have no calibration error, because an older version of medfed scored their runs."""
+    """Which methods have no calibration error, because an older version of medfed scored their runs."""
     methods = ", ".join(dict.fromkeys(result["method"] for result in results if lacks_failures(result)))
     return [
         f"{methods}: no calibration error (ECE) for some runs, because an older version of medfed scored them; "
@@ -139,6 +119,6 @@ def _without_calibration(results: Sequence[dict]) -> list[str]:
 
 
 def _run_name(result: dict) -> str:
-    """Return the unseen site and the seed of a run and, for a run of `local`, the site that trained."""
+    """The unseen site and the seed of a run and, for `local`, the site that trained."""
     trained_at = result["row"].trained_at if "row" in result else ""
     return f"{f'at {trained_at}, ' * bool(trained_at)}unseen {result['summary']['unseen_site']} seed {result['seed']}"

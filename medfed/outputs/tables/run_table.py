@@ -22,17 +22,8 @@ Labels = Sequence[tuple[str, str]]  # (role, text) pairs
 
 
 def closing_table(summary: Mapping[str, Any]) -> str:
-    """Return the table that is printed at the end of a run, as text with several lines.
-
-    The table shows the scores of each site, the means over sites, and the difference between seen and unseen sites.
-    Notes stand below the table.
-
-    Args:
-        summary: content of `summary.json`. It must have the keys of the result of `Scoring.summarise`, "data"
-            ("phantom" or "real") and "selection" (name of the rule that selected the round). The values of "method",
-            "selected_round" (only with "rounds"), "clients" (only with "source_sites") and "privacy" are printed if
-            they are present.
-    """
+    """The text that is printed at the end of a run: scores of each site, means over sites, the gap between seen and
+    unseen sites, and notes."""
     scoring = scoring_of(summary)
     rows = [[(text, "") for text in row] for row in score_rows(scoring, summary)]
     notes = [f"{interval_note(scoring, summary)}.", *scoring.summary_notes(summary), *weights_notes(summary)]
@@ -47,17 +38,12 @@ def closing_table(summary: Mapping[str, Any]) -> str:
 def score_rows(
     scoring: Scoring, summary: Mapping[str, Any], sites: Labels = SITES, means: Labels = MEANS
 ) -> list[tuple[str, ...]]:
-    """Format the scores of a run as rows of text.
+    """The scores of a run as rows of text of equal length: a header, one row for each site and structure (sites that
+    trained first), the means over sites, and the gap between seen and unseen sites.
 
     Args:
-        scoring: the metrics and column headings of the run's task.
-        summary: content of `summary.json`.
-        sites: for each role of a site, the text of its first column, in which "{}" stands for the name of the site.
-        means: for each role, the text of the first column of the mean over its sites.
-
-    Returns:
-        Rows of the same length: the header row, one row for each site and structure (sites that trained first), the
-        means over sites, and the difference between the means of seen and unseen sites.
+        sites: role of a site -> text of its first column, in which "{}" stands for the name of the site.
+        means: role of a site -> text of the first column of the mean over its sites.
     """
     rows = [header_row(scoring)]
     for role, words in sites:
@@ -72,16 +58,9 @@ def score_rows(
 
 
 def failure_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Format the calibration and the failures of a run as rows of text.
+    """Calibration error and shares of failures as rows of text like `score_rows`, without the gap.
 
-    Args:
-        scoring: the metrics and column headings of the run's task.
-        summary: content of `summary.json`.
-
-    Returns:
-        Rows of the same length: the header row, and one row for each row of the scores, except for the gap. The columns
-        are the site, the structure, the calibration error (if it is known), and each kind of failure that any patient
-        can have. Empty for a task without masks, and for a run of an older version.
+    Columns that no site can have are left out. Empty for a task without masks, and for a run of an older version.
     """
     failures = summary.get("failures") or {}
     groups = [
@@ -110,12 +89,7 @@ def failure_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str
 
 
 def failure_notes(scoring: Scoring, summary: Mapping[str, Any]) -> list[str]:
-    """Return what the calibration error and the shares of failures of a run are, as sentences without a full stop.
-
-    Args:
-        scoring: the metrics of the run's task.
-        summary: content of `summary.json`, with failures.
-    """
+    """What the calibration error and the shares of failures of a run are, as sentences without a full stop."""
     ece = [column.metric.note for column in _calibration_columns(scoring, summary)]
     return [
         *ece,
@@ -125,7 +99,7 @@ def failure_notes(scoring: Scoring, summary: Mapping[str, Any]) -> list[str]:
 
 
 def _calibration_columns(scoring: Scoring, summary: Mapping[str, Any]) -> list[Column]:
-    """Return the column of the calibration error; empty if no site has one, because probabilities were not known."""
+    """The column of the calibration error; empty if no site has one, because probabilities were not known."""
     groups = [group for role, _ in MEANS for group in summary[role]["mean"].values()]
     return [
         column
@@ -139,16 +113,8 @@ def _share(values: Mapping[str, Any] | None) -> Share | None:
 
 
 def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str, ...]:
-    """Return the column headings of the score table of a run.
-
-    After the headings in `first` come the structure (if the task has structures, such as organs), the numbers of cases
-    (for classification: of images and patients), the metrics with their units, and further counts, such as the number
-    of missed structures.
-
-    Args:
-        scoring: the metrics and column headings of the run's task.
-        first: headings of the columns on the left, before all others.
-    """
+    """Headings of the score table of a run: `first`, the structure (if the task has structures), the numbers of cases,
+    the metrics with their units, and further counts, such as missed structures."""
     metrics = (
         metric.label if metric.unit in ("", DISTANCE) else f"{metric.label} {metric.unit}"
         for metric in scoring.metrics_in(RUN_TABLE)
@@ -159,15 +125,10 @@ def header_row(scoring: Scoring, first: Sequence[str] = ("site",)) -> tuple[str,
 
 
 def format_score(scores: Mapping[str, Any], column: Column) -> str:
-    """Format a score as its mean with its 95 % interval, or with its standard deviation if it has no interval.
+    """A score as its mean with its 95 % interval, or with its standard deviation if it has no interval; "-" if unknown.
 
-    The result is "-" if the mean is unknown. A distance is followed by its unit, because its unit ("mm" or
-    "% of diagonal") depends on the data. Other metrics are printed without a unit.
-
-    Args:
-        scores: {"mean", "sd", "low", "high"}. "sd" is the standard deviation; "low" and "high" are the ends of the
-            interval. Each value may be None or missing. Fractions are in [0, 1] and are printed in percent.
-        column: the metric and its unit.
+    `scores` has "mean", "sd", "low" and "high", each may be None or missing; fractions in [0, 1] are printed in
+    percent. A distance is followed by its unit, which depends on the data.
     """
     if scores.get("mean") is None:
         return "-"
@@ -183,12 +144,7 @@ def format_score(scores: Mapping[str, Any], column: Column) -> str:
 
 
 def interval_note(scoring: Scoring, summary: Mapping[str, Any]) -> str:
-    """Return what the intervals and the spread in the table of a run are, as one sentence without a full stop.
-
-    Args:
-        scoring: the metrics of the run's task.
-        summary: content of `summary.json`.
-    """
+    """What the intervals and the spread in the table of a run are, as one sentence without a full stop."""
     method = summary.get("interval_method", "percentile bootstrap, by an older version of medfed")
     return (
         f"[] is the 95 % interval over patients ({method}); a site with fewer than {MIN_PATIENTS} patients has "
@@ -197,20 +153,10 @@ def interval_note(scoring: Scoring, summary: Mapping[str, Any]) -> str:
 
 
 def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Column | None:
-    """Choose the unit in which a row of the score table shows a metric, and return the column of this unit.
+    """The column of a metric in the unit that holds for all cases of a site, or for all sites of a mean; None if none
+    does.
 
-    A distance has one column in mm and one column in percent of the image's diagonal; other metrics have one column.
-    The distance at a site is shown in the unit in which the distance is known for all cases of the site. A mean over
-    sites is shown in the unit in which the mean distance of every site is known.
-
-    Args:
-        scoring: the metrics of the run's task.
-        metric: the metric to show.
-        group: the scores of one row of the table, by name of the column, for example "hd95_mm". A row is about one
-            structure, at one site or as the mean over sites.
-
-    Returns:
-        The column to show. None if the value is unknown, or if no unit holds for all cases or sites.
+    Only a distance has a choice: mm, or percent of the image's diagonal. `group` is one row of scores, by column name.
     """
     main = group[scoring.columns[0].key]
     count = "n_sites" if "n_sites" in main else "n"
@@ -222,19 +168,8 @@ def displayed_column(scoring: Scoring, metric: Metric, group: Mapping[str, Any])
 
 
 def weights_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Return notes about the weights with which the sites were scored.
-
-    There is a note if the method keeps a part of the weights at each site or client, because the source sites were then
-    scored with weights of their own, or all sites with an average over the clients. There is also a note for each
-    technique that used unlabelled test images, and for what an adaptation to the unseen site changed.
-
-    Args:
-        summary: content of `summary.json`.
-
-    Returns:
-        One sentence per note. The list is empty if all sites were scored with the same weights and no technique used
-        unlabelled test images.
-    """
+    """Sentences that say with which weights the sites were scored, if not all with the same weights (parts kept at the
+    sites or clients), and which techniques used unlabelled test images."""
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     keeper = "client" if summary.get("clients") else "source site"
     unseen = f"the entries of the nearest {keeper}" if "nearest" in by else f"the average of the {keeper}s' entries"
@@ -247,7 +182,6 @@ def weights_notes(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _head(summary: Mapping[str, Any]) -> list[str]:
-    """Return the lines above the table."""
     method = f"{summary['method']}; " if "method" in summary else ""
     which = f" {summary['selected_round']} of {summary['rounds']}" if "selected_round" in summary else ""
     chosen = f"{method}round{which} by the rule '{summary['selection']}'"
@@ -256,7 +190,7 @@ def _head(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _privacy(summary: Mapping[str, Any]) -> list[str]:
-    """Return the privacy guarantee, for example "noise on what left the sites: epsilon 12.3 for delta 1e-05, ..."."""
+    """The privacy guarantee, for example "noise on what left the sites: epsilon 12.3 for delta 1e-05, ..."."""
     if not (privacy := summary.get("privacy")):
         return []
     epsilon = privacy["epsilon"]
@@ -265,7 +199,7 @@ def _privacy(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _clients(summary: Mapping[str, Any]) -> list[str]:
-    """Return the simulated clients, for example "30 clients of 3 sites, 10 per round, partition: dirichlet 0.5"."""
+    """The simulated clients, for example "30 clients of 3 sites, 10 per round, partition: dirichlet 0.5"."""
     if not (clients := summary.get("clients")):
         return []
     n_sites = len(summary["source_sites"])
@@ -274,7 +208,6 @@ def _clients(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any]) -> tuple:
-    """Format the row of one site and structure."""
     scores = []
     for metric in scoring.metrics_in(RUN_TABLE):
         column = displayed_column(scoring, metric, group)
@@ -284,7 +217,7 @@ def _line(scoring: Scoring, site: str, structure: str, group: Mapping[str, Any])
 
 
 def _gap_line(scoring: Scoring, structure: str, gap: Mapping[str, float | None]) -> tuple[str, ...]:
-    """Format the row of the differences between seen and unseen sites."""
+    """The row of the differences between seen and unseen sites."""
     in_gap = scoring.metrics_in(GAP)
     words = [_gap_text(metric, gap) if metric in in_gap else "" for metric in scoring.metrics_in(RUN_TABLE)]
     before, after = ([""] * len(counts) for counts in (LEADING_COUNTS, scoring.trailing_counts))
@@ -292,7 +225,7 @@ def _gap_line(scoring: Scoring, structure: str, gap: Mapping[str, float | None])
 
 
 def _gap_text(metric: Metric, gap: Mapping[str, float | None]) -> str:
-    """Format the difference of one metric; "-" if it is unknown."""
+    """The difference of one metric; "-" if it is unknown."""
     for column in metric_columns(metric):
         value = gap.get(column.key)
         if value is not None:

@@ -15,13 +15,7 @@ from medfed.outputs.tables.table_rows import MarkedText, titled_tables
 
 
 def to_markdown(table: Table) -> str:
-    """Format a comparison table as Markdown. The best method of a column is bold, the second best is underlined.
-
-    Intervals stand behind the scores, and the conclusions above the tables.
-
-    Args:
-        table: the table, from `build_table`.
-    """
+    """The best method of a column is bold, the second best underlined; intervals stand behind the scores."""
     styles = {"best": "**{}**", "second": "<u>{}</u>", "": "{}"}
     parts = ["  \n".join(f"**{line}**" if line == PHANTOM else line for line in table.head)]
     if table.conclusions:
@@ -38,12 +32,9 @@ def to_markdown(table: Table) -> str:
 
 
 def to_text(table: Table, isatty: bool = False) -> str:
-    """Format a comparison table as text with aligned columns. Intervals stand below the scores.
+    """Text with aligned columns; intervals stand below the scores.
 
-    Args:
-        table: the table, from `build_table`.
-        isatty: True prints the best method of each column in bold and underlines the second best, with the terminal's
-            escape codes. False marks nothing.
+    `isatty` prints the best method of each column in bold and underlines the second best, with escape codes.
     """
     parts = ["\n".join(table.head)]
     for title, rows in titled_tables(table):
@@ -53,11 +44,7 @@ def to_text(table: Table, isatty: bool = False) -> str:
 
 
 def with_second_lines(rows: Sequence[Sequence[MarkedText]]) -> list[list[MarkedText]]:
-    """Return rows in which each row that has intervals is followed by one with the intervals below the scores.
-
-    Args:
-        rows: rows of cells.
-    """
+    """Put the intervals of each row into a second row below it."""
     lines = []
     for row in rows:
         lines.append([MarkedText(cell.text, cell.mark) for cell in row])
@@ -67,19 +54,12 @@ def with_second_lines(rows: Sequence[Sequence[MarkedText]]) -> list[list[MarkedT
 
 
 def to_csv(table: Table, role: str = "unseen") -> str:
-    """Format a comparison table as CSV with one line for each structure, metric, method and site.
+    """One line for each structure, metric, method and site; unknown values are empty fields.
 
-    After the lines of the sites, each method has one more line, in which the site is "average". This line has the
-    average over sites, the difference from the baseline of less effort, the number of failures, the number of cases,
-    the site with the worst score, and the rank. For masks, a failure is a missed structure: the predicted mask is empty
-    although the true mask is not. For classification, it is a misclassified image. Unknown values are empty fields.
-
-    Below these lines, each kind of failure of a structure is a metric: its mean is the share of patients in percent.
-    The site "all" has the patients of all sites together.
-
-    Args:
-        table: the table, from `build_table`.
-        role: whether the sites of the table are "unseen" or "validation" sites, as given to `build_table`.
+    Each method has one more line with the site "average": the average over sites, the difference from the baseline of
+    less effort, the numbers of failures and cases, the worst site, and the rank. Below, each kind of failure of a
+    structure is a metric, whose mean is the share of patients in percent; its site "all" has the patients of all sites
+    together.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -130,33 +110,20 @@ def _line_fields(line: Line) -> tuple:
 
 
 def to_json_dict(table: Table) -> dict:
-    """Convert a comparison table to plain dicts and lists, with the same names as the fields of `Table`.
-
-    Unknown values are None. Metrics with the unit "%", such as Dice, are in percent (0 to 100).
-
-    Args:
-        table: the table, from `build_table`.
-    """
+    """Plain dicts and lists with the names of the fields of `Table`; metrics with the unit "%", such as Dice, are in
+    percent."""
     return json.loads(json.dumps(asdict(table), allow_nan=False))
 
 
 def to_json(table: Table) -> str:
-    """Format a comparison table as JSON text, with the same names as the fields of `Table`.
-
-    Args:
-        table: the table, from `build_table`.
-    """
     return json.dumps(to_json_dict(table), indent=2, ensure_ascii=False) + "\n"
 
 
 def align_columns(lines: Sequence[Sequence[tuple]], ansi: bool, n_left: int = 1) -> str:
-    """Format rows as text in which every column is as wide as its longest cell.
+    """Format rows of cells (text, mark, ...) as text in which every column is as wide as its longest cell.
 
-    Args:
-        lines: rows of equal length, of cells that begin with (text, mark). The mark is "best", "second" or "".
-        ansi: True prints cells marked "best" in bold and underlines cells marked "second", with the terminal's escape
-            codes. False ignores the marks.
-        n_left: the first `n_left` columns are aligned to the left, and all following columns to the right.
+    The mark is "best", "second" or ""; `ansi` prints them bold or underlined. The first `n_left` columns are aligned to
+    the left, the others to the right.
     """
     widths = [max(len(text) for text, *_ in column) for column in zip(*lines)]
     codes = {"best": "\033[1m{}\033[0m", "second": "\033[4m{}\033[0m"} if ansi else {}

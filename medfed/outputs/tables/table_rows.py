@@ -16,7 +16,6 @@ class MarkedText(NamedTuple):
     """A cell of a table as text.
 
     Args:
-        text: what the cell shows.
         mark: "best" or "second" for the best two scores of a column; otherwise "".
         more: what stands behind `text`, or below it in a terminal: the interval of a score; "" for nothing.
     """
@@ -27,11 +26,7 @@ class MarkedText(NamedTuple):
 
 
 def block_title(block: Block) -> str:
-    """Return the title of one block of a comparison table, for example "prostate: Dice (%), higher is better".
-
-    Args:
-        block: the part of a comparison table for one structure and one metric in one unit.
-    """
+    """For example "prostate: Dice (%), higher is better"."""
     better = "higher" if block.higher_is_better else "lower"
     name = block.name if block.structure == ALL else f"{block.structure}: {block.name}"
     unit = f" ({block.unit})" if block.unit else ""
@@ -39,27 +34,12 @@ def block_title(block: Block) -> str:
 
 
 def titled_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
-    """Format a comparison as tables of text: the scores and differences of each block, then the failures.
-
-    Args:
-        table: the comparison table.
-
-    Returns:
-        (title, rows) pairs; the header is the first row.
-    """
+    """(title, rows with the header first) of each table: scores and differences of each block, then the failures."""
     return [*(rows for block in table.blocks for rows in titled_rows(table, block)), *failure_tables(table)]
 
 
 def titled_rows(table: Table, block: Block) -> list[tuple[str, list[list[MarkedText]]]]:
-    """Format one block of a comparison table as one or two tables of text: the scores, and the differences.
-
-    Args:
-        table: the comparison table that contains the block.
-        block: the part of the table for one structure and one metric in one unit.
-
-    Returns:
-        (title, rows) pairs. There is no table of differences if no method is compared with a baseline.
-    """
+    """The scores of a block and, if a method is compared, the differences, as (title, rows with the header first)."""
     tables = [(block_title(block), block_rows(table, block))]
     if any(line.difference or any(line.differences) or line.from_baseline for line in block.lines):
         name = block.name if block.structure == ALL else f"{block.structure}: {block.name}"
@@ -70,16 +50,11 @@ def titled_rows(table: Table, block: Block) -> list[tuple[str, list[list[MarkedT
 
 
 def failure_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
-    """Format the failures of a comparison as one table of text for each structure.
+    """The failures as (title, rows with the header first), one table for each structure; empty for a task without
+    masks.
 
-    The columns are the method, the patients with a low Dice at each site and at all sites together (if there are
-    several), and the patients of all sites together with the other kinds of failure that any of them can have.
-
-    Args:
-        table: the comparison table.
-
-    Returns:
-        (title, rows) pairs; the header is the first row. Empty for a task without masks.
+    The columns are the method, the patients with a low Dice at each site and in total, and the other kinds of failure
+    that any patient can have, in total.
     """
     tables = []
     for structure in dict.fromkeys(block.structure for block in table.failures):
@@ -97,21 +72,10 @@ def failure_tables(table: Table) -> list[tuple[str, list[list[MarkedText]]]]:
 
 
 def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
-    """Format the scores of one block of a comparison table as rows of text: a header row, then one row for each method.
+    """The scores of a block: a header row, then one row for each method, references last, then the trivial prediction.
 
-    The columns are the method, one column per site, the average over sites and the worst site (if there are several),
-    the rank (if it is known), and the number of failures out of all cases, such as "3/40". For masks, a failure is a
-    missed structure: the predicted mask is empty although the true mask is not. For classification, it is a
-    misclassified image.
-
-    Args:
-        table: the comparison table that contains the block.
-        block: the part of the table for one structure and one metric in one unit.
-
-    Returns:
-        Rows of one `MarkedText` per column. The best score of a column has the mark "best", the second best "second".
-        References and rows without a federation come after the methods and have no marks. The last row is a prediction
-        that ignores the image.
+    The columns are the method, the sites, the average and the worst site (for several sites), the rank (if known), and
+    the failures out of all cases, such as "3/40" (`Line.n_missed`). References have no marks.
     """
     several, has_rank = len(table.sites) > 1, any(line.rank for line in block.lines)
     head = ["method", *table.sites, *["average", "worst site"] * several, *["rank"] * has_rank, table.failed]
@@ -136,16 +100,11 @@ def block_rows(table: Table, block: Block) -> list[list[MarkedText]]:
 
 
 def difference_rows(table: Table, block: Block) -> list[list[MarkedText]]:
-    """Format the differences of one block from the baseline as rows: a header row, then one row for each method.
+    """The differences of a block: a header row, then one row for each compared method.
 
-    The columns are the method, the row that it is compared with and its difference from the baseline of less effort (if
-    a method takes more), the difference at each site and of the average over sites (if there are several), the interval
-    of the average over seeds, the corrected p value with the number of patients, the verdict, and the smallest
-    difference that the comparison could detect.
-
-    Args:
-        table: the comparison table that contains the block.
-        block: the part of the table for one structure and one metric in one unit.
+    The columns are the method, the row that it is compared with and the difference from the baseline of less effort (if
+    a method takes more), the sites, the average (for several sites), the interval over seeds, the corrected p with the
+    number of patients, the verdict, and the smallest detectable difference.
     """
     several = len(table.sites) > 1
     has_effort = any(line.from_baseline for line in block.lines)
@@ -172,7 +131,7 @@ def difference_rows(table: Table, block: Block) -> list[list[MarkedText]]:
 
 
 def _displayed_name(method: str) -> str:
-    """Return the label of a row, which says so if the row is not federated."""
+    """The label of a row, with a remark if the row is not federated."""
     return method if is_federated(method) else f"{method} (not federated)"
 
 
@@ -195,14 +154,14 @@ def _marked(column: Sequence[Cell | None], block: Block, competes: Sequence[bool
 
 
 def _printed(cell: Cell | None, decimals: int) -> str:
-    """Format mean and standard deviation; "-" if unknown."""
+    """Mean and standard deviation; "-" if unknown."""
     if cell is None:
         return "-"
     return f"{cell.mean:.{decimals}f}" + (f" ± {cell.sd:.{decimals}f}" if cell.sd is not None else "")
 
 
 def _interval(cell: Cell | None, block: Block) -> str:
-    """Format an interval with one decimal less than the score; "" without an interval."""
+    """An interval with one decimal less than the score; "" without an interval."""
     if cell is None or cell.low is None:
         return ""
     n = max(0, block.decimals - 1)
@@ -210,7 +169,6 @@ def _interval(cell: Cell | None, block: Block) -> str:
 
 
 def _worst_text(table: Table, block: Block, line: Line) -> MarkedText:
-    """Format the worst score and its site."""
     if line.worst_site is None:
         return MarkedText("-")
     cell = line.cells[table.sites.index(line.worst_site)]
@@ -219,7 +177,7 @@ def _worst_text(table: Table, block: Block, line: Line) -> MarkedText:
 
 
 def _rank_text(line: Line) -> MarkedText:
-    """Format a rank, its range and the share of the samples in which it is 1, for example "2 [1, 3] first: 12 %"."""
+    """A rank, its range and the share of the samples in which it is 1, for example "2 [1, 3] first: 12 %"."""
     if line.rank is None:
         return MarkedText("-")
     rank = line.rank
@@ -227,7 +185,7 @@ def _rank_text(line: Line) -> MarkedText:
 
 
 def _difference_text(difference: Difference | None, block: Block) -> MarkedText:
-    """Format a difference with its sign and its interval; "-" if unknown."""
+    """A difference with its sign and its interval; "-" if unknown."""
     if difference is None:
         return MarkedText("-")
     text, _, more = difference_text(difference, block.decimals).partition(" ")
@@ -235,7 +193,7 @@ def _difference_text(difference: Difference | None, block: Block) -> MarkedText:
 
 
 def _p(p: float | None) -> str:
-    """Format a p value; "-" if there is none."""
+    """ "-" if there is none."""
     if p is None:
         return "-"
     return "<0.001" if p < 0.001 else f"{p:.3f}"
