@@ -13,7 +13,7 @@ from torch.func import functional_call
 from medfed.core.batch import Batch
 from medfed.federation.message import Message
 from medfed.federation.settings import Cache, Training
-from medfed.functional.hooks import capture_features
+from medfed.functional.hooks import capture_features, evaluation_mode
 from medfed.functional.weights import trainable_parameters
 
 
@@ -342,11 +342,10 @@ def mean_loss(network: nn.Module, task: Task, samples: Samples, size: int = 16) 
     Returns:
         (1,) float32, on the CPU.
     """
-    was_training, device, total = network.training, next(network.parameters()).device, 0.0
-    network.eval()
-    for batch in batches(samples, size):
-        batch = batch.to(device)
-        logits = network(task.standardise(batch.image, batch.moments))
-        total += len(batch.image) * float(task.loss(logits, batch.label))
-    network.train(was_training)
+    device, total = next(network.parameters()).device, 0.0
+    with evaluation_mode(network):
+        for batch in batches(samples, size):
+            batch = batch.to(device)
+            logits = network(task.standardise(batch.image, batch.moments))
+            total += len(batch.image) * float(task.loss(logits, batch.label))
     return torch.tensor([total / len(samples)])

@@ -97,27 +97,26 @@ def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     return vectors, present
 
 
-def region_embeddings(
-    features: Tensor, second: Tensor, label: Tensor, ring_width: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the mean features of structures, and of the background around them, in two views of each image.
+def region_embeddings(features: Tensor, label: Tensor, ring_width: int) -> tuple[Tensor, Tensor]:
+    """Return the mean feature vector of each structure and of the background around the structures, for each image.
 
     Args:
-        features: (B, D, H, W), feature maps of the images.
-        second: (B, D, H, W), feature maps of the second views of the same images.
-        label: masks (B, S, H, W) of 0 and 1 for S structures.
-        ring_width: width in pixels of the ring of background around the structures, at least 1.
+        features: (B, D, H, W), feature maps with the height and width of the masks.
+        label: (B, S, H, W), masks of S structures, 0 outside; structures may overlap.
+        ring_width: width in pixels, at least 1, of the ring around the union of all structures that counts as the
+            background.
 
     Returns:
-        Embeddings z and z', each (R, D), for the R structures and rings that are in the images; the kind of each, (R,)
-        int64 (0 to S - 1 for a structure, S for a ring); and whether each is a structure, (R,) bool.
+        A pair: `vectors`, (R, D), and `classes`, (R,) int64. A region is one structure, or the background ring, of one
+        image. R is the number of regions in the batch that contain at least one pixel; it may be 0. The class of a
+        region is 0..S-1 for a structure, and S for the background.
     """
     inside = label.bool()
     around = background_ring(inside.any(dim=1, keepdim=True), ring_width)
     masks = torch.cat([inside, around.to(inside)], dim=1)
-    (z, there), (second_z, _) = region_means(features, masks), region_means(second, masks)
-    kinds = torch.arange(masks.shape[1], device=z.device).repeat(len(masks))
-    return z[there], second_z[there], kinds[there], kinds[there] < label.shape[1]
+    vectors, present = region_means(features, masks)
+    classes = torch.arange(masks.shape[1], device=vectors.device).repeat(len(masks))
+    return vectors[present], classes[present]
 
 
 def triplet_loss(

@@ -14,30 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from medfed.functional.clustering import cluster_means, finch_partition
-from medfed.functional.contrastive import region_means
-from medfed.functional.regions import background_ring
-
-
-def region_embeddings(features: Tensor, label: Tensor, ring_width: int) -> tuple[Tensor, Tensor]:
-    """Return the mean feature vector of each structure and of the background around the structures, for each image.
-
-    Args:
-        features: (B, D, H, W), feature maps with the height and width of the masks.
-        label: (B, S, H, W), masks of S structures, 0 outside; structures may overlap.
-        ring_width: width in pixels, at least 1, of the ring around the union of all structures that counts as the
-            background.
-
-    Returns:
-        A pair: `vectors`, (R, D), and `classes`, (R,) int64. A region is one structure, or the background ring, of one
-        image. R is the number of regions in the batch that contain at least one pixel; it may be 0. The class of a
-        region is 0..S-1 for a structure, and S for the background.
-    """
-    inside = label.bool()
-    around = background_ring(inside.any(dim=1, keepdim=True), ring_width)
-    masks = torch.cat([inside, around.to(inside)], dim=1)
-    vectors, present = region_means(features, masks)
-    classes = torch.arange(masks.shape[1], device=vectors.device).repeat(len(masks))
-    return vectors[present], classes[present]
 
 
 def class_sums(vectors: Tensor, classes: Tensor) -> dict[int, tuple[Tensor, int]]:

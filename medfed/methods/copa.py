@@ -77,10 +77,12 @@ class COPA(Method):
             architecture: names of the network's submodules, such as the head.
 
         Raises:
-            UserError: if the head is neither `nn.Linear` nor `nn.Conv2d`.
+            UserError: if the head is more than one linear layer or convolution.
         """
         head = network.get_submodule(architecture.head)
-        if not isinstance(head, (nn.Linear, nn.Conv2d)):
+        leaves = [module for module in head.modules() if not list(module.children())]
+        layers = [module for module in leaves if not isinstance(module, nn.Identity)]
+        if len(layers) != 1 or not isinstance(layers[0], (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)):
             raise UserError(
                 f"method.name: 'copa' needs a network with a linear head, because COPA averages the heads' weights, "
                 f"not their outputs, but this network's head is {type(head).__name__}; choose another network.name"
@@ -212,5 +214,6 @@ def _frozen_heads(local: LocalRound) -> list[Tensors]:
     """Return the other sites' heads on the network's device, each by its entries' names within the head."""
     heads: dict[str, Tensors] = {}
     for name, entry in sorted(local.message.tensors.items()):
-        heads.setdefault(_site_of(name), {})[name.rpartition(".")[2]] = entry.to(local.device)
+        site, entry_name = _site_of(name), name.rpartition("/")[2].removeprefix(f"{local.architecture.head}.")
+        heads.setdefault(site, {})[entry_name] = entry.to(local.device)
     return list(heads.values())

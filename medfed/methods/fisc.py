@@ -340,8 +340,9 @@ class FISC(CommonStyle, Method):
         z, second_z = output.features[place].flatten(1), second.features[place].flatten(1)
         kinds, anchors = batch.label, torch.ones_like(batch.label, dtype=torch.bool)
         if not embedding:
-            features = output.features[place], second.features[place]
-            z, second_z, kinds, anchors = region_embeddings(*features, batch.label, self.ring_width)
+            z, kinds = region_embeddings(output.features[place], batch.label, self.ring_width)
+            second_z, _ = region_embeddings(second.features[place], batch.label, self.ring_width)
+            anchors = kinds < batch.label.shape[1]  # the structures, without the rings
             if not len(z):
                 return loss, output  # all masks are empty
         losses = contrast_views(  # eq. 5

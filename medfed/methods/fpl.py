@@ -30,12 +30,13 @@ from medfed.core.bounds import NonNegativeFloat, PositiveFloat, PositiveInt
 from medfed.federation.local_round import LocalRound, Output, count_patients
 from medfed.federation.message import Message, State
 from medfed.federation.method import MAX_FEATURE, Method, Tensors, has_too_few_patients
+from medfed.functional.contrastive import region_embeddings
+from medfed.functional.hooks import evaluation_mode
 from medfed.functional.prototypes import (
     class_sums,
     cluster_prototypes,
     prototype_contrastive_loss,
     prototype_distance_loss,
-    region_embeddings,
 )
 from medfed.functional.regions import background_ring
 from medfed.functional.weights import select_prefix
@@ -167,15 +168,13 @@ class FPL(Method):
         sums: dict[int, Tensor] = {}
         counts: dict[int, int] = {}
         images: dict[int, list[Tensor]] = {}  # indices of the images of each class
-        local.network.eval()
-        for indices in torch.arange(len(local.training)).split(MAX_BATCH):
-            batch = local.training.batch(indices.tolist())
-            with torch.no_grad():
+        with evaluation_mode(local.network), torch.no_grad():
+            for indices in torch.arange(len(local.training)).split(MAX_BATCH):
+                batch = local.training.batch(indices.tolist())
                 output = local.forward(batch.to(local.device), (local.head_input,))
-            for kind, (vector, n) in class_sums(*self._embeddings(local, output)).items():
-                sums[kind], counts[kind] = sums.get(kind, 0) + vector, counts.get(kind, 0) + n
-                images.setdefault(kind, []).append(indices[self._shows(batch.label, kind)])
-        local.network.train()
+                for kind, (vector, n) in class_sums(*self._embeddings(local, output)).items():
+                    sums[kind], counts[kind] = sums.get(kind, 0) + vector, counts.get(kind, 0) + n
+                    images.setdefault(kind, []).append(indices[self._shows(batch.label, kind)])
         frequent = [kind for kind in sorted(sums) if counts[kind] >= self.min_images]
         for kind in frequent:
             local.n_patients[f"{PROTOTYPE}{kind}"] = count_patients(local.training, torch.cat(images[kind]))

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from medfed.functional.contrastive import info_nce, masked_mean, pool_levels
+from medfed.functional.contrastive import info_nce, masked_mean, pool_levels, region_embeddings
 
 TWO_CLUSTERS = torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 2.0]] * 3, dtype=torch.float64)  # length does not matter
 LABELS = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -155,3 +155,12 @@ def test_pooled_levels_are_the_means_of_the_maps_resized_to_the_region():
     resized = torch.cat([F.interpolate(level, (24, 18), mode="bilinear") for level in levels], dim=1)
     expected = [resized[image][:, region[image].bool()].mean(dim=1) for image in (0, 2)]
     assert torch.allclose(pooled, torch.stack(expected), atol=1e-12)
+
+
+def test_regions_are_structures_and_the_ring_around_them():
+    """One of two images has one pixel of structure 1, whose ring of width 1 has four pixels; the other has none."""
+    features = torch.arange(50.0).reshape(2, 1, 5, 5)
+    label = torch.zeros(2, 2, 5, 5, dtype=torch.uint8)
+    label[0, 1, 2, 2] = 1
+    vectors, kinds = region_embeddings(features, label, 1)
+    assert kinds.tolist() == [1, 2] and vectors.flatten().tolist() == [12, (7 + 11 + 13 + 17) / 4]

@@ -8,7 +8,6 @@ from medfed.functional.prototypes import (
     cluster_prototypes,
     prototype_contrastive_loss,
     prototype_distance_loss,
-    region_embeddings,
 )
 
 
@@ -84,12 +83,3 @@ def test_sums_are_per_class():
     result = class_sums(t([1.0, 2], [10, 20], [3, 4]), torch.tensor([1, 0, 1]))
     assert result[0][0].tolist() == [10, 20] and result[1][0].tolist() == [4, 6]
     assert (result[0][1], result[1][1]) == (1, 2)
-
-
-def test_regions_are_structures_and_the_ring_around_them():
-    """One of two images has one pixel of structure 1, whose ring of width 1 has four pixels; the other has none."""
-    features = torch.arange(50.0).reshape(2, 1, 5, 5)
-    label = torch.zeros(2, 2, 5, 5, dtype=torch.uint8)
-    label[0, 1, 2, 2] = 1
-    vectors, kinds = region_embeddings(features, label, 1)
-    assert kinds.tolist() == [1, 2] and vectors.flatten().tolist() == [12, (7 + 11 + 13 + 17) / 4]

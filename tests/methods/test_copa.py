@@ -1,3 +1,5 @@
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch.func import functional_call
@@ -10,6 +12,8 @@ from medfed.federation.message import Message, State, digest
 from medfed.functional.weights import add_prefix
 from medfed.methods.copa import COPA, HEAD, HEADS, OWN
 from medfed.methods.fedavg import FedAvg
+from medfed.networks.monai_network import MonaiNetwork
+from medfed.testing.toy import ToySegmentation
 
 
 def head_of(toy, weights) -> dict:
@@ -138,6 +142,35 @@ def test_only_weights_and_heads_are_sent(any_toy):
     done = shared_run(any_toy, COPA(), 2).rounds
     size = sum(4 * e.numel() for e in head_of(any_toy, done[0].state.weights).values())
     assert sum(row["bytes"] for row in done[1].ledger if str(row["name"]).find(HEADS) >= 0) == 3 * 2 * size
+
+
+def test_the_loss_uses_the_head_of_a_monai_unet_which_wraps_its_convolution():
+    toy = ToySegmentation(MonaiNetwork("UNet", {"channels": [4, 8], "strides": [2]}))
+    others, batch = heads(toy, "b"), toy.samples("north").batch(range(6))
+    total, _ = COPA().loss(local_round(toy, COPA(), others), batch)
+    local = local_round(toy, COPA())
+    parameters = dict(local.network.named_parameters())
+    other = {n.rpartition("/")[2]: e for n, e in others.items()}
+    each = [toy.task.loss(local.forward(batch, (), {**parameters, **h}).logits, batch.label) for h in ({}, other)]
+    assert torch.allclose(total, each[0] + each[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_linear"),
+    [
+        (MonaiNetwork("UNet", {"channels": [4, 8], "strides": [2]}), True),
+        (MonaiNetwork("UNet", {"channels": [4, 8], "strides": [2], "num_res_units": 2}), False),
+        (
+            MonaiNetwork("DynUNet", {"kernel_size": [3, 3, 3], "strides": [1, 2, 2], "upsample_kernel_size": [2, 2]}),
+            True,
+        ),
+        (MonaiNetwork("FlexibleUNet", {"backbone": "efficientnet-b0"}), True),
+        (MonaiNetwork("SegResNet", {"init_filters": 8, "blocks_down": [1, 1], "blocks_up": [1]}), False),
+    ],
+)
+def test_networks_of_monai_are_accepted_if_one_convolution_follows_the_features(settings, is_linear):
+    with nullcontext() if is_linear else pytest.raises(UserError, match="linear head"):
+        COPA().wrap_network(settings.build(1, 1), settings)
 
 
 def test_a_head_that_is_not_linear_is_rejected(any_toy):

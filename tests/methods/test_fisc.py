@@ -12,7 +12,6 @@ from medfed.core.seeds import stream
 from medfed.federation.local_round import LocalRound, SiteData
 from medfed.federation.message import Message, State
 from medfed.federation.settings import Cache
-from medfed.functional.contrastive import region_embeddings
 from medfed.functional.weights import batch_norm_layers
 from medfed.methods.ccst import CCST
 from medfed.methods.fedavg import FedAvg
@@ -203,12 +202,12 @@ def test_frozen_batch_norm_keeps_its_statistics():
 
 
 def test_contrast_of_masks_compares_structures_with_rings(toy):
-    """An image with an empty mask has no triplets; with one disc, the anchor is its mean feature."""
-    batch = batch_of(toy)
+    """An image with an empty mask has no triplets; with one disc, the disc is an anchor and its ring is not."""
+    batch, local = batch_of(toy), local_round(toy, FISC())
     label = batch.label.clone()
     label[1:] = 0
-    z, second, kinds, anchors = region_embeddings(torch.rand(6, 4, 32, 32), torch.rand(6, 4, 32, 32), label, 5)
-    assert kinds.tolist() == [0, 1] and anchors.tolist() == [True, False] and z.shape == second.shape == (2, 4)
+    FISC().loss(local, replace(batch, label=label))
+    assert local.facts["triplets"] == 1
 
 
 PLACE = "class_layers.flatten"

@@ -6,7 +6,7 @@ from torch.nn import functional
 from toy_runs import shared_run
 
 from medfed.core.seeds import stream
-from medfed.federation.local_round import LocalRound
+from medfed.federation.local_round import LocalRound, mean_loss
 from medfed.federation.message import Message, State, digest
 from medfed.functional.weights import batch_norm_layers
 from medfed.methods.fedavg import FedAvg
@@ -73,6 +73,16 @@ def test_a_prototype_is_the_mean_embedding_of_a_class_in_evaluation_mode(any_toy
     for kind, vector in by_hand.items():
         assert torch.allclose(sent[f"{PROTOTYPE}{kind}"], vector, atol=1e-5)
     assert set(sent) == {f"{PROTOTYPE}0", f"{PROTOTYPE}1"}, "both classes; or the disc, and the background around it"
+
+
+def test_the_prototypes_leave_a_frozen_batch_norm_frozen():
+    local = local_round(ToyClassification(), FPL(**FEW))
+    norms = batch_norm_layers(local.network).values()
+    for norm in norms:
+        norm.eval()
+    FPL(**FEW).on_round_end(local)
+    mean_loss(local.network, local.task, local.training)
+    assert norms and not any(norm.training for norm in norms) and local.network.training
 
 
 def test_a_site_sends_exactly_d_numbers_per_class(any_toy):
