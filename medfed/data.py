@@ -1,4 +1,4 @@
-"""List and describe datasets, check the images in a folder, and download or prepare a dataset."""
+"""List and describe datasets, check the images in a folder, and prepare a dataset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER_TABLES = (".xlsx", ".xls", ".ods", ".txt")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """List, describe, check, download or prepare datasets: run `medfed data` and return its exit code.
+    """List, describe, check or prepare datasets: run `medfed data` and return its exit code.
 
     The arguments are `argv` (None: `sys.argv`). The exit code is 0, or 2 after a mistake or a problem in the data.
     """

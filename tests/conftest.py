@@ -16,11 +16,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 import nibabel as nib
@@ -211,35 +207,3 @@ def small_config(tmp_path, small_phantom) -> Path:
     path = tmp_path / "small.yaml"
     path.write_text(small_yaml(small_phantom))
     return path
-
-
-class FileHandler(SimpleHTTPRequestHandler):
-    """Serve a folder. `/short` sends 10 of the 1000 bytes that it announces."""
-
-    def do_GET(self):
-        if self.path != "/short":
-            return super().do_GET()
-        self.send_response(200)
-        self.send_header("Content-Length", "1000")
-        self.end_headers()
-        self.wfile.write(10 * b"x")
-
-    def log_message(self, *arguments):
-        """Print nothing."""
-
-
-@dataclass(frozen=True)
-class FileServer:
-    """An HTTP server on this machine, and the folder whose files it serves."""
-
-    address: str
-    folder: Path
-
-
-@pytest.fixture
-def file_server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(FileHandler, directory=str(folder))) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield FileServer(f"http://127.0.0.1:{server.server_port}", folder)
-        server.shutdown()

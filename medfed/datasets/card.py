@@ -16,8 +16,6 @@ class Card:
         citation: publications to cite.
         how_to_get: how to obtain the files and where to put them, in a sentence.
         layout: names of the folders and files that the dataset expects.
-        url: address from which the files can be downloaded without registration; None if there is none.
-        sha256: SHA-256 of the file at `url`, hexadecimal; None accepts any content.
     """
 
     title: str
@@ -26,5 +24,3 @@ class Card:
     citation: str
     how_to_get: str
     layout: str
-    url: str | None = None
-    sha256: str | None = None

@@ -37,7 +37,6 @@ def format_card(name: str) -> str:
         "what": card.description,
         "licence": card.licence,
         "how to get": card.how_to_get,
-        "address": card.url,
         "layout": card.layout,
         "cite": card.citation,
     }

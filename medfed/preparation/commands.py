@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 def add_fetch_command(commands: Commands) -> None:
     """Add the command `fetch` to the commands of a parser, as `add_subparsers` returns them."""
-    command = commands.add_parser("fetch", help="download a dataset, or explain how to get it")
+    command = commands.add_parser("fetch", help="make a phantom, or explain how to get a dataset")
     command.add_argument("name", help="name in a config: prostate, prostate_phantom, ...")
     command.add_argument("--to", type=Path, metavar="FOLDER", help="target folder (default: data/NAME)")
     command.add_argument("--quiet", action="store_true", help="draw no progress bar")
 
 
 def run_fetch(args: argparse.Namespace) -> int:
-    """Run `python -m medfed.data fetch`: download a dataset, make a phantom, or print how to get the dataset.
+    """Run `python -m medfed.data fetch`: make a phantom, or print how to get a dataset.
 
     Args:
         args: the flags of the command, as the parser of `add_fetch_command` returns them.
@@ -35,29 +35,18 @@ def run_fetch(args: argparse.Namespace) -> int:
         The exit code 0.
 
     Raises:
-        UserError: if there is no dataset of this name, or if the download fails.
+        UserError: if there is no dataset of this name.
     """
-    from medfed.datasets.fetching import download
-    from medfed.outputs.dataset_cards import format_paragraph
+    from medfed.outputs.dataset_cards import format_card
     from medfed.phantoms.synthetic import SyntheticDataset
 
     folder = args.to or Path("data") / args.name
     dataset = registry.resolve("datasets", args.name)(root=str(folder))
-    card = dataset.card
     if isinstance(dataset, SyntheticDataset):
         dataset.ensure_available(progress_bar("making the phantom", args.quiet))
         print(f"The phantom is in {folder}.")
-    elif card.url is None:
-        print(
-            f"There is no direct download of {args.name}.",
-            format_paragraph("how to get", card.how_to_get),
-            format_paragraph("licence", card.licence),
-            sep="\n",
-        )
     else:
-        target = folder / card.url.rpartition("/")[2]
-        digest = download(card.url, target, card.sha256, args.quiet)
-        print(f"{target} (SHA-256 {digest})\n{format_paragraph('layout', card.layout)}")
+        print(format_card(args.name))
     return 0
 
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,6 @@ from medfed import init
 from medfed.cli.progress import ProgressBar
 from medfed.config.schema import load, load_text
 from medfed.data import main
-from medfed.datasets.prostate import Prostate
 
 
 @pytest.fixture
@@ -176,16 +173,6 @@ def test_duplicates_can_be_allowed(root):
 def test_a_dataset_without_a_download_is_explained(capsys):
     assert main(["fetch", "prostate"]) == 0
     assert "liuquande.github.io/SAML" in capsys.readouterr().out.replace("\n", "")
-
-
-def test_a_dataset_with_an_address_is_downloaded(tmp_path, monkeypatch, capsys, file_server):
-    (file_server.folder / "collection.zip").write_bytes(b"images")
-    card = replace(Prostate.card, url=f"{file_server.address}/collection.zip")
-    monkeypatch.setattr(Prostate, "card", card)
-    assert main(["fetch", "prostate", "--to", str(tmp_path / "new"), "--quiet"]) == 0
-    assert (tmp_path / "new" / "collection.zip").read_bytes() == b"images"
-    assert hashlib.sha256(b"images").hexdigest() in capsys.readouterr().out
-    assert main(["fetch", "prostate", "--to", str(tmp_path / "new"), "--quiet"]) == 2
 
 
 def test_fetching_a_phantom_creates_it(tmp_path, monkeypatch):
