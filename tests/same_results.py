@@ -45,8 +45,11 @@ SAME_INSIDE = {"killed and resumed": "prostate ccst", "two jobs": "prostate ccst
 def runs() -> dict[str, tuple[str, dict[str, Any]]]:
     """Config and changed settings by the name of a run."""
     result: dict[str, tuple[str, dict[str, Any]]] = {}
-    for method in (*ON_BOTH_TASKS, *STACKS):
+    for method in ON_BOTH_TASKS:
         result[f"prostate {method}"] = "prostate", {**PROSTATE, "method.name": method}
+    for stack in STACKS:
+        methods = [{"name": name} for name in stack.split("+")]
+        result[f"prostate {stack}"] = "prostate", {**PROSTATE, "method.name": "stack", "method.methods": methods}
     for method in (*ON_BOTH_TASKS, *ON_CLASSES):
         result[f"camelyon17 {method}"] = "camelyon17", {**CAMELYON17, "method.name": method}
     for config in ("prostate", "fundus", "camelyon17", "camelyon17_fisc", "camelyon17_stablefdg"):
@@ -72,8 +75,10 @@ def train_all(only: str) -> None:
         scoring.write_cases = write_unrounded  # type: ignore[method-assign]
     chosen = {name: run for name, run in runs().items() if only in name}
     for number, (name, (config, changes)) in enumerate(chosen.items(), 1):
-        start = time.monotonic()
-        medfed.run(medfed.load_config(config, changes), name.replace("/", "_"), jobs=1)
+        start, folder = time.monotonic(), Path(name.replace("/", "_"))
+        if (folder / "summary.json").exists():  # of a comparison that was interrupted
+            continue
+        medfed.run(medfed.load_config(config, changes), folder, jobs=1, resume=folder.exists())
         print(f"  {number:3}/{len(chosen)}  {name:40}{time.monotonic() - start:7.1f} s", flush=True)
     config, changes = runs()["prostate ccst"]
     if only in "two jobs":
