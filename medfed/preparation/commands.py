@@ -59,7 +59,7 @@ def add_prepare_command(commands: Commands) -> None:
         "their cases in the layout that a dataset reads. Nothing is overwritten. "
         "docs/collections.md lists the downloads.",
     )
-    command.add_argument("name", help="name in a config: prostate, fundus or camelyon17")
+    command.add_argument("name", help="name in a config: prostate or fundus")
     command.add_argument("sources", nargs="+", type=Path, metavar="SOURCE", help="a folder with unpacked downloads")
     command.add_argument("out", type=Path, metavar="OUT", help="the folder to write, for example data/prostate")
     command.add_argument("--quiet", action="store_true", help="print only the result, no progress")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from medfed.datasets import image_files
 from medfed.preparation import fundus_case
-from medfed.preparation.entry import Content, Download, Entry, files_in, walk
+from medfed.preparation.entry import Download, Entry, files_in, walk
 
 TITLE = "DRISHTI-GS1"
 LAYOUT = "Training/Images/NAME.png with Training/GT/NAME/SoftMap/NAME_ODsegSoftmap.png and NAME_cupsegSoftmap.png"
@@ -53,6 +53,6 @@ def _entry(name: str, image: Path, maps: Mapping[str, Path]) -> Entry:
     return Entry(SITE, name, partial(_files, name, image, disc, cup))
 
 
-def _files(name: str, image: Path, disc: Path, cup: Path) -> Mapping[str, Content]:
+def _files(name: str, image: Path, disc: Path, cup: Path) -> Mapping[str, bytes]:
     masks = [image_files.read_label_file(path, []) > MAJORITY for path in (disc, cup)]
     return fundus_case.pair_as_png(SITE, name, fundus_case.read_photograph(image), *masks)

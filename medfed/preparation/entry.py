@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-Content = bytes | Path  # the content of a new file, or a file that is linked or copied
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -26,7 +24,7 @@ class Entry:
 
     site: str
     name: str
-    files: Callable[[], Mapping[str, Content]] | None = None
+    files: Callable[[], Mapping[str, bytes]] | None = None
     reason: str = ""
 
 

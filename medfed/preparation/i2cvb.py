@@ -23,7 +23,7 @@ from monai.data import MetaTensor
 from medfed.core.errors import UserError
 from medfed.datasets import reading
 from medfed.datasets.file_names import find_subfolder
-from medfed.preparation.entry import Content, Download, Entry, walk
+from medfed.preparation.entry import Download, Entry, walk
 from medfed.preparation.volumes import pair_as_nifti, read_series
 
 TITLE = "I2CVB"
@@ -57,7 +57,7 @@ def _entry(folder: Path, number: str) -> Entry:
     return Entry(SITE, folder.name, partial(_files, f"Case{number}", image, mask))
 
 
-def _files(name: str, image_folder: Path, mask_folder: Path) -> Mapping[str, Content]:
+def _files(name: str, image_folder: Path, mask_folder: Path) -> Mapping[str, bytes]:
     image, mask = read_series(image_folder), read_series(mask_folder)
     if image.shape[-1] != mask.shape[-1]:
         raise UserError(f"the mask has {mask.shape[-1]} slices, the image {image.shape[-1]}; a slice is missing")

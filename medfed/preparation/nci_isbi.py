@@ -22,7 +22,7 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.datasets import reading
-from medfed.preparation.entry import Content, Download, Entry, files_in, walk
+from medfed.preparation.entry import Download, Entry, files_in, walk
 from medfed.preparation.volumes import pair_as_nifti, read_series
 
 TITLE = "NCI-ISBI 2013"
@@ -68,7 +68,7 @@ def _entry(patient: str, mask: Path, folders: list[Path]) -> Entry:
     return Entry(site, patient, partial(_files, site, f"Case{match[2]}{match[3]}", folders[0], mask))
 
 
-def _files(site: str, name: str, folder: Path, mask: Path) -> Mapping[str, Content]:
+def _files(site: str, name: str, folder: Path, mask: Path) -> Mapping[str, bytes]:
     labels = reading.read_labels(mask, [])
     values = reading.label_values(labels)
     if not set(values) <= {0, 1, 2}:

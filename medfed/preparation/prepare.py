@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -14,8 +12,8 @@ from medfed.core import files
 from medfed.core.errors import UserError
 from medfed.core.registry import suggestion
 from medfed.datasets.base import Progress
-from medfed.preparation import drishti_gs, i2cvb, nci_isbi, promise12, refuge, rim_one, six_sites, wilds
-from medfed.preparation.entry import Content, Download, Entry
+from medfed.preparation import drishti_gs, i2cvb, nci_isbi, promise12, refuge, rim_one
+from medfed.preparation.entry import Download, Entry
 
 
 class Collection(Protocol):
@@ -29,9 +27,8 @@ class Collection(Protocol):
 
 
 COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
-    "prostate": (six_sites, promise12, nci_isbi, i2cvb),
+    "prostate": (promise12, nci_isbi, i2cvb),
     "fundus": (drishti_gs, rim_one, refuge),
-    "camelyon17": (wilds,),
 }
 MAX_NAMES = 20  # cases that the summary names for one reason
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".7z", ".rar")
@@ -67,7 +64,7 @@ def prepare(dataset: str, sources: Sequence[Path], out: Path, progress: Progress
     interrupted preparation can be started again.
 
     Args:
-        dataset: "prostate", "fundus" or "camelyon17".
+        dataset: "prostate" or "fundus".
         sources: folders with the unpacked downloads; each contains one or several of the collections.
         out: the folder to write. Missing folders are created.
         progress: function that wraps the list of cases to show a progress bar, as tqdm does; None shows none.
@@ -145,13 +142,13 @@ def _find(dataset: str, source: Path, out: Path) -> list[Download]:
     return found
 
 
-def _files(entry: Entry) -> Mapping[str, Content]:
+def _files(entry: Entry) -> Mapping[str, bytes]:
     if entry.files is None:
         raise UserError(entry.reason)
     return entry.files()
 
 
-def _check_source(entry: Entry, title: str, new_files: Mapping[str, Content], sources_of: dict[str, str]) -> None:
+def _check_source(entry: Entry, title: str, new_files: Mapping[str, bytes], sources_of: dict[str, str]) -> None:
     """Raise UserError if a case of another download or folder has the same files."""
     own = f"{title}, {entry.name}"
     for name in new_files:
@@ -160,7 +157,7 @@ def _check_source(entry: Entry, title: str, new_files: Mapping[str, Content], so
     sources_of.update(dict.fromkeys(new_files, own))
 
 
-def _write(out: Path, new_files: Mapping[str, Content]) -> bool:
+def _write(out: Path, new_files: Mapping[str, bytes]) -> bool:
     """Write the files of a case, all of them or none; return whether one of them is new."""
     existing = {name for name in new_files if (out / name).exists()}
     for name in sorted(existing):
@@ -180,20 +177,10 @@ def _write(out: Path, new_files: Mapping[str, Content]) -> bool:
     return bool(new)
 
 
-def _is_same(path: Path, content: Content) -> bool:
-    if isinstance(content, bytes):
-        return path.stat().st_size == len(content) and path.read_bytes() == content
-    return path.samefile(content) or (
-        path.stat().st_size == content.stat().st_size and path.read_bytes() == content.read_bytes()
-    )
+def _is_same(path: Path, content: bytes) -> bool:
+    return path.stat().st_size == len(content) and path.read_bytes() == content
 
 
-def _create(path: Path, content: Content) -> None:
-    """Create a file. A file of the download becomes a hard link, which takes no space, or else a copy."""
+def _create(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, Path):
-        with suppress(OSError):  # the file system cannot link
-            os.link(content.resolve(), path)
-            return
-        content = content.read_bytes()
     files.write_atomically(path, content)

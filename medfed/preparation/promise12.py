@@ -17,7 +17,7 @@ from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.datasets import reading, volumes
-from medfed.preparation.entry import Content, Download, Entry, files_in, walk
+from medfed.preparation.entry import Download, Entry, files_in, walk
 from medfed.preparation.volumes import pair_as_nifti
 
 TITLE = "PROMISE12"
@@ -59,7 +59,7 @@ def _entry(number: int, image: Path, mask: Path | None) -> Entry:
     return Entry(site, image.name, partial(_files, site, f"Case{number:02d}", image, mask))
 
 
-def _files(site: str, name: str, image: Path, mask: Path) -> Mapping[str, Content]:
+def _files(site: str, name: str, image: Path, mask: Path) -> Mapping[str, bytes]:
     labels = reading.read_labels(mask, [])
     if reading.label_values(labels) not in ([0, 1], [0]):
         values = reading.format_values(reading.label_values(labels))

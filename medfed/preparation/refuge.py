@@ -23,7 +23,7 @@ from medfed.core.errors import UserError
 from medfed.datasets import image_files, reading
 from medfed.datasets.fundus import MAX_CUP_GREY, MAX_RIM_GREY
 from medfed.preparation import fundus_case
-from medfed.preparation.entry import Content, Download, Entry, files_in, walk
+from medfed.preparation.entry import Download, Entry, files_in, walk
 
 TITLE = "REFUGE"
 LAYOUT = (
@@ -59,7 +59,7 @@ def _entry(name: str, image: Path, mask: Path | None) -> Entry:
     return Entry(site, name, partial(_files, site, name, image, mask))
 
 
-def _files(site: str, name: str, image: Path, mask: Path) -> Mapping[str, Content]:
+def _files(site: str, name: str, image: Path, mask: Path) -> Mapping[str, bytes]:
     grey = image_files.read_label_file(mask, [])
     corners = grey[:: grey.shape[0] - 1, :: grey.shape[1] - 1]
     if corners.min() <= MAX_RIM_GREY:

@@ -19,7 +19,7 @@ import numpy as np
 
 from medfed.datasets import image_files
 from medfed.preparation import fundus_case
-from medfed.preparation.entry import Content, Download, Entry, files_in, walk
+from medfed.preparation.entry import Download, Entry, files_in, walk
 
 TITLE = "RIM-ONE r3"
 LAYOUT = (
@@ -57,7 +57,7 @@ def _entry(name: str, image: Path, masks: Mapping[str, Path]) -> Entry:
     return Entry(SITE, name, partial(_files, name, image, disc, cup))
 
 
-def _files(name: str, image: Path, disc: Path, cup: Path) -> Mapping[str, Content]:
+def _files(name: str, image: Path, disc: Path, cup: Path) -> Mapping[str, bytes]:
     photo = fundus_case.read_photograph(image)
     half = photo.shape[1] // 2 if photo.shape[1] > photo.shape[0] else photo.shape[1]  # one of a pair is upright
     masks = [_left(image_files.read_label_file(path, []), half) > THRESHOLD for path in (disc, cup)]

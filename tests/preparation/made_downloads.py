@@ -5,7 +5,6 @@ from __future__ import annotations
 import locale
 from pathlib import Path
 
-import nibabel as nib
 import numpy as np
 import SimpleITK as sitk
 from PIL import Image
@@ -27,21 +26,6 @@ def volume(voxels: np.ndarray, spacing: tuple[float, ...] = (0.6, 0.6, 3.0), ori
     image.SetSpacing(spacing)
     image.SetOrigin(origin)
     return image
-
-
-def six_sites(root: Path, sites: dict[str, int]) -> Path:
-    """Prepared sites of prostate MRI with some cases each; the values of the mask are 0, 1 and 2 at RUNMC."""
-    for index, (site, n_cases) in enumerate(sites.items()):
-        (root / site).mkdir(parents=True)
-        for case in range(n_cases):
-            mask = gland((4, 16, 16)).transpose(2, 1, 0)
-            if site == "RUNMC":
-                mask[8:] *= 2
-            pixels = noise(mask.shape, 100 * index + case)
-            nib.save(nib.Nifti1Image(pixels, np.diag([1, 1, 3, 1.0])), root / site / f"Case{case:02d}.nii.gz")
-            ending = "Segmentation" if case % 2 else "segmentation"
-            nib.save(nib.Nifti1Image(mask, np.diag([1, 1, 3, 1.0])), root / site / f"Case{case:02d}_{ending}.nii.gz")
-    return root
 
 
 def promise12(root: Path, numbers: tuple[int, ...], without_mask: tuple[int, ...] = ()) -> Path:
@@ -178,21 +162,4 @@ def refuge(root: Path) -> Path:
     for name, folder in masks.items():
         (root / folder).mkdir(parents=True, exist_ok=True)
         Image.fromarray(255 - values if name == "V0002" else values).save(root / folder / f"{name}.bmp")
-    return root
-
-
-def wilds(root: Path, missing: tuple[int, ...] = ()) -> Path:
-    """Patches of five hospitals, four each, half with tumour; the patches with the numbers in `missing` are missing."""
-    folder = root / "camelyon17_v1.0"
-    folder.mkdir(parents=True)
-    lines = [",patient,node,x_coord,y_coord,tumor,slide,center,split"]
-    for index in range(20):
-        centre, patient = index // 4, 20 * (index // 4) + index % 4
-        slide = f"patient_{patient:03d}_node_1"
-        (folder / "patches" / slide).mkdir(parents=True)
-        lines.append(f"{index},{patient:03d},1,{96 * index},96,{index % 2},{index},{centre},0")
-        if index not in missing:
-            pixels = np.random.default_rng(index).integers(0, 256, (96, 96, 3)).astype(np.uint8)
-            Image.fromarray(pixels).save(folder / "patches" / slide / f"patch_{slide}_x_{96 * index}_y_96.png")
-    (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
     return root
