@@ -23,15 +23,7 @@ RUNS = "*/unseen_*/seed_*"  # folders of the runs of a comparison
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of the plan of a comparison.
-
-    Args:
-        folder: folder of the run; it is missing before the run has started.
-        row: the row of the table.
-        unseen_site: name of the unseen site.
-        validation_site: name of the validation site; "" for none.
-        seed: the seed.
-    """
+    """One run of the plan of a comparison; the folder is missing before the run has started."""
 
     folder: Path
     row: ComparisonRow
@@ -40,33 +32,19 @@ class PlannedRun:
     seed: int
 
     def key(self, role: str) -> Key:
-        """Return the row's label, the name of the site, and the seed, which identify the run in a table.
-
-        Args:
-            role: which sites are the columns of the table: "unseen" or "validation".
-        """
+        """(row's label, site, seed), which identifies the run in a table of "unseen" or "validation" sites."""
         return self.row.label, self.unseen_site if role == "unseen" else self.validation_site, self.seed
 
 
 def incomplete_local_runs(planned: Iterable[PlannedRun]) -> set[Key]:
-    """Return the keys of the row `local` of which some site's model is not trained; tables do not show them.
-
-    Args:
-        planned: the plan of the comparison.
-    """
+    """Keys of the row `local` of which some site's model is not trained; tables do not show them."""
     return {run.key("unseen") for run in planned if run.row.trained_at and not RunFolder(run.folder).is_finished()}
 
 
 @dataclass(frozen=True)
 class ComparisonFolder:
-    """The runs in the folder of a comparison.
-
-    Args:
-        runs: the folders of the runs that belong to the comparison and have started, sorted.
-        others: the folders of finished runs that do not belong to it, sorted.
-        baseline: the method with which the others are compared.
-        planned: the plan of the comparison; empty if the folder does not have it.
-    """
+    """The folders of a comparison's started runs, and of other finished runs (both sorted). `planned` is empty if the
+    folder does not have the plan."""
 
     runs: tuple[Path, ...]
     others: tuple[Path, ...]
@@ -75,15 +53,8 @@ class ComparisonFolder:
 
     @classmethod
     def read(cls, path: Path) -> ComparisonFolder:
-        """Find the runs in the folder of a comparison.
-
-        Args:
-            path: the folder that `medfed.evaluate` wrote. Without `comparison.json`, all its runs belong to the
-                comparison.
-
-        Raises:
-            UserError: if `comparison.json` is damaged.
-        """
+        """Find the runs in a folder of `medfed.evaluate`; without `comparison.json`, all of them belong to the
+        comparison."""
         present = sorted(folder for folder in path.glob(RUNS) if (folder / "config.yaml").is_file())
         if not (path / FILE).is_file():
             return cls(tuple(present), ())
@@ -101,7 +72,7 @@ class ComparisonFolder:
         return cls(tuple(runs), tuple(others), baseline, planned)
 
     def note(self) -> str:
-        """Return a sentence about the finished runs that are left out; "" if there are none."""
+        """A sentence about the finished runs that are left out; "" if there are none."""
         if not self.others:
             return ""
         methods = ", ".join(sorted({folder.parts[-3] for folder in self.others}))
@@ -113,16 +84,7 @@ class ComparisonFolder:
 
 
 def write_comparison(path: Path, planned: Collection[PlannedRun], baseline: str) -> None:
-    """Write `comparison.json`, which lists the runs of a comparison.
-
-    Args:
-        path: the folder of the comparison; it is created.
-        planned: its runs, with folders inside `path`.
-        baseline: the method with which the others are compared.
-
-    Raises:
-        UserError: if the folder cannot be created.
-    """
+    """Write `comparison.json` and create its folder, which has the folders of the planned runs inside."""
     RunFolder(path).create()  # says in one sentence why nothing can be written here
     plan = [{**asdict(run), "folder": run.folder.relative_to(path).as_posix()} for run in planned]
     content = {"baseline": baseline, "runs": [run["folder"] for run in plan], "plan": plan}
@@ -130,7 +92,7 @@ def write_comparison(path: Path, planned: Collection[PlannedRun], baseline: str)
 
 
 def _planned_run(path: Path, content: dict) -> PlannedRun:
-    """Return a run of the plan of the comparison in the folder `path`, from its entry in `comparison.json`."""
+    """The run of an entry in the `comparison.json` of the folder `path`."""
     row = ComparisonRow.of(content["row"])
     return PlannedRun(
         path / str(content["folder"]),

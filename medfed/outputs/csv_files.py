@@ -13,23 +13,12 @@ from medfed.core.errors import UserError
 
 
 def append_rows(path: Path, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows to a CSV file and wait until they are on the disk.
-
-    Args:
-        path: path of the CSV file. If it does not exist, it is created with a header line.
-        columns: names of the columns, in their order.
-        rows: one dict per row, with the names of the columns as keys. A missing key or None gives an empty field.
-    """
+    """Append rows to a CSV file (created with a header) and wait until they are on the disk; None is an empty field."""
     append_text(path, format_rows(columns, rows, header=not path.is_file()))
 
 
 def append_text(path: Path, text: str) -> None:
-    """Append text to a file and wait until it is on the disk.
-
-    Args:
-        path: path of the file, which is created if it does not exist.
-        text: the text, with the line ends that it shall have in the file.
-    """
+    """Append text, with its own line ends, and wait until it is on the disk."""
     with open(path, "a", newline="", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -37,15 +26,8 @@ def append_text(path: Path, text: str) -> None:
 
 
 def read_rows(path: Path, needed: Sequence[str]) -> Iterator[dict[str, str]]:
-    """Yield the complete rows of a CSV file, without rows that were cut off; nothing if there is no file.
-
-    Args:
-        path: path of the CSV file.
-        needed: names of the columns that the file must have.
-
-    Raises:
-        UserError: if a column is missing.
-    """
+    """Yield the complete rows, without those that were cut off; nothing if there is no file. UserError if a `needed`
+    column is missing."""
     if not path.is_file():
         return
     with open(path, newline="", encoding="utf-8", errors="replace") as file:
@@ -57,13 +39,7 @@ def read_rows(path: Path, needed: Sequence[str]) -> Iterator[dict[str, str]]:
 
 
 def format_rows(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], header: bool = True) -> str:
-    """Format rows as CSV; floats are written without loss.
-
-    Args:
-        columns: names of the columns, in their order.
-        rows: one dict per row, with the names of the columns as keys. A missing key or None gives an empty field.
-        header: whether the first line has the names of the columns.
-    """
+    """Format rows as CSV; floats are written without loss, None and missing keys as empty fields."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(columns), restval="", lineterminator="\n")
     if header:
@@ -73,11 +49,7 @@ def format_rows(columns: Iterable[str], rows: Iterable[Mapping[str, Any]], heade
 
 
 def parse_field(text: str) -> Any:
-    """Convert a CSV field to int or float if possible; "" becomes None.
-
-    Args:
-        text: the field, as it is in the file.
-    """
+    """Convert a CSV field to int or float if possible; "" becomes None."""
     if text == "":
         return None
     try:

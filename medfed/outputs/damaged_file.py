@@ -14,17 +14,7 @@ from medfed.core.errors import UserError
 
 @contextmanager
 def damaged_file(path: Path) -> Iterator[Path]:
-    """Turn the errors of reading a missing or damaged file of a run into a UserError. A context manager.
-
-    Args:
-        path: the file that the `with` block reads.
-
-    Yields:
-        The path.
-
-    Raises:
-        UserError: with the path and the error.
-    """
+    """Context manager: turn the errors of reading a missing or damaged file of a run into a UserError with its path."""
     try:
         yield path
     except UserError:

@@ -14,7 +14,7 @@ WIDTH = 100
 
 
 def all_cards() -> str:
-    """Return the name, the description and the licence of every dataset, as text for `python -m medfed.data`."""
+    """Name, description and licence of every dataset, as text for `python -m medfed.data`."""
     blocks = []
     for name, line in registry.known_names("datasets").items():
         card = _card(name)
@@ -24,14 +24,7 @@ def all_cards() -> str:
 
 
 def format_card(name: str) -> str:
-    """Return the complete description of one dataset as text: content, licence, download, folder layout and citation.
-
-    Args:
-        name: name of the dataset in configs, for example "prostate".
-
-    Raises:
-        UserError: if there is no dataset with this name.
-    """
+    """The complete description of one dataset: content, licence, download, folder layout and citation."""
     card = _card(name)
     parts = {
         "what": card.description,
@@ -44,13 +37,7 @@ def format_card(name: str) -> str:
 
 
 def format_data_block(dataset: Dataset) -> str:
-    """Return a dataset's settings as YAML: the `data` section that a config needs to use this dataset.
-
-    The section has the name of the dataset, and all settings whose values differ from the default values.
-
-    Args:
-        dataset: a dataset object with its settings.
-    """
+    """The `data` section of a config as YAML: the dataset's name, and all settings that differ from the defaults."""
     written = {"name": registry.name_of("datasets", type(dataset))}
     for entry in written_fields(type(dataset)):
         value = getattr(dataset, entry.name)
@@ -60,17 +47,11 @@ def format_data_block(dataset: Dataset) -> str:
 
 
 def _card(name: str) -> Card:
-    """Return the card of a dataset."""
     dataset = registry.resolve("datasets", name)
     assert issubclass(dataset, Dataset)
     return dataset.card
 
 
 def format_paragraph(title: str, text: str) -> str:
-    """Format a text as an indented paragraph that begins with a title. Lines have at most 100 characters.
-
-    Args:
-        title: title of the paragraph, at most 11 characters.
-        text: content of the paragraph.
-    """
+    """An indented paragraph that begins with a title (at most 11 characters); lines have at most 100 characters."""
     return textwrap.fill(text, WIDTH, initial_indent=f"  {title + ':':<12}", subsequent_indent=" " * 14)

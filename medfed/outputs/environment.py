@@ -17,17 +17,13 @@ PACKAGES = ("medfed", "torch", "monai", "numpy", "scipy", "nibabel", "SimpleITK"
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, medfed and the libraries that can change a result, by package name.
-
-    The version of a library that is not installed is the text "not installed". A source tree that is not installed has
-    the version that medfed's code states.
-    """
+    """Versions of Python, medfed and the libraries that can change a result; "not installed" for a missing library."""
     return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
 
 
 @cache
 def _version(package: str) -> str:
-    """Return the installed version of a package; `importlib.metadata` reads it from a file each time."""
+    """Cached, because `importlib.metadata` reads it from a file each time."""
     try:
         return version(package)
     except PackageNotFoundError:  # a source tree on PYTHONPATH, or a package that only some files need
@@ -35,14 +31,7 @@ def _version(package: str) -> str:
 
 
 def installed_version(package: str) -> str:
-    """Return the installed version of a package that a file must name, such as the requirements of a bundle.
-
-    Args:
-        package: the name under which pip installs the package, for example "pytorch-ignite".
-
-    Raises:
-        UserError: if the package is not installed.
-    """
+    """The installed version of a package that a file must name, such as a bundle's requirements; else UserError."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -53,15 +42,8 @@ def installed_version(package: str) -> str:
 
 
 def environment() -> dict[str, object]:
-    """Return the content of `environment.json`: the software and hardware that a run uses.
-
-    Results are bit-identical only on the same machine with the same number of threads (`training.threads`).
-
-    Returns:
-        A dict with "run_format" (the layout of the run's folder), "versions" (a version for each package name),
-        "platform" (the operating system), "processor" (the CPU instruction set that PyTorch uses), "threads" (the
-        number of PyTorch's threads) and "cuda" (the name of the GPU; None without a GPU).
-    """
+    """The content of `environment.json`: format of the run folder, versions, platform, processor, threads and GPU.
+    Results are bit-identical only on the same machine with the same number of threads (`training.threads`)."""
     return {
         "run_format": RUN_FORMAT,
         "versions": versions(),

@@ -27,12 +27,7 @@ _appended: dict[Path, tuple[int, hashlib._Hash]] = {}  # size and checksum of th
 
 @dataclass(frozen=True)
 class Entry:
-    """Size and SHA-256 of a file.
-
-    Attributes:
-        bytes: the size in bytes.
-        sha256: the SHA-256 as 64 hexadecimal characters.
-    """
+    """Size and SHA-256 (64 hexadecimal characters) of a file."""
 
     bytes: int
     sha256: str
@@ -43,16 +38,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The sizes and checksums of the result files of a run.
+    """Sizes and checksums of the result files of a run, by their path within the folder.
 
     Args:
-        path: the file of the manifest, in the folder of the run.
         round: the last round whose results the listed files contain.
-        files: the present content of each file, by its path within the folder.
-        before: the content that these files had before the last change; None if a file did not exist. A file whose
-            change may be incomplete has this content.
-        checkpoints: the SHA-256 with which each file in `states/` and `sites/` begins, by its path within the folder.
-            Empty in manifests of older versions.
+        files: the present content of each file.
+        before: the content before the last change, which files have whose change was not completed; None if a file did
+            not exist.
+        checkpoints: the SHA-256 with which each file in `states/` and `sites/` begins; empty in older versions.
     """
 
     path: Path
@@ -62,16 +55,16 @@ class Manifest:
     checkpoints: Mapping[str, str] = field(default_factory=dict)
 
     def write(self) -> None:
-        """Write the manifest; an existing one is replaced in one step."""
+        """Replace the file in one step."""
         write_atomically(self.path, checked_json(self._content()))
 
     def changed(
         self, new: Mapping[str, Entry], tables: Collection[str], growing: Collection[str], number: int | None = None
     ) -> Manifest:
-        """Return the manifest after a change of files that is announced before it is made.
+        """The manifest after a change of files that is announced before it is made.
 
-        Earlier changes of other files are complete by then. Their earlier contents are no longer listed, except those
-        of `tables`, which belong to the round.
+        Earlier changes of other files are complete by then, so their earlier contents are no longer listed, except
+        those of `tables`, which belong to the round.
 
         Args:
             new: the content that the files will have.
@@ -94,18 +87,11 @@ class Manifest:
     def check(
         self, names: Iterable[str], tables: Collection[str], growing: Collection[str], last_round: int
     ) -> list[str]:
-        """Check that files have the content that the manifest lists.
+        """One sentence for each listed file that was changed, was cut or is missing.
 
-        Args:
-            names: the files to check, of those that are listed.
-            tables: names of the files that each round makes longer.
-            growing: those of `tables` to which rows are appended. A process that was killed while it appended leaves a
-                file that begins with the earlier content.
-            last_round: the last round that has a checkpoint. If it is earlier than the manifest's round, the process
-                was killed before the end of the round, and files may have their earlier content.
-
-        Returns:
-            One sentence for each file that was changed, was cut or is missing.
+        `tables` and `growing` as in `changed`; a process that was killed while it appended leaves a file that begins
+        with the earlier content. If `last_round`, the last one with a checkpoint, is earlier than the manifest's round,
+        the process was killed before the end of the round, and files may have their earlier content.
         """
         sentences = []
         if last_round > self.round:
@@ -128,14 +114,8 @@ class Manifest:
         return sentences
 
     def check_checkpoints(self, newest: str) -> list[str]:
-        """Check that no file in `states/` and `sites/` was replaced by one of another run. Missing files are allowed.
-
-        Args:
-            newest: the checkpoint from which a resumed run continues; it must be listed, if any checkpoint is.
-
-        Returns:
-            One sentence for each file that does not begin with the listed SHA-256.
-        """
+        """One sentence for each file in `states/` and `sites/` that was replaced by one of another run; missing files
+        are allowed. `newest`, from which a resumed run continues, must be listed if any checkpoint is."""
         sentences = []
         for name in sorted({*self.checkpoints, newest}) if self.checkpoints else []:
             path, expected = self.path.parent / name, self.checkpoints.get(name)
@@ -149,11 +129,7 @@ class Manifest:
         return sentences
 
     def cut_partial(self, name: str) -> None:
-        """Remove what a killed process appended to a file, if it did not append everything.
-
-        Args:
-            name: name of the file.
-        """
+        """Remove what a killed process appended to a file, if it did not append everything."""
         path = self.path.parent / name
         if (
             path.is_file()
@@ -164,7 +140,7 @@ class Manifest:
                 file.truncate(n_complete)
 
     def _n_complete(self, name: str) -> int | None:
-        """Return the size of a file's earlier content, if the file begins with it and is not longer than announced."""
+        """The size of a file's earlier content, if the file begins with it and is not longer than announced."""
         path, earlier = self.path.parent / name, self.before.get(name, Entry(-1, ""))
         size = path.stat().st_size if path.is_file() else 0
         if earlier is None:
@@ -173,7 +149,7 @@ class Manifest:
         return earlier.bytes if is_between and entry_of(path, earlier.bytes) == earlier else None
 
     def _present(self, name: str, by_size: bool) -> Entry | None:
-        """Return which of the listed contents a file has now; None if there is no file."""
+        """Which of the listed contents a file has now; None if there is no file."""
         path = self.path.parent / name
         if by_size and name in self.files and path.is_file() and path.stat().st_size == self.files[name].bytes:
             return self.files[name]
@@ -195,17 +171,7 @@ class Manifest:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """Read a manifest.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The manifest; None if the file does not exist.
-
-    Raises:
-        UserError: if the manifest is damaged.
-    """
+    """None if the file does not exist; UserError if it is damaged."""
     if not path.is_file():
         return None
     try:
@@ -222,7 +188,7 @@ def read_manifest(path: Path) -> Manifest | None:
 def _check_entries(
     number: object, entries: Iterable[tuple[str, Entry | None]], checkpoints: Mapping[str, object]
 ) -> None:
-    """Raise ValueError if a manifest lists something else than files in its folder with their sizes and checksums."""
+    """ValueError if a manifest lists something else than files in its folder with their sizes and checksums."""
     if type(number) is not int:
         raise ValueError(f"its round is {ascii(number)[:80]}")
     entries = list(entries)
@@ -238,22 +204,13 @@ def _check_entries(
 
 
 def first_sha256(path: Path) -> str:
-    """Return the SHA-256 with which a file in `states/` or `sites/` begins, as 64 hexadecimal characters.
-
-    Args:
-        path: the file. If it has less than 32 bytes, the text is shorter.
-    """
+    """The SHA-256 with which a file in `states/` or `sites/` begins; shorter if the file has less than 32 bytes."""
     with open(path, "rb") as file:
         return file.read(hashlib.sha256().digest_size).hex()
 
 
 def entry_of(path: Path, n_bytes: int | None = None) -> Entry | None:
-    """Return size and SHA-256 of a file, or of its beginning; None if the file does not exist.
-
-    Args:
-        path: the file.
-        n_bytes: how many bytes to read; None reads the whole file.
-    """
+    """Entry of a file, or of its first `n_bytes`; None if the file does not exist."""
     if not path.is_file():
         return None
     checksum, size = hashlib.sha256(), 0
@@ -265,14 +222,8 @@ def entry_of(path: Path, n_bytes: int | None = None) -> Entry | None:
 
 
 def entry_of_appended(path: Path, data: bytes) -> Entry:
-    """Return size and SHA-256 that a file will have after data were appended.
-
-    The checksum of the present content is computed once and then continued, because the file may be long.
-
-    Args:
-        path: the file; it may be missing.
-        data: the data to append.
-    """
+    """The entry that a file, which may be missing, will have after data were appended. The checksum of the present
+    content is computed once and then continued, because the file may be long."""
     size, checksum = _appended.get(path, (0, hashlib.sha256()))
     if size != (path.stat().st_size if path.is_file() else 0):
         content = path.read_bytes() if path.is_file() else b""
@@ -284,9 +235,4 @@ def entry_of_appended(path: Path, data: bytes) -> Entry:
 
 
 def entry_of_bytes(data: bytes) -> Entry:
-    """Return size and SHA-256 of data.
-
-    Args:
-        data: the content of a file.
-    """
     return Entry(len(data), hashlib.sha256(data).hexdigest())

@@ -91,46 +91,34 @@ CONCLUSIONS = (
 
 
 class RunFolderLockedError(UserError):
-    """Raised if another process uses the run folder."""
+    """Another process uses the run folder."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The folder with the files of one training run: checkpoints, tables, scores and the model.
+    """The folder with the files of one training run.
 
-    The files are `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (weights that stay at each
-    simulated site), `history.csv` (losses and validation scores of each round), `ledger.csv` (all tensors and values
-    that were sent), `timings.csv` (seconds, steps and images of each round; it differs between two runs of one config
-    in its seconds), `cases.csv`
-    (scores of every case), `summary.json`, `model.safetensors` and `figures/`. A run with simulated clients
-    also has `clients.json` (the cases of each client). With a survey of the sites before round 1, there are also
-    `survey.csv` and `survey.json` (what the sites report about their images, and what does not fit together). With an
-    adaptation to the unseen site's images, there is also
-    `cases_without_adaptation.csv` (scores of the unseen site without it). With the setting `evaluation.unseen_every`,
-    there is also `unseen_rounds.json` (scores of the unseen site by round, which must not choose anything). With the
-    setting `federation.predict_quality`, there are also `local_models.safetensors` (each site's local model of the
-    resulting round) and `quality.json` (sums from which the Dice at a hospital without labels is predicted).
+    Always: `config.yaml`, `environment.json`, `states/` (checkpoints), `sites/` (weights that stay at each simulated
+    site), `history.csv` (losses and validation scores of each round), `ledger.csv` (all tensors and values that were
+    sent), `timings.csv` (seconds, steps and images of each round; the only file that differs between two runs of one
+    config), `cases.csv` (scores of every case), `summary.json`, `model.safetensors` and `figures/`.
+
+    Optional: `clients.json` (the cases of each simulated client); `survey.csv` and `survey.json` (what the sites report
+    about their images before round 1, and what does not fit together); `cases_without_adaptation.csv`;
+    `unseen_rounds.json` (`evaluation.unseen_every`: scores of the unseen site by round, which must not choose
+    anything); `local_models.safetensors` and `quality.json` (`federation.predict_quality`: each site's local model of
+    the resulting round, and sums from which the Dice at a hospital without labels is predicted).
 
     `manifest.json` lists size and SHA-256 of all these files, and `manifest_timings.json` those of `timings.csv`
-    (`check`). The files in `states/` and `sites/` begin with their own SHA-256, which `manifest.json` lists too.
-
-    Args:
-        path: path of the folder.
+    (`check`).
     """
 
     path: Path
 
     @contextmanager
     def locked(self) -> Iterator[RunFolder]:
-        """Create the run folder if it is missing, and lock it until the `with` block ends.
-
-        Use it as `with folder.locked():`. The context manager yields this object. While the block runs, a second
-        process that tries to lock the folder gets a `RunFolderLockedError`.
-
-        Raises:
-            RunFolderLockedError: if another process has locked the folder.
-            UserError: if the folder cannot be written or its name is not valid UTF-8.
-        """
+        """Create the folder if it is missing, and lock it during the `with` block; a second process gets a
+        `RunFolderLockedError`. UserError if the folder cannot be written or its name is not valid UTF-8."""
         if not has_utf8_name(self.path):
             raise UserError(
                 f"{printable_path(self.path)}: the folder's name is not valid UTF-8; choose another folder with "
@@ -145,11 +133,6 @@ class RunFolder:
             yield self
 
     def create(self) -> None:
-        """Create the run folder if it is missing.
-
-        Raises:
-            UserError: if the folder cannot be created.
-        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -161,20 +144,17 @@ class RunFolder:
         )
 
     def _locked_error(self, holder: str) -> RunFolderLockedError:
-        """Return the error for a folder that `holder` has locked."""
+        """`holder` is what has locked the folder."""
         return RunFolderLockedError(
             f"{self.path}: {holder} is running here; wait for it, or choose another folder with {argument('out')}"
         )
 
     def rounds(self) -> list[int]:
-        """Return the numbers of the rounds whose checkpoint is in the folder, in ascending order."""
+        """The rounds whose checkpoint is in the folder, in ascending order."""
         return sorted(map(_round_of, (self.path / "states").glob("round_*.state")))
 
     def load_state(self, round_number: int) -> State:
-        """Read the checkpoint of a round: the coordinator's state after that round, with the global weights.
-
-        Args:
-            round_number: number of the round, one of those that `rounds` returns.
+        """Read the checkpoint of a round: the coordinator's state after it, with the global weights.
 
         Raises:
             UserError: if the checkpoint is damaged, or belongs to another round.
@@ -195,15 +175,10 @@ class RunFolder:
     def save_round(self, done: Round, best_round: int, keep_every: int = 0) -> None:
         """Append a finished round to the tables, then save its checkpoint, and delete old checkpoints.
 
-        The tables are `ledger.csv`, `timings.csv` and `history.csv`. Only the two newest checkpoints, the checkpoint of
-        the best round, and those that `keep_every` names are kept. The order is: the manifest, the tables, the
-        checkpoint. If the process is killed in between, the tables may have rows of a round without a checkpoint.
-        `truncate` removes these rows when the run is resumed.
-
-        Args:
-            done: the finished round: its messages, losses and scores, times, and the coordinator's state after it.
-            best_round: number of the best round so far. Its checkpoint is never deleted.
-            keep_every: the checkpoint of every n-th round is never deleted; 0 names none.
+        The two newest checkpoints, that of `best_round`, and every `keep_every`-th one (0 for none) stay. The order is:
+        the manifest, the tables (`ledger.csv`, `timings.csv`, `history.csv`), the checkpoint. If the process is killed
+        in between, the tables may have rows of a round without a checkpoint; `truncate` removes them when the run is
+        resumed.
         """
         effort = {"n_steps": done.n_steps, "n_images": done.n_images}
         timing = {"round": done.state.round, "n_clients": done.n_clients, **done.seconds, **effort}
@@ -230,15 +205,11 @@ class RunFolder:
         unneeded: Collection[int] = (),
         local_models: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
     ) -> None:
-        """Write the checkpoint of a round to `states/round_NUMBER.state`, with a checksum.
+        """Write `states/round_NUMBER.state`, with a checksum, and `states/round_NUMBER.models` if there are local
+        models.
 
-        If the folder has a manifest, the checkpoint and the sites' files of the round are listed there first.
-
-        Args:
-            state: the coordinator's state after the round; it contains the number of the round.
-            unneeded: the rounds whose checkpoints will be deleted; they are no longer listed.
-            local_models: by name of the site, its weights after local training. They are written to
-                `states/round_NUMBER.models`; without any, there is no such file.
+        A manifest lists the checkpoint and the sites' files of the round first, and no longer those of `unneeded`
+        rounds. `local_models` maps a site to its weights after local training.
         """
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
@@ -256,7 +227,7 @@ class RunFolder:
     def _checkpoints_with(
         self, state: State, checksums: Mapping[str, str], listed: Mapping[str, str], unneeded: Collection[int]
     ) -> dict[str, str]:
-        """Return the listed checksums after a round: those of the needed checkpoints, and two files of each site."""
+        """The listed checksums after a round: those of the needed checkpoints, and two files of each site."""
         new = (
             {}
             if listed
@@ -276,15 +247,11 @@ class RunFolder:
         return {name: value for name, value in {**listed, **new}.items() if name not in dropped}
 
     def _name(self, path: Path) -> str:
-        """Return the path of a file within the folder, with slashes."""
+        """The path of a file within the folder, with slashes."""
         return path.relative_to(self.path).as_posix()
 
     def truncate(self, last_round: int) -> None:
-        """Remove the rows of all rounds after `last_round` from `history.csv`, `ledger.csv` and `timings.csv`.
-
-        Args:
-            last_round: number of the last round whose rows are kept; 0 removes all rows.
-        """
+        """Remove the rows of all rounds after `last_round` from `history.csv`, `ledger.csv` and `timings.csv`."""
         for name in GROWING:
             if manifest := read_manifest(self._manifest_of(name)):
                 manifest.cut_partial(name)
@@ -305,68 +272,35 @@ class RunFolder:
             write_atomically(self.path / name, text)
 
     def _state_path(self, round_number: int) -> Path:
-        """Return the path of a round's checkpoint."""
         return self.path / "states" / f"round_{round_number:05d}.state"
 
     def _local_models_path(self, round_number: int) -> Path:
-        """Return the path of the file with the sites' local models of a round."""
         return self._state_path(round_number).with_suffix(".models")
 
     def load_local_models(self, round_number: int) -> dict[str, dict[str, Tensor]]:
-        """Read the local models of a round that is still saved.
-
-        Args:
-            round_number: number of the round, one of those that `rounds` returns.
-
-        Returns:
-            By name of the site, its weights after local training.
-
-        Raises:
-            UserError: if the file is missing or damaged.
-        """
+        """Read the local models of a round that is still saved: site -> weights after local training."""
         with damaged_file(self._local_models_path(round_number)) as path:
             return local_models_of(safetensors.torch.load(read_with_checksum(path, COPY_AGAIN)))
 
     def save_result_models(self, local_models: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Write each site's local model of the resulting round to `local_models.safetensors`.
-
-        Args:
-            local_models: by name of the site, its weights after local training.
-        """
+        """Write each site's local model of the resulting round to `local_models.safetensors`."""
         write_atomically(self.path / LOCAL_MODELS, safetensors.torch.save(with_site_names(local_models)))
 
     def load_result_models(self) -> dict[str, dict[str, Tensor]]:
-        """Read `local_models.safetensors`: by name of the site, its weights; empty if the run did not keep them.
-
-        Raises:
-            UserError: if the file is damaged.
-        """
+        """Read `local_models.safetensors`: site -> weights; empty if the run did not keep them."""
         if not (self.path / LOCAL_MODELS).is_file():
             return {}
         with damaged_file(self.path / LOCAL_MODELS) as path:
             return local_models_of(safetensors.torch.load_file(path))
 
     def append_ledger(self, rows: Sequence[Mapping[str, Any]], number: int) -> None:
-        """Append rows to `ledger.csv` after the last round.
-
-        Args:
-            rows: the rows; their round is later than the last finished round, so that a resumed run removes them.
-            number: the last finished round.
-        """
+        """Append rows after the last finished round `number`; their round is later, so a resumed run removes them."""
         text = format_rows(LEDGER_COLUMNS, rows, not (self.path / "ledger.csv").is_file())
         self._announce({"ledger.csv": entry_of_appended(self.path / "ledger.csv", text.encode())}, number)
         append_text(self.path / "ledger.csv", text)
 
     def history(self) -> list[dict[str, Any]]:
-        """Read `history.csv`: one row per round, with training losses and validation scores.
-
-        Returns:
-            One dict per round, in the order of the file. The keys are the names of the columns. Numbers are int or
-            float, and an empty field is None. The list is empty if the file does not exist.
-
-        Raises:
-            UserError: if a row has no number of its round.
-        """
+        """One dict per round, with int, float or None; empty if the file does not exist."""
         rows = [{key: parse_field(value) for key, value in row.items()} for row in self._rows("history.csv")]
         if wrong := [row["round"] for row in rows if not isinstance(row["round"], int)]:
             raise UserError(
@@ -376,29 +310,23 @@ class RunFolder:
         return rows
 
     def timings(self) -> list[dict[str, Any]]:
-        """Read `timings.csv`: one row per round, with the seconds that each step of the round took.
+        """One dict per round of `timings.csv`; unknown values are None. Empty if the file does not exist.
 
-        Returns:
-            One dict per round. "round" is the number of the round, and "n_clients" the number of sites (or simulated
-            clients) that were asked to train. "share", "train" and "validate" are the seconds in which the shared
-            statistics, the updates and the validation scores were computed, summed over all sites. "aggregate" is the
-            seconds of the computation at the coordinator. "n_steps" is the optimiser steps and "n_images" the images
-            of the training, summed over all sites. A value that is not known is None. The list is empty if the file
-            does not exist.
+        "n_clients" is the number of sites (or simulated clients) that were asked to train. Seconds: "share", "train"
+        and "validate", summed over all sites, and "aggregate" at the coordinator. "n_steps" and "n_images": optimiser
+        steps and images of the training, summed over all sites.
         """
         rows = ({key: parse_field(value) for key, value in row.items()} for row in self._rows("timings.csv"))
         return [row for row in rows if isinstance(row["round"], int)]
 
     def ledger(self) -> Iterator[dict[str, str]]:
-        """Yield the rows of `ledger.csv`: one row for each tensor or value that was sent to or from a site.
+        """Yield one row of texts for each tensor or value that was sent to or from a site; nothing if the file does not
+        exist.
 
-        Older versions of medfed wrote no column `content`. It then follows from the names of the network's entries.
-
-        Yields:
-            A dict with the keys "round", "site", "direction" ("up" to the coordinator or "down" to the site), "kind"
-            (the purpose of the message, such as "share" or "validate"), "content" ("weight", "statistic" or "fact"),
-            "name", "shape" (such as "16x3x3"), "dtype" ("fact" for a value that is not a tensor) and "bytes". All
-            values are text. Nothing is yielded if the file does not exist.
+        Keys: "round", "site", "direction" ("up" to the coordinator or "down"), "kind" (the purpose of the message, such
+        as "share" or "validate"), "content" ("weight", "statistic" or "fact"), "name", "shape" (such as "16x3x3"),
+        "dtype" ("fact" for a value that is not a tensor) and "bytes". Older versions wrote no column `content`; it then
+        follows from the names of the network's entries.
         """
         entries: Collection[str] | None = None
         for row in self._rows("ledger.csv"):
@@ -408,60 +336,32 @@ class RunFolder:
             yield row
 
     def _entry_names(self) -> Collection[str]:
-        """Return the names in the network's state dict, from the newest checkpoint or from the model."""
+        """The names in the network's state dict, from the newest checkpoint or from the model."""
         return (self.load_state(rounds[-1]).weights if (rounds := self.rounds()) else self.load_model()).keys()
 
     def write_history(self, rows: list[Mapping[str, Any]]) -> None:
-        """Replace `history.csv` by the given rows.
-
-        Args:
-            rows: one dict per round, with the names of the columns as keys. A column that is None in all rows is left
-                out, except "round", "train_loss" and "validation_score", which the file always has.
-        """
+        """Replace `history.csv`. A column that is None in all rows is left out, except round, training loss and
+        validation score."""
         self.write_text("history.csv", _historyformat_rows(rows))
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a text file of the run folder. An existing file is replaced.
-
-        The file is replaced in one step: if the process is killed, the file has its complete old content or its
-        complete new content. If the folder has a manifest, the file is listed there first.
-
-        Args:
-            name: name of the file in the folder.
-            text: the new content of the file.
-        """
+        """Replace a file in one step, so that a killed process leaves its complete old or new content; the manifest
+        lists it first."""
         data = text.encode(errors="backslashreplace")
         self._announce({name: entry_of_bytes(data)})
         write_atomically(self.path / name, data)
 
     def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file of the run folder, with sorted keys. An existing file is replaced in one step.
-
-        Args:
-            name: name of the file in the folder.
-            content: plain JSON values (dicts, lists, text, numbers, booleans, None). NaN and infinity raise a
-                ValueError.
-        """
+        """Sorted keys, replaced in one step; NaN and infinity raise a ValueError."""
         self.write_text(name, _as_json(content))
 
     def read_json(self, name: str) -> Any:
-        """Read a JSON file of the run folder and return its content.
-
-        Args:
-            name: name of the file in the folder, for example "summary.json".
-
-        Raises:
-            UserError: if the file is missing or damaged.
-        """
+        """UserError if the file is missing or damaged."""
         with damaged_file(self.path / name) as path:
             return json.loads(read_text(path, MAX_JSON_BYTES))
 
     def read_summary(self) -> dict[str, Any]:
-        """Read `summary.json`, the scores and facts of a finished run, and check that its blocks are blocks.
-
-        Raises:
-            UserError: if the file is missing or damaged.
-        """
+        """Also check that the blocks of `summary.json` are blocks."""
         path, summary = self.path / "summary.json", self.read_json("summary.json")
         if not isinstance(summary, dict):
             raise UserError(f"{path}: expected a JSON object with the summary of a run; {COPY_AGAIN}")
@@ -487,21 +387,15 @@ class RunFolder:
                 Manifest(path, last_round, {name: entry for name, entry in listed.items() if entry}).write()
 
     def forget_conclusions(self) -> None:
-        """Delete the summary, and remove what is written after the last round from the manifest.
-
-        The run is then unfinished, and these files are written again.
-        """
+        """Delete the summary, and remove what is written after the last round from the manifest; the run is then
+        unfinished."""
         (self.path / "summary.json").unlink(missing_ok=True)
         if manifest := read_manifest(self.path / MANIFESTS[0]):
             files = {name: entry for name, entry in manifest.files.items() if not _is_conclusion(name)}
             replace(manifest, files=files).write()
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """List all result files in the manifest, and then write `summary.json`, which makes the run a finished one.
-
-        Args:
-            summary: the content of `summary.json`.
-        """
+        """List all result files in the manifest, and then write `summary.json`, which makes the run a finished one."""
         text = _as_json(summary)
         for path in map(self.path.joinpath, MANIFESTS[::-1]):
             if manifest := read_manifest(path):
@@ -515,17 +409,10 @@ class RunFolder:
         write_atomically(self.path / "summary.json", text)
 
     def check(self, rewritten: Collection[str] = ()) -> None:
-        """Check that no result file was changed, cut or deleted since the run wrote it.
+        """UserError with one sentence for each result file that was changed, cut or deleted since the run wrote it.
 
-        Of an unfinished run, only the files that a resumed run reads are checked: what is written after the last round
-        is written again. A run of an older version of medfed, which wrote no manifest, cannot be checked; a warning
-        says so.
-
-        Args:
-            rewritten: names of files that are not checked, because they are written again.
-
-        Raises:
-            UserError: with one sentence for each damaged file.
+        Of an unfinished run, only the files that a resumed run reads are checked. A run of an older version of medfed,
+        which wrote no manifest, only gives a warning. Files in `rewritten` are written again and not checked.
         """
         sentences, is_finished, last_round = [], self.is_finished(), max(self.rounds(), default=0)
         manifests = [manifest for name in MANIFESTS if (manifest := read_manifest(self.path / name))]
@@ -542,7 +429,7 @@ class RunFolder:
             raise UserErrors(sentences)
 
     def _check_older(self, present: Collection[str]) -> None:
-        """Raise UserError if a manifest was deleted; warn if there was none."""
+        """UserError if a manifest was deleted; a warning if there was none."""
         missing = self.path / next(name for name in MANIFESTS if name not in present)
         path = self.path / "environment.json"
         environment = self.read_json(path.name) if path.is_file() else None
@@ -558,7 +445,7 @@ class RunFolder:
             )
 
     def _manifest_of(self, name: str) -> Path:
-        """Return the path of the manifest that lists a file."""
+        """The path of the manifest that lists a file."""
         return self.path / MANIFESTS[name == "timings.csv"]
 
     def _announce(self, new: Mapping[str, Entry], number: int | None = None) -> None:
@@ -569,23 +456,12 @@ class RunFolder:
                 manifest.changed(own, TABLES, GROWING, number).write()
 
     def save_model(self, weights: Mapping[str, Tensor]) -> None:
-        """Write the weights to `model.safetensors`. The file contains nothing else, so equal weights give equal bytes.
-
-        Args:
-            weights: the network's state dict, with tensors on any device.
-        """
+        """The file contains nothing but the weights, so equal weights give equal bytes."""
         data = safetensors.torch.save({name: entry.detach().cpu().contiguous() for name, entry in weights.items()})
         write_atomically(self.path / "model.safetensors", data)
 
     def load_model(self, network: nn.Module | None = None) -> dict[str, Tensor]:
-        """Read the weights from `model.safetensors` and return them as a state dict on the CPU.
-
-        Args:
-            network: a network into which the weights are loaded; None only returns them.
-
-        Raises:
-            UserError: if the file is missing or damaged, or if the weights do not fit the network.
-        """
+        """Read the weights to the CPU, and load them into `network` if given; UserError if they do not fit."""
         with damaged_file(self.path / "model.safetensors") as path:
             weights = safetensors.torch.load_file(path)
             if network is not None:
@@ -593,16 +469,15 @@ class RunFolder:
             return weights
 
     def is_finished(self) -> bool:
-        """Return whether the run is finished, which means that its file `summary.json` exists."""
+        """Whether `summary.json` exists."""
         return (self.path / "summary.json").is_file()
 
     def _rows(self, name: str) -> Iterator[dict[str, str]]:
-        """Yield the complete rows of a CSV file, without rows that were cut off; nothing if there is no file."""
         return read_rows(self.path / name, NEEDED_COLUMNS[name])
 
 
 def _round_of(path: Path) -> int:
-    """Return the number of the round in the name of a file in `states/` or `sites/`."""
+    """The number of the round in the name of a file in `states/` or `sites/`."""
     return int(path.stem.removeprefix("round_"))
 
 

@@ -111,19 +111,7 @@ FORBIDDEN_KEYS = frozenset({"reader", "writer", "_debug_", "pickle_module", "pre
 
 
 def check_bundle(path: Path) -> None:
-    """Check that a bundle has only the expected files and that its configs cannot run arbitrary code.
-
-    A MONAI config can name any class or Python expression, which MONAI then executes. This check reads the configs and
-    executes nothing. It allows only the classes and expressions that medfed's own bundles need. The files of weights
-    are compared with their own checksums.
-
-    Args:
-        path: the bundle's folder, or a zip file of it.
-
-    Raises:
-        UserError: if a file is missing, unexpected or damaged, or if a config contains something that is not allowed.
-            The message names the file or key.
-    """
+    """Check a bundle's folder or zip; UserError names the file or key that is missing, damaged or not allowed."""
     with open_bundle(path) as files:
         if SCRIPT in files.names:
             raise UserError(
@@ -162,17 +150,8 @@ def check_bundle(path: Path) -> None:
 
 
 def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
-    """Check that a bundle's metadata follow the JSON Schema and contain nothing that MONAI could evaluate as code.
-
-    Args:
-        content: content of `configs/metadata.json`.
-        source: name of the metadata file for error messages.
-        schema: path of the JSON Schema file.
-
-    Raises:
-        UserError: if a value is wrong or is not allowed, or if the changelog lacks the bundle's version. The message
-            names the key.
-    """
+    """Check `configs/metadata.json` against the JSON Schema, and that MONAI could evaluate nothing in it as code.
+    UserError names the key; also if the changelog lacks the bundle's version. `source` names the file in errors."""
     validator = jsonschema.Draft202012Validator(json.loads(schema.read_text()))
     if fault := jsonschema.exceptions.best_match(validator.iter_errors(content)):
         key = ".".join(map(str, fault.absolute_path)) or "at the top"
@@ -186,18 +165,11 @@ def check_metadata(content: Any, source: str, schema: Path = SCHEMA) -> None:
 
 
 def check_inference(content: Any, source: str, targets: frozenset[str] = TARGETS) -> None:
-    """Check that a bundle's config uses only the classes, keys and expressions that medfed allows.
+    """Check that a config (`inference.json`, `train.json`, `evaluate.json`) has only allowed classes, keys and
+    expressions.
 
-    The constants of this module list what is allowed: `TARGETS` the classes, `KEYS_OF` the arguments of some classes;
-    `CALLS` and `IMPORTS` of `expressions` are the functions and imports in expressions.
-
-    Args:
-        content: content of `configs/inference.json`, `train.json` or `evaluate.json`.
-        source: name of the config file for error messages.
-        targets: classes and functions that the config may name: `TARGETS`, or `TRAINING_TARGETS` for training.
-
-    Raises:
-        UserError: if the config contains something that is not allowed. The message names the key.
+    `TARGETS` (or `TRAINING_TARGETS`) lists the classes, `KEYS_OF` the arguments of some; `CALLS` and `IMPORTS` of
+    `expressions` the functions and imports in expressions. UserError names the key.
     """
     if not isinstance(content, dict):
         raise UserError(f"{source}: expected a JSON object of keys and values, got a {type(content).__name__}")

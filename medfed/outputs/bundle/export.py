@@ -57,17 +57,16 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
         run: folder of a finished run.
         out: folder of the bundle to create; it must not exist. None creates a folder inside `run`/bundle, with the name
             that the task gives its bundles.
-        force: True exports the model although it did not learn: a trivial prediction or the initial weights are as good
+        force: export the model although it did not learn: a trivial prediction or the initial weights are as good
             (`learning` in `summary.json`). The bundle's README then says so.
 
     Returns:
         The folder of the bundle.
 
     Raises:
-        UserError: if the run is not finished or is damaged, if the model did not learn and `force` is false, if the
-            bundle's folder exists, or if the weights do not fit the network of the config. Also if the method predicts
-            with several sets of weights that cannot be combined into one, such as COPA with a network whose head is not
-            linear.
+        UserError: if the run is unfinished or damaged, if the model did not learn and `force` is false, if `out`
+            exists, if the weights do not fit the network, or if the method predicts with several sets of weights that
+            cannot be combined into one, such as COPA with a head that is not linear.
     """
     folder = RunFolder(run)
     if not (run / "config.yaml").is_file():
@@ -105,18 +104,8 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
 
 
 def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
-    """Describe how a model was trained: method, settings, sites, number of rounds, selection rule and versions.
-
-    `medfed.score` builds the network from the entries `network` and `method_settings`, and does not load the program in
-    the bundle.
-
-    Args:
-        config: config of the run.
-        summary: content of `summary.json`.
-
-    Returns:
-        Plain JSON values for `medfed_provenance` in `configs/metadata.json`.
-    """
+    """How a model was trained, for `medfed_provenance` in `configs/metadata.json`. `medfed.score` builds the network
+    from its entries `network` and `method_settings`, not from the bundle's program."""
     name = config.method_name
     return {
         "method": name,
@@ -132,7 +121,7 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
 
 
 def _references(method: str) -> list[str]:
-    """Return the publications of a method, or of the methods that it combines; without FedAvg's, which all have."""
+    """The publications of a method, or of the methods that it combines; without FedAvg's, which all have."""
     names = method.split("+")
     known = registry.known_names("methods")
     return [
@@ -145,25 +134,12 @@ def _references(method: str) -> list[str]:
 def select_inference_weights(
     method: Method, network: NetworkSettings, task: Task, weights: dict[str, Tensor]
 ) -> tuple[dict[str, Tensor], NetworkWrapper | None]:
-    """Return the weights that prediction needs, without the layers that the method uses only during training.
+    """The weights that prediction needs, and the function that adds the method's layers; None if it needs no added
+    layer.
 
-    Some methods add layers to the network. This function computes the network's output for two random images, with and
-    without the added layers. If both outputs are equal, it returns only the weights of the plain network. If they
-    differ (for example because of the attention of StableFDG), it returns all weights and the function that adds the
-    layers.
-
-    Args:
-        method: the method, which may add layers (`Method.wrap_network`).
-        network: settings of the plain network.
-        task: the task, which defines the numbers of input and output channels and the image size.
-        weights: all weights of the trained network, by name.
-
-    Returns:
-        Two values: the weights for prediction, by name, and the function that adds the method's layers to the plain
-        network. The function is None if prediction does not need the added layers.
-
-    Raises:
-        UserError: if the weights do not fit the network.
+    Some methods add layers for training only. If the network gives equal outputs for two random images with and without
+    the added layers, only the plain network's weights are returned; otherwise (for example with StableFDG's attention)
+    all.
     """
     if type(method).wrap_network is Method.wrap_network:
         return weights, None

@@ -26,18 +26,12 @@ _REFERENCE = re.compile(r"@[A-Za-z_]\w*(#\w+)*")
 
 
 def is_allowed_expression(text: str) -> bool:
-    """Return whether a Python expression in a bundle's config is harmless, so that MONAI may evaluate it.
+    """Whether MONAI may evaluate an expression (which begins with `$`) of a bundle's config.
 
-    A harmless expression contains only strings, numbers, references to other keys (`@key`), lists, dicts, list
-    comprehensions, `+`, `or`, `not`, `if ... else`, and calls of the few functions in `CALLS`, such as `sorted` and
-    `glob.glob`. A few complete expressions, such as `$import glob`, are allowed as well. The result is False for every
-    other text, also for text that is not valid Python.
-
-    MONAI replaces references, and `#` by `::`, in the text before it parses the text. So a string with a reference, or
-    a comment, could become code; neither is allowed.
-
-    Args:
-        text: the expression, beginning with `$`.
+    Allowed are strings, numbers, references to other keys (`@key`), lists, dicts, list comprehensions, `+`, `or`,
+    `not`, `if ... else`, calls of the functions in `CALLS`, such as `sorted` and `glob.glob`, and a few complete
+    expressions, such as `$import glob`. MONAI replaces references, and `#` by `::`, before it parses the text. So a
+    string with a reference, or a comment, could become code; neither is allowed.
     """
     if text in (*IMPORTS, *CONVERTERS.values(), *OUTPUTS):
         return True
@@ -49,7 +43,7 @@ def is_allowed_expression(text: str) -> bool:
 
 
 def _is_allowed(node: ast.expr, values: frozenset[str]) -> bool:
-    """Return whether a syntax tree belongs to the grammar; `values` are the names that it may use."""
+    """Whether a syntax tree belongs to the grammar; `values` are the names that it may use."""
     match node:
         case ast.Constant(value=value):
             has_reference = isinstance(value, str) and ("REF" in value or "@" in value)

@@ -23,57 +23,28 @@ MAX_UNPACKED_BYTES, MAX_RATIO = 1 << 32, 200
 
 @dataclass(frozen=True)
 class BundleFiles:
-    """The files of an opened bundle, in a folder or in a zip file.
-
-    Args:
-        path: the bundle's folder or zip file.
-        names: dictionary from the path of a file within the bundle (such as "models/model.pt") to a function that opens
-            this file.
-    """
+    """The files of an opened bundle; `names` maps a path within the bundle to a function that opens the file."""
 
     path: Path
     names: dict[str, Callable[[], IO[bytes]]]
 
     def json(self, name: str) -> Any:
-        """Read a JSON file of the bundle and return its content.
-
-        Args:
-            name: path of the file within the bundle, for example "configs/metadata.json".
-
-        Raises:
-            UserError: if the file is larger than 1 MiB or is not valid JSON.
-            KeyError: if the bundle has no such file.
-        """
+        """UserError if the file is larger than 1 MiB or is not valid JSON; KeyError if it does not exist."""
         with self.names[name]() as file:
             return self._parse(name, file.read(MAX_CONFIG_BYTES + 1))
 
     def text(self, name: str) -> str:
-        """Read a text file of the bundle and return its content, at most 1 MiB.
-
-        Args:
-            name: path of the file within the bundle, for example "configs/logging.conf".
-
-        Raises:
-            KeyError: if the bundle has no such file.
-        """
+        """At most 1 MiB; KeyError if the file does not exist."""
         with self.names[name]() as file:
             return file.read(MAX_CONFIG_BYTES).decode("utf-8", errors="replace")
 
     def check_weights(self, name: str) -> None:
-        """Compare the content of a file of weights with the CRC-32 checksums that PyTorch stores in it.
-
-        Args:
-            name: path of the file within the bundle, for example "models/model.pt".
-
-        Raises:
-            UserError: if the content does not fit its checksums, if it is compressed (PyTorch never compresses), or if
-                the file is not in PyTorch's format (a zip).
-        """
+        """Compare a file of weights with the CRC-32 checksums that PyTorch stores in it. UserError if they differ, if
+        the content is compressed (PyTorch never does that), or if the file is not a zip."""
         with self.names[name]() as file:
             check_checksums(file, f"{self.path}: {name}", "copy the bundle again")
 
     def _parse(self, name: str, data: bytes) -> Any:
-        """Parse JSON; UserError if it is too large or damaged."""
         if len(data) > MAX_CONFIG_BYTES:
             raise UserError(f"{self.path}: {name} has more than {MAX_CONFIG_BYTES:,} bytes; expected a few thousand")
         try:
@@ -84,19 +55,8 @@ class BundleFiles:
 
 @contextmanager
 def open_bundle(path: Path) -> Iterator[BundleFiles]:
-    """Open a bundle for reading. A zip file is read without unpacking.
-
-    Use it as `with open_bundle(path) as files:`. The context manager yields a `BundleFiles`, whose files can be read
-    inside the `with` block.
-
-    Args:
-        path: the bundle's folder, or a zip file of it.
-
-    Raises:
-        UserError: if `path` is neither a folder nor a zip file, or if the bundle contains links. Also if it would be
-            dangerous to unpack the zip file, for example because a file would be written outside the folder, or because
-            the unpacked files would need more than 4 GiB.
-    """
+    """Open a bundle's folder or zip for reading in a `with` block, without unpacking. UserError if it is neither,
+    contains links, or would be dangerous to unpack: files outside the folder, or above 4 GiB."""
     if path.is_dir():
         yield BundleFiles(path, _in_folder(path))
         return
@@ -127,7 +87,6 @@ def _in_folder(path: Path) -> dict[str, Callable[[], IO[bytes]]]:
 
 
 def _open_file(path: Path) -> IO[bytes]:
-    """Open a file for reading."""
     return path.open("rb")
 
 
@@ -154,7 +113,7 @@ def _in_zip(path: Path, archive: zipfile.ZipFile) -> dict[str, Callable[[], IO[b
 
 
 def _check_name(path: Path, member: zipfile.ZipInfo) -> None:
-    """Raise UserError if a member of a zip file is a link or would be unpacked outside the bundle's folder."""
+    """UserError if a member of a zip file is a link or would be unpacked outside the bundle's folder."""
     name = member.orig_filename
     parts = PurePosixPath(name).parts
     is_link = stat.S_ISLNK(member.external_attr >> 16)
@@ -166,7 +125,7 @@ def _check_name(path: Path, member: zipfile.ZipInfo) -> None:
 
 
 def _open_member(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> IO[bytes]:
-    """Read a member of a zip file into memory; UserError if that fails."""
+    """Read a member of a zip file into memory."""
     try:
         return io.BytesIO(archive.read(member))
     except DAMAGED_ZIP as error:

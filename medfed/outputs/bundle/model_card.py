@@ -59,24 +59,14 @@ def model_card(
     image_size: int,
     can_train: bool,
 ) -> str:
-    """Return the text of a bundle's model card: what the model is, its scores at each site, and its limitations.
-
-    The text is the template's `docs/README.md`, in which each {placeholder} is replaced by a value.
+    """The model card as Markdown: the template's `docs/README.md` with each {placeholder} replaced.
 
     Args:
-        template: folder with the parts of the bundle that are the same for every run. It contains `docs/README.md`.
-        bundle: object that gives the title and other values of the card that depend on the task.
-        module: the trained network.
-        provenance: how the model was trained, as plain JSON values: sites, unseen_site, method, rounds, seed and
-            others. Values may be missing.
-        summary: content of `summary.json`, for the scores and for remarks such as those of `card_notes`.
-        versions: dictionary from the name of a package that a user must install to its version.
+        provenance: how the model was trained; values may be missing.
+        versions: package that a user must install -> version.
         image_size: side length of the network's square input image in pixels.
-        can_train: whether MONAI can build the network, so that the bundle contains `configs/train.json`. Otherwise it
-            contains the exported program `models/model.pt2`.
-
-    Returns:
-        The model card as Markdown.
+        can_train: whether MONAI can build the network, so that the bundle has `configs/train.json`; otherwise it has
+            the exported program `models/model.pt2`.
     """
     text = (template / "docs" / "README.md").read_text()
     sites, facts = provenance.get("sites") or [], summary.get("method_facts") or {}
@@ -103,17 +93,8 @@ def model_card(
 
 
 def card_notes(summary: Mapping[str, Any]) -> str:
-    """Return remarks for readers of the scores, as paragraphs of the model card.
-
-    For example, a remark says whether the network was adapted to the test images, or which weights the training started
-    from.
-
-    Args:
-        summary: content of `summary.json`.
-
-    Returns:
-        Paragraphs with an empty line before each; "" if there are no remarks.
-    """
+    """Remarks for readers of the scores, for example about an adaptation to the test images or initial weights.
+    Paragraphs with an empty line before each; "" without remarks."""
     by = summary.get("transductive_by", ["tent"] * bool(summary.get("transductive")))
     keeps_own = bool(summary.get("sites_kept_entries")) and not summary.get("clients")
     notes = [TRANSDUCTIVE[name] for name in by] + [OWN_ENTRIES_NOTE] * keeps_own
@@ -140,17 +121,11 @@ def card_notes(summary: Mapping[str, Any]) -> str:
 
 
 def scores(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the mean scores over sites for `eval_metrics` in `configs/metadata.json`.
+    """Mean scores over sites for `eval_metrics`, rounded to six decimals, for example {"unseen_prostate_dice": 0.85}.
 
-    Args:
-        summary: content of `summary.json`.
-
-    Returns:
-        Scores by name, rounded to six decimals, for example {"unseen_prostate_dice": 0.85}. A name consists of the
-        group of sites ("unseen", or "seen" for sites that trained), the structure (not for classification) and the
-        metric. Fractions are in [0, 1]. If the run measured a vertical ratio, such as that of optic cup and disc, the
-        mean absolute error of this ratio is included. A mean with a 95 % interval has its limits under its name with
-        `_95_percent_low` and `_95_percent_high`. Unknown scores are left out.
+    A name consists of "unseen" or "seen", the structure (not for classification) and the metric; fractions are in [0,
+    1]. Limits of a 95 % interval have the suffix `_95_percent_low` or `_95_percent_high`. The mean absolute error of a
+    vertical ratio, such as that of optic cup and disc, is included. Unknown scores are left out.
     """
     scoring = scoring_of(summary)
     ratio = summary.get("vertical_ratio") or {}
@@ -170,14 +145,7 @@ def scores(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def scores_table(summary: Mapping[str, Any]) -> str:
-    """Return the scores of a run as a Markdown table with 95 % intervals, and notes on the columns below the table.
-
-    Args:
-        summary: content of `summary.json`.
-
-    Returns:
-        The table and the notes below it. If the run has no scores, the result is the text "This run has no scores."
-    """
+    """A Markdown table with 95 % intervals, and notes below it; "This run has no scores." without scores."""
     scoring = scoring_of(summary)
     if not any(summary.get(role, {}).get("sites") for role in ROLES):
         return "This run has no scores."
@@ -190,12 +158,11 @@ def scores_table(summary: Mapping[str, Any]) -> str:
 
 
 def _as_markdown(rows: Sequence[Sequence[str]], n_texts: int) -> str:
-    """Return a header row and further rows as a Markdown table, whose first columns are texts."""
+    """The first `n_texts` columns are texts."""
     head, *others = rows
     ruled = [head, (*["---"] * n_texts, *["---:"] * (len(head) - n_texts)), *others]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled)
 
 
 def _fact(value: object) -> str:
-    """Format a fact of the method; a float with four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)

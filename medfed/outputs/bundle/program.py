@@ -79,19 +79,8 @@ WORD = re.compile(r"[\w.+]*")
 
 
 def save_program(path: Path, network: nn.Module, channels: int, side: int) -> None:
-    """Export a network as a program that runs with PyTorch alone, and compare the outputs of both.
-
-    The program accepts batches of any number of images of the given size.
-
-    Args:
-        path: file to write; its name ends in ".pt2".
-        network: the network in evaluation mode, on the CPU.
-        channels: number of image channels.
-        side: height and width of the images in pixels.
-
-    Raises:
-        UserError: if `torch.export` cannot record the network, or if the program's output differs from the network's.
-    """
+    """Export a network (in evaluation mode, on the CPU) as ".pt2" for batches of any number of `side` x `side` images.
+    UserError if `torch.export` cannot record the network, or if the program's output differs from the network's."""
     images = torch.rand(4, channels, side, side, generator=torch.Generator().manual_seed(0))
     batches = [images, images[:1], images[:2] * torch.linspace(0, 1, side)]
     with torch.no_grad(), warnings.catch_warnings():
@@ -131,7 +120,7 @@ def _create_zeros_beside_images(graph: torch.fx.Graph) -> None:
 
 
 def _without_private(network: nn.Module) -> nn.Module:
-    """Return a copy without the parameters that are missing in its state dict, which never leave a site."""
+    """A copy without the parameters that are missing in its state dict, which never leave a site."""
     copied = copy.deepcopy(network)
     for name in dict(copied.named_parameters()).keys() - copied.state_dict().keys():
         owner, _, last = name.rpartition(".")
@@ -143,14 +132,7 @@ def check_program(file: IO[bytes], source: str) -> None:
     """Check that an exported program holds only known tensor operations and plain tensors. Nothing is executed.
 
     The parts are read with PyTorch's own reader, so that `torch.export.load` sees the same ones. The check does not
-    bound the memory and the time that the operations need.
-
-    Args:
-        file: the content of `models/model.pt2`.
-        source: name of the file for error messages.
-
-    Raises:
-        UserError: if the file is damaged, or contains something that is not allowed.
+    bound the memory and the time that the operations need. UserError names what is damaged or not allowed.
     """
     try:
         n_file_bytes = file.seek(0, os.SEEK_END)
@@ -179,10 +161,8 @@ def check_program(file: IO[bytes], source: str) -> None:
 
 
 def _check_parts(names: Sequence[str], members: Sequence[str], source: str) -> None:
-    """Check the names of the parts, which PyTorch's reader and Python's `zipfile` list.
-
-    `torch.export.load` also reads files of an old format with `zipfile`, and unpickles them, if its own reader fails.
-    """
+    """Check the names of the parts, which PyTorch's reader and Python's `zipfile` list. If its own reader fails,
+    `torch.export.load` reads files of an old format with `zipfile`, and unpickles them."""
     for name, count in Counter(names).items():
         if not PARTS.fullmatch(f"program/{name}") or count > 1:
             raise UserError(f"{source}: has the part {name!a}, which no program of medfed has; export the bundle again")

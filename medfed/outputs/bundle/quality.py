@@ -38,27 +38,15 @@ says more about the images of its site than the model of the bundle. MONAI does 
 
 @dataclass(frozen=True)
 class BundleQuality:
-    """What a run with `federation.predict_quality` adds to its bundle.
-
-    Args:
-        local_models: by name of the site, the weights of the network that is exported.
-        content: content of `docs/quality.json`.
-    """
+    """What a run with `federation.predict_quality` adds: local models (site -> weights) and the content of
+    `docs/quality.json`."""
 
     local_models: Mapping[str, Mapping[str, Tensor]]
     content: Mapping[str, Any]
 
 
 def quality_of_run(folder: RunFolder, weights: Mapping[str, Tensor]) -> BundleQuality | None:
-    """Return what a run adds to its bundle; None if it ran without `federation.predict_quality`.
-
-    Args:
-        folder: the folder of the finished run.
-        weights: the exported weights; entries of the local models that are not among them are left out.
-
-    Raises:
-        UserError: if a file of the run is damaged.
-    """
+    """None without `federation.predict_quality`; entries of local models that are not among `weights` are left out."""
     if not (local_models := folder.load_result_models()):
         return None
     content = folder.read_json(QUALITY_JSON)
@@ -74,13 +62,10 @@ def quality_of_run(folder: RunFolder, weights: Mapping[str, Tensor]) -> BundleQu
 def write_quality(
     folder: Path, quality: BundleQuality, module: nn.Module, stored_weights: Callable[[], Mapping[str, Tensor]]
 ) -> None:
-    """Write the local models and `docs/quality.json` into a bundle.
+    """Write the local models and `docs/quality.json` into a bundle, and a section into its `docs/README.md`.
 
-    Args:
-        folder: the folder of the bundle, with `models/model.pt` and `docs/README.md`, to which a section is added.
-        quality: what the run adds.
-        module: the network; its weights are the same afterwards.
-        stored_weights: function that returns the present weights of `module` under the names of `models/model.pt`.
+    `stored_weights` returns the present weights of `module` under the names of `models/model.pt`; the weights of
+    `module` are the same afterwards.
     """
     own = {name: entry.clone() for name, entry in module.state_dict().items()}
     (folder / FOLDER).mkdir()
@@ -97,11 +82,7 @@ def write_quality(
 
 
 def site_of(name: str) -> str | None:
-    """Return the site whose local model a file of a bundle holds; None for other files.
-
-    Args:
-        name: path of the file within the bundle.
-    """
+    """The site whose local model is in the file with this path in a bundle; None for other files."""
     site = name.removeprefix(FOLDER).removesuffix(SUFFIX)
     if name != f"{FOLDER}{site}{SUFFIX}":
         return None
@@ -113,14 +94,8 @@ def site_of(name: str) -> str | None:
 
 
 def check_quality_files(files: BundleFiles) -> None:
-    """Check the local models and `docs/quality.json` of a bundle, if it has them.
-
-    Args:
-        files: the files of the bundle.
-
-    Raises:
-        UserError: if only one of the two is there, or a file is damaged.
-    """
+    """Check the local models and `docs/quality.json` of a bundle; UserError if only one of the two is there or is
+    damaged."""
     sites = {name: site for name in files.names if (site := site_of(name))}
     if bool(sites) != (QUALITY_FILE in files.names):
         raise UserError(f"{files.path}: has only one of {QUALITY_FILE} and {FOLDER}; copy the bundle again")

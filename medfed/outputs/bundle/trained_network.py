@@ -22,21 +22,8 @@ def load_trained_network(
     task: Task,
     wrap: NetworkWrapper | None = None,
 ) -> nn.Module:
-    """Build the network on the CPU with the given weights, in evaluation mode.
-
-    Args:
-        network: settings of the network.
-        weights: all weights of the network (its state dict), by name.
-        task: the task, which defines the numbers of input and output channels.
-        wrap: function that adds the layers of the federated method to the network; None for the plain network.
-
-    Returns:
-        The network.
-
-    Raises:
-        UserError: if the weights do not fit the network, or if a weight is not finite. The message lists the first
-            differences.
-    """
+    """Build the network on the CPU with the given weights, in evaluation mode. `wrap` adds the layers of the federated
+    method. UserError lists the first differences if the weights do not fit, or a weight that is not finite."""
     module = network.build(task.channels, task.out_channels)
     module = (wrap(module) if wrap else module).eval()
     expected = module.state_dict()
@@ -57,7 +44,7 @@ def load_trained_network(
 
 
 def _differences(expected: Mapping[str, Tensor], actual: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield a text for every weight that is missing, unknown, or has another shape."""
+    """Describe every weight that is missing, unknown, or has another shape."""
     for name in expected:
         if name not in actual:
             yield f"'{name}' is missing"

@@ -44,31 +44,21 @@ def write_bundle(
 ) -> Path:
     """Write a MONAI bundle with trained weights. If an error occurs, no folder is left.
 
-    If MONAI cannot build the network, the bundle contains it as an exported program, `models/model.pt2`, for images of
-    the task's size.
-
     Args:
         out: folder to create; it must not exist. Its name should end in `_segmentation` or `_classification`, because
             MONAI Label infers the task from it.
-        network: settings of the network.
         weights: all weights of the network (with the layers that `wrap` adds), by name.
-        task: the task. It defines the preprocessing, the threshold, the names of structures or classes, and the
-            bundle's template.
         provenance: how the model was trained, as plain JSON values: sites, unseen_site, method, rounds, seed, data
             ("phantom" for synthetic images, or "real") and others.
         summary: content of `summary.json`, for the scores and the remarks of the model card.
-        input_is_2d: True if the input images are 2-D image files such as PNG (always for classification), False if they
-            are NIfTI volumes.
-        wrap: function that adds the layers of the federated method to the network (`Method.wrap_network`). None is for
-            the plain network. MONAI cannot build added layers, so a bundle with added layers needs the program.
-        quality: the sites' local models and sums, for `medfed.score --no-labels`; None writes none.
-
-    Returns:
-        `out`.
+        input_is_2d: True for 2-D image files such as PNG (always for classification), False for NIfTI volumes.
+        wrap: function that adds the layers of the federated method (`Method.wrap_network`). MONAI cannot build them;
+            the bundle then has an exported program, `models/model.pt2`, for images of the task's size.
+        quality: the sites' local models and sums, for `medfed.score --no-labels`.
 
     Raises:
-        UserError: if `out` exists, if the weights do not fit the network or are not finite, if a needed program
-            cannot be made, or if the bundle does not pass `check_bundle`.
+        UserError: if `out` exists, if the weights do not fit the network or are not finite, if a needed program cannot
+            be made, or if the bundle does not pass `check_bundle`.
     """
     target = out.resolve()  # without steps such as `a/..`, which exist only once the folder `a` was created
     if target.exists():
@@ -109,17 +99,8 @@ def write_bundle(
 
 
 def template_folder(name: str) -> Path:
-    """Return the folder of a bundle template: the parts of a bundle that are the same for every run.
-
-    In a source checkout, the templates are in the folder `bundles/` next to the folder `medfed/`. In an installed
-    package, they are in `medfed/bundles/`.
-
-    Args:
-        name: name of the template, for example "prostate_segmentation".
-
-    Raises:
-        UserError: if the template is missing.
-    """
+    """The folder with the parts of a bundle that are the same for every run, for example "prostate_segmentation". In a
+    source checkout, it is in `bundles/` next to `medfed/`; in an installed package, in `medfed/bundles/`."""
     places = [PACKAGE / "bundles" / name, PACKAGE.parent / "bundles" / name]
     for place in places:
         if (place / "configs" / "inference.json").is_file():
@@ -129,14 +110,7 @@ def template_folder(name: str) -> Path:
 
 @contextmanager
 def atomic_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `out` if the block succeeds and is deleted if it fails.
-
-    Args:
-        out: the folder to create; it must not hold files.
-
-    Raises:
-        UserError: if the folder cannot be written.
-    """
+    """Yield a temporary folder that is renamed to `out` if the block succeeds and is deleted if it fails."""
     unfinished = out.with_name(f".{out.name}.unfinished")
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -155,11 +129,10 @@ def atomic_folder(out: Path) -> Iterator[Path]:
 
 
 def _write_error(out: Path, error: OSError) -> UserError:
-    """Return the error about a folder that cannot be written."""
     return UserError(f"{out}: cannot write here ({error.strerror}); choose another folder with {argument('out')}")
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a text file and create its folder."""
+    """Also create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

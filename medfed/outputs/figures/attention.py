@@ -11,18 +11,15 @@ from medfed.outputs.figures.figure import as_array, new_figure, save_png, show_i
 
 
 def save_attention_maps(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write a PNG file with images and, below each image, a map of where the network's attention lies.
+    """Write images and, below each image, a map of where the network's attention lies.
 
-    The map shows each score divided by the mean score, so 1 means average attention. The convolutions of the network
-    pad their input with zeros. This changes the scores of cells at the border, even if the image has the same colour
-    everywhere. One of the cases should therefore be an image of constant colour, because its map shows only this effect
-    of the border.
+    The map shows each score divided by the mean score, so 1 is average attention. Zero padding changes the scores of
+    cells at the border even for an image of constant colour; include such an image as a case, because its map shows
+    only this effect.
 
     Args:
-        cases: one dict per image, with `title` (text), `image` (C, H, W) in [0, 1], and `scores` (h, w): the attention
-            on each cell of a coarser grid of h x w cells, at least 0, with the sum 1.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+        cases: one dict per image, with `title`, `image` (C, H, W) in [0, 1], and `scores` (h, w): the attention on each
+            cell of a coarser grid of h x w cells, at least 0, with the sum 1.
     """
     scores = [as_array(case["scores"]) for case in cases]
     relative = [score * score.size for score in scores]

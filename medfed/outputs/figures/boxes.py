@@ -39,15 +39,13 @@ Limits = tuple[float, float] | None
 
 @dataclass(frozen=True)
 class BoxGroup:
-    """One box of a box plot: its name and the values that it summarises.
+    """One box of a box plot.
 
     Attributes:
-        name: the text above the box. The number of values is added to the text.
+        name: the text above the box; the number of values is added.
         values: one value per case (a patient's image or volume).
-        role: how the site took part: "seen" (it trained), "validation" (it only scored) or "unseen". The role decides
-            the colour of the box.
-        failed: for each value, whether the case is a failure (a missed structure or a false alarm). Failures are drawn
-            as crosses.
+        role: "seen" (the site trained), "validation" (it only scored) or "unseen"; decides the colour.
+        failed: for each value, whether the case is a failure (a missed structure or a false alarm), drawn as a cross.
     """
 
     name: str
@@ -58,15 +56,8 @@ class BoxGroup:
 
 @dataclass(frozen=True)
 class BoxPanel:
-    """One panel of a box plot: several boxes on a common axis.
-
-    Attributes:
-        label: the label of the axis: the metric and its unit.
-        groups: the boxes, from top to bottom.
-        limits: (lower end, upper end) of the axis. None computes both ends from the values; the axis is then
-            logarithmic if the range is wide.
-        title: the title of the panel. A figure with a single panel does not show it.
-    """
+    """Several boxes, from top to bottom, on a common axis. `limits` are the ends of the axis; None computes them from
+    the values, with a logarithmic axis if the range is wide. A figure with a single panel does not show its title."""
 
     label: str
     groups: tuple[BoxGroup, ...]
@@ -75,16 +66,10 @@ class BoxPanel:
 
 
 def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path, data_label: str) -> None:
-    """Write a PNG file with box plots of the scores of every case: one box per site.
+    """Write box plots of the scores of every case: one panel per structure and metric, one box per site.
 
-    There is one panel per structure and metric. Crosses mark missed structures and false alarms. In these cases, a
-    distance metric has a large value (the diagonal of the image), so the axis of a distance can be logarithmic.
-
-    Args:
-        rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of an image.
-        scoring: the metrics of the run's task.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+    Crosses mark missed structures and false alarms. Their distance is the diagonal of the image, so the axis of a
+    distance can be logarithmic.
     """
     structures = list(dict.fromkeys(map(scoring.structure_of, rows))) or ["no case"]
     panels = [
@@ -99,16 +84,8 @@ def save_site_boxes(rows: Sequence[Mapping], scoring: Scoring, path: str | Path,
 
 
 def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, scoring: Scoring) -> BoxPanel:
-    """Return a panel with the boxes of one structure and one metric: one box per site.
-
-    Sites that trained come first, then the validation sites and the unseen sites.
-
-    Args:
-        rows: the rows of the run's `cases.csv`: one dict of scores per image, or per structure of an image.
-        structure: name of the structure (such as an organ) to show. Rows of other structures are left out.
-        measure: the metric to show: its title, the limits of its axis, and a function that returns its value for a row.
-        scoring: the metrics of the run's task, which also decide which cases are drawn as crosses.
-    """
+    """The boxes of one structure and metric, one per site: sites that trained, then validation sites, then unseen
+    sites."""
     sites = sorted({(ROLES.index(row["role"]), row["site"]) for row in rows})
     groups = []
     for place, site in sites:
@@ -118,30 +95,14 @@ def site_panel(rows: Sequence[Mapping], structure: str, measure: BoxPlotValue, s
 
 
 def box_group(name: str, rows: Sequence[Mapping], measure: BoxPlotValue, scoring: Scoring, role: str) -> BoxGroup:
-    """Return one box of a box plot, made from the rows that have a value of the metric.
-
-    Args:
-        name: the text above the box.
-        rows: rows of `cases.csv`: one dict of scores per image, or per structure of an image.
-        measure: the metric to show: its title, the limits of its axis, and a function that returns its value for a row.
-        scoring: the metrics of the run's task, which also decide which cases are drawn as crosses.
-        role: how the site took part: "seen" (it trained), "validation" (it only scored) or "unseen". The role decides
-            the colour of the box.
-    """
+    """The box of the rows that have a value of the metric; `scoring` decides which of them are failures."""
     known = [(value, scoring.has_cross(row)) for row in rows if (value := measure.value(row)) is not None]
     return BoxGroup(name, tuple(value for value, _ in known), role, tuple(failed for _, failed in known))
 
 
 def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
-    """Return the limits of an axis without the empty part below the smallest value.
-
-    The lower end is raised in steps of one fifth of the range, by at most four steps, and never above the smallest
-    value. For example, with the limits (0, 1) and 0.73 as the smallest value, the result is (0.6, 1).
-
-    Args:
-        limits: (lower end, upper end) of the axis. For None, the result is None too.
-        groups: the boxes that the axis shows. If they have no values, `limits` is returned unchanged.
-    """
+    """Raise the lower limit of an axis in steps of one fifth of the range, at most four, up to the smallest value. For
+    example, (0, 1) with the smallest value 0.73 becomes (0.6, 1). None stays None."""
     values = [value for group in groups for value in group.values]
     if limits is None or not values:
         return limits
@@ -151,16 +112,11 @@ def cut_limits(limits: Limits, groups: Sequence[BoxGroup]) -> Limits:
 
 
 def box_figure(panels: Sequence[Sequence[BoxPanel]], max_points: int | None = None) -> Figure:
-    """Draw box plots with single values as points, and return them as a matplotlib figure.
+    """Draw box plots with single values as points; all rows have the same number of panels.
 
-    A box shows the median and the quartiles. As usual (Tukey), each whisker ends at the most distant value whose
-    distance from the box is at most 1.5 times the length of the box. One or two values have points and no box.
-
-    Args:
-        panels: the panels of the figure, row by row. Every row has the same number of panels, and every panel the same
-            number of boxes.
-        max_points: largest number of values that a box shows completely as points. A box with more values shows at most
-            30 points, all outside the whiskers. None always shows all values.
+    A box shows the median and the quartiles; as usual (Tukey), a whisker ends at the most distant value within 1.5 box
+    lengths of the box. One or two values have points and no box. A box with more than `max_points` values shows at most
+    30 points, all outside the whiskers.
     """
     n_groups = max(1, *(len(panel.groups) for line in panels for panel in line))
     with_titles = sum(map(len, panels)) > 1
@@ -221,7 +177,7 @@ def _draw_group(axes: Axes, y: float, group: BoxGroup, max_points: int | None) -
 
 
 def _draw_box(axes: Axes, y: float, values: np.ndarray, colour: str) -> list[Line2D]:
-    """Draw a box with its whiskers, and return the lines of the whiskers."""
+    """Return the lines of the whiskers."""
     plot = axes.boxplot(
         values,
         positions=[y],

@@ -27,17 +27,10 @@ from medfed.tasks.class_scoring import classes_of, probabilities_and_labels
 
 
 def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write a PNG file that shows for each site whether confident predictions are right: accuracy by confidence.
+    """Write one panel per site with the accuracy by confidence (probability of the predicted class, 15 bins).
 
-    Each site has one panel. The confidence is the probability of the predicted class, in 15 bins. On the dashed line,
-    the accuracy equals the confidence. The area of a point grows with the number of images in its bin. The title of a
-    panel has the expected calibration error (ECE).
-
-    Args:
-        rows: the rows of the run's `cases.csv`: one dict per image, with its site, its class and the predicted
-            probabilities.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+    On the dashed line, the accuracy equals the confidence. The area of a point grows with the number of images in its
+    bin. The title of a panel has the expected calibration error (ECE).
     """
     sites = rows_by_site(rows)
     figure, panels = figure_with_panels(len(sites), 2.6)
@@ -56,17 +49,8 @@ def save_reliability_diagrams(rows: Sequence[Mapping], path: str | Path, data_la
 
 
 def save_roc_curves(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write a PNG file with one ROC curve per site; the curves of unseen sites are thick.
-
-    The legend has the area under each curve (AUROC). With more than two classes, a curve is the average of the
-    one-vs-rest ROC curves of the classes.
-
-    Args:
-        rows: the rows of the run's `cases.csv`: one dict per image, with its site, its class and the predicted
-            probabilities.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-    """
+    """Write one ROC curve per site, with AUROC; the curves of unseen sites are thick. With more than two classes, a
+    curve is the average of the one-vs-rest ROC curves of the classes."""
     sites, classes = rows_by_site(rows), classes_of(rows)
     figure = new_figure(6.4, 6.0)
     axes = figure.subplots()

@@ -12,16 +12,8 @@ from medfed.tasks.class_scoring import classes_of
 
 
 def save_confusion_matrices(rows: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write a PNG file with one confusion matrix per site: rows are true classes, columns are predicted classes.
-
-    Each cell shows a number of images. The colour of the cell shows this number divided by the number of all images of
-    the true class at the site.
-
-    Args:
-        rows: the rows of the run's `cases.csv`: one dict per image, with its site, its class and the predicted class.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-    """
+    """Write one confusion matrix of image numbers per site: rows are true classes, columns predicted classes. The
+    colour of a cell shows its number divided by the number of all images of the true class at the site."""
     sites, classes = rows_by_site(rows), classes_of(rows)
     size = max(3.0, 0.5 * len(classes) + 1.6)
     figure, panels = figure_with_panels(len(sites), size)

@@ -31,15 +31,8 @@ History = Sequence[Mapping]
 
 @dataclass(frozen=True)
 class Curve:
-    """One curve of a panel: a measured value by round.
-
-    Attributes:
-        name: the name of the curve in the legend.
-        points: (round, value) pairs, sorted by round.
-        colour: the colour as "#RRGGBB".
-        dash: line style of matplotlib: "-", "--" or ":".
-        width: width of the line in points.
-    """
+    """One curve of a panel: (round, value) points, sorted by round. `dash` is a line style of matplotlib; `width` is in
+    points."""
 
     name: str
     points: Points
@@ -50,14 +43,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class CurvePanel:
-    """One panel of a figure: the curves of one measured value, such as the training loss, by round.
-
-    Attributes:
-        label: the label of the axis: what was measured.
-        curves: the curves that are drawn as lines.
-        clients: for each of many clients, the (round, value) pairs. Clients are not drawn as lines, but as one shaded
-            band, which reaches from the lowest to the highest value in each round.
-    """
+    """The curves of one measured value, such as the training loss. `clients` has the points of many clients, which are
+    drawn as one band from the lowest to the highest value of each round."""
 
     label: str
     curves: tuple[Curve, ...]
@@ -65,48 +52,33 @@ class CurvePanel:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to draw: no curve, and no shaded band (the range of the values of many clients)."""
         return not self.curves and not self.clients
 
     @property
     def band_name(self) -> str:
-        """The name in the legend of the grey band that shows the lowest and the highest value of many clients."""
+        """Name in the legend of the grey band that shows the lowest and the highest value of many clients."""
         return f"lowest to highest of {len(self.clients)} clients"
 
 
 def save_training_curves(
     history: History, path: str | Path, data_label: str, ends: Mapping[str, tuple[int, float]] | None = None
 ) -> None:
-    """Write a PNG file with a run's training loss and validation score by round.
-
-    If the boundary distance was measured, a further panel shows it: the mean cosine distance between the features on
-    the boundary of a structure and the features in a ring of background around the structure. Another panel shows the
-    share of live triplets, if the method reports it (FISC).
-
-    Args:
-        history: the rows of `history.csv`, one dict per round (see `run_panels`).
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-        ends: dictionary from the name of a site that did not train to (round, boundary distance). At such a site, the
-            boundary distance is measured only once, so the panel shows one point. None is the same as an empty dict.
-    """
+    """Write a run's training curves (`run_panels`); panels of values that were not measured are left out."""
     loss, score, *optional = run_panels(history, ends or {})
     panels = [loss, score, *(panel for panel in optional if not panel.is_empty)]
     save_png(curve_figure(panels, with_legend=True), path, f"Training ({data_label})")
 
 
 def save_unseen_curves(history: History, scores: History, path: str | Path, data_label: str) -> None:
-    """Write a PNG file with the scores of the unseen site by round, which were measured after training.
+    """Write the scores of the unseen site by round, which were measured after training; no file without any value.
 
     This is Figure 7 (a) of ELCFS for one method: the boundary distance at the sites that train and at the unseen site.
-    A second panel shows the scores. The figure looks at the target, and its title says that it must not choose a round,
-    a setting or a method. Without any value, no file is written.
+    A second panel shows the scores. Because the figure looks at the target, its title says that it must not choose a
+    round, a setting or a method.
 
     Args:
-        history: the rows of `history.csv`, one dict per round, with the values of the sites that train.
+        history: rows of `history.csv`, with the values of the sites that train.
         scores: one dict per round and unseen site, with `round`, `site`, `score` and optionally `boundary_distance`.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
     """
     panels = []
     for key, column in (("score", "validation_score"), ("boundary_distance", "boundary_distance")):
@@ -124,23 +96,18 @@ def save_unseen_curves(history: History, scores: History, path: str | Path, data
 
 
 def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[CurvePanel]:
-    """Prepare the training curves of a run, one panel for each measured value.
+    """Four panels of a run: training loss, validation score, boundary distance, share of live triplets (FISC); some may
+    be empty.
 
-    A panel has one curve for each site and one curve for the mean over the sites. If there are more than 12 sites or
-    clients, one shaded band from the lowest to the highest value replaces the curves of the single sites.
+    The boundary distance is the mean cosine distance between the features on the boundary of a structure and those in a
+    ring of background around it. A panel has one curve per site and one for the mean; for more than 12 sites or
+    clients, a shaded band replaces the single curves.
 
     Args:
-        history: one dict per round with the keys `round`, `train_loss` and `validation_score` (None in rounds without
-            validation). Values that were measured only in some runs are optional: `boundary_distance` (mean cosine
-            distance between the features on the boundary of a structure and the features in a ring of background around
-            the structure), `triplets` and `live_triplets` (numbers of triplets in a triplet loss), the score
-            `validation_site_score`, and the values of single sites, such as `train_loss/SITE`.
-        ends: dictionary from the name of a site that did not train to (round, boundary distance). At such a site, the
-            boundary distance is measured only once, so the panel shows one point.
-
-    Returns:
-        Four panels: training loss, validation score, boundary distance, and share of live triplets. Curves without
-        points are left out, so a panel can be empty.
+        history: one dict per round with `round`, `train_loss` and `validation_score` (None in rounds without
+            validation), and optionally `boundary_distance`, `triplets` and `live_triplets` (numbers),
+            `validation_site_score`, and values of single sites, such as `train_loss/SITE`.
+        ends: site that did not train -> (round, boundary distance), which is measured only once there.
     """
     panels = []
     for key, label in MEASURES.items():
@@ -160,17 +127,7 @@ def run_panels(history: History, ends: Mapping[str, tuple[int, float]]) -> list[
 
 
 def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurvePanel]:
-    """Prepare the training curves of a comparison: one panel per measured value, with one curve per method.
-
-    A curve is the mean over all runs of the method (all unseen sites and seeds).
-
-    Args:
-        histories: dictionary from the name of a method to a list with the history of each of its runs. A history is the
-            rows of `history.csv`, one dict per round (see `run_panels`).
-
-    Returns:
-        Four panels, as in `run_panels`. Curves without points are left out, so a panel can be empty.
-    """
+    """The four panels of `run_panels` with one curve per method: the mean over its runs (one history each)."""
     panels = []
     for key, label in MEASURES.items():
         means = {method: _mean_points([_points(run, key) for run in runs]) for method, runs in histories.items()}
@@ -179,13 +136,7 @@ def comparison_panels(histories: Mapping[str, Sequence[History]]) -> list[CurveP
 
 
 def curve_figure(panels: Sequence[CurvePanel], with_legend: bool) -> Figure:
-    """Draw panels of training curves side by side, and return them as a matplotlib figure.
-
-    Args:
-        panels: the panels to draw. A panel without curves shows the text "none recorded" in place of the curves.
-        with_legend: True draws a legend in each panel. False draws no legend, for the HTML report, which has a legend
-            of its own.
-    """
+    """Draw panels side by side; an empty one shows "none recorded". The HTML report has its own legends."""
     figure = new_figure(PANEL_IN[0] * len(panels), PANEL_IN[1] + 0.6 * with_legend)
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
         _draw(axes, panel)
@@ -235,7 +186,7 @@ def _coloured(points: Mapping[str, Points]) -> list[Curve]:
 
 
 def _points(history: History, key: str) -> list[tuple[float, float]]:
-    """Return (round, value) of a column; for a column in `TOTALS`, the value is the share of the total."""
+    """(round, value) of a column; for a column in `TOTALS`, the value is the share of the total."""
     measure, slash, site = key.partition("/")
     points = [(row["round"], row[key]) for row in history if isinstance(row.get(key), (int, float))]
     if measure in TOTALS:

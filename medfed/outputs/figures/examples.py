@@ -23,16 +23,8 @@ if TYPE_CHECKING:
 
 
 def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
-    """Select the images of the unseen site with the most confident predictions: up to `n` right and `n` wrong ones.
-
-    Args:
-        rows: the rows of the run's `cases.csv`: one dict per image, with its class and the predicted probabilities.
-        n: maximum number of right predictions, and also of wrong predictions.
-
-    Returns:
-        Copies of the rows: first the right predictions, then the wrong predictions. Each of these two parts is sorted
-        by confidence (the probability of the predicted class), the highest first.
-    """
+    """Copies of the unseen site's rows with the most confident predictions: up to `n` right, then up to `n` wrong ones.
+    Each part is sorted by confidence (the probability of the predicted class), the highest first."""
     unseen = [dict(row) for row in rows if row["role"] == "unseen"]
     ranked = sorted(unseen, key=lambda row: (-_confidence(row), row["site"], row["image"]))
     return [row for correct in (1, 0) for row in [row for row in ranked if row["correct"] == correct][:n]]
@@ -41,13 +33,10 @@ def select_confident(rows: Sequence[Mapping], n: int = 5) -> list[dict]:
 def save_confident_examples(
     cases: Sequence[Mapping], path: str | Path, data_label: str, sites: str = "the unseen site"
 ) -> None:
-    """Write a PNG file with images and their predictions: right ones in the upper row, wrong ones in the lower row.
+    """Write images with their predictions: right ones in the upper row, wrong ones in the lower row.
 
     Args:
-        cases: one dict per image, with `row` (its row of `cases.csv`, from `select_confident`) and `image` (C, H, W) in
-            [0, 1].
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+        cases: one dict per image, with `row` (from `select_confident`) and `image` (C, H, W) in [0, 1].
         sites: where the images come from; part of the title.
     """
     groups = [[case for case in cases if case["row"]["correct"] == correct] for correct in (1, 0)]
@@ -64,16 +53,10 @@ def save_confident_examples(
 
 
 def save_common_examples(cases: Sequence[Mapping], path: str | Path, data_label: str) -> None:
-    """Write a PNG file with classified images that are the same for every method, in the given order.
+    """Write classified images that are the same for every method (`select_common_cases`), in the given order.
 
     The figures of two methods differ only in the predictions and in the colours of the frames: green for a right
-    prediction, red for a wrong one.
-
-    Args:
-        cases: one dict per image, with `row` (its row of `cases.csv`, from `select_common_cases`) and `image` (C, H, W)
-            in [0, 1].
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+    prediction, red for a wrong one. `cases` as in `save_confident_examples`.
     """
     figure, panels = figure_with_panels(len(cases), 2.4)
     for axes, case in zip(panels, cases):

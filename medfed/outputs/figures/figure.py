@@ -1,7 +1,7 @@
 """What all figures share: creating a figure, its title and legend, colours, images, and saving it as PNG.
 
-Each `save_...` function of this package writes one PNG file, with the same bytes for the same input. Its argument
-`data_label` says which data the figure shows, for example "synthetic phantom data", and is part of the title.
+Each `save_...` function of this package writes one PNG file to `path`, with the same bytes for the same input. Its
+`data_label`, for example "synthetic phantom data", is part of the title; `rows` are the rows of a run's `cases.csv`.
 matplotlib is imported inside the functions, because the programs that draw nothing must start fast.
 """
 
@@ -44,14 +44,7 @@ Site = tuple[str, str]  # (role, name)
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """Return an empty matplotlib figure whose layout leaves room for titles and legends.
-
-    No window is opened, and no global setting of matplotlib is changed.
-
-    Args:
-        width_in: width in inches.
-        height_in: height in inches.
-    """
+    """An empty figure whose layout leaves room for titles and legends; it changes no global setting of matplotlib."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -59,13 +52,7 @@ def new_figure(width_in: float, height_in: float) -> Figure:
 
 
 def save_png(figure: Figure, path: str | Path, title: str) -> None:
-    """Add a title to a figure and write it as PNG, with the same bytes for the same figure.
-
-    Args:
-        figure: the figure; it is changed in place.
-        path: the file to write.
-        title: the title above all panels.
-    """
+    """Add a title above all panels, in place, and write the figure; the same figure gives the same bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure.suptitle(title, fontsize=11, fontweight="bold")
@@ -78,14 +65,8 @@ def save_png(figure: Figure, path: str | Path, title: str) -> None:
 
 @contextmanager
 def texts_are_plain(figure: Figure) -> Iterator[None]:
-    """Context manager: switch off matplotlib's formulas, so that all texts of a figure are written as they are.
-
-    Without it, matplotlib shows a text between two "$" as a formula. Draw or save the figure inside the `with` block.
-
-    Args:
-        figure: the figure; it is changed in place. The texts that it has before the block stay without formulas after
-            the block.
-    """
+    """Context manager: draw or save the figure without matplotlib's formulas, which it otherwise sees between two "$".
+    The texts that the figure has before the block stay without formulas after the block."""
     from matplotlib import rcParams
     from matplotlib.text import Text
 
@@ -103,15 +84,7 @@ def texts_are_plain(figure: Figure) -> Iterator[None]:
 
 
 def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
-    """Give axes the common style of all figures, in place.
-
-    There is no frame at the top and at the right and there are no tick marks; labels are small and grey, and grid lines
-    are pale.
-
-    Args:
-        axes: the axes to change.
-        grid: the axis whose ticks have grid lines, "x" or "y".
-    """
+    """Give axes the common style of all figures: no upper and right frame, no ticks, small grey labels, pale grid."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis=grid, color=PALE, linewidth=0.7)
     axes.set_axisbelow(True)
@@ -121,13 +94,10 @@ def style_axes(axes: Axes, grid: Literal["x", "y"] = "y") -> None:
 
 
 def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bool = False) -> None:
-    """Add a legend in one line below the panels of a figure.
+    """Add a legend in one line below the panels.
 
-    Args:
-        figure: the figure; it is changed in place.
-        entries: one tuple (symbol, colour, text) for each entry. The symbol is a line style of matplotlib if it
-            contains "-" (such as "--"). Otherwise it is a marker of matplotlib, such as "s" for a square.
-        dark: True gives the legend a dark background, for colours that are pale on white.
+    `entries` are (symbol, colour, text); a symbol with "-" is a line style of matplotlib, any other a marker. `dark`
+    gives the legend a dark background, for colours that are pale on white.
     """
     from matplotlib.lines import Line2D
 
@@ -140,41 +110,29 @@ def add_legend(figure: Figure, entries: Sequence[tuple[str, str, str]], dark: bo
 
 
 def show_image(axes: Axes, image: np.ndarray, aspect: float = 1.0) -> None:
-    """Draw an image on axes, without axis labels.
-
-    Args:
-        axes: the axes to draw on.
-        image: (C, rows, columns) in [0, 1]. An image with three channels is shown in colour. Of any other image, only
-            the first channel is shown, in grey.
-        aspect: height of a pixel divided by its width.
-    """
+    """Draw (C, rows, columns) in [0, 1], in colour for three channels, otherwise the first channel in grey. `aspect` is
+    the height of a pixel divided by its width."""
     pixels = np.moveaxis(image, 0, -1).clip(0, 1) if len(image) == 3 else image[0]
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, aspect=aspect, interpolation="nearest")
     axes.set(xticks=[], yticks=[])
 
 
 def as_array(values: Any) -> np.ndarray:
-    """Return a tensor on any device, or anything else that numpy can convert, as a numpy array.
-
-    Args:
-        values: the tensor, array or nested list. The result may share the memory of a tensor or array.
-    """
+    """Convert a tensor on any device, an array or a nested list; the result may share memory."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
 def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.ndarray:
-    """Turn an image as radiologists look at it: the patient's front is up, and the patient's right side is on the left.
+    """Turn an image as radiologists look at it: the patient's front is up, the patient's right side on the left.
 
     Args:
         array: (C, H, W, ...).
         axes: two letters, the directions in the patient in which H and W increase, for example "RA" for right and
-            anterior (the letters of `nibabel.aff2axcodes`). None for images that are not from a scanner, such as
-            photographs.
+            anterior (the letters of `nibabel.aff2axcodes`). None for images that are not from a scanner: the array is
+            returned.
 
     Returns:
-        A view (C, W, H, ...) of the array. For `axes` such as "RA" or "LP", the row index increases from the patient's
-        front to the back, and the column index from the patient's right to the left. If `axes` is None, the result is
-        the array itself.
+        A view (C, W, H, ...) of the array.
     """
     if axes is None:
         return array
@@ -183,15 +141,7 @@ def to_display_orientation(array: np.ndarray, axes: Sequence[str] | None) -> np.
 
 
 def rows_by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
-    """Group the rows of a run's `cases.csv` by site.
-
-    Args:
-        rows: one dict of scores per image, or per structure of an image, with `role` and `site`.
-
-    Returns:
-        The rows of each site, by (role, name of the site). The role is "seen" (the site trained), "unseen" or
-        "validation" (the site only scored). The sites are sorted by role, in this order, and then by name.
-    """
+    """Group rows by (role, site), sorted by role ("seen", "unseen", "validation") and then by name."""
     sites: dict[Site, list[Mapping]] = {}
     for row in sorted(rows, key=lambda row: (row["role"], row["site"])):
         sites.setdefault((row["role"], row["site"]), []).append(row)
@@ -199,15 +149,7 @@ def rows_by_site(rows: Sequence[Mapping]) -> dict[Site, list[Mapping]]:
 
 
 def figure_with_panels(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
-    """Create a figure with `n` square panels, at most five in a line.
-
-    Args:
-        n: number of panels. For 0, the figure has no visible panel.
-        size_in: side of a panel in inches.
-
-    Returns:
-        The figure, and a list of its `n` panels.
-    """
+    """A figure with `n` square panels, at most five in a line, and its panels."""
     n_columns = min(MAX_COLUMNS, max(n, 1))
     n_lines = max(math.ceil(n / n_columns), 1)
     figure = new_figure(max(6.0, size_in * n_columns), (size_in + 0.5) * n_lines + 0.5)
@@ -218,20 +160,15 @@ def figure_with_panels(n: int, size_in: float) -> tuple[Figure, list[Axes]]:
 
 
 def role_colour(role: str) -> str:
-    """Return the colour, as "#RRGGBB", in which figures show the sites of a role.
-
-    Args:
-        role: "seen" (sites that trained), "validation" (sites that only scored) or "unseen". For a bundle, it is
-            `TRAINED_HERE` or `NO_ROLE`.
-    """
+    """The colour, "#RRGGBB", of the sites of a role; for a bundle, the role is `TRAINED_HERE` or `NO_ROLE`."""
     return ROLE_COLOURS[role]
 
 
 def site_label(site: str, role: str) -> str:
-    """Return the name of a site with its role in brackets, such as "Mars (seen)"; for `NO_ROLE` only the name."""
+    """The name of a site with its role in brackets, such as "Mars (seen)"; for `NO_ROLE` only the name."""
     return f"{site} ({role})" if role else site
 
 
 def shorten_name(name: str) -> str:
-    """Return a name that fits above an image: the end of a long name, because names of images differ at the end."""
+    """Keep the end of a long name, because names of images differ at the end."""
     return name if len(name) <= MAX_NAME else f"…{name[-MAX_NAME:]}"

@@ -18,20 +18,8 @@ MIN_OPACITY, MAX_OPACITY = 0.06, 0.6  # the number above can be read in light an
 def heat_map_figure(
     rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float | None]], higher_is_better: bool
 ) -> Figure | None:
-    """Draw a table of numbers as coloured cells: the better the number, the stronger the colour of its cell.
-
-    The worst number of the table has the palest colour and the best number the strongest colour. Numbers are shown with
-    two decimals.
-
-    Args:
-        rows: names of the rows, such as methods.
-        columns: names of the columns, such as sites.
-        values: one list per row with one number per column. None is shown as a dash.
-        higher_is_better: whether larger numbers are better.
-
-    Returns:
-        The figure; None if no number is known.
-    """
+    """Draw a table of numbers (two decimals) whose cells have a stronger colour for better numbers; None is a dash.
+    None if no number is known."""
     known = [value for line in values for value in line if value is not None]
     if not known:
         return None

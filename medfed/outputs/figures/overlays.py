@@ -29,25 +29,18 @@ TEXTS_IN, MAX_ROW_IN = 0.7, 3.8  # height of the texts above and below an image;
 
 
 def save_overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, common_cases: bool = False) -> None:
-    """Write a PNG file with images on which contours show the reference masks (true masks) and the predicted masks.
+    """Write images with contours of the reference masks (true masks) and of the predicted masks.
 
-    A scan (its `spacing` is not None) is shown as three of the slices that contain the reference mask: one near the
-    first of these slices, the middle slice, and one near the last. The patient's front is up, and the patient's right
-    side is on the left. A scan without the key `affine` must have axes with these directions: the index along the axis
-    H increases to the patient's left, and the index along the axis W to the patient's back.
-
-    A 2-D image (its `spacing` is None), such as a photograph, is shown with the axis H from top to bottom.
+    A scan (its `spacing` is not None) is shown as three slices with the reference mask: near its first, middle and last
+    one. The patient's front is up and the patient's right side on the left; without the key `affine`, H must increase
+    to the patient's left and W to the back. A 2-D image (`spacing` is None) has the axis H from top to bottom.
 
     Args:
-        cases: one dict per image or scan, with the keys `title` (text), `image` (C, H, W, D) in [0, 1], `reference` and
-            `prediction` (S, H, W, D; one mask of 0 and 1 for each of S structures), and `spacing`. D is the number of
-            slices, 1 for a 2-D image. `spacing` is the size of a voxel in mm along the axes H, W and D of a scan, and
-            None for a 2-D image. The dict of a scan may have the key `affine`, a (4, 4) matrix from voxels to mm.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-        common_cases: True shows only one slice of each case: the slice in which the reference mask is largest. This
-            slice is cropped around the reference mask, so that the figures of two methods differ only in the predicted
-            contours. False crops around both masks.
+        cases: one dict per image or scan, with `title`, `image` (C, H, W, D) in [0, 1], `reference` and `prediction`
+            (S, H, W, D; a 0/1 mask for each of S structures), and `spacing` (mm along H, W and D); D is 1 for a 2-D
+            image. Optional for a scan: `affine`, (4, 4), from voxels to mm.
+        common_cases: show only the slice with the largest reference area, cropped by the reference only, so that the
+            figures of two methods differ only in the predicted contours. False crops around both masks.
     """
     upright = [_to_display(case) for case in cases]
     slices = [[_fullest_slice(case)] if common_cases else _slices(case) for case in upright]
@@ -72,7 +65,7 @@ def save_overlays(cases: Sequence[Mapping], path: str | Path, data_label: str, c
 
 
 def _to_display(case: Mapping) -> dict:
-    """Return the case as arrays (C, rows, columns, D), with `aspect`, the height of a pixel divided by its width."""
+    """The case as arrays (C, rows, columns, D), with `aspect`, the height of a pixel divided by its width."""
     spacing, affine = case["spacing"], case.get("affine")
     axes = None if spacing is None else "LP" if affine is None else nib.aff2axcodes(np.asarray(affine))[:2]
     arrays = {key: to_display_orientation(as_array(case[key]), axes) for key in ("image", "reference", "prediction")}
@@ -80,7 +73,7 @@ def _to_display(case: Mapping) -> dict:
 
 
 def _slices(case: Mapping) -> list[int]:
-    """Return slices near both ends and in the middle of the reference; without one, of the prediction or the image."""
+    """Slices near both ends and in the middle of the reference; without one, of the prediction or the image."""
     for mask in (case["reference"], case["prediction"], np.ones_like(case["reference"])):
         marked = np.flatnonzero(mask.any(axis=(0, 1, 2)))
         if len(marked):
@@ -89,13 +82,13 @@ def _slices(case: Mapping) -> list[int]:
 
 
 def _fullest_slice(case: Mapping) -> int:
-    """Return the slice with the largest reference area; the middle slice if the reference is empty."""
+    """Index of the slice with the largest reference area; the middle slice if the reference is empty."""
     sizes = case["reference"].astype(bool).any(axis=0).sum(axis=(0, 1))
     return int(sizes.argmax()) if sizes.any() else len(sizes) // 2
 
 
 def _region(*masks: np.ndarray) -> list[tuple[float, float]]:
-    """Return (first, last) row and column to show: the bounding box of the masks, enlarged by half its size."""
+    """(first, last) row and column to show: the bounding box of the masks, enlarged by half its size."""
     marked = np.logical_or.reduce(masks).any(axis=(0, 3))
     if not marked.any():
         return [(-0.5, size - 0.5) for size in marked.shape]

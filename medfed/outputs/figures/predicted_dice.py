@@ -18,18 +18,16 @@ def save_predicted_dice(
     path: Path,
     title: str,
 ) -> None:
-    """Write a PNG file with three panels for one structure.
+    """Write three panels for one structure: predicted Dice, risk-coverage curve, and facts about the images.
 
-    The first panel shows the predicted Dice of each case with its interval, in ascending order, and the true Dice if it
-    is known. The second shows the risk-coverage curve: the mean of 1 - Dice over the cases with the highest agreement.
-    The third shows where the hospital's images are in the range of the sites' images.
+    The first shows the predicted Dice of each case with its interval, in ascending order, and the true Dice if known.
+    The second shows the mean of 1 - Dice over the cases with the highest agreement. The third shows where the
+    hospital's images are in the range of the sites' images.
 
     Args:
         rows: one row for each case, with "predicted_dice", "low", "high", and possibly "true_dice".
         entry: the entry of the structure in `summary.json`.
         distances: the comparison of the images in `summary.json`.
-        path: the PNG file to write.
-        title: the title of the figure.
     """
     figure = new_figure(13.5, 4.2)
     cases, curve, facts = figure.subplots(1, 3)
@@ -66,7 +64,7 @@ def save_predicted_dice(
 
 
 def _draw_facts(axes: Any, distances: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the hospital's mean of each fact on the range of the sites, which reaches from 0 to 1."""
+    """Draw the hospital's mean of each fact on the range of the sites, which is scaled to 0 to 1."""
     axes.axvspan(0, 1, color=PALE)
     for height, row in enumerate(reversed(distances)):
         width = row["high"] - row["low"]

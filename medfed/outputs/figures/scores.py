@@ -15,16 +15,8 @@ HATCHES = {"-": "", "--": "///", ":": "..."}  # of bars, by the dashes of lines:
 
 
 def save_score_bars(table: Table, block: Block, path: str | Path, title: str) -> None:
-    """Write a PNG file with a group of bars for each site, and one for the average if there are several sites.
-
-    Each group has one bar for each method. Error bars show the standard deviation over seeds, if there are several.
-
-    Args:
-        table: the comparison table.
-        block: the structure and metric to draw.
-        path: the PNG file to write.
-        title: the title of the figure.
-    """
+    """Write a group of bars for each site (and the average), one bar for each method. Error bars show the standard
+    deviation over seeds, if there are several."""
     several = len(table.sites) > 1
     groups = [*table.sites, "average"] if several else list(table.sites)
     series = [(line.method, (*line.cells, line.average) if several else line.cells) for line in block.lines]
@@ -32,16 +24,10 @@ def save_score_bars(table: Table, block: Block, path: str | Path, title: str) ->
 
 
 def save_score_lines(table: Table, block: Block, path: str | Path, title: str) -> None:
-    """Write a PNG file with one line for each method and site over the values of the varied setting.
+    """Write one line for each method and site over the values of the varied setting (rows labelled `METHOD,
+    KEY=VALUE`).
 
-    A method without the setting is one point, drawn as a horizontal line. Error bars show the standard deviation over
-    seeds, if there are several.
-
-    Args:
-        table: the comparison table, whose rows are labelled `METHOD, KEY=VALUE`.
-        block: the structure and metric to draw.
-        path: the PNG file to write.
-        title: the title of the figure.
+    A method without the setting is one point, drawn as a horizontal line. Error bars as in `save_score_bars`.
     """
     values = list(dict.fromkeys(line.method.partition(", ")[2] for line in block.lines if ", " in line.method))
     methods = list(dict.fromkeys(line.method.partition(", ")[0] for line in block.lines))

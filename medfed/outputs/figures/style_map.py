@@ -1,15 +1,9 @@
 """Maps of image styles by t-SNE, in which images of similar appearance are close together.
 
-`save_style_map` shows whether the images of different sites have different styles, and whether the exchange of styles
-mixes them. `save_interpolation_map` is Figure 6 (a) of ELCFS (Liu et al., "FedDG", CVPR 2021,
-https://arxiv.org/abs/2103.06030): one site's images and their restyled copies, with a fixed and with a random ratio.
-
-The paper does not say which numbers of an image enter the t-SNE. Here, an image is described by numbers that depend on
-its appearance and not on its shapes: for each channel the log amplitude of its spectrum, averaged over rings of
-frequencies (brightness, contrast, sharpness and noise, without phase), its mean, standard deviation and three
-percentiles; for colour images also the covariances of the channels. Each number is standardised over the original
-images. scikit-learn, an optional dependency, computes the t-SNE; the nearest neighbours are computed before it, from
-the descriptions.
+`save_interpolation_map` is Figure 6 (a) of ELCFS (Liu et al., "FedDG", CVPR 2021, https://arxiv.org/abs/2103.06030).
+The paper does not say which numbers of an image enter the t-SNE; here, those of `describe_style` do, standardised over
+the original images. scikit-learn, an optional dependency, computes the t-SNE; the nearest neighbours are computed
+before it.
 """
 
 from __future__ import annotations
@@ -31,40 +25,22 @@ MARKERS = ("o", "s", "^")  # of sites 1 to 6, 7 to 12, 13 to 18
 
 @dataclass(frozen=True)
 class RestyledImages:
-    """Images of a site before and after an exchange of styles (the appearance of images, without their shapes).
-
-    Attributes:
-        images: (N, C, H, W) in [0, 1], the original images.
-        styled: dictionary from the name of a style to the N images in this style (N, C, H, W).
-        patients: the patient of each image.
-    """
+    """Images of a site, (N, C, H, W) in [0, 1], and by name of a style the same N images in this style; one patient per
+    image."""
 
     images: object
     styled: Mapping[str, object]
     patients: Sequence
 
     def one_style_per_image(self) -> np.ndarray:
-        """Return one restyled copy of each image, (N, C, H, W).
-
-        The first image is in the first style, the second image in the second style, and so on. After the last style,
-        the first style is used again.
-        """
+        """One restyled copy of each image, (N, C, H, W), in the styles in turn."""
         styles = [as_array(images) for images in self.styled.values()]
         return np.stack([styles[place % len(styles)][place] for place in range(len(self.patients))])
 
 
 def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_label: str) -> None:
-    """Write a PNG file with a map of image styles by t-SNE, in which images of similar appearance are close together.
-
-    The left panel shows the original images. The right panel shows the same images and one restyled copy of each. Each
-    site has its own colour. The title of a panel gives the percentage of images whose most similar image of another
-    patient is from the same site.
-
-    Args:
-        sites: dictionary from the name of a site to its original images and their copies in the styles of other sites.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-    """
+    """Write a map of the original images of all sites, and one that adds one restyled copy of each. The title of a
+    panel gives the percentage of images whose most similar image of another patient is from the same site."""
     names = list(sites)
     labels = np.concatenate([[place] * len(sites[name].patients) for place, name in enumerate(names)])
     patients = [(name, patient) for name in names for patient in sites[name].patients]
@@ -95,20 +71,13 @@ def save_style_map(sites: Mapping[str, RestyledImages], path: str | Path, data_l
 
 
 def save_interpolation_map(site: str, panels: Mapping[str, RestyledImages], path: str | Path, data_label: str) -> None:
-    """Write a PNG file with one site's images and their restyled copies by t-SNE, for several mixing ratios.
+    """Write one site's images and their restyled copies, one panel (by title) for each mixing ratio; Figure 6 (a) of
+    ELCFS.
 
-    This is Figure 6 (a) of ELCFS. Each panel shows the site's original images and their copies for one choice of the
-    mixing ratio. The colour of a copy is that of the site from which the style is. With a fixed ratio, the copies of
-    each style form a distribution of their own; with a random ratio, they fill the space between these distributions.
-    All panels have the same axes. The title of a panel gives the percentage of images whose most similar image of
-    another patient has the same colour.
-
-    Args:
-        site: the name of the site to which the images belong.
-        panels: dictionary from the title of a panel to the site's images (the same in all panels) and their copies in
-            the styles of the other sites.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+    A copy has the colour of the site from which its style is. With a fixed ratio, the copies of each style form a
+    distribution of their own; with a random ratio, they fill the space between these. The original images are the same
+    in all panels, as are the axes. A panel's title gives the percentage of images whose most similar image of another
+    patient has the same colour.
     """
     first = next(iter(panels.values()))
     names, n = list(first.styled), len(first.patients)
@@ -134,17 +103,12 @@ def save_interpolation_map(site: str, panels: Mapping[str, RestyledImages], path
 
 
 def describe_style(images: np.ndarray) -> np.ndarray:
-    """Describe each image by numbers that depend on its appearance (its style) and not on its shapes.
+    """Describe images (N, C, H, W) in [0, 1] by numbers (N, D) that depend on appearance, not on shapes; not
+    standardised.
 
-    The numbers of each channel are the logarithm of the mean amplitude of its Fourier spectrum in each of up to 16
-    rings of frequencies, the mean and standard deviation of its pixels, and their 10th, 50th and 90th percentile. For
-    images with several channels, the covariances between channels follow.
-
-    Args:
-        images: (N, C, H, W) in [0, 1].
-
-    Returns:
-        (N, D), where D depends on C, H and W. The numbers are not standardised.
+    For each channel: the logarithm of the mean Fourier amplitude in up to 16 rings of frequencies (brightness,
+    contrast, sharpness and noise, without phase), mean, standard deviation, and 10th, 50th and 90th percentile of the
+    pixels. With several channels, the covariances between channels follow.
     """
     n, channels, height, width = images.shape
     amplitude = np.abs(np.fft.fft2(images)) / (height * width)
@@ -161,15 +125,10 @@ def describe_style(images: np.ndarray) -> np.ndarray:
 
 
 def site_separability(points: np.ndarray, labels: np.ndarray, patients: Sequence) -> float:
-    """Return the fraction of images whose most similar image of another patient is from the same site.
+    """Fraction of images whose most similar image of another patient is from the same site; 1: the style identifies the
+    site.
 
-    Args:
-        points: (N, D), the description of each image. The most similar image has the smallest Euclidean distance.
-        labels: (N,), integers, the site of each image.
-        patients: the patient of each of the N images.
-
-    Returns:
-        A fraction in [0, 1]; 1 means that the style of an image identifies its site.
+    `points` (N, D) are descriptions, compared by Euclidean distance; `labels` (N,) are integers, the sites.
     """
     patient_ids = np.unique([str(patient) for patient in patients], return_inverse=True)[1]
     distance = ((points[:, None] - points[None]) ** 2).sum(axis=-1)
@@ -185,7 +144,7 @@ def _scaled(of: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 def _embedded(points: np.ndarray) -> np.ndarray:
-    """Return the t-SNE of the points, (N, 2); the same for the same points."""
+    """The t-SNE of the points, (N, 2); the same for the same points."""
     from sklearn.manifold import TSNE
 
     perplexity = min(PERPLEXITY, (len(points) - 1) / 3)

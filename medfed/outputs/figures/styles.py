@@ -25,18 +25,8 @@ GAP = 0.06  # between two images of a grid, as a fraction of their width
 def save_style_gallery(
     original: Any, styled: Mapping[str, object], path: str | Path, data_label: str, axes: str | None = None
 ) -> None:
-    """Write a PNG file with an image, the same image in the styles of other sites, and what each style changed.
-
-    The lower row shows the difference between each restyled image and the original, averaged over the channels.
-
-    Args:
-        original: (C, H, W) in [0, 1].
-        styled: dictionary from the title of a style to the image in this style (C, H, W).
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-        axes: two letters, the directions in the patient in which H and W increase, such as "RA" for right and anterior
-            (see `to_display_orientation`). None for images that are not from a scanner.
-    """
+    """Write an image (C, H, W) in [0, 1], and by title the same image in other styles with the difference below. The
+    difference is averaged over the channels. `axes` as in `to_display_orientation`."""
     images = {"original": original} | dict(styled)
     arrays = {name: to_display_orientation(as_array(image), axes) for name, image in images.items()}
     first = arrays["original"]
@@ -64,18 +54,13 @@ def save_style_grid(
     data_label: str,
     axes: str | None = None,
 ) -> None:
-    """Write a PNG file with one image of each source site (a site that trains) in the style of every site.
-
-    Each row shows one image: on the left the original, and then the image in each style.
+    """Write one image of each source site (a site that trains) in every style: one row per image, the original on the
+    left.
 
     Args:
-        images_by_site: dictionary from the name of a source site to a pair: its image (C, H, W) in [0, 1], and a
-            dictionary from the name of a site to the same image in the style of this site. All images have the same
-            shape. A missing style leaves a white place.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
-        axes: two letters, the directions in the patient in which H and W increase, such as "RA" for right and anterior
-            (see `to_display_orientation`). None for images that are not from a scanner.
+        images_by_site: source site -> (image (C, H, W) in [0, 1], {site: the image in the style of this site}). All
+            images have the same shape; a missing style leaves a white place.
+        axes: as in `to_display_orientation`.
     """
     sites = sorted({name for _, styled in images_by_site.values() for name in styled})
     lines = [[image, *(styled.get(name) for name in sites)] for image, styled in images_by_site.values()]
@@ -96,14 +81,8 @@ def save_style_grid(
 
 
 def _tiled(lines: Sequence[Sequence[np.ndarray | None]]) -> tuple[np.ndarray, list[float], list[float]]:
-    """Join images to one image with white gaps, because a panel for each image would take much longer to draw.
-
-    Args:
-        lines: lines of images, each (C, H, W) in [0, 1]. None leaves a white place. There is at least one image.
-
-    Returns:
-        The joined image, and the positions of the middle of each line and of each column in it, in pixels.
-    """
+    """Join lines of images (C, H, W) to one image with white gaps, because a panel for each image draws much slower.
+    None leaves a white place. The result is the image and the middles of its lines and of its columns, in pixels."""
     channels, height, width = next(image for line in lines for image in line if image is not None).shape
     gap = max(1, round(GAP * width))
     tops, lefts = ([k * (size + gap) for k in range(n)] for size, n in ((height, len(lines)), (width, len(lines[0]))))
@@ -116,17 +95,12 @@ def _tiled(lines: Sequence[Sequence[np.ndarray | None]]) -> tuple[np.ndarray, li
 
 
 def save_histograms(images_by_site: Mapping[str, tuple], path: str | Path, data_label: str) -> None:
-    """Write a PNG file with histograms of the intensities of each site, before and after an exchange of styles.
+    """Write histograms of the intensities of each site, before and after an exchange of styles.
 
-    The closer the lines of two sites, the more similar are their intensities. The figure follows Figure 3 of CCST (Chen
-    et al., Federated Domain Generalization for Image Recognition via Cross-Client Style Transfer, WACV 2023,
-    https://arxiv.org/abs/2210.00912).
-
-    Args:
-        images_by_site: dictionary from the name of a site to a pair: its images before and its images after the
-            exchange. Each is (N, C, H, W); N may differ. The intensity of a pixel is the mean over its channels.
-        path: the PNG file to write.
-        data_label: which data the figure shows, for example "synthetic phantom data"; part of the title.
+    The closer the lines of two sites, the more similar their intensities. After Figure 3 of CCST (Chen et al.,
+    Federated Domain Generalization for Image Recognition via Cross-Client Style Transfer, WACV 2023,
+    https://arxiv.org/abs/2210.00912). Each site has a pair of images before and after, (N, C, H, W), N may differ; the
+    intensity of a pixel is the mean over its channels.
     """
     intensities = {site: [as_array(images).mean(axis=1) for images in pair] for site, pair in images_by_site.items()}
     values = [image for pair in intensities.values() for image in pair]

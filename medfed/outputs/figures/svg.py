@@ -58,18 +58,16 @@ _FONT = re.compile(r"(?:(\d+|bold) )?([\d.]+)px")
 
 
 def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) -> str:
-    """Return a matplotlib figure as the text of an SVG element for an HTML page.
+    """The text of an SVG element for an HTML page; the figure's white background becomes invisible, in place.
 
     The element has no `style` attribute, no script and no reference to other files, so the page's content security
-    policy allows it. Every text is escaped. Colours of medfed's palette (the keys of `COLOURS`) are replaced by
-    variables of the page's style sheet; other colours stay. The same figure gives the same text.
+    policy allows it. Every text is escaped. Colours of medfed's palette (keys of `COLOURS`) become variables of the
+    page's style sheet. The same figure gives the same text.
 
     Args:
-        figure: the figure; it is changed in place, because its white background becomes invisible.
-        prefix: text at the beginning of every id in the element. Each figure of a page needs another prefix.
+        prefix: beginning of every id in the element; each figure of a page needs another one.
         label: description for readers who cannot see the figure.
-        natural_size: True gives the element the figure's size, 72 px per inch. False gives the element the width of the
-            page's column.
+        natural_size: True gives the element the figure's size, 72 px per inch; False the width of the page's column.
     """
     label = _NOT_XML.sub("\ufffd", label)
     root = ElementTree.fromstring(_NOT_XML.sub("\ufffd", _matplotlib_svg(figure)))
@@ -95,7 +93,7 @@ def to_svg(figure: Figure, prefix: str, label: str, natural_size: bool = False) 
 
 
 def _matplotlib_svg(figure: Figure) -> str:
-    """Return what matplotlib writes, without backgrounds and clip paths; texts as text in the page's font."""
+    """What matplotlib writes, without backgrounds and clip paths; texts as text in the page's font."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -113,16 +111,14 @@ def _matplotlib_svg(figure: Figure) -> str:
 
 
 def _referenced(root: Element) -> Iterator[Element]:
-    """Yield the elements that a `use` element points to, such as the shape of a marker."""
+    """The elements that a `use` element points to, such as the shape of a marker."""
     names = {value[1:] for node in root.iter() for key, value in node.items() if key.endswith("href")}
     return (node for node in root.iter() if node.get("id") in names)
 
 
 def _cleaned(node: Element, ids: dict[str | None, str]) -> list[Element]:
-    """Return the elements to write for a node of matplotlib's SVG: none, one, or its children.
-
-    Metadata and style sheets are left out. A group without attributes is replaced by its children.
-    """
+    """The elements to write for a node of matplotlib's SVG: none, one, or its children. Metadata and style sheets are
+    left out. A group without attributes is replaced by its children."""
     name = node.tag.rpartition("}")[2]
     if name in ("metadata", "style", "clipPath"):
         return []
@@ -155,7 +151,7 @@ def _cleaned(node: Element, ids: dict[str | None, str]) -> list[Element]:
 
 
 def _style_attributes(style: str) -> dict[str, str]:
-    """Return a CSS declaration as SVG attributes: "fill: #000000; font: 10px Arial" gives fill and font-size."""
+    """A CSS declaration as SVG attributes: "fill: #000000; font: 10px Arial" gives fill and font-size."""
     declared = dict(part.strip().partition(": ")[::2] for part in style.split(";"))
     if font := _FONT.search(declared.get("font", "")):
         declared |= {"font-size": font[2]} | ({"font-weight": font[1]} if font[1] else {})

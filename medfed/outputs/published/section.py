@@ -1,4 +1,4 @@
-"""Published tables of a comparison's dataset, which are shown in a section of their own next to the comparison."""
+"""The section of a comparison that shows the tables which papers published about its dataset."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ ALSO_RUN_HERE = " (also run here)"
 
 @dataclass(frozen=True)
 class CompletedRun:
-    """The method and settings of one run of a comparison, to find published results of the same method and settings.
+    """Method and settings of one run of a comparison, to find published results of the same method and settings.
 
     Args:
         name: name of the method in the config.
-        changes: dotted keys (such as `method.k`) of the settings in which the run differs from the comparison's config.
+        changes: dotted keys (such as `method.k`) in which the run differs from the comparison's config.
         settings: all values of the config's `method` block.
         unseen_scores: the entry "unseen" of the run's `summary.json`; empty if the run has none.
     """
@@ -61,14 +61,7 @@ class CompletedRun:
     unseen_scores: Mapping[str, Any] = field(default_factory=dict)
 
     def matches(self, row: PublishedRow) -> bool:
-        """Return whether a published row has the method and settings of this run.
-
-        The result is True if the names of the methods are equal, if the run has every setting in `row.method` with the
-        same value, and if no other setting of the run differs from the comparison's config.
-
-        Args:
-            row: the published numbers of one method.
-        """
+        """Whether the run has the row's method and settings, and no other difference from the comparison's config."""
         name, _, written = row.method.partition(":")
         wanted = dict(setting.split("=", 1) for setting in split(written, ",") if setting)
         same = all(
@@ -79,27 +72,15 @@ class CompletedRun:
 
 
 def published_name_of(data: Mapping[str, Any]) -> str | None:
-    """Return the name that a config's dataset has in the published tables, for example "prostate MRI".
-
-    A synthetic dataset (phantom) has the name of the real dataset that it imitates.
-
-    Args:
-        data: the config's `data` block, as a dict.
-
-    Returns:
-        The name; None if the dataset is not one that medfed has published tables of.
-    """
+    """The name of a config's `data` block in the published tables, for example "prostate MRI"; None if there are none.
+    A phantom (synthetic dataset) has the name of the real dataset that it imitates."""
     if data.get("name") == "folder_classes":
         return FOLDERS.get(re.sub("[^a-z0-9]", "", Path(str(data.get("root", ""))).name.lower()))
     return DATASETS.get(str(data.get("name")))
 
 
 def tables_of_dataset(dataset: str | None) -> list[PublishedTable]:
-    """Return the published tables that have results on a dataset, without their results on other datasets.
-
-    Args:
-        dataset: name of the dataset, from `published_name_of`. None returns an empty list.
-    """
+    """The published tables with results on a dataset (`published_name_of`), without their results on other datasets."""
     tables = []
     for table in map(load_table, table_names()) if dataset else ():
         blocks = tuple(block for block in table.blocks if block.dataset == dataset)
@@ -109,20 +90,12 @@ def tables_of_dataset(dataset: str | None) -> list[PublishedTable]:
 
 
 def comparison_warnings(data: str) -> tuple[str, ...]:
-    """Return the warnings that stand above the published tables. They say which numbers must not be ranked together.
-
-    Args:
-        data: which images the comparison uses: "phantom" (synthetic; gives a second warning) or "real".
-    """
+    """Which numbers must not be ranked together; "phantom" (synthetic images) adds a second warning."""
     return (WARNING, PHANTOM_WARNING) if data == "phantom" else (WARNING,)
 
 
 def table_facts(table: PublishedTable) -> tuple[str, ...]:
-    """Return texts about a published table: citation, network, data split, who ran the compared methods, and notes.
-
-    Args:
-        table: a published table.
-    """
+    """Citation, network, data split, who ran the compared methods, and notes."""
     return (
         table.citation,
         f"network: {table.backbone}",
@@ -133,13 +106,7 @@ def table_facts(table: PublishedTable) -> tuple[str, ...]:
 
 
 def block_title(block: PublishedBlock) -> str:
-    """Return the title of one block of a published table.
-
-    An example is "Disc Dice (%), higher is better; each column: unseen site".
-
-    Args:
-        block: the part of a published table for one dataset and one metric.
-    """
+    """For example "Disc Dice (%), higher is better; each column: unseen site"."""
     part = f", {block.part}" if block.part and block.part not in block.title.lower() else ""
     metric = "" if block.metric.lower() in block.title.lower().split() else f"{block.metric} "
     measured = f" ({metric}{block.unit})" if metric or block.unit else ""
@@ -147,19 +114,11 @@ def block_title(block: PublishedBlock) -> str:
 
 
 def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[CompletedRun]) -> list[list[str]]:
-    """Format one block of a published table as rows of text: a header row, then one row for each method.
+    """A block of a published table as rows of equal length: a header row, then one row for each method.
 
-    A method is marked "(also run here)" if one of the runs has the same method and settings. If the paper printed an
-    average that is not the mean of the row's values, a dagger (†) marks this average.
-
-    Args:
-        table: the published table that contains the block.
-        block: the part of the table for one dataset and one metric.
-        runs: the runs of the comparison.
-
-    Returns:
-        Rows of equal length. A row has the method in medfed's notation (such as `ccst:k=1`), the method's name in the
-        paper, one number for each column and, if the block has averages, the printed average. A missing number is "-".
+    A row has the method in medfed's notation (such as `ccst:k=1`), its name in the paper, the numbers ("-" if missing)
+    and the printed average. A row is marked "(also run here)" if a run has its method and settings; a dagger (†) marks
+    a printed average that is not the mean of the row.
     """
     runs, misprinted = list(runs), {misprint.method for misprint in table.misprints if misprint.block == block.title}
     averaged = any(row.average is not None for row in block.rows)
@@ -174,16 +133,7 @@ def block_rows(table: PublishedTable, block: PublishedBlock, runs: Iterable[Comp
 
 
 def footnotes(table: PublishedTable, block: PublishedBlock, runs: Iterable[CompletedRun] = ()) -> tuple[str, ...]:
-    """Return the footnotes of one block of a published table.
-
-    They are the wrong averages, the long names of its columns, and the scores of this comparison in the same
-    definition. An average is wrong if the paper printed it, but it is not the mean of the row's values.
-
-    Args:
-        table: the published table that contains the block.
-        block: the part of the table for one dataset and one metric.
-        runs: the runs of the comparison.
-    """
+    """The averages that are not the mean of their row, the long names of the columns, and this comparison's scores."""
     printed = {row.method: row.printed for row in block.rows}
     notes = [
         f"† {printed[wrong.method]}: the printed average is {wrong.printed:.2f}, but the row's mean is {wrong.mean:.2f}"
@@ -196,7 +146,7 @@ def footnotes(table: PublishedTable, block: PublishedBlock, runs: Iterable[Compl
 
 
 def _scores_here(block: PublishedBlock, runs: Sequence[CompletedRun]) -> Iterator[str]:
-    """Yield this comparison's means at the unseen sites in the definition of the block, one text for each method."""
+    """This comparison's means at the unseen sites in the definition of the block, one text for each method."""
     if not block.measured_as or not runs:
         return
     means: dict[str, dict[str, list[float]]] = {}
@@ -215,16 +165,8 @@ def _scores_here(block: PublishedBlock, runs: Sequence[CompletedRun]) -> Iterato
 
 
 def to_published_markdown(data: Mapping[str, Any], kind: str, runs: Sequence[CompletedRun]) -> str:
-    """Format the result tables of papers for a comparison's dataset as the Markdown section "As published".
-
-    Args:
-        data: the config's `data` block, as a dict.
-        kind: which images the comparison uses: "phantom" (synthetic; adds a second warning) or "real".
-        runs: the runs of the comparison. A published row is marked if one of the runs has its method and settings.
-
-    Returns:
-        The section with an empty line before it; "" if there is no published table of the dataset.
-    """
+    """The Markdown section "As published", after an empty line; "" if there is no published table of the dataset.
+    `kind` is "phantom" (adds a second warning) or "real"."""
     tables = tables_of_dataset(published_name_of(data))
     parts = ["", "## As published", "  \n".join(comparison_warnings(kind))]
     for table in tables:
@@ -238,5 +180,4 @@ def to_published_markdown(data: Mapping[str, Any], kind: str, runs: Sequence[Com
 
 
 def _listed(notes: Iterable[str]) -> str:
-    """Format notes as a Markdown list."""
     return "\n".join(f"- {note}" for note in notes)

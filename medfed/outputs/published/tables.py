@@ -1,9 +1,8 @@
-"""Published result tables of the papers as data, including which printed averages are not the mean of their row.
+"""Published result tables of the papers as data, one YAML file each, including printed averages that are wrong.
 
-Each table is one YAML file in `medfed/outputs/published`. Numbers of different papers must not be ranked together,
-because networks, data splits, numbers of rounds, and who ran the baselines differ. For example, the accuracy of CCST on
-PACS is 86.52 in its own paper, 79.00 in StableFDG's and 78.28 in FISC's. `medfed.reproduction` names the commands that
-produce such a table.
+Numbers of different papers must not be ranked together, because networks, data splits, numbers of rounds, and who ran
+the baselines differ. For example, the accuracy of CCST on PACS is 86.52 in its own paper, 79.00 in StableFDG's and
+78.28 in FISC's.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ class PublishedRow:
     """Published numbers of one method: one row of a table of a paper.
 
     Args:
-        method: the method in the notation of `python -m medfed.evaluate --methods`, including settings, for example
-            `ccst:style=single,k=1`. A method that medfed does not have is written in the same style.
+        method: in the notation of `python -m medfed.evaluate --methods`, for example `ccst:style=single,k=1`. A method
+            that medfed does not have is written in the same style.
         printed: name of the method in the paper.
         values: one number for each column; None where the number cannot be read.
         average: printed average; None if the paper has none.
@@ -42,26 +41,19 @@ class PublishedRow:
     rounded_to: float = 0.01
 
     def mean(self) -> Decimal:
-        """Return the exact mean of those of the row's numbers that can be read, computed in decimal arithmetic."""
+        """The exact mean, in decimal arithmetic, of those of the row's numbers that can be read."""
         known = [Decimal(repr(value)) for value in self.values if value is not None]
         return sum(known, Decimal(0)) / len(known)
 
     def text(self, value: float | None) -> str:
-        """Return a number of this row with the decimals of the paper; "-" for None.
-
-        Args:
-            value: one of `values`, or `average`.
-        """
+        """A number with the decimals of the paper; "-" for None."""
         if value is None:
             return "-"
         return f"{value:g}" if self.rounded_to < 0.01 else f"{value:.{1 if self.rounded_to == 0.1 else 2}f}"
 
     def average_is_wrong(self) -> bool:
-        """Return whether the paper's average differs from the mean of the row's numbers by more than `rounded_to`.
-
-        `rounded_to` is the precision of the printed numbers, usually 0.01. The result is False if the paper printed no
-        average for this row, or if one of its numbers cannot be read.
-        """
+        """Whether the printed average differs from the mean by more than `rounded_to`; False if a number or it is
+        missing."""
         if self.average is None or None in self.values:
             return False
         return abs(Decimal(repr(self.average)) - self.mean()) > Decimal(repr(self.rounded_to))
@@ -72,19 +64,14 @@ class PublishedBlock:
     """Part of a published table whose numbers can be compared: the methods' results on one dataset in one metric.
 
     Args:
-        title: title of the block.
-        dataset: name of the dataset.
-        metric: name of the metric.
-        unit: unit of all numbers; "%" for Dice and accuracy, "" for numbers without a unit.
+        unit: "%" for Dice and accuracy, "" for numbers without a unit.
         direction: "higher" or "lower": which numbers are better.
         column: meaning of the columns, for example "unseen site".
-        columns: names of the columns.
-        rows: one row for each method.
         part: "validation" or "test" if two sites are left out; otherwise "".
         legend: long names of the columns; may be empty.
         structure: the structure whose scores the block contains, if `measured_as` is set; otherwise "".
-        measured_as: the column of `cases.csv` that has the definition of this block's metric, if its name does not
-            tell; "" otherwise. The scores of a comparison in this column are shown below the block.
+        measured_as: the column of `cases.csv` that has the definition of this block's metric, if its name does not say
+            it; otherwise "". The scores of a comparison in this column are shown below the block.
     """
 
     title: str
@@ -109,27 +96,13 @@ class PublishedBlock:
                 raise ValueError(f"{self.title}: {row.printed} has {n} values, expected {expected}")
 
     def row(self, method: str) -> PublishedRow:
-        """Return the published numbers of a method.
-
-        Args:
-            method: the method as in `PublishedRow.method`, for example `ccst:style=single,k=1`.
-
-        Raises:
-            KeyError: if the block has no row of this method.
-        """
+        """The numbers of a method (`PublishedRow.method`); KeyError if the block does not have it."""
         return {row.method: row for row in self.rows}[method]
 
 
 @dataclass(frozen=True)
 class Misprint:
-    """A printed average of a published table that is not the mean of its row.
-
-    Args:
-        block: title of the part of the table (one dataset and one metric) that contains the row.
-        method: the method of the row, as in `PublishedRow.method`.
-        printed: printed average.
-        mean: mean of the printed numbers, rounded to two decimals.
-    """
+    """A printed average that is not the mean of its row; `mean` is rounded to two decimals."""
 
     block: str
     method: str
@@ -139,16 +112,14 @@ class Misprint:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """One table of one paper: its numbers, where they are from, and which printed averages are wrong.
+    """One table of one paper.
 
     Args:
         paper: short name of the paper.
         citation: full citation.
-        table: number of the table.
         backbone: network of the experiments.
         split: split of the data.
         baselines: who ran the other methods.
-        blocks: parts of the table, one for each dataset and metric.
         misprints: printed averages that are not the mean of their row.
         notes: other remarks for the reader.
     """
@@ -164,22 +135,11 @@ class PublishedTable:
     notes: tuple[str, ...] = ()
 
     def block(self, title: str) -> PublishedBlock:
-        """Return the part of the table (one dataset and one metric) with the given title.
-
-        Args:
-            title: value of `PublishedBlock.title`.
-
-        Raises:
-            KeyError: if the table has no block with this title.
-        """
+        """KeyError if the table has no block with this title."""
         return {block.title: block for block in self.blocks}[title]
 
     def wrong_averages(self) -> tuple[Misprint, ...]:
-        """Return the printed averages of the table that are not the mean of their row.
-
-        The mean of every row is computed again. An average is wrong if it differs from the mean by more than the row's
-        `rounded_to`. The result should be equal to the field `misprints`.
-        """
+        """Compute the means again, and return the printed averages that differ; the result should equal `misprints`."""
         return tuple(
             Misprint(block.title, row.method, row.average, float(row.mean().quantize(CENT, ROUND_HALF_UP)))
             for block in self.blocks
@@ -189,23 +149,13 @@ class PublishedTable:
 
 
 def table_names() -> tuple[str, ...]:
-    """Return the sorted names of all published tables that medfed has, for example "ccst_table_1"."""
+    """Sorted, for example "ccst_table_1"."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
 @cache
 def load_table(name: str) -> PublishedTable:
-    """Read a published table from its YAML file, once in a process.
-
-    Args:
-        name: name of the table, from `table_names`.
-
-    Returns:
-        The table.
-
-    Raises:
-        UserError: if there is no such table, or if its file has wrong content.
-    """
+    """UserError if there is no such table, or if its file has wrong content."""
     path = FOLDER / f"{name}.yaml"
     document = strict_yaml.parse(strict_yaml.read(path), str(path))
     return validation.load_settings(PublishedTable, document, str(path))

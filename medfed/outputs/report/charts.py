@@ -30,32 +30,13 @@ DASHES = {"-": "", "--": "5 3", ":": "1.5 2.5"}  # line styles of matplotlib as 
 
 
 def run_boxes(run: Run, prefix: str) -> list[Chart]:
-    """Draw box plots of the scores of a run's cases: one chart per structure and metric, with one box per site.
-
-    Args:
-        run: the finished run.
-        prefix: text at the beginning of the charts' ids in the HTML report. The text must differ between the sections
-            of a report.
-
-    Returns:
-        The charts, as SVG with caption and legend.
-    """
+    """One chart per structure and metric, with one box per site. `prefix` begins the ids; each section needs another
+    one."""
     return site_boxes(run.rows, run.scoring, prefix, run.method, run.data_label)
 
 
 def site_boxes(rows: list[dict], scoring: Scoring, prefix: str, model: str, data_label: str) -> list[Chart]:
-    """Draw box plots of the scores of cases: one chart per structure and metric, with one box per site.
-
-    Args:
-        rows: the rows of `cases.csv`: one dict of scores per image, or per structure of an image.
-        scoring: the metrics of the task.
-        prefix: text at the beginning of the charts' ids in the HTML page, different for each part of a page.
-        model: name of the method or model, for the captions.
-        data_label: which data is shown, such as "PHANTOM data".
-
-    Returns:
-        The charts, as SVG with caption.
-    """
+    """Like `run_boxes`, from rows of `cases.csv`; `model` is the name of the method or model for the captions."""
     charts: list[Chart] = []
     structures = dict.fromkeys(scoring.structure_of(row) for row in rows)
     for structure, value in product(structures, scoring.box_plot_values(rows)):
@@ -66,19 +47,10 @@ def site_boxes(rows: list[dict], scoring: Scoring, prefix: str, model: str, data
 
 
 def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
-    """Draw box plots of the scores of the cases at unseen sites, with one box per method.
+    """Box plots of the cases of all seeds: one chart per unseen site, structure and metric, with one box per method.
 
-    There is one chart per unseen site, structure and metric. The metrics are the task's first metric and those that the
-    config lists under `evaluation.metrics`. A box shows the cases of all seeds. Charts of the same structure and metric
-    have the same axis limits, if the metric has fixed limits such as 0 and 1.
-
-    Args:
-        comparison: the runs that are compared.
-        prefix: text at the beginning of the charts' ids in the HTML report. The text must differ between the sections
-            of a report.
-
-    Returns:
-        The charts, as SVG with caption and legend.
+    The metrics are the task's first one and those in `evaluation.metrics`. Charts of the same structure and metric have
+    the same axis limits, if the metric has fixed limits such as 0 and 1.
     """
     first = comparison.drawn[0]
     charts: list[Chart] = []
@@ -102,16 +74,7 @@ def comparison_boxes(comparison: Comparison, prefix: str) -> list[Chart]:
 
 
 def run_curves(run: Run, prefix: str) -> list[Chart]:
-    """Draw the training curves of a run: one chart per recorded measure, such as training loss and validation score.
-
-    Args:
-        run: the finished run.
-        prefix: text at the beginning of the charts' ids in the HTML report. The text must differ between the sections
-            of a report.
-
-    Returns:
-        The charts, as SVG with caption and legend.
-    """
+    """One chart per recorded measure, such as training loss and validation score."""
     distances = run.summary.get("boundary_distance") or {}
     ends = {site: (run.summary["selected_round"], distance) for site, distance in distances.items()}
     return [
@@ -122,18 +85,7 @@ def run_curves(run: Run, prefix: str) -> list[Chart]:
 
 
 def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
-    """Draw each method's training curve, averaged over its runs (all unseen sites and seeds).
-
-    There is one chart per recorded measure, such as training loss and validation score.
-
-    Args:
-        comparison: the runs that are compared.
-        prefix: text at the beginning of the charts' ids in the HTML report. The text must differ between the sections
-            of a report.
-
-    Returns:
-        The charts, as SVG with caption and legend.
-    """
+    """Each method's training curve, averaged over its runs; one chart per recorded measure."""
     histories: dict[str, list[list[dict]]] = {}
     for run in comparison.drawn:
         histories.setdefault(run.method, []).append(run.history)
@@ -150,19 +102,8 @@ def comparison_curves(comparison: Comparison, prefix: str) -> list[Chart]:
 
 
 def heat_maps(comparison: Comparison, prefix: str) -> list[Chart]:
-    """Draw the scores of all methods at all sites as coloured tables: one chart per structure and metric.
-
-    A chart shows the unseen sites. If the comparison has validation sites, there is a second chart for the validation
-    sites. A chart is drawn only if it has at least two sites.
-
-    Args:
-        comparison: the runs that are compared.
-        prefix: text at the beginning of the charts' ids in the HTML report. The text must differ between the sections
-            of a report.
-
-    Returns:
-        The charts, as SVG with caption and legend.
-    """
+    """Scores of all methods at all sites as coloured tables, one chart per structure, metric and role with at least two
+    sites."""
     charts: list[Chart] = []
     for role, table in comparison.tables:
         for block in table.blocks if len(table.sites) > 1 else ():

@@ -20,16 +20,8 @@ RULES = {  # evaluation.selection: its description
 
 @dataclass(frozen=True)
 class Configuration:
-    """The content of the report's first section, which says what was run.
-
-    Attributes:
-        facts: (name, value) pairs in words, such as the dataset and the seeds. Different values of several runs are
-            joined.
-        runs: a table with one row per run.
-        runs_are_folded: whether the page shows the table only after a click.
-        notices: sentences that the runs recorded, such as warnings.
-        notices_are_folded: whether the page shows the notices only after a click.
-    """
+    """The first section: facts as (name, value) in words (values of several runs are joined), runs, and notices. A
+    folded table or list of notices is shown only after a click."""
 
     facts: list[tuple[str, str]]
     runs: Table
@@ -39,13 +31,7 @@ class Configuration:
 
 
 def describe_configuration(runs: Sequence[Run], left_out: Sequence[str]) -> Configuration:
-    """Return the content of the report's first section: what was run, on which data, and with which settings.
-
-    Args:
-        runs: every run of the report.
-        left_out: for each figure that the report does not show, its path and the reason, as text. These texts are added
-            to the notices (sentences that the runs recorded, such as warnings).
-    """
+    """`left_out` has the path and the reason of each figure that the report does not show; it joins the notices."""
     notices = [*_notices(runs), *(f"figure not in this page: {reason}" for reason in left_out)]
     return Configuration(_facts(runs), _table(runs), len(runs) > MAX_UNFOLDED, notices, len(notices) > MAX_UNFOLDED)
 
@@ -115,7 +101,7 @@ def _table(runs: Sequence[Run]) -> Table:
 
 
 def _notices(runs: Sequence[Run]) -> list[str]:
-    """Return each notice of the runs once, with the number of runs that recorded it."""
+    """Each notice of the runs once, with the number of runs that recorded it."""
     counts = Counter(str(notice) for run in runs for notice in run.summary.get("notices") or [])
     counts.update(notice for run in runs for notice in _config_notices(run))
     return [f"{notice} ({n} runs)" if n > 1 else notice for notice, n in counts.items()]

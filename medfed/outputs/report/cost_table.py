@@ -8,15 +8,8 @@ from medfed.outputs.tables.cost import HEAD, NOTE, PARTS, cost_rows
 
 
 def cost_table(comparison: Comparison) -> Table | None:
-    """Return a table of what each method costs in time and transferred bytes, averaged over its runs.
-
-    Args:
-        comparison: the runs that are compared.
-
-    Returns:
-        A table with one row per method. None if the user named the runs of the comparison one by one, and not a folder
-        that `medfed.evaluate` wrote.
-    """
+    """Time and transferred bytes of each method, averaged over its runs. None if the user named the runs one by one,
+    and not a folder that `medfed.evaluate` wrote."""
     if not (costs := comparison.costs()):
         return None
     head = HEAD | PARTS

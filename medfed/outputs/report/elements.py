@@ -10,10 +10,9 @@ from markupsafe import Markup
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table in the HTML report.
+    """One cell of a table.
 
     Attributes:
-        text: what the cell shows.
         value: what the column is sorted by; None sorts by the text.
         mark: "best" is shown bold, "second" underlined, "" plain.
         code: a name from a file, shown on a line of its own in a fixed-width font; "" for none.
@@ -32,12 +31,10 @@ class Table:
     """A table with its caption. A click on a column's heading sorts the body.
 
     Attributes:
-        caption: what the table shows.
-        data_label: which data is shown, such as "PHANTOM data"; the text at the end of the caption.
-        head: the headings of the columns.
+        data_label: the text at the end of the caption, such as "PHANTOM data".
         body: the rows; the first cell of a row is the row's heading.
         foot: rows below the body, which are not sorted.
-        text_columns: positions of the columns that hold text and are aligned to the left; other columns hold numbers.
+        text_columns: positions of the columns that are aligned to the left; other columns hold numbers.
         notes: sentences below the table.
     """
 
@@ -52,15 +49,7 @@ class Table:
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """One entry of a chart's legend: a short piece of the curve, and its name.
-
-    Attributes:
-        name: the name of the curve.
-        colour: a CSS colour.
-        width: width of the line in pixels.
-        dashes: SVG's `stroke-dasharray`; "" for a solid line.
-        opacity: opacity of the line, in [0, 1].
-    """
+    """A short piece of the curve (`width` in pixels, `dashes` as SVG's `stroke-dasharray`), and its name."""
 
     name: str
     colour: str
@@ -71,14 +60,7 @@ class LegendEntry:
 
 @dataclass(frozen=True)
 class Chart:
-    """A figure as SVG, with its caption.
-
-    Attributes:
-        caption: what the chart shows.
-        data_label: which data is shown, such as "PHANTOM data"; the text at the end of the caption.
-        svg: the SVG element.
-        legend: the entries of the legend below the chart.
-    """
+    """A figure as SVG, with its caption, which ends with `data_label`, and its legend."""
 
     caption: str
     data_label: str
@@ -88,15 +70,8 @@ class Chart:
 
 @dataclass(frozen=True)
 class EmbeddedImage:
-    """An image inside the page, with its caption.
-
-    Attributes:
-        caption: what the image shows. The caption is also the description for readers who cannot see the image.
-        data_label: which data is shown, such as "PHANTOM data"; the text at the end of the caption.
-        source: the file's content as a `data:` address.
-        width: width of the image in pixels.
-        height: height of the image in pixels.
-    """
+    """An image as a `data:` address, with its size in pixels; the caption also describes it to readers who cannot see
+    it."""
 
     caption: str
     data_label: str
@@ -107,14 +82,7 @@ class EmbeddedImage:
 
 @dataclass(frozen=True)
 class Section:
-    """A section of an HTML page.
-
-    Attributes:
-        anchor: the section's id, for links.
-        heading: the heading.
-        template: file name of the template that shows `content`.
-        content: what the template needs, as the variable `section.content`.
-    """
+    """`template` shows `content`, as the variable `section.content`; `anchor` is the id for links."""
 
     anchor: str
     heading: str
@@ -123,9 +91,5 @@ class Section:
 
 
 def rows_of_cells(rows: Sequence[Sequence[object]]) -> list[list[Cell]]:
-    """Return the rows of a table with every value in a `Cell`. A value that is a `Cell` already stays as it is.
-
-    Args:
-        rows: the rows of the table, each with one value per column.
-    """
+    """Put every value into a `Cell`; a value that is a `Cell` stays as it is."""
     return [[value if isinstance(value, Cell) else Cell(value) for value in row] for row in rows]

@@ -42,28 +42,16 @@ CAPTIONS = {  # by file name
 
 @dataclass
 class FigureBudget:
-    """The limit for the size of all PNG figures in the report, and which figures the report shows or leaves out.
-
-    Attributes:
-        bytes_left: how many bytes of figures may still be added to the report.
-        embedded: the files that are in the report.
-        left_out: for each file that is not in the report, its path and the reason.
-    """
+    """The limit for the size of all PNG figures in the report, and which figures the report shows or leaves out, and
+    why."""
 
     bytes_left: int = MAX_BYTES
     embedded: set[Path] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
 
     def read(self, path: Path) -> bytes | None:
-        """Read a PNG file that the report is going to show, and subtract the size of its copy from `bytes_left`.
-
-        Args:
-            path: the PNG file.
-
-        Returns:
-            The bytes of the copy, as `to_webp` returns them. The result is None if the file is not a PNG file, or if
-            the copy is larger than `bytes_left`. The reason is then added to `left_out`.
-        """
+        """Return the smaller copy of a PNG file (`to_webp`) and subtract its size from `bytes_left`. None, with the
+        reason in `left_out`, if the file is not a PNG file or its copy is too large."""
         try:
             data = to_webp(path)
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -78,15 +66,12 @@ class FigureBudget:
 
 
 def to_webp(path: Path) -> bytes:
-    """Return a PNG file as WebP, at most `MAX_WIDTH` pixels wide.
-
-    Args:
-        path: the PNG file.
+    """A PNG file as WebP, at most `MAX_WIDTH` pixels wide.
 
     Raises:
-        OSError: if the file is not a PNG file or is damaged.
-        PIL.Image.DecompressionBombError: if the image has more than twice PIL's limit of pixels.
-        PIL.Image.DecompressionBombWarning: if the image has more pixels than PIL's limit.
+        OSError: if the file is not a PNG file or is damaged. PIL.Image.DecompressionBombError: if the image has more
+            than twice PIL's limit of pixels. PIL.Image.DecompressionBombWarning: if the image has more pixels than
+            PIL's limit.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -100,13 +85,7 @@ def to_webp(path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class MethodStack:
-    """Figures of several methods, all of the same kind, shown one above the other with a slider between two of them.
-
-    Attributes:
-        caption: what the figures show.
-        data_label: which data the figures show, such as "PHANTOM data"; the text at the end of the caption.
-        layers: (method, figure) pairs.
-    """
+    """(method, figure) pairs of the same kind, shown one above the other with a slider between two of them."""
 
     caption: str
     data_label: str
@@ -114,17 +93,8 @@ class MethodStack:
 
 
 def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
-    """Return the PNG figures of a run for the HTML report.
-
-    Training curves and box plots are left out, because the report draws them itself. Figures that the report already
-    shows in a comparison are left out too, and so are figures that are larger than what remains of the budget. Figures
-    that medfed writes come first, in a fixed order. Other PNG files of the run's folder `figures/` follow, sorted by
-    name.
-
-    Args:
-        run: the finished run.
-        budget: the limit for the size of all figures; it is updated in place.
-    """
+    """The PNG figures of a run that the page does not draw itself or show in a comparison, as far as the budget lasts.
+    Figures that medfed writes come first, in a fixed order; other PNG files in `figures/` follow, sorted by name."""
     if (older := run.path / "pictures").is_dir() and not (run.path / FIGURES).is_dir():
         budget.left_out.append(f"{older}: written by an older version of medfed; rename the folder to {FIGURES}")
     paths = {path.stem: path for path in sorted((run.path / FIGURES).glob("*.png")) if path not in budget.embedded}
@@ -138,21 +108,11 @@ def run_figures(run: Run, budget: FigureBudget) -> list[EmbeddedImage]:
 
 
 def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str, list[MethodStack]]:
-    """Return the figures that show predictions, so that a reader can compare the methods at each unseen site.
+    """Figures of predictions by unseen site, one stack of all methods for each kind of figure, as far as the budget
+    lasts.
 
-    First come figures with the same cases for every method. Then come figures whose cases each method chose for itself.
-    The figures of one kind at one site are from runs with the same seed. A figure is left out if it is larger than what
-    remains of the budget.
-
-    Args:
-        comparison: the runs that are compared.
-        budget: the limit for the size of all figures; it is updated in place.
-
-    Returns:
-        Dictionary from the name of an unseen site to a list with one `MethodStack` for each kind of figure. A kind is
-        what the figures show, such as contours of the same cases for every method. A `MethodStack` contains the figures
-        of all methods, to be shown one above the other. Kinds and sites without figures of at least two methods are
-        left out.
+    First come figures with the same cases for every method, then those whose cases each method chose for itself. A
+    stack has runs of one seed. Kinds and sites with fewer than two methods are left out.
     """
     stacks: dict[str, list[MethodStack]] = {site: [] for site in sorted({run.unseen for run in comparison.runs})}
     label = comparison.runs[0].data_label
@@ -170,7 +130,7 @@ def figures_by_method(comparison: Comparison, budget: FigureBudget) -> dict[str,
 
 
 def _paths_of_one_seed(runs: list[Run], name: str) -> dict[str, Path]:
-    """Return method: file, for the smallest of the seeds for which the most methods have this figure."""
+    """File by method, for the smallest of the seeds for which the most methods have this figure."""
     by_seed: dict[int, dict[str, Path]] = {}
     for run in runs:
         path = run.path / FIGURES / f"{name}.png"
@@ -180,13 +140,7 @@ def _paths_of_one_seed(runs: list[Run], name: str) -> dict[str, Path]:
 
 
 def embed(data: bytes, caption: str, data_label: str) -> EmbeddedImage:
-    """Return an image of the page from the bytes of a WebP file.
-
-    Args:
-        data: the bytes, as `FigureBudget.read` returns them.
-        caption: what the image shows.
-        data_label: which data is shown, such as "PHANTOM data".
-    """
+    """`data` is a WebP file from `FigureBudget.read`."""
     width, height = Image.open(BytesIO(data)).size
     source = "data:image/webp;base64," + base64.b64encode(data).decode()
     return EmbeddedImage(caption, data_label, source, width, height)

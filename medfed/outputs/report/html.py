@@ -20,22 +20,14 @@ _NOT_HTML = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")  # characters th
 def render_page(template: str, style: str, script: str = "", folders: Sequence[Path] = (), **content: object) -> str:
     """Render a template as an HTML page that needs no other file and no network.
 
-    The content security policy of the page forbids the browser to load other files. Text from `content` is escaped.
+    The page's content security policy forbids the browser to load other files. Text from `content` is escaped. The same
+    arguments give the same text.
 
     Args:
         template: file name of the Jinja template, which must extend `frame.html.jinja`.
-        style: the page's style sheet (CSS).
-        script: the page's script (JavaScript); "" for none.
+        style, script: CSS and JavaScript; ValueError if one contains its end tag or `<!--`.
         folders: folders with templates, in addition to `medfed/outputs/report/templates`.
-        content: the variables of the template.
-
-    Returns:
-        The HTML text. The same arguments give the same text.
-
-    Raises:
-        ValueError: if the style sheet contains `</style`, if the script contains `</script`, or if one of the two
-            contains `<!--`.
-        jinja2.UndefinedError: if the template uses a variable that is not in `content`.
+        content: the variables of the template; a missing one is a `jinja2.UndefinedError`.
     """
     policy = f"default-src 'none'; img-src data:; style-src {_hash_source(style)}"
     policy += f"; script-src {_hash_source(script)}" if script else ""
@@ -53,7 +45,7 @@ def render_page(template: str, style: str, script: str = "", folders: Sequence[P
 
 @cache
 def _environment(*folders: Path) -> Environment:
-    """Return the environment of the templates; it keeps each compiled template until the file changes."""
+    """The environment of the templates; it keeps each compiled template until the file changes."""
     return Environment(
         loader=FileSystemLoader([TEMPLATES, *folders]),
         autoescape=True,
@@ -66,15 +58,8 @@ def _environment(*folders: Path) -> Environment:
 
 
 def trusted_text(text: str, element: str) -> Markup:
-    """Return a style sheet or a script, marked as text that Jinja must not escape.
-
-    Args:
-        text: content of the `style` or `script` element.
-        element: "style" or "script".
-
-    Raises:
-        ValueError: if the text contains the element's end tag or the beginning of an HTML comment.
-    """
+    """Mark a style sheet or script as text that Jinja must not escape; ValueError if it ends its element or begins a
+    comment."""
     if f"</{element}" in text.lower() or "<!--" in text:
         raise ValueError(
             f"the {element} contains '</{element}' or '<!--', which can change how a browser reads the "
@@ -88,5 +73,5 @@ def _replace_invalid_characters(value: object) -> object:
 
 
 def _hash_source(text: str) -> str:
-    """Return how a content security policy names the one style sheet or script that it allows."""
+    """How a content security policy names the one style sheet or script that it allows."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

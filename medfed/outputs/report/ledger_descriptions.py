@@ -14,12 +14,7 @@ from medfed.outputs.report.ledger_totals import ENTRY, NORMALISATION, SITE, WEIG
 
 @dataclass(frozen=True)
 class EntryDescription:
-    """What one kind of sent value is, in words, and what it could reveal about patients.
-
-    Attributes:
-        title: what the entry is.
-        reveals: what the entry could reveal about patients.
-    """
+    """What one kind of sent value is, in words, and what it could reveal about patients."""
 
     title: str
     reveals: str
@@ -147,17 +142,8 @@ HEADINGS = {"weight": "model weights", "statistic": "statistics", "fact": "facts
 
 
 def describe_entry(key: LedgerKey, methods: list[str]) -> EntryDescription:
-    """Describe a kind of tensor or value that was sent to or from the sites, and what it could reveal about patients.
-
-    Args:
-        key: direction, content and name of the sent values, as in the ledger (the list of everything that was sent).
-        methods: a list with the name of the run's method. If the run combined several methods (a stack of methods), the
-            list has their names in order. The ledger then names tensors `0/NAME`, `1/NAME` and so on: the number is the
-            index of the method in the list.
-
-    Returns:
-        The description; `UNKNOWN` if there is none.
-    """
+    """Describe what was sent, and what it could reveal about patients; `UNKNOWN` without a description. `methods` has
+    the run's method, or the methods of a stack in order: `1/NAME` in the ledger is of the second one."""
     if key.content == "weight":
         return {WEIGHTS: _WEIGHTS, NORMALISATION: _NORMALISATION}[key.name]
     if key.content == "fact":

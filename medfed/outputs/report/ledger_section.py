@@ -25,12 +25,9 @@ class RunLedger:
     """What was sent to and from the sites in one run, as texts and tables for the report.
 
     Attributes:
-        title: the run.
         overview: the totals in one paragraph.
         unknown: names of tensors that this version has no description of.
-        sent: what left the sites.
         revealed: (what, what it could reveal about patients).
-        received: what came to the sites.
         by_site: bytes by site.
     """
 
@@ -53,18 +50,14 @@ class ComparisonLedger:
 
 @dataclass(frozen=True)
 class Ledgers:
-    """The content of the report's section "What left the sites"."""
+    """The content of the section "What left the sites"."""
 
     runs: list[RunLedger]
     comparisons: list[ComparisonLedger]
 
 
 def format_size(n_bytes: int) -> str:
-    """Return a number of bytes as text with three digits and a unit; 1 kB is 1000 bytes. 1234 gives "1.23 kB".
-
-    Args:
-        n_bytes: the number of bytes, at least 0. Numbers below 1000 are written in full, such as "999 bytes".
-    """
+    """Three digits and a unit, 1 kB is 1000 bytes: 1234 gives "1.23 kB"; 999 gives "999 bytes"."""
     size, unit = float(n_bytes), 0
     while size >= 999.5 and unit < len(UNITS) - 1:
         size, unit = size / 1000, unit + 1
@@ -72,11 +65,6 @@ def format_size(n_bytes: int) -> str:
 
 
 def run_ledger(run: Run) -> RunLedger:
-    """Return texts and tables that say what left the sites of a run, what came to them, and how many bytes.
-
-    Args:
-        run: the finished run, with the totals of its `ledger.csv` (the list of everything that was sent).
-    """
     sent, received = (_totals(run.ledger, direction) for direction in ("up", "down"))
     methods = _method_names(run)
     unknown = sorted({key.name for key, _ in sent if describe_entry(key, methods) is UNKNOWN})
@@ -93,14 +81,6 @@ def run_ledger(run: Run) -> RunLedger:
 
 
 def comparison_ledger(comparison: Comparison) -> ComparisonLedger:
-    """Return texts and tables that say what left the sites in all runs of a comparison.
-
-    A table has the total bytes of each method over all its runs. All details are given for one run of each method, the
-    first in `comparison.runs`.
-
-    Args:
-        comparison: the runs that are compared.
-    """
     first_runs: dict[str, Run] = {}
     for run in comparison.runs:
         if run.is_federated:
@@ -142,13 +122,13 @@ def _overview(run: Run) -> str:
 
 
 def _size_by_content(n_bytes: dict[str, int]) -> str:
-    """Return sizes as text, such as "1.20 MB (model weights 1.19 MB, statistics 10.0 kB, facts 120 bytes)"."""
+    """For example "1.20 MB (model weights 1.19 MB, statistics 10.0 kB, facts 120 bytes)"."""
     parts = ", ".join(f"{heading} {format_size(n_bytes[content])}" for content, heading in HEADINGS.items())
     return f"{format_size(sum(n_bytes.values()))} ({parts})"
 
 
 def _totals(ledger: Ledger, direction: str) -> list[tuple[LedgerKey, LedgerTotal]]:
-    """Return the totals of a direction: weights first, then statistics, then facts; of each, the largest first."""
+    """The totals of a direction: weights first, then statistics, then facts; of each, the largest first."""
     order = list(HEADINGS)
     totals = [(key, total) for key, total in ledger.totals.items() if key.direction == direction]
     return sorted(totals, key=lambda entry: (order.index(entry[0].content), -entry[1].n_bytes, entry[0].name))
@@ -196,7 +176,7 @@ def _table_by_site(run: Run) -> Table:
 
 
 def _method_names(run: Run) -> list[str]:
-    """Return the name of the run's method, or the names of the methods of a stack."""
+    """The run's method, or the methods of a stack."""
     method = run.config.get("method") or {}
     stacked = [part.get("name", "") for part in method.get("methods", []) if isinstance(part, dict)]
     return stacked or [str(run.summary["method"])]

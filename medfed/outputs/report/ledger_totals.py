@@ -22,7 +22,7 @@ SITE, ENTRY = "SITE", "ENTRY"  # stand for the name of a site, or of a weight, i
 
 @dataclass(frozen=True, order=True)
 class LedgerKey:
-    """The direction, content and name of sent values (rows of `ledger.csv`) that are added up.
+    """Rows of `ledger.csv` with the same key are added up.
 
     Attributes:
         direction: "up" from the sites to the coordinator, or "down".
@@ -39,14 +39,8 @@ class LedgerKey:
 
 @dataclass
 class LedgerTotal:
-    """Bytes, rounds, sites and shapes of all sent values with the same key, over the whole run.
-
-    Attributes:
-        n_bytes: the sum of the sizes.
-        rounds: the rounds in which such a value was sent.
-        sites: the sites that sent or received it.
-        shapes: the first `MAX_SHAPES` + 1 different shapes, in the order of the ledger.
-    """
+    """Bytes, rounds, sites and shapes of all sent values with the same key, over the whole run. `shapes` has the first
+    `MAX_SHAPES` + 1 different shapes, in the order of the ledger."""
 
     n_bytes: int = 0
     rounds: set[int] = field(default_factory=set)
@@ -54,14 +48,7 @@ class LedgerTotal:
     shapes: dict[str, None] = field(default_factory=dict)
 
     def add(self, round_number: int, site: str, shape: str, n_bytes: int) -> None:
-        """Add one row of `ledger.csv` (one sent tensor or value) to the total, in place.
-
-        Args:
-            round_number: the round in which the tensor or value was sent.
-            site: name of the site that sent or received the tensor or value.
-            shape: shape of the tensor as text, such as "16x3x3"; "1" for a single value.
-            n_bytes: size of the tensor or value in bytes.
-        """
+        """Add one row of `ledger.csv`."""
         self.n_bytes += n_bytes
         self.rounds.add(round_number)
         self.sites.add(site)
@@ -71,35 +58,18 @@ class LedgerTotal:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The totals of `ledger.csv`, the list of all tensors and values that were sent to or from the sites of a run.
-
-    Attributes:
-        totals: the totals by direction, content and name.
-        by_site: dictionary from the name of a site to a dictionary {(direction, content): bytes}.
-        n_rows: number of rows that were read.
-    """
+    """Totals of everything that was sent to or from the sites of a run, by key, and bytes by site and (direction,
+    content)."""
 
     totals: dict[LedgerKey, LedgerTotal]
     by_site: dict[str, dict[tuple[str, str], int]]
     n_rows: int
 
     def total_bytes(self, direction: str) -> int:
-        """Return how many bytes were sent in one direction, over all sites and rounds.
-
-        Args:
-            direction: "up" (from the sites to the coordinator) or "down" (to the sites).
-        """
         return sum(self.bytes_by_content(direction).values())
 
     def bytes_by_content(self, direction: str) -> dict[str, int]:
-        """Return how many bytes of weights, statistics and facts were sent in one direction, over all sites and rounds.
-
-        Args:
-            direction: "up" (from the sites to the coordinator) or "down" (to the sites).
-
-        Returns:
-            {"weight": N, "statistic": N, "fact": N}.
-        """
+        """{"weight": N, "statistic": N, "fact": N} in one direction."""
         sums = dict.fromkeys(CONTENTS, 0)
         for key, total in self.totals.items():
             if key.direction == direction:
@@ -108,20 +78,11 @@ class Ledger:
 
 
 def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
-    """Read the `ledger.csv` of a run (the list of all sent tensors and values) and return the totals of its rows.
+    """Add up the rows of a run's `ledger.csv`; UserError if a file is damaged or the ledger has another header.
 
-    Rows with the same direction, content and name (see `LedgerKey`) are added up. In the ledger of an older version,
-    which has no column `content`, tensors whose names are in `model.safetensors` are weights. The name of a site in the
-    name of a statistic is replaced by SITE, so that the statistics of all sites are added up: `style/UCL/mean` becomes
-    `style/SITE/mean`.
-
-    Args:
-        run: the run's folder.
-        sites: names of the sites that are replaced by SITE. The names of simulated clients, in the run's
-            `clients.json`, are replaced as well.
-
-    Raises:
-        UserError: if a file is damaged or the ledger has another header.
+    The names of `sites` and of simulated clients (`clients.json`) become SITE in the names of statistics, so that
+    `style/UCL/mean` counts as `style/SITE/mean`. In the ledger of an older version, which has no column `content`,
+    tensors whose names are in `model.safetensors` are weights.
     """
     weights = _weight_names(run / "model.safetensors")
     names = frozenset(sites) | frozenset(_client_names(run / "clients.json"))
@@ -163,7 +124,7 @@ def read_ledger(run: Path, sites: Iterable[str] = ()) -> Ledger:
 
 
 def _without_sites(name: str, sites: frozenset[str]) -> str:
-    """Replace the name of a site: `style/north/mean` gives `style/SITE/mean`. The name may contain a slash."""
+    """Replace the name of a site, which may contain a slash: `style/north/mean` gives `style/SITE/mean`."""
     parts = name.split("/")
     for first in range(len(parts)):
         for last in range(len(parts), first, -1):

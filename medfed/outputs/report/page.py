@@ -29,17 +29,7 @@ MIXED = " Some runs are of PHANTOM data: each caption says which."
 
 @dataclass(frozen=True)
 class RunResults:
-    """The content of the report's section about one run: its scores, charts and figures.
-
-    Attributes:
-        scores: the table of scores by site.
-        failures: the table of the calibration error and the failures by site; None without any.
-        boxes: box plots of the scores of single cases (a patient's image or volume), one chart per structure and
-            metric.
-        curves: training curves, one chart per recorded measure, such as the training loss.
-        figures: the PNG files of the run.
-        box_note: sentence that explains the box plots.
-    """
+    """The content of the section about one run; `failures` is None without any."""
 
     scores: Table
     failures: Table | None
@@ -51,15 +41,9 @@ class RunResults:
 
 @dataclass(frozen=True)
 class ComparisonResults:
-    """The content of the report's section about one comparison: warnings, tables, charts and figures.
+    """The content of the section about one comparison.
 
     Attributes:
-        warnings: sentences at the beginning of the section.
-        conclusions: sentences that say what can and what cannot be concluded about the unseen sites.
-        tables: scores of the methods, one table per structure and metric.
-        heat_maps: the same scores as coloured tables.
-        boxes: box plots of the scores of single cases (a patient's image or volume) at the unseen sites.
-        curves: the mean training curve of each method.
         figures: figures of predictions, by unseen site; None if the runs cannot be compared.
         cost: time and transferred bytes of each method; None if the runs' times cannot be compared.
         published: tables that papers printed about the dataset; None if no such table is known.
@@ -81,14 +65,7 @@ class ComparisonResults:
 
 
 def build_page(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> str:
-    """Return the report on runs and comparisons as the text of one complete HTML page.
-
-    The same runs and comparisons give the same text.
-
-    Args:
-        runs: finished runs. The page has one section for each of them.
-        comparisons: comparisons of runs. The page has one section for each of them.
-    """
+    """The report as one HTML page; the same runs and comparisons give the same text."""
     compared = [run for comparison in comparisons for run in comparison.runs]
     all_runs = list({run.path: run for run in (*runs, *compared)}.values())
     budget = FigureBudget()

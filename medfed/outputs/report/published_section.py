@@ -1,4 +1,4 @@
-"""The part "As published" of a comparison: the tables that papers printed about its data set."""
+"""The part "As published" of a comparison: the tables that papers printed about its dataset."""
 
 from __future__ import annotations
 
@@ -25,13 +25,7 @@ LABEL = "PUBLISHED numbers, not of this comparison"
 
 @dataclass(frozen=True)
 class PublishedPaper:
-    """One table that a paper printed, as content of the report.
-
-    Attributes:
-        title: the paper and the number of the table.
-        facts: sentences about where the numbers are from.
-        tables: the parts of the table that are about the dataset of the comparison.
-    """
+    """One table that a paper printed, with sentences about where its numbers are from."""
 
     title: str
     facts: tuple[str, ...]
@@ -40,13 +34,7 @@ class PublishedPaper:
 
 @dataclass(frozen=True)
 class Published:
-    """The content of a comparison's part "As published" in the report.
-
-    Attributes:
-        summary: the line that is shown while the part is folded up.
-        warnings: why the numbers must not be ranked together.
-        papers: the tables.
-    """
+    """The content of the part "As published"; `summary` is shown while it is folded up."""
 
     summary: str
     warnings: tuple[str, ...]
@@ -54,16 +42,7 @@ class Published:
 
 
 def published_tables(comparison: Comparison) -> Published | None:
-    """Return the tables that papers published about the dataset of a comparison, as content of the report.
-
-    A published row is marked if the comparison has a run with the same method and settings.
-
-    Args:
-        comparison: the runs that are compared, at least one.
-
-    Returns:
-        Texts and tables; None if no published table of the dataset is known.
-    """
+    """Mark the rows that the comparison also has; None if no published table of the dataset is known."""
     first = comparison.runs[0]
     dataset = published_name_of(_config_block(first, "data"))
     tables = tables_of_dataset(dataset)
@@ -99,11 +78,11 @@ def _paper(table: PublishedTable, runs: list[CompletedRun]) -> PublishedPaper:
 
 
 def _number(text: str) -> float | None:
-    """Return the number that a column is sorted by; None for a dash."""
+    """The number that a column is sorted by; None for a dash."""
     return None if text == "-" else float(text.rstrip("†"))
 
 
 def _config_block(run: Run, name: str) -> Mapping[str, Any]:
-    """Return a block of the run's config; an empty one if the config has another value there."""
+    """A block of the run's config; empty if the config has another value there."""
     block = run.config.get(name)
     return block if isinstance(block, Mapping) else {}

@@ -17,13 +17,7 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """The config of a run, as the report shows it.
-
-    Attributes:
-        title: the run's method, unseen site and seed.
-        sha256: the SHA-256 of the config; "unknown" if the run did not record it.
-        text: the text of `config.yaml`.
-    """
+    """The text of a run's `config.yaml`; `sha256` is "unknown" if the run did not record it."""
 
     title: str
     sha256: str
@@ -32,14 +26,7 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to repeat a run or a comparison.
-
-    Attributes:
-        title: the run or the comparison.
-        command: the command line.
-        configs: the config of the run, or of one run of each method.
-        note: a sentence below the command; "" for none.
-    """
+    """How to repeat a run or a comparison: a command line and the config of the run, or of one run of each method."""
 
     title: str
     command: str
@@ -49,21 +36,12 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Recipes:
-    """The content of the report's last section, which says how to repeat the runs."""
-
     introduction: str
     recipes: list[Recipe]
 
 
 def recipes_for(runs: Sequence[Run], comparisons: Sequence[Comparison]) -> Recipes:
-    """Return the commands and configs that repeat runs and comparisons.
-
-    Args:
-        runs: finished runs. For each run, the result has a command for `medfed.train` and the run's config.
-        comparisons: comparisons of runs. For each comparison that `medfed.evaluate` wrote, the result has a command for
-            `medfed.evaluate` and the config of one run of each method. Comparisons of runs that the user named one by
-            one are left out.
-    """
+    """A command for each run, and for each comparison that `medfed.evaluate` wrote."""
     command = "python -m medfed.train config.yaml --out runs/again"
     recipes = [Recipe(run.title, command, [_config(run)]) for run in runs]
     recipes += [_comparison_recipe(comparison) for comparison in comparisons if comparison.is_a_folder]
@@ -100,7 +78,7 @@ def _comparison_recipe(comparison: Comparison) -> Recipe:
 
 
 def _vary_options(rows: Sequence[ComparisonRow]) -> list[str]:
-    """Return `--vary KEY=VALUE1,VALUE2` for each varied setting."""
+    """`--vary KEY=VALUE1,VALUE2` for each varied setting."""
     values: dict[str, dict[str, None]] = {}
     for key, _, value in (setting.partition("=") for row in rows for setting in row.varied):
         values.setdefault(key, {})[value] = None
@@ -108,14 +86,13 @@ def _vary_options(rows: Sequence[ComparisonRow]) -> list[str]:
 
 
 def _sites_option(comparison: Comparison) -> list[str]:
-    """Return `--sites` with the unseen sites, or nothing if every site was left out once."""
+    """`--sites` with the unseen sites, or nothing if every site was left out once."""
     left_out = {run.unseen for run in comparison.runs}
     known = left_out | {site for run in comparison.runs for site in run.summary.get("source_sites") or []}
     return ["--sites", *sorted(left_out)] if left_out != known else []
 
 
 def _baseline_option(comparison: Comparison) -> list[str]:
-    """Return `--baseline` with the method that the others are compared with, or nothing for the default."""
     return ["--baseline", comparison.baseline] if comparison.baseline != BASELINE else []
 
 

@@ -42,16 +42,10 @@ class Run:
     """The content of a finished run's folder, as the report uses it.
 
     Attributes:
-        path: the folder.
         method: the run's name in tables. Two runs with the same method, unseen site and seed have different names.
-        summary: content of `summary.json`.
-        config: content of `config.yaml`, as plain values.
-        config_text: the text of `config.yaml`.
         rows: the rows of `cases.csv`: one dict of scores per image, or per structure of an image.
         history: the rows of `history.csv`: one dict per round, with losses and validation scores.
-        ledger: the totals of `ledger.csv`, the list of everything that was sent to or from the sites.
         row: the method and varied settings, which identify the run in its comparison.
-        scoring: the metrics of the run's task.
         unadapted: the rows of the unseen site without the adaptation to its images; empty without an adaptation.
     """
 
@@ -69,20 +63,16 @@ class Run:
 
     @property
     def transductive_by(self) -> list[str]:
-        """Names of the techniques that used unlabelled test images, such as "tent".
-
-        The list is empty if no such technique was used.
-        """
+        """Names of the techniques that used unlabelled test images, such as "tent"."""
         return self.summary.get("transductive_by") or ["tent"] * bool(self.summary.get("transductive"))
 
     @property
     def data_label(self) -> str:
-        """Text at the end of every caption: "PHANTOM data" if the images are synthetic, otherwise "REAL data"."""
         return "PHANTOM data" if self.summary["data"] == "phantom" else f"{self.summary['data'].upper()} data"
 
     @property
     def title(self) -> str:
-        """The run's method, unseen site and seed in words, for example "elcfs, unseen BMC, seed 0"."""
+        """For example "elcfs, unseen BMC, seed 0"."""
         return f"{self.method}, unseen {self.unseen}, seed {self.summary['seed']}"
 
     @property
@@ -92,7 +82,7 @@ class Run:
 
     @property
     def is_federated(self) -> bool:
-        """Whether sites exchange anything in this run, so that it is not one of the rows `pooled` and `local`."""
+        """False for the rows `pooled` and `local`."""
         return self.row.arrangement not in SENT
 
     @property
@@ -111,9 +101,7 @@ class Comparison:
         tables: (role, table) pairs for the roles "unseen" and, if all runs have a validation site, "validation".
         is_a_folder: whether `medfed.evaluate` wrote the comparison; False for runs that the user named one by one.
         why_no_table: why the runs cannot share a table, such as "a run left no site out"; None if they share a table.
-        n_unfinished: number of runs of the comparison that are not finished.
         left_out: a sentence about runs in the folder that do not belong to the comparison; "" without such runs.
-        baseline: the method with which the others are compared.
     """
 
     name: str
@@ -131,7 +119,7 @@ class Comparison:
         return [run for run in self.runs if not run.row.trained_at] or list(self.runs)
 
     def joining(self) -> Joining | None:
-        """Return the differences between the federated rows and `local` and `pooled`; None without such rows."""
+        """The differences between the federated rows and `local` and `pooled`; None without such rows."""
         if self.why_no_table or all(run.is_federated for run in self.runs):
             return None
         scored = [ScoredRun(run.row, run.unseen, run.summary["seed"], run.rows) for run in self.runs]
@@ -139,16 +127,13 @@ class Comparison:
         return build_joining(scored, first.scoring, structures_of(self.runs, "unseen"), first.summary["data"])
 
     def costs(self) -> dict[str, Cost]:
-        """Return the mean cost of each row; empty unless the user named a folder that `medfed.evaluate` wrote.
-
-        The times of runs that the user named one by one are not compared, because they may be from several machines.
-        """
+        """Mean cost of each row; empty for runs that were named one by one, as they may be from several machines."""
         if not self.is_a_folder:
             return {}
         return costs_by_row([(run.row, run.unseen, run.summary["seed"], RunFolder(run.path)) for run in self.runs])
 
     def conclusions(self) -> Sequence[str]:
-        """Return what can and what cannot be concluded about the unseen sites, in sentences."""
+        """What can and what cannot be concluded about the unseen sites, in sentences."""
         baselines = {run.row.label: run.row.baseline_label(self.baseline) for run in self.runs}
         references = {run.row.label: run.row.equal_effort for run in self.runs if run.row.equal_effort}
         effort = effort_notes(self.costs(), baselines, references)
@@ -157,16 +142,7 @@ class Comparison:
 
 
 def read_run(path: Path, row: ComparisonRow | None = None) -> Run:
-    """Read the folder of a finished run: its config, scores, training history, and the totals of what was sent.
-
-    Args:
-        path: the folder.
-        row: the method and varied settings, which identify the run in its comparison. None reads the method and
-            settings from the folder.
-
-    Raises:
-        UserError: if the run is not finished, or if a file is missing or damaged.
-    """
+    """UserError if the run is unfinished or a file damaged. `row` None: read method and settings from the folder."""
     folder = RunFolder(path)
     if not folder.is_finished():
         resume = f"python -m medfed.train {path / 'config.yaml'} --out {path} --resume"
@@ -201,23 +177,11 @@ def _summary(folder: RunFolder) -> dict[str, Any]:
 
 
 def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Run], list[Comparison]]:
-    """Read the folders of runs and comparisons for the report.
-
-    Args:
-        paths: the folders of runs, or of comparisons that `medfed.evaluate` wrote. A folder that is named twice is read
-            once.
-        progress: function that takes the list of runs to read and returns an iterable over this list, for example a
-            progress bar such as `tqdm.tqdm`.
+    """Read the folders of runs and of comparisons (from `medfed.evaluate`); a folder that is named twice is read once.
 
     Returns:
-        Two lists. The first list has the single runs: those whose folders are in `paths`. A run inside the folder of a
-        comparison is not in this list. The second list has the comparisons. If the single runs differ in method, unseen
-        site or seed, the second list also has one comparison of all single runs. The single runs stay in the first
-        list.
-
-    Raises:
-        UserError: if a folder is neither a run nor a comparison, if no run of a comparison is finished, or if a file is
-            damaged.
+        The single runs named in `paths`, and the comparisons; single runs that differ in method, unseen site or seed
+            form one more comparison.
     """
     paths = list(dict.fromkeys(paths))
     folders = {path: ComparisonFolder.read(path) for path in paths if not (path / "config.yaml").is_file()}
@@ -245,14 +209,14 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
 
 
 def _shown(folder: ComparisonFolder) -> list[Path]:
-    """Return the finished runs, without those of `local` of whose unseen site and seed another run is unfinished."""
+    """The finished runs, without those of `local` of whose unseen site and seed another run is unfinished."""
     incomplete = incomplete_local_runs(folder.planned)
     hidden = {run.folder for run in folder.planned if run.key("unseen") in incomplete}
     return [run for run in folder.runs if (run / "summary.json").is_file() and run not in hidden]
 
 
 def _row_from_path(comparison: Path, run: Path) -> ComparisonRow | None:
-    """Return the row of a run whose folder has no file that names it; None if it has one."""
+    """The row of a run whose folder has no file that names it; None if it has one."""
     return None if (run / ROW_FILE).is_file() else row_from_folder_name(run.relative_to(comparison).parts[0])
 
 
@@ -303,15 +267,7 @@ def _table(runs: list[Run], role: str, baseline: str, planned: Set[Key]) -> Tabl
 
 
 def structures_of(runs: Iterable[Run], role: str | None = None) -> list[str]:
-    """Return the names of the structures (such as organs) that have scores in the given runs.
-
-    Args:
-        runs: the runs.
-        role: which sites are used: "seen" (sites that trained), "validation" (sites that only scored) or "unseen". None
-            uses all sites.
-
-    Returns:
-        Each name once, in the order of the rows of `cases.csv`. For classification, the result is ["all"].
-    """
+    """Structures (such as organs) that have scores, in the order of the rows; ["all"] for classification. `role` is
+    "seen", "validation" or "unseen"; None uses all sites."""
     rows = ((run.scoring, row) for run in runs for row in run.rows if role in (None, row["role"]))
     return list(dict.fromkeys(scoring.structure_of(row) for scoring, row in rows))

@@ -19,11 +19,6 @@ ROLE_LABELS = {"seen": "seen", "validation": "validation", "unseen": "UNSEEN"}
 
 
 def run_score_table(run: Run) -> Table:
-    """Return the table of a run's scores: one row per site and structure, and below them the means over sites.
-
-    Args:
-        run: the finished run.
-    """
     notes = [f"{note}." for note in [did_not_learn(run.summary)] if note]
     table = site_score_table(
         run.scoring, run.summary, run.data_label, f"Scores by site: {run.method}", _selection(run.summary)
@@ -34,19 +29,11 @@ def run_score_table(run: Run) -> Table:
 def site_score_table(
     scoring: Scoring, summary: Mapping[str, Any], data_label: str, title: str, remark: str = "", with_role: bool = True
 ) -> Table:
-    """Return a table of scores: one row per site and structure, and below them the means over sites.
+    """One row per site and structure, and below them the means over sites.
 
-    The columns of scores come before the columns with numbers of cases, so that a phone shows the scores without
-    scrolling. If all rows have the same structure, the caption names the structure, and the table has no column for
-    structures.
-
-    Args:
-        scoring: the metrics of the task.
-        summary: the result of `Scoring.summarise`.
-        data_label: which data is shown, such as "PHANTOM data".
-        title: beginning of the caption.
-        remark: end of the caption.
-        with_role: whether a column says which sites trained.
+    Scores come before numbers of cases, so that a phone shows them without scrolling. If all rows have the same
+    structure, the caption names it, and there is no column for structures. `title` begins and `remark` ends the
+    caption.
     """
     sites = [
         (site, role, structure, group)
@@ -83,11 +70,7 @@ def site_score_table(
 
 
 def run_failure_table(run: Run) -> Table | None:
-    """Return the table of a run's calibration error and failures; None for a run that has none of them.
-
-    Args:
-        run: the finished run.
-    """
+    """Calibration error and failures; None for a run that has none of them."""
     rows = run_table.failure_rows(run.scoring, run.summary)
     if not rows:
         return None
@@ -108,16 +91,8 @@ def run_failure_table(run: Run) -> Table | None:
 
 
 def comparison_tables_of(comparison: Comparison) -> list[Table]:
-    """Return the tables of a comparison: scores and differences per structure and metric, with methods as rows.
-
-    The tables of the unseen sites come first. The tables of the validation sites follow, if the comparison has
-    validation sites. The best score of a column is bold, and the second best is underlined. Notes, such as the
-    definitions of the metrics, stand below the last table of the unseen sites and below the last table of the
-    validation sites.
-
-    Args:
-        comparison: the runs that are compared.
-    """
+    """Scores and differences per structure and metric, with methods as rows: unseen sites, then validation sites.
+    Notes, such as the definitions of the metrics, stand below the last table of each of the two."""
     label, tables = comparison.runs[0].data_label, []
     for role, table in comparison.tables:
         sites = "unseen sites" if role == "unseen" else "validation sites"
@@ -139,11 +114,7 @@ def comparison_tables_of(comparison: Comparison) -> list[Table]:
 
 
 def joining_tables_of(comparison: Comparison) -> list[Table]:
-    """Return the tables of what joining the federation gives and of what not pooling the images costs.
-
-    Args:
-        comparison: the runs that are compared. Without a row `local` or `pooled`, there are no tables.
-    """
+    """Gain from joining and cost of not pooling; no tables without a row `local` or `pooled`."""
     joining = comparison.joining()
     parts = parts_of(joining) if joining else []
     return [
@@ -160,7 +131,7 @@ def joining_tables_of(comparison: Comparison) -> list[Table]:
 
 
 def _cell(cell: MarkedText) -> Cell:
-    """Return a cell of a comparison table with its interval behind the score."""
+    """A cell of a comparison table with its interval behind the score."""
     return Cell(cell.text, _leading_number(cell.text), cell.mark, note=f" {cell.more}".rstrip())
 
 
@@ -174,7 +145,7 @@ def _selection(summary: Mapping[str, Any]) -> str:
 
 
 def _leading_number(text: str) -> float | None:
-    """Return the number at the beginning of a cell's text, by which the column is sorted; None for a name or a dash."""
+    """The number at the beginning of a cell's text, by which the column is sorted; None for a name or a dash."""
     try:
         return float(text.lstrip("<").split(" ")[0].split("/")[0].rstrip("*"))
     except ValueError:
@@ -200,7 +171,7 @@ def _row(
 
 
 def _score(scoring: Scoring, metric: Metric, group: Mapping[str, Any]) -> Cell:
-    """Return the mean with its interval or its spread."""
+    """The mean with its interval or its spread."""
     column = run_table.displayed_column(scoring, metric, group)
     if column is None:
         return Cell("-")

@@ -93,11 +93,8 @@ class BlockStatistics:
     def _line(
         self, method: str, own: Mapping[str, SiteScores], compared: Mapping[str, Mapping[str, SiteScores]]
     ) -> Line:
-        """The line of a method, without corrections for the number of tests.
-
-        `compared` has the scores of the method and of its baseline in the runs that both have; it is empty for a method
-        that is not compared.
-        """
+        """The line of a method, without corrections for the number of tests. `compared` has the scores of the method
+        and of its baseline in the runs that both have; it is empty for a method that is not compared."""
         cells = tuple(self._cell(list(own[site].means.values()), own[site].estimate) for site in self.sites)
         rows = [row for site in self.sites for row in own[site].rows]
         worst = min if self.column.metric.higher_is_better else max

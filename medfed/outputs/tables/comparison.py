@@ -151,10 +151,8 @@ def _trivial(results: Sequence[dict], structure: str, column: Column, sites: Seq
 
 
 def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: str) -> dict[str, str]:
-    """Methods whose runs all have the configs of the baseline or of an earlier method, mapped to that method.
-
-    For example, `fedavg@steps=ccst` is a copy of `fedavg` if CCST takes no more steps.
-    """
+    """Methods whose runs all have the configs of the baseline or of an earlier method, mapped to that method. For
+    example, `fedavg@steps=ccst` is a copy of `fedavg` if CCST takes no more steps."""
     configs: dict[str, dict[tuple[str, int], str | None]] = {}
     for result in results:
         key = (result[f"{role}_site"], result["seed"])
@@ -170,10 +168,8 @@ def _copies(results: Sequence[dict], baselines: Mapping[str, str | None], role: 
 
 
 def _joined(results: Sequence[dict], scorings: Sequence[Scoring]) -> Scoring:
-    """A scoring with the metrics of all runs (those of the first run first) and their common limit of a failure.
-
-    A run of an older version did not record its limit; its failures are counted with the limit of the others.
-    """
+    """A scoring with the metrics of all runs (those of the first run first) and their common limit of a failure. A run
+    of an older version did not record its limit; its failures are counted with the limit of the others."""
     pairs = zip(results, scorings, strict=True)
     recorded = [scoring for result, scoring in pairs if not lacks_failures(result)] or scorings
     limits = [{"the limit of a failure": ", ".join(scoring.failure_titles.values())} for scoring in recorded]

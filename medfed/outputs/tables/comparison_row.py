@@ -132,10 +132,8 @@ def is_federated(label: str) -> bool:
 
 
 def is_compared(label: str) -> bool:
-    """Whether the row with this label is ranked and compared, and is not a reference.
-
-    References are `pooled`, `local` and FedAvg with the effort of another method, such as `fedavg@steps=ccst`.
-    """
+    """Whether the row with this label is ranked and compared, and is not a reference. References are `pooled`, `local`
+    and FedAvg with the effort of another method, such as `fedavg@steps=ccst`."""
     return is_federated(label) and "@steps=" not in label
 
 

@@ -119,10 +119,7 @@ def _total(values: Sequence[float | None]) -> float | None:
 
 def costs_by_row(runs: Sequence[tuple[ComparisonRow, str, int, RunFolder]]) -> dict[str, Cost]:
     """Mean cost of the runs of each row (row, unseen site, seed, folder), by the row's label; federated rows come
-    first.
-
-    The images and the total seconds of the row `local` are summed over the models of all sites.
-    """
+    first. The images and the total seconds of the row `local` are summed over the models of all sites."""
     folds: dict[tuple[str, str, int], list[Cost]] = {}
     for row, site, seed, folder in runs:
         cost = read_cost(folder)
@@ -227,9 +224,7 @@ def mean_cost(costs: Sequence[Cost]) -> Cost:
 
 def cost_rows(costs: Mapping[str, Cost], head: Mapping[str, str] = HEAD) -> list[list[str]]:
     """Rows of text: a header, then one row for each method with the fields of `Cost` in `head` (field -> heading).
-
-    Times are in seconds, bytes of one round in MB, other bytes in kB; "-" is unknown.
-    """
+    Times are in seconds, bytes of one round in MB, other bytes in kB; "-" is unknown."""
     lines = [["method", *head.values()]]
     for method, cost in costs.items():
         lines.append([method, *(_format_value(name, getattr(cost, name)) for name in head)])

@@ -104,10 +104,8 @@ def _reason(test: Mapping, n_tests: int) -> str | None:
 
 
 def with_verdicts(lines: Sequence[Line], higher_is_better: bool) -> tuple[Line, ...]:
-    """Correct the p values of a block and add the verdicts.
-
-    The averages are corrected together, and so are all lines and sites. A test without a p value counts with p = 1.
-    """
+    """Correct the p values of a block and add the verdicts. The averages are corrected together, and so are all lines
+    and sites. A test without a p value counts with p = 1."""
     averages = iter(_decided([line.difference for line in lines], higher_is_better))
     at_sites = iter(_decided([d for line in lines for d in line.differences], higher_is_better))
     decided = (

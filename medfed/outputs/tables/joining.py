@@ -101,10 +101,8 @@ def paired_mean(differences: Sequence[float]) -> PairedMean:
 
 
 def build_joining(runs: Sequence[ScoredRun], scoring: Scoring, structures: Sequence[str], data: str) -> Joining | None:
-    """Compare, patient by patient, the federated rows with the rows `local` and `pooled` of the same settings.
-
-    Only runs with the same unseen site and seed are compared. None without such a row.
-    """
+    """Compare, patient by patient, the federated rows with the rows `local` and `pooled` of the same settings. Only
+    runs with the same unseen site and seed are compared. None without such a row."""
     rows = list(dict.fromkeys(ComparisonRow(run.row.method, run.row.varied) for run in runs))
     pairs = [
         (row, other)

@@ -43,10 +43,8 @@ def _not_federated(results: Sequence[dict]) -> list[str]:
 
 
 def _incomplete_local(results: Sequence[dict]) -> list[str]:
-    """For which unseen sites and seeds the row `local` lacks models, because their runs are not finished.
-
-    The source sites are those of a federated run of the same unseen site and seed.
-    """
+    """For which unseen sites and seeds the row `local` lacks models, because their runs are not finished. The source
+    sites are those of a federated run of the same unseen site and seed."""
     runs = [
         (result["row"], result["summary"], result["seed"])
         for result in results

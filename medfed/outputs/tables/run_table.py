@@ -58,10 +58,8 @@ def score_rows(
 
 
 def failure_rows(scoring: Scoring, summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Calibration error and shares of failures as rows of text like `score_rows`, without the gap.
-
-    Columns that no site can have are left out. Empty for a task without masks, and for a run of an older version.
-    """
+    """Calibration error and shares of failures as rows of text like `score_rows`, without the gap. Columns that no site
+    can have are left out. Empty for a task without masks, and for a run of an older version."""
     failures = summary.get("failures") or {}
     groups = [
         (words.format(site), structure, group, failures[role]["sites"][site][structure])

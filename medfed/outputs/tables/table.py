@@ -32,10 +32,8 @@ def to_markdown(table: Table) -> str:
 
 
 def to_text(table: Table, isatty: bool = False) -> str:
-    """Text with aligned columns; intervals stand below the scores.
-
-    `isatty` prints the best method of each column in bold and underlines the second best, with escape codes.
-    """
+    """Text with aligned columns; intervals stand below the scores. `isatty` prints the best method of each column in
+    bold and underlines the second best, with escape codes."""
     parts = ["\n".join(table.head)]
     for title, rows in titled_tables(table):
         parts.append(f"{title}\n{align_columns(with_second_lines(rows), isatty)}")

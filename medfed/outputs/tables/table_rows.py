@@ -136,10 +136,8 @@ def _displayed_name(method: str) -> str:
 
 
 def _marked(column: Sequence[Cell | None], block: Block, competes: Sequence[bool]) -> list[MarkedText]:
-    """Format a column and mark the best and the second best value of the lines that compete.
-
-    Values are compared as printed, so equal texts have equal marks. A single value has no mark.
-    """
+    """Format a column and mark the best and the second best value of the lines that compete. Values are compared as
+    printed, so equal texts have equal marks. A single value has no mark."""
     printed = [
         round(cell.mean, block.decimals) if cell and competing else None
         for cell, competing in zip(column, competes, strict=True)
