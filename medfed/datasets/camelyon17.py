@@ -18,7 +18,7 @@ from medfed.datasets import camelyon17_metadata as metadata
 from medfed.datasets import camelyon17_slides as slides
 from medfed.datasets.base import PHANTOM_MARK, Dataset, Standardise
 from medfed.datasets.card import Card
-from medfed.datasets.case import Case, Volume
+from medfed.datasets.case import Case
 
 FOLDER = "camelyon17_v1.0"
 TABLE = "metadata.csv"
@@ -188,19 +188,6 @@ class Camelyon17(Dataset):
         # The patches are published as RGBA with full opacity, so a dropped alpha channel is not worth a notice.
         notices += [notice for notice in image_notices if notice != "alpha channel dropped"]
         return image
-
-    def load(self, case: Case) -> Volume:
-        """Always raise an error, because a patch has a class and no mask. Use `read_image` to read a patch.
-
-        For datasets with masks, `load` reads the image and the mask of a case.
-
-        Args:
-            case: a patch of this dataset, which the error message names.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(f"{case.image}: this case has a class and no mask; read it with read_image")
 
     def _is_inside(self, path: Path) -> bool:
         """As in `Dataset`, but from the listing of the folder: 455,954 separate file queries would be slow."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from medfed.datasets.case import Case
 
 
-class Listing(NamedTuple):
+class SlideFiles(NamedTuple):
     """Names of the files in a folder, and the names among them that are symbolic links."""
 
     names: frozenset[str]
@@ -73,14 +73,14 @@ def clear_listings() -> None:
 
 
 @lru_cache(maxsize=64)
-def _listing(folder: str) -> Listing:
+def _listing(folder: str) -> SlideFiles:
     try:
         with os.scandir(folder) as entries:
             is_link_by_name = {entry.name: entry.is_symlink() for entry in entries}
     except (FileNotFoundError, NotADirectoryError):
         is_link_by_name = {}
     links = frozenset(name for name, linked in is_link_by_name.items() if linked)
-    return Listing(frozenset(is_link_by_name), links)
+    return SlideFiles(frozenset(is_link_by_name), links)
 
 
 def _missing_patches(folder: Path, expected: list[Case], names: frozenset[str]) -> str:

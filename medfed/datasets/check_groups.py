@@ -20,7 +20,6 @@ _FILE = re.compile(rf"[^\s,;()']*(?:{'|'.join(map(re.escape, SUFFIXES))})(?![\w.
 # What differs between the sentences of one cause: examples, names in quotes, hashes, numbers and lists of numbers.
 _EXAMPLES = re.compile(r"such as (?!data\.)[^;]*?(?=, but|;|\)|$)|the first (?:is|are|with the rarest values is) [^;]*")
 _QUOTED = re.compile(r"(?<!\w)'[^']*'(?!\w)")
-_COLOUR = re.compile(r"#[0-9a-f]{6}")
 _NUMBER = re.compile(r"(?<![#\w])-?\d[\d.,]*(?: x \d[\d.,]*)*\b")
 _IN_SITES = re.compile(r": (in \d+ of \d+) cases, the first (?:is|are) (.*)$")
 _LEFT_OUT = re.compile(r"data\.ignored_names: \[([^\]]*)\]")

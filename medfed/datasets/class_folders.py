@@ -14,7 +14,7 @@ from medfed.core.bounds import ImageSize, PositiveFloat
 from medfed.core.errors import UserError
 from medfed.datasets import check_names, file_names, image_files, reading
 from medfed.datasets.base import Dataset, Standardise
-from medfed.datasets.case import Case, Volume
+from medfed.datasets.case import Case
 from medfed.datasets.class_search import class_holders, class_key, holds_classes
 from medfed.datasets.root_search import refuse_parts
 
@@ -225,19 +225,6 @@ class _ClassFolders(Dataset):  # private, so that the registry lists no dataset 
             grey_to_rgb=self.grey_to_rgb,
             suggest_keys=True,
         )
-
-    def load(self, case: Case) -> Volume:
-        """Always raise an error, because this dataset has classes and no masks. Use `read_image` to read an image.
-
-        For datasets with masks, `load` reads the image and the mask of a case.
-
-        Args:
-            case: a case of this dataset, which the error message names.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(f"{case.image}: this case has a class and no mask; read it with read_image")
 
     @classmethod
     def _class_holders(cls, folder: Path) -> dict[Path, str]:

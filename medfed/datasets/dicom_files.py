@@ -17,7 +17,7 @@ from medfed.datasets.reading import suffix
 
 Kind = Literal["image", "segmentation", "other"]
 SUFFIXES = (".dcm", ".dicom", ".ima")  # usual endings of DICOM files, lower case
-MAX_DEPTH = 8  # folders inside each other; also ends a loop of symbolic links
+MAX_DICOM_DEPTH = 8  # folders inside each other; also ends a loop of symbolic links
 _PREFIX = "1.2.840.10008."
 _SEGMENTATIONS = (_PREFIX + "5.1.4.1.1.66.4", _PREFIX + "5.1.4.1.1.66.7")
 # Objects without an image: directories, waveforms, presentation states, reports, documents, plans, structure sets.
@@ -80,7 +80,7 @@ def files_of_kind(folder: Path, kind: Kind, ignored_names: Sequence[str] = ()) -
         kind: the kind of the objects.
         ignored_names: patterns of the names of files and folders that are left out.
     """
-    return [path for path in _walk(folder, ignored_names, MAX_DEPTH) if kind_of(path) == kind]
+    return [path for path in _walk(folder, ignored_names, MAX_DICOM_DEPTH) if kind_of(path) == kind]
 
 
 def holds_dicom(folder: Path, ignored_names: Sequence[str] = ()) -> bool:
@@ -90,7 +90,7 @@ def holds_dicom(folder: Path, ignored_names: Sequence[str] = ()) -> bool:
         folder: an existing folder.
         ignored_names: patterns of the names of files and folders that are left out.
     """
-    return any(kind_of(path) in ("image", "segmentation") for path in _walk(folder, ignored_names, MAX_DEPTH))
+    return any(kind_of(path) in ("image", "segmentation") for path in _walk(folder, ignored_names, MAX_DICOM_DEPTH))
 
 
 def all_files(folder: Path, ignored_names: Sequence[str] = ()) -> Iterator[Path]:
@@ -100,7 +100,7 @@ def all_files(folder: Path, ignored_names: Sequence[str] = ()) -> Iterator[Path]
         folder: an existing folder.
         ignored_names: patterns of the names of files and folders that are left out.
     """
-    return _walk(folder, ignored_names, MAX_DEPTH)
+    return _walk(folder, ignored_names, MAX_DICOM_DEPTH)
 
 
 def _walk(folder: Path, ignored_names: Sequence[str], depth: int) -> Iterator[Path]:

@@ -19,7 +19,7 @@ from medfed.core.errors import UserError
 from medfed.core.files import read_bounded
 from medfed.datasets.case import Case
 
-SALT_FILE = ".medfed_dicom_salt"  # in the folder of the site; hidden, so that no search for images reads it
+SALT_FILE = ".medfed_dicom_salt"  # beside the images; hidden, so that no search for images reads it
 N_SALT_BYTES = 32
 MAX_SALT_BYTES = 1 << 20
 N_PATIENT_DIGITS = 12

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from medfed.datasets.dicom_files import MAX_DEPTH, STRUCTURE_SET, SUFFIXES, files_of_kind, kind_of, sop_class
+from medfed.datasets.dicom_files import MAX_DICOM_DEPTH, STRUCTURE_SET, SUFFIXES, files_of_kind, kind_of, sop_class
 from medfed.datasets.file_names import is_ignored, list_folder, stem_of
 from medfed.datasets.name_pairs import mask_base
 from medfed.datasets.pairing import Found, NameSettings, case_name, pair_files
@@ -66,7 +66,7 @@ def find_dicom_pairs(folder: Path, names: NameSettings) -> Found:
         contain names of patients: `dicom_names.hide_names` replaces them. The first folder of this path is the patient.
         Cases without DICOM files are found as in other sites.
     """
-    site = _read_content(folder, names, MAX_DEPTH)
+    site = _read_content(folder, names, MAX_DICOM_DEPTH)
     if site.slices:
         return Found(
             {},
@@ -102,7 +102,7 @@ def pair_dicom_folders(images: Path, masks: Path, names: NameSettings) -> Found:
         masks: folder of masks: files, or folders with one file each.
         names: the names that the user has set.
     """
-    image_content, mask_content = (_read_content(folder, names, MAX_DEPTH) for folder in (images, masks))
+    image_content, mask_content = (_read_content(folder, names, MAX_DICOM_DEPTH) for folder in (images, masks))
     if image_content.slices:
         return Found(
             {},

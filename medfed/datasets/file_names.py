@@ -16,11 +16,11 @@ from typing import Any
 from medfed.core.errors import UserError
 from medfed.datasets.reading import SUFFIXES, suffix
 
-# Files with these suffixes may lie in an image folder; they are not read.
 _ESCAPE_OR_SET = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)  # such as \d or [a-z]
 _REPEAT = re.compile(r"[*+]|\{\d*,\}")  # without a limit
 SETTLED_NS = 2_000_000_000  # file systems store times of change with up to two seconds
-MAX_DEPTH = 100  # parts of the path of a folder
+MAX_PATH_PARTS = 100  # parts of the path of a folder
+# Files with these suffixes may lie in an image folder; they are not read.
 NON_IMAGE_SUFFIXES = (
     ".raw",
     ".zraw",
@@ -117,12 +117,12 @@ def check_depth(folder: Path) -> None:
     """Check that a folder does not lie inside very many other folders.
 
     Raises:
-        UserError: if its path has more than `MAX_DEPTH` parts.
+        UserError: if its path has more than `MAX_PATH_PARTS` parts.
     """
-    if len(folder.parts) > MAX_DEPTH:
+    if len(folder.parts) > MAX_PATH_PARTS:
         raise UserError(
-            f"{Path(*folder.parts[:8])}: folders lie inside each other in it, {MAX_DEPTH} or more; expected a folder "
-            "for each site; remove or move the inner folders"
+            f"{Path(*folder.parts[:8])}: folders lie inside each other in it, {MAX_PATH_PARTS} or more; expected a "
+            "folder for each site; remove or move the inner folders"
         )
 
 

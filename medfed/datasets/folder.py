@@ -105,7 +105,8 @@ class Folder(Dataset):
         dicom_series: the SeriesDescription of the DICOM series to read, if a case has several. A `*` stands for any
             characters; upper and lower case are not distinguished. null expects one series per case.
         dicom_salt: path of the file with the secret that hides the identifiers of DICOM patients; it is created if it
-            does not exist. null is the file `.medfed_dicom_salt` in the folder of each site.
+            does not exist. null is the file `.medfed_dicom_salt` in the folder of each site, or in `root` if
+            there is a datalist.
         one_site_per_case: true if the case folders lie directly in `root` and each is a site of its own; needs
             `image_name` and `mask_name`.
     """

@@ -15,9 +15,6 @@ _PART = re.compile(
     rf"|{_NUMBERED}[_\-. ]?(?:\d{{1,2}}|[a-e])",
     re.IGNORECASE,
 )
-_TEST = re.compile(
-    rf"(?:\w{{1,2}}[_\-. ])?(?:test|testing|hold[_\- ]?out|evaluation|eval)(?:[_\- ]?{_HOLDER})?", re.IGNORECASE
-)
 _DATE = re.compile(r"(?:19[89]\d|20[0-3]\d)([_\-.]?(?:0[1-9]|1[0-2])(?:[_\-.]?(?:0[1-9]|[12]\d|3[01]))?)?")
 MAX_YEARS = 15
 _PATIENTS = re.compile(r"(?:patient|patnt|pat|pt|subject|subj|sub|case)[_\- ]?\d+", re.IGNORECASE)
@@ -30,11 +27,6 @@ def is_part(name: str) -> bool:
         name: name of the folder. Upper and lower case are not distinguished.
     """
     return _PART.fullmatch(name) is not None
-
-
-def is_test_part(name: str) -> bool:
-    """Return whether a folder is called as the test part of a split; public datasets often keep its masks secret."""
-    return _TEST.fullmatch(name) is not None
 
 
 def are_years(names: Collection[str]) -> bool:

@@ -47,7 +47,7 @@ MASK_FOLDERS = (
     "annotations",
 )
 _SEPARATORS = str.maketrans("", "", "_- ")
-MAX_DEPTH = 3  # folders of cases or parts inside each other
+MAX_CASE_DEPTH = 3  # folders of cases or parts inside each other
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _find_pairs(folder: Path, names: NameSettings, depth: int) -> Found:
         return pair_folders(folder, roles.masks, names, is_case)
     if not roles and (both := folder_questions.folders_by_files(listing, names)):
         return pair_folders(*both, names)
-    if not listing.folders or depth == MAX_DEPTH:
+    if not listing.folders or depth == MAX_CASE_DEPTH:
         return Found()
     return _pair_case_folders(listing, names, depth)
 

@@ -24,7 +24,7 @@ from medfed.phantoms.synthesis.histology import make_histology_phantom, patch_ta
 from medfed.phantoms.synthesis.histology_cells import NucleusType, draw_nuclei, jittered_lattice
 from medfed.phantoms.synthesis.histology_fields import smooth_field
 from medfed.phantoms.synthesis.histology_microscope import scan_slide, stain_vectors, transmittance
-from medfed.phantoms.synthesis.histology_patient import Patient
+from medfed.phantoms.synthesis.histology_patient import HistologyPatient
 from medfed.phantoms.synthesis.histology_section import make_section
 from medfed.phantoms.synthesis.histology_sites import SITES, HistologySite
 
@@ -107,7 +107,7 @@ def test_the_mean_colour_of_a_patch_does_not_reveal_its_class():
 
 def test_tumour_nuclei_are_larger_than_lymphocytes():
     """Compare the median areas of connected dark regions; the nuclei are sparse, so they do not overlap."""
-    patient = Patient.sample(stream(0, "test"))
+    patient = HistologyPatient.sample(stream(0, "test"))
 
     def median_area(radius_um: float) -> float:
         canvas = np.zeros((192, 192), np.float32)
@@ -128,13 +128,15 @@ def test_a_round_nucleus_has_the_area_of_its_circle():
 
 @pytest.mark.parametrize("name", sorted(histology_background.BACKGROUNDS))
 def test_every_background_is_finite_and_its_stain_is_not_negative(name):
-    background = histology_background.make_background(name, Patient.sample(stream(0, name)), stream(1, name), 192, 0.5)
+    background = histology_background.make_background(
+        name, HistologyPatient.sample(stream(0, name)), stream(1, name), 192, 0.5
+    )
     assert all(np.isfinite(one).all() for one in (background.lymphocytes, background.spindle, background.large))
     assert min(background.eosin.min(), background.blood.min()) >= 0 and background.eosin.shape == (192, 192)
 
 
 def test_stain_is_never_negative():
-    patient = Patient.sample(stream(0, "stain"))
+    patient = HistologyPatient.sample(stream(0, "stain"))
     for k in range(12):
         stain = make_section(patient, k % 2, stream(k, "section"), 192, 0.5).stain
         assert stain.dtype == np.float32 and stain.min() >= 0 and np.isfinite(stain).all()

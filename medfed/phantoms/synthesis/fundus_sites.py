@@ -12,7 +12,7 @@ from medfed.phantoms.synthesis.fundus_camera import Camera
 
 
 @dataclass(frozen=True)
-class Site:
+class FundusSite:
     """Layout, camera and population of one site of the fundus phantom.
 
     Args:
@@ -88,8 +88,8 @@ CANON = Camera(
 REFERENCE = DRISHTI
 
 SITES = {
-    "DRISHTI-GS": Site("Domain1", 50, 51, "{kind}drishtiGS_{number:03d}", ("g", "n"), DRISHTI, 0.12),
-    "RIM-ONE-r3": Site("Domain2", 99, 60, "{kind}-{number}-{side}", ("G", "N"), NIDEK, -0.08),
-    "REFUGE-train": Site("Domain3", 320, 80, "{kind}{number:04d}", ("g", "n"), ZEISS),
-    "REFUGE-val": Site("Domain4", 320, 80, "V{number:04d}", ("V", "V"), CANON),
+    "DRISHTI-GS": FundusSite("Domain1", 50, 51, "{kind}drishtiGS_{number:03d}", ("g", "n"), DRISHTI, 0.12),
+    "RIM-ONE-r3": FundusSite("Domain2", 99, 60, "{kind}-{number}-{side}", ("G", "N"), NIDEK, -0.08),
+    "REFUGE-train": FundusSite("Domain3", 320, 80, "{kind}{number:04d}", ("g", "n"), ZEISS),
+    "REFUGE-val": FundusSite("Domain4", 320, 80, "V{number:04d}", ("V", "V"), CANON),
 }  # fmt: skip

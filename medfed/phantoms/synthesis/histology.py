@@ -18,13 +18,12 @@ from PIL import Image
 
 from medfed.phantoms.synthesis.collection import atomic_collection, stream
 from medfed.phantoms.synthesis.histology_microscope import scan_slide, stain_vectors, transmittance
-from medfed.phantoms.synthesis.histology_patient import Patient
+from medfed.phantoms.synthesis.histology_patient import HistologyPatient
 from medfed.phantoms.synthesis.histology_section import make_section
 from medfed.phantoms.synthesis.histology_sites import SITES
 
 VERSION = 1
 SIDE = 96  # height and width of a patch in pixels
-MIDDLE = slice(32, 64)  # rows and columns whose content decides the label of a patch
 FINER = 2  # the section is generated with this many times the resolution of the patch
 HEADER = ("", "patient", "node", "x_coord", "y_coord", "tumor", "slide", "center", "split")
 _PATIENTS_PUBLISHED = 20  # the challenge numbers the patients of a hospital 000-019, 020-039, ...
@@ -191,6 +190,6 @@ def _write_table(path: Path, table: list[PatchRow]) -> None:
 
 
 @lru_cache(maxsize=128)
-def _patient_parameters(seed: int, patient: int, stain_spread: float) -> Patient:
+def _patient_parameters(seed: int, patient: int, stain_spread: float) -> HistologyPatient:
     """Sample the parameters of a patient; cached, because they are the same for all patches."""
-    return Patient.sample(stream(seed, "histology patient", patient), stain_spread)
+    return HistologyPatient.sample(stream(seed, "histology patient", patient), stain_spread)

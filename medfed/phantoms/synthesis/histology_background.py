@@ -13,7 +13,7 @@ from numpy import ndarray
 
 from medfed.phantoms.synthesis.histology_cells import NucleusType, jittered_lattice
 from medfed.phantoms.synthesis.histology_fields import centred_grid, fibre_texture, smooth_field, soft_mask
-from medfed.phantoms.synthesis.histology_patient import Patient
+from medfed.phantoms.synthesis.histology_patient import HistologyPatient
 
 CENTROBLAST = NucleusType(
     radius_um=4.5, spread=0.10, elongation=(1.0, 1.25), irregularity=0.10, chromatin=0.75, rim=0.40, nucleoli=0.35
@@ -50,7 +50,9 @@ class BackgroundTissue:
     large_kind: NucleusType = HISTIOCYTE
 
 
-def make_background(name: str, patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+def make_background(
+    name: str, patient: HistologyPatient, rng: np.random.Generator, side: int, um: float
+) -> BackgroundTissue:
     """Draw a random piece of normal lymph node tissue of one type, as maps of cell density and stain.
 
     Args:
@@ -67,7 +69,7 @@ def make_background(name: str, patient: Patient, rng: np.random.Generator, side:
     return BACKGROUNDS[name](patient, rng, side, um)
 
 
-def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+def cortex(patient: HistologyPatient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
     """Draw random cortex of a lymph node: densely packed lymphocytes, a few large cells, and a fine mesh of fibres.
 
     Args:
@@ -85,7 +87,7 @@ def cortex(patient: Patient, rng: np.random.Generator, side: int, um: float) -> 
     return BackgroundTissue(dense, _mesh(rng, side, um), _zeros(side), _zeros(side), 0.0, few_large_cells)
 
 
-def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+def germinal_centre(patient: HistologyPatient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
     """Draw the edge of a random germinal centre, with large pale cells inside and densely packed lymphocytes outside.
 
     Args:
@@ -106,7 +108,7 @@ def germinal_centre(patient: Patient, rng: np.random.Generator, side: int, um: f
     )
 
 
-def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+def sinus(patient: HistologyPatient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
     """Draw a random sinus of a lymph node: a pale channel with fluid and histiocytes that runs through the cortex.
 
     Args:
@@ -127,7 +129,7 @@ def sinus(patient: Patient, rng: np.random.Generator, side: int, um: float) -> B
     return BackgroundTissue(start.lymphocytes * (1 - 0.85 * channel), eosin, _zeros(side), _zeros(side), 0.0, large)
 
 
-def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+def capsule(patient: HistologyPatient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
     """Draw a random piece of a lymph node's capsule: collagen bundles with fibroblasts and clefts.
 
     The capsule borders on cortex. In about a third of the draws there is also empty glass outside the tissue.
@@ -155,7 +157,7 @@ def capsule(patient: Patient, rng: np.random.Generator, side: int, um: float) ->
     return BackgroundTissue(lymphocytes, eosin, blood, inside * tissue, angle, _zeros(side))
 
 
-def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+def fat(patient: HistologyPatient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
     """Draw random fat tissue: round empty fat cells with thin walls. The fat borders on cortex of the lymph node.
 
     Args:
@@ -187,7 +189,7 @@ def fat(patient: Patient, rng: np.random.Generator, side: int, um: float) -> Bac
     )
 
 
-def blank(patient: Patient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
+def blank(patient: HistologyPatient, rng: np.random.Generator, side: int, um: float) -> BackgroundTissue:
     """Draw empty glass with a few random specks.
 
     Args:
@@ -232,7 +234,7 @@ def _zeros(side: int) -> ndarray:
     return np.zeros((side, side), np.float32)
 
 
-BACKGROUNDS: dict[str, Callable[[Patient, np.random.Generator, int, float], BackgroundTissue]] = {
+BACKGROUNDS: dict[str, Callable[[HistologyPatient, np.random.Generator, int, float], BackgroundTissue]] = {
     "cortex": cortex,
     "centre": germinal_centre,
     "sinus": sinus,

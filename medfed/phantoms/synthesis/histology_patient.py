@@ -8,7 +8,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Patient:
+class HistologyPatient:
     """Parameters of one synthetic patient and the patient's only slide. Lengths are in micrometres."""
 
     lymphocyte_um: float  # radius of a lymphocyte's nucleus
@@ -28,7 +28,7 @@ class Patient:
     eosin: float  # strength of eosin on this slide relative to the site's typical value
 
     @classmethod
-    def sample(cls, rng: np.random.Generator, stain_spread: float = 0.1) -> Patient:
+    def sample(cls, rng: np.random.Generator, stain_spread: float = 0.1) -> HistologyPatient:
         """Draw the random parameters of one synthetic patient: appearance of the lymph node, the tumour and the slide.
 
         The tumour's grade is uniform from 0 (small, similar nuclei) to 1 (large nuclei of very different sizes).

@@ -15,7 +15,7 @@ from medfed.phantoms.synthesis import histology_background as backgrounds
 from medfed.phantoms.synthesis.histology_background import BackgroundTissue
 from medfed.phantoms.synthesis.histology_cells import NucleusType, draw_nuclei, jittered_lattice
 from medfed.phantoms.synthesis.histology_fields import centred_grid, fibre_texture, smooth_field, soft_mask
-from medfed.phantoms.synthesis.histology_patient import Patient
+from medfed.phantoms.synthesis.histology_patient import HistologyPatient
 
 FIBROBLAST = NucleusType(radius_um=2.7, spread=0.15, elongation=(3.0, 6.0), irregularity=0.05, chromatin=1.0, rim=0.1)
 NORMAL = {"cortex": 0.42, "centre": 0.22, "sinus": 0.11, "capsule": 0.15, "fat": 0.06, "blank": 0.04}
@@ -37,7 +37,7 @@ class Section:
     tumour: ndarray
 
 
-def make_section(patient: Patient, label: int, rng: np.random.Generator, side: int, um: float) -> Section:
+def make_section(patient: HistologyPatient, label: int, rng: np.random.Generator, side: int, um: float) -> Section:
     """Draw a random stained section of a lymph node, with or without tumour in its middle.
 
     The middle is the square of the middle third of the rows and the middle third of the columns.
@@ -96,7 +96,7 @@ def _growth(label: int, rng: np.random.Generator, side: int, um: float) -> ndarr
 
 
 def _nuclei(
-    patient: Patient,
+    patient: HistologyPatient,
     background: BackgroundTissue,
     tumour: ndarray,
     nest: ndarray,
@@ -141,7 +141,7 @@ def _nuclei(
 
 
 def _tumour_stain(
-    patient: Patient,
+    patient: HistologyPatient,
     eosin: ndarray,
     haematoxylin: ndarray,
     tumour: ndarray,
@@ -167,7 +167,7 @@ def _tumour_stain(
     return eosin * remaining, np.maximum(haematoxylin, 0.15 * nest * strength) * remaining
 
 
-def _thickness(patient: Patient, rng: np.random.Generator, side: int, um: float) -> ndarray:
+def _thickness(patient: HistologyPatient, rng: np.random.Generator, side: int, um: float) -> ndarray:
     """Sample the relative thickness of the section, (side, side): smooth waves, and rarely a fold of two layers."""
     thickness = patient.thickness * math.exp(rng.normal(0, 0.14)) * (1 + 0.05 * smooth_field(rng, side, 40 / um))
     if rng.random() < 0.04:

@@ -14,7 +14,7 @@ from medfed.phantoms.synthesis.mri_scanner import Scanner
 
 
 @dataclass(frozen=True)
-class Site:
+class MriSite:
     """Cases, image geometry and scanners of one site.
 
     Args:
@@ -68,13 +68,13 @@ SIEMENS_ENDORECTAL = Scanner(
     gamma=1.10)  # fmt: skip
 
 SITES = {
-    "RUNMC": Site(tuple(range(30)), "_segmentation", (192, 200), (3.6, 4.0), (REFERENCE,), "surface", zones=True),
-    "BMC": Site(
+    "RUNMC": MriSite(tuple(range(30)), "_segmentation", (192, 200), (3.6, 4.0), (REFERENCE,), "surface", zones=True),
+    "BMC": MriSite(
         tuple(range(30)), "_Segmentation", (150, 158), (3.0, 3.0), (PHILIPS_ENDORECTAL,), "endorectal", zones=True),
     # The published slices are 1.25 mm apart. The phantom has every second slice, with a thickness of 1.25 mm.
-    "I2CVB": Site(
+    "I2CVB": MriSite(
         tuple(range(19)), "_segmentation", (204, 222), (2.5, 2.5), (SIEMENS_BODY_COIL,), thickness_ratio=0.5),
-    "UCL": Site((1, *range(26, 38)), "_segmentation", (176, 200), (3.0, 3.6), (SOFT_15_TESLA, SOFT_3_TESLA)),
-    "BIDMC": Site((0, *range(2, 13)), "_segmentation", (136, 144), (2.6, 3.0), (GE_ENDORECTAL,), "endorectal"),
-    "HK": Site(tuple(range(38, 50)), "_segmentation", (160, 180), (3.6, 3.6), (SIEMENS_ENDORECTAL,), "endorectal"),
+    "UCL": MriSite((1, *range(26, 38)), "_segmentation", (176, 200), (3.0, 3.6), (SOFT_15_TESLA, SOFT_3_TESLA)),
+    "BIDMC": MriSite((0, *range(2, 13)), "_segmentation", (136, 144), (2.6, 3.0), (GE_ENDORECTAL,), "endorectal"),
+    "HK": MriSite(tuple(range(38, 50)), "_segmentation", (160, 180), (3.6, 3.6), (SIEMENS_ENDORECTAL,), "endorectal"),
 }  # fmt: skip
