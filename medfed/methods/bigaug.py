@@ -4,12 +4,8 @@ L. Zhang, X. Wang, D. Yang, T. Sanford, S. Harmon, B. Turkbey, B. J. Wood, H. Ro
 "Generalizing Deep Learning for Medical Image Segmentation to Unseen Domains via Deep Stacked Transformation", IEEE
 Transactions on Medical Imaging 39 (7), 2020, https://arxiv.org/abs/1906.03347.
 
-Idea: strong augmentation of sharpness, intensities and geometry simulates the differences between hospitals.
-
-Communication: the same messages as FedAvg.
-
-Departures: there is no official code. The ranges are those of an unofficial port and were not checked against the
-paper, so no preset has the name "paper". Noise is weaker by default, and the deformation is ours; see the class.
+Idea: strong augmentation of sharpness, intensities and geometry simulates the differences between hospitals. Sites send
+the same messages as FedAvg.
 """
 
 from __future__ import annotations
@@ -36,30 +32,24 @@ class BigAug(BigAugRanges, Method):
 
     The transforms, in this order: blur, sharpening, noise, brightness, contrast, perturbation, rotation, scaling,
     deformation. The first six change the image alone; the last three also move masks (nearest neighbour) and views
-    (bilinear). Images are in [0, 1] and are clipped to this range after each transform. Class labels do not change. The
+    (bilinear). Class labels do not change. Images are in [0, 1] and are clipped to this range after each transform. The
     transforms come after those of `training.augment`, which rotates and scales a little; set it to false for BigAug
-    alone.
+    alone. They run on the CPU, image by image: on one core, 5 colour images of 384 x 384 pixels with masks take about
+    0.2 s.
 
-    All transforms are MONAI's, except noise and perturbation (`medfed.transforms.big_aug`). Their parameters are seeded
-    from the round's random generator. They run on the CPU, image by image: on one core, 5 colour images of 384 x 384
-    pixels with masks take about 0.2 s.
-
-    Doubtful settings of the unofficial port:
-
-    - Noise with a standard deviation of up to 1 leaves little of an image in [0, 1]. Our default is at most 0.1, as in
-      MONAI; the preset "port" has the port's range.
-    - The range of the deformation is not known to us. Ours shifts each of 16 x 16 control points by up to 1 % of the
-      image's side, which never folds the image. MONAI's `Rand2DElastic` deforms by 5 % of its spacing even at
-      strength 0.
-    - The blur is given in pixels of the image as it is trained.
+    Departures: there is no official code. The ranges are those of an unofficial port and were not checked against the
+    paper. The port's noise, with a standard deviation of up to 1, leaves little of an image; our default is at most
+    0.1, as in MONAI. The range of the deformation is not known to us: ours shifts each of 16 x 16 control points by up
+    to 1 % of the image's side, which never folds the image (MONAI's `Rand2DElastic` deforms by 5 % of its spacing even
+    at strength 0).
 
     Args:
-        blur: range (lowest, highest) of the standard deviation of the Gaussian blur, in pixels, above 0. The sharpening
-            uses the same range for both of its Gaussians.
+        blur: range (lowest, highest) of the standard deviation of the Gaussian blur, in pixels of the image as it is
+            trained, above 0. The sharpening uses the same range for both of its Gaussians.
         sharpening: range (lowest, highest) of the amount a of sharpening, at least 0. With Gaussian filters G1 and G2
             the result is G1 * x + a (G1 * x - G2 * G1 * x).
-        noise: range (lowest, highest) of the standard deviation of the Gaussian noise, at least 0, for images in
-            [0, 1].
+        noise: range (lowest, highest) of the standard deviation of the Gaussian noise, at least 0, for images in [0,
+            1].
         brightness: range (lowest, highest) of the number that is added to all pixels, for images in [0, 1].
         contrast: range (lowest, highest) of the exponent of the gamma correction, above 0; 1 changes nothing.
         perturbation: range (lowest, highest) of two numbers: the image is multiplied by 1 plus the first, and the
@@ -72,7 +62,7 @@ class BigAug(BigAugRanges, Method):
             FedAvg.
 
     Presets: "medfed" has noise from 0 to 0.1; "port" has noise from 0.1 to 1, as the unofficial port. There is no
-    preset "paper", because we could not check any of the ranges against the paper.
+    preset "paper", because no range could be checked against the paper.
     """
 
     probability: Ratio = 0.5
@@ -82,19 +72,7 @@ class BigAug(BigAugRanges, Method):
     renamed_presets: ClassVar[Mapping[str, str]] = {"paper": "port"}
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return a copy of the batch, on the same device, after nine random transforms of the images.
-
-        The transforms are blur, sharpening, noise, brightness, contrast, intensity perturbation (an image is multiplied
-        by one random number, and another one is added), rotation, scaling and deformation. Each transform is applied to
-        an image with the probability `probability`. Masks (B, S, H, W) and views (other versions of the images, such as
-        restyled ones) get the same geometric transforms as their image. Class labels stay as they are. If `probability`
-        is 0, the batch itself is returned.
-
-        Args:
-            local: the site's round of training, with its random generator.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W) of 0 and 1 for S structures.
-        """
+        """Apply the nine transforms to images, masks and views."""
         if self.probability == 0:
             return batch
         views, masks = list(batch.views), [LABEL] if batch.label.ndim == 4 else []
@@ -113,7 +91,7 @@ class BigAug(BigAugRanges, Method):
 
 
 def _view(name: str) -> str:
-    """Return the key under which the transforms find the view of this name."""
+    """The key under which the transforms find the view of this name."""
     return f"view {name}"
 
 

@@ -3,19 +3,9 @@
 J. Chen, M. Jiang, Q. Dou, Q. Chen: "Federated Domain Generalization for Image Recognition via Cross-Client Style
 Transfer", WACV 2023, https://arxiv.org/abs/2210.00912.
 
-Idea: the mean and standard deviation of feature channels describe the style of an image. Sites exchange these
-statistics once, and each site redraws its training images in the styles of the other sites.
-
-Communication: before round 1, each site sends its style (two vectors; with a VGG encoder 1,024 numbers), and receives
-the styles of all sites with the weights. Afterwards the messages of FedAvg.
-
-Departures from the public code: FedAvg weights sites by their numbers of images, as in the paper (the code weights all
-equally, preset "released"). Single styles are those that the sites sent (the code reads the images of the other site).
-Training and validation images are split before the expansion (the code styles first, so that styled copies of training
-images are in its validation set; the paper does not say). The batch statistics of the code's DenseNet are a setting of
-the network (`network.norm`). Departures from the paper: the codec that comes with medfed is not the paper's, which is a
-VGG-19 and a decoder (`codec`). Blank images are left out of a style. Images are redrawn at their own size. Styled
-images are computed when they are first needed instead of before training; the result is the same, rounded to float16.
+Idea: the mean and standard deviation of feature channels describe the style of an image. Before round 1, each site
+sends its style (two vectors; with a VGG encoder up to relu4_1 1,024 numbers, 4,096 bytes). It receives the styles of
+all sites with the weights, and redraws its training images in them. Afterwards, sites send the messages of FedAvg.
 """
 
 from __future__ import annotations
@@ -55,17 +45,24 @@ N_CHECKED = 32  # number of images whose reconstruction error and edges are meas
 
 @dataclass(frozen=True)
 class CCST(Method):
-    """Cross-client style transfer: FedAvg on an expanded training set with each image in K styles.
+    """FedAvg on an expanded training set that has each image in K styles (cross-client style transfer).
 
-    Before training, each site shares its style (S_mu, S_sigma): mean and standard deviation of the channels of the
-    encoder E's features (eq. 4-8). With a VGG encoder up to relu4_1 these are 1,024 numbers, 4,096 bytes. Each site
-    then draws K of the sites for each of its n training images and redraws the image I in their styles with the decoder
-    D:
+    Each site shares its style (S_mu, S_sigma): mean and standard deviation of the channels of the encoder E's features
+    (eq. 4-8). Each site then draws K of the sites for each of its n training images and redraws the image I in their
+    styles with the decoder D:
 
         I' = D(S_sigma (F - mu(F)) / sigma(F) + S_mu),   F = E(I)                                  (eq. 5)
 
     If the site itself is among the K, the original image stands for it. FedAvg runs on the K n images. Validation and
     test images are never restyled.
+
+    Departures from the public code: FedAvg weights sites by their numbers of images, as in the paper (the code weights
+    all equally, preset "released"). Single styles are those that the sites sent (the code reads the images of the other
+    site). Training and validation images are split before the expansion (the code styles first, so that styled copies
+    of training images are in its validation set; the paper does not say). The batch statistics of the code's DenseNet
+    are a setting of the network (`network.norm`). Departures from the paper: the codec that comes with medfed is not
+    the paper's (`codec`). Blank images are left out of a style. Images are redrawn at their own size, when they are
+    first needed instead of before training; the result is the same, rounded to float16.
 
     Args:
         style: what a site shares: "overall" is one style, computed over all pixels of all its images; "single" is a set
@@ -74,7 +71,7 @@ class CCST(Method):
             site itself is one of the candidates. Values above the number of sites use all. 3 in the paper for PACS and
             Office-Home.
         transfer: how images are restyled: "codec" encodes and decodes them with AdaIN, as in the paper; "moments" gives
-            the pixel intensities of each channel another mean and standard deviation. "moments" cannot move an edge and
+            the pixel intensities of each channel another mean and standard deviation, which cannot move an edge and
             needs no codec (not in the paper; for segmentation).
         codec: encoder and decoder for `transfer: codec`: "small" for the one that comes with medfed, or the path of a
             file or folder that `python -m medfed.codec` wrote from a published encoder and decoder. The paper has
@@ -93,8 +90,8 @@ class CCST(Method):
             single patients. Such a site trains as usual. At least 1. Not in the paper.
 
     Presets: "medfed" is the default. "paper" restyles at 512 x 512 pixels, as the authors' public code does; the text
-    names no size. "released" is the public code: restyling at 512 x 512 pixels, and uniform site weights. A preset does
-    not change `codec`, because no file of the paper's codec comes with medfed.
+    names no size. "released" is the public code: 512 x 512 pixels and uniform site weights. A preset does not change
+    `codec`, because no file of the paper's codec comes with medfed.
     """
 
     style: Literal["overall", "single"] = "overall"
@@ -117,88 +114,44 @@ class CCST(Method):
 
     @property
     def _style_transfer(self) -> StyleTransfer:
-        """The restyling function that these settings describe."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The path of the style codec (an encoder and a decoder that redraw images) that the sites read, in a tuple.
-
-        The tuple is empty for the codec that comes with medfed, and for `transfer: moments`, which needs no codec.
-        """
         return self._style_transfer.files
 
     def with_files(self, names: Mapping[str, str]) -> CCST:
-        """Return a copy of the method that reads its style codec from another path.
-
-        Args:
-            names: dictionary from the present path of a file to its new path. A file that is not in the dictionary
-                keeps its path.
-        """
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Raise UserError if the style codec (encoder and decoder) does not accept this image size or channel number.
-
-        With `transfer: moments`, which needs no codec, all images are accepted.
-
-        Args:
-            image_size: height and width of the images in pixels.
-            channels: number of channels of the images.
-            standardised: not used.
-
-        Raises:
-            UserError: if the codec cannot be loaded or the images have neither 1 nor 3 channels. Also if the images are
-                smaller than the codec needs. If `transfer_size` is above 0, it is checked instead of `image_size`.
-        """
         self._style_transfer.check(image_size, channels)
 
     @property
     def share_reads_network(self) -> bool:
-        """Whether `share` reads the weights of the network that is trained: False.
-
-        A site computes its style from its images, with the style codec or without a network.
-        """
         return False
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Ranges that hold for the features of any codec; reconstructions are in [0, 1]."""
         return {**STYLE_RANGES, "codec_error": (0.0, 1.0)}
 
     def effort(self, n_sites: int) -> Effort:
-        """Return K times the steps and K times the images, because each image is trained in K styles.
-
-        Args:
-            n_sites: number of sites that train; K is at most this number.
-        """
+        """K times the steps, because each image is trained in K styles."""
         copies = min(self.k, n_sites)
         return Effort(copies, copies)
 
     @property
     def match_kinds(self) -> frozenset[str]:
-        """The sites share styles."""
         return frozenset({"style"})
 
     @property
     def row_tensors(self) -> frozenset[str]:
-        """With `style: single`, one row per style."""
         return frozenset({"mean", "std"}) if self.style == "single" else frozenset()
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the style of a site: mean and standard deviation of the feature channels of its training images.
+        """Return `mean` and `std`, (C,), or (J, C) for `style: single`, and with a codec `codec_error`, (1,).
 
-        Args:
-            site: the site's images and random generator.
-            network: only its device is used. The encoder of the style codec computes the features.
-
-        Returns:
-            With the setting `style: overall`: `mean` and `std`, each (C,) float32, over all images. With `style:
-            single`: `mean` and `std`, each (J, C) float32, of J random single images, where J is the number of training
-            images divided by `images_per_style`, rounded up. C is the number of feature channels, or of image channels
-            for `transfer: moments`. In addition, with a codec, `codec_error` (1,): the mean absolute difference between
-            images in [0, 1] and their reconstruction by the codec. The dictionary is empty if the site has fewer than
-            `min_patients` training patients or only blank images.
+        C counts feature channels, or image channels for `transfer: moments`. `codec_error` is the mean absolute
+        difference between images in [0, 1] and their reconstruction by the codec.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
@@ -224,50 +177,14 @@ class CCST(Method):
         return {**_style(moments, singles[:n_single]), **self._error(site, order, device)}  # eq. 7: J styles
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the styles of all sites, which the coordinator stores and later sends to the sites.
-
-        Args:
-            state: not used.
-            shared: what each site returned from `share`, by name of the site.
-            rng: not used.
-
-        Returns:
-            `style/SITE/mean` and `style/SITE/std` for each site, each (C,) for one style of C channels, or (J, C) for J
-            styles of single images. In addition, with a codec, `style/SITE/codec_error`, (1,): the mean absolute
-            difference between images of the site in [0, 1] and their reconstruction by the codec.
-        """
+        """Return the styles under `style/SITE/mean`, `style/SITE/std` and `style/SITE/codec_error`."""
         return {f"{STYLE}{site}/{name}": entry for site, tensors in shared.items() for name, entry in tensors.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the styles of all sites, which every site receives together with the global weights.
-
-        Args:
-            state: the coordinator's state, whose memory holds the styles.
-            site: not used. All sites receive the same tensors, which include the style of the receiving site.
-
-        Returns:
-            `style/SITE/mean` and `style/SITE/std` for each site that shared a style, each (C,) for one style of C
-            channels, or (J, C) for J styles of single images.
-        """
         return {name: entry for name, entry in state.memory.items() if not name.endswith(ERROR)}
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the expanded training set of a site: each training image in K styles (Algorithm 1 of CCST).
-
-        For each image, K of the sites are drawn at random. The image is redrawn in the style of each drawn site. If a
-        drawn site shared several styles, one of them is used at random. If the site itself is drawn, the original image
-        is used.
-
-        Args:
-            local: the site's round of training. The received message contains the styles of all sites.
-            samples: the site's n training images.
-            rng: CPU generator with which the sites and styles are drawn.
-
-        Returns:
-            K * n samples. An image is redrawn when a batch first needs it, and stored as `local.cache` says. K is the
-            setting `k`, but at most the number of sites that can be drawn: the site itself and all other sites with a
-            style.
-        """
+        """Return the K n images of Algorithm 1; an image is redrawn when a batch first needs it."""
         bank = _bank(local.message.tensors)
         domains = [local.site, *(name for name in sorted(bank) if name != local.site)]
         if self.k > len(domains):
@@ -295,32 +212,12 @@ class CCST(Method):
         return expanded
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return the reconstruction error of the style codec: how much encoding and decoding alone change an image.
-
-        Restyled images contain this error in addition to the change of style.
-
-        Args:
-            state: the coordinator's state after the last round.
-
-        Returns:
-            {"codec_reconstruction_error": number}: the mean absolute difference between the pixels of images in [0, 1]
-            and of their reconstructions, averaged over the sites. Empty if no site shared a style, and for `transfer:
-            moments`, which needs no codec.
-        """
+        """Return the sites' mean `codec_error`, the error that encoding and decoding alone add to restyled images."""
         errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
         return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return copies of images, redrawn in the style of each site.
-
-        Args:
-            state: the coordinator's state, whose memory holds the styles that the sites shared.
-            image: (B, C, H, W), in [0, 1].
-
-        Returns:
-            (B, C, H, W) in [0, 1] on the CPU, by name of the site. If a site shared several styles, its first one is
-            used.
-        """
+        """Redraw images in the style of each site; of several single styles, in the first."""
         bank = _bank(state.memory)
         return {
             site: torch.cat([self._style_transfer.restyle(single[None], mean[:1], std[:1]) for single in image]).cpu()
@@ -328,20 +225,7 @@ class CCST(Method):
         }
 
     def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Return a function that redraws images in the mean style of the federation.
-
-        Its mean is the average of the sites' means, and its standard deviation that of the sites' standard deviations.
-        If a site shared several styles, their averages are the style of the site.
-
-        Args:
-            state: the coordinator's state, whose memory holds the styles that the sites shared.
-            kind: not used; it is "style".
-            ratio: strength of the style, in [0, 1], in place of the setting `alpha`. With a codec, 0 still encodes and
-                decodes the image.
-
-        Returns:
-            A function from images (B, C, H, W) in [0, 1] to the changed images. None if no site shared a style.
-        """
+        """Redraw images in the mean of the sites' styles; with a codec, ratio 0 still encodes and decodes them."""
         bank = _bank(state.memory)
         if not bank:
             return None
@@ -352,10 +236,7 @@ class CCST(Method):
         return replace(self._style_transfer, alpha=ratio).to_style(mean, std)
 
     def _features(self, site: SiteData, order: Tensor, device: torch.device, used: list[Tensor]) -> Iterator[Tensor]:
-        """Yield feature maps (b, D, h, w), on the CPU, of a few images at a time, without blank images.
-
-        The indices of the images are appended to `used`.
-        """
+        """Yield features (b, D, h, w), on the CPU, of the images that are not blank; append their indices to `used`."""
         for indices, batch in zip(order.split(MAX_BATCH), batches(site.samples, MAX_BATCH, order), strict=True):
             chosen = shows_something(batch.image)
             used.append(indices[chosen])
@@ -363,7 +244,7 @@ class CCST(Method):
                 yield from map(Tensor.cpu, self._style_transfer.features(batch.image[chosen].to(device)))
 
     def _error(self, site: SiteData, order: Tensor, device: torch.device) -> Tensors:
-        """Return `codec_error` (1,), the mean absolute reconstruction error; empty for `transfer: moments`."""
+        """Return `codec_error`, or nothing for `transfer: moments`."""
         images = site.samples.batch(order[:N_CHECKED].tolist()).image.to(device)
         error = self._style_transfer.reconstruction_error(images)
         if error is None:

@@ -3,11 +3,8 @@
 D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
 Rates", ICML 2018, https://arxiv.org/abs/1803.01498.
 
-Idea: the mean follows a single wrong or malicious site; the median of each weight does not.
-
-Communication: the same messages as FedAvg.
-
-Departures: the median is taken of weights after local training, and not of gradients as in the paper.
+Idea: the mean follows a single wrong or malicious site; the median of each weight does not. Sites send the same
+messages as FedAvg.
 """
 
 from __future__ import annotations
@@ -24,27 +21,19 @@ from medfed.functional.aggregation import coordinate_median
 class CoordinateMedian(Method):
     """Aggregate by the median of the sites' weights, element by element (Definition 1; Algorithm 1, option I).
 
-    Only the coordinator's step differs from FedAvg. If fewer than half of the sites send wrong weights, every element
-    lies between values of correct sites. BatchNorm's statistics are medians as well; its integer counters take the
-    maximum.
+    If fewer than half of the sites send wrong weights, every element lies between values of correct sites. BatchNorm's
+    statistics are medians as well; its integer counters take the maximum.
 
-    All sites count alike. The number of images is what a site reports about itself: in a median that is weighted by
-    images, a site could choose the result by claiming more than half of them. For an even number of sites the median is
-    the mean of the two middle values. For one or two sites it is therefore their mean, which protects against nothing.
+    All sites count alike, because a site reports its number of images itself: in a median that is weighted by images, a
+    site could choose the result by claiming more than half of them. For an even number of sites the median is the mean
+    of the two middle values. For one or two sites it is therefore their mean, which protects against nothing.
 
     The median ignores what only a minority of the sites has learned. If no site is faulty but the sites' images differ,
     as in domain generalisation, it costs accuracy. This method has no settings.
+
+    Departures: the median is taken of weights after local training, and not of gradients as in the paper.
     """
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the median of the sites' weights, separately for each element of each tensor.
-
-        Args:
-            state: not used.
-            updates: each site's update (its weights after local training), by name of the site.
-
-        Returns:
-            Tensors by state-dict name, with the shapes of the sites' weights. For integers, such as BatchNorm's
-            counters, the maximum over the sites is taken.
-        """
+        """Return the median of the sites' weights, element by element (Def. 1)."""
         return coordinate_median([update.weights for update in updates.values()])  # Def. 1

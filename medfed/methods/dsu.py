@@ -4,13 +4,7 @@ X. Li, Y. Dai, Y. Ge, J. Liu, Y. Shan, L.-Y. Duan: "Uncertainty Modeling for Out
 2022, https://arxiv.org/abs/2202.03958.
 
 Idea: an image's channel statistics are uncertain outside the training domains. Each is drawn from a normal distribution
-around its value, as wide as the statistic varies over the batch.
-
-Communication: the same messages as FedAvg. The noise is as wide as the styles vary within one client's batch.
-
-Departures: paper and code have six positions: after the first convolution, after the max-pooling, and after stages 1 to
-4. The first two are not separate parts of our networks, so the preset "paper" has four positions. For a batch of one
-image the public code returns NaN; here such a batch stays unchanged.
+around its value, as wide as the statistic varies over the batch. Sites send the same messages as FedAvg.
 """
 
 from __future__ import annotations
@@ -34,14 +28,19 @@ class DSU(Method):
     """FedAvg with layers that add noise to feature statistics in training (domain shifts with uncertainty).
 
     After each chosen stage, with a given probability per batch, for feature maps F (B, C, H, W) with means mu and
-    standard deviations sigma, each (B, C), whose own standard deviations over the batch are S_mu and S_sigma (C,):
+    standard deviations sigma, each (B, C), whose own standard deviations over the batch (of one client) are S_mu and
+    S_sigma (C,):
 
         F' = gamma (F - mu) / sigma + beta                                                         (eq. 7)
         beta = mu + f e_1 S_mu,   gamma = sigma + f e_2 S_sigma,   e ~ N(0, 1)                     (eq. 5-6)
 
     Gradients pass through the statistics, unlike in MixStyle. gamma may be negative, which inverts the channel; paper
     and code do not prevent it, and neither do we. In evaluation, for a batch of one image, with probability 0 and with
-    factor 0, the layers return their input. The formulas are implemented in `medfed.networks.style_layers.DSU`.
+    factor 0, the layers (`medfed.networks.style_layers.DSU`) return their input.
+
+    Departures: paper and code have six positions: after the first convolution, after the max-pooling, and after stages
+    1 to 4. The first two are not separate parts of our networks, so the preset "paper" has four positions. For a batch
+    of one image the public code returns NaN.
 
     Args:
         stages: numbers of the encoder's stages after which noise is added, counted from 1. The paper uses all four. For
@@ -60,17 +59,5 @@ class DSU(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3, 4)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Insert layers that add noise to the feature statistics of images in training; return the network.
-
-        One layer is inserted after each chosen stage of the encoder. The statistics are the mean and standard deviation
-        of each channel of each feature map. The layers act only in training and have no weights.
-
-        Args:
-            network: the network, changed in place.
-            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
-
-        Raises:
-            UserError: if the network has fewer stages than the setting `stages` names.
-        """
         layer = partial(style_layers.DSU, self.probability, self.factor)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

@@ -4,11 +4,7 @@ Y. Zhang, M. Li, R. Li, K. Jia, L. Zhang: "Exact Feature Distribution Matching f
 Generalization", CVPR 2022, https://arxiv.org/abs/2203.07740.
 
 Idea: as MixStyle, but with the whole distribution of values of each channel instead of its mean and standard deviation.
-
-Communication: the same messages as FedAvg.
-
-Departures: as in our MixStyle, the partner of an image is a random image of the same client. To share a histogram, a
-site would have to send all H W C values of a feature map.
+Sites send the same messages as FedAvg.
 """
 
 from __future__ import annotations
@@ -38,17 +34,20 @@ class EFDMix(Method):
 
     Y_j are the partner's values in ascending order, and rank_i(x) is the rank of F_i(x) among the values of image i.
     The last F_i(x) is a constant for the gradient, because ranks have no gradient; the partner's values keep theirs, as
-    in the paper and its code. In evaluation, for a batch of one image, and with probability 0, the layers return their
-    input. The formula is implemented in `medfed.networks.style_layers.EFDMix`.
+    in the paper and its code. In evaluation, for a batch of one image, and with probability 0, the layers
+    (`medfed.networks.style_layers.EFDMix`) return their input.
 
     Equal values, as after a ReLU, are ranked in the order of their positions. Sorting costs O(HW log HW) per channel:
     on a CPU, a training step of a U-Net takes at least twice as long, one of a ResNet18 a third longer.
 
+    Departures: as in our MixStyle, the partner of an image is a random image of the same client. To share a histogram,
+    a site would have to send all H W C values of a feature map.
+
     Args:
-        stages: numbers of the encoder's stages after which distributions are mixed, counted from 1. The paper has 1
-            to 3.
-        probability: probability that a stage mixes the distributions of a batch, drawn for each batch and stage, in
-            [0, 1]. 0.5 in the paper.
+        stages: numbers of the encoder's stages after which distributions are mixed, counted from 1. The paper has 1 to
+            3.
+        probability: probability that a stage mixes the distributions of a batch, drawn for each batch and stage, in [0,
+            1]. 0.5 in the paper.
         concentration: parameter c of the Beta distribution of the mixing ratio (alpha in the paper), above 0. 0.1 in
             the paper.
 
@@ -62,18 +61,5 @@ class EFDMix(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Insert layers that mix the feature values of pairs of images in training; return the network.
-
-        One layer is inserted after each chosen stage of the encoder. For each feature channel, the sorted values of an
-        image are mixed with the sorted values of another image of the batch. The layers act only in training and have
-        no weights.
-
-        Args:
-            network: the network, changed in place.
-            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
-
-        Raises:
-            UserError: if the network has fewer stages than the setting `stages` names.
-        """
         layer = partial(style_layers.EFDMix, self.probability, self.concentration)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

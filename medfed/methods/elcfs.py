@@ -3,42 +3,11 @@
 Q. Liu, C. Chen, J. Qin, Q. Dou, P.-A. Heng: "FedDG: Federated Domain Generalization on Medical Image Segmentation via
 Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030.
 
-Idea: the low-frequency amplitudes of an image's Fourier spectrum describe its appearance, the phases its content. Sites
-share amplitudes. In every step, a site takes a virtual training step on its own images, and requires that this step
-also helps on the same images with amplitudes of other sites.
-
-Communication: before round 1, each site sends the low-frequency window of the amplitude spectrum of its images (7 x 7
-numbers per channel, of which 25 are distinct), and receives those of the other sites with the weights. Afterwards the
-messages of FedAvg.
-
-Departures. Where paper and public code differ, the default follows the paper, with these exceptions: one restyled view
-per image, to save memory; the boundary loss uses the features of the original image at theta instead of theta', which
-saves a forward pass; the vectors of the boundary loss are compared across the batch, and its denominator contains the
-positive pair, both as in the code; the inner step is of first order, as the author of the code confirms; the window is
-7 x 7 at every image size (`alpha: auto`), as the paper's is at 384 pixels, because alpha 0.01 exchanges only the mean
-below 100 pixels; and the boundary loss is weighted by the ratio of two gradients (`balance: gradient`). `preset: paper`
-has none of these exceptions. Three departures have no setting: restyled images are clipped to [0, 1]; the boundary loss
-is the mean over the pairs of vectors in both orders, where eq. 7 has each pair once, in an order that the paper does
-not define; and the exchanged window is a square of side alpha * min(H, W), where the paper has a rectangle of alpha * H
-by alpha * W (on square images they are equal). Images are standardised after the exchange; the paper does not say which
-comes first. `data.standardise: slice` then removes the exchanged brightness and contrast of a slice, and keeps the
-rest; `volume` and `dataset` keep the whole exchange. Not reproduced from the code: sites that start from different
-weights, and site weights that are rounded to two decimals (for five sites their sum exceeds 1).
-
-The reason for the balance: without it, the boundary loss's gradient at the decoder's features is 20 to 380 times that
-of the Dice loss in the first rounds on breast ultrasound. The two are orthogonal, and Adam divides their sum by its
-running size, so that the Dice loss keeps about 1/30 of its step: 8 rounds of 3 epochs at 64 pixels reach 24.1 % Dice at
-the unseen site, 75.5 % with the balance, FedAvg 73.4 %. The paper trains thousands of steps. The ratio is measured on
-the original images alone, because their last features are in both losses directly. It is limited to 1, so that a
-boundary loss that is solved, and has hardly a gradient, is not enlarged: the weight never exceeds the paper's.
-
-As printed, eq. 6 has no lower bound and does not train either: on the prostate phantom at 48 pixels, 12 rounds with
-gamma 0.5 and no balance reach 4.3 % Dice, 74.3 % with the positive pair in the denominator, FedAvg 77.6 %. medfed's
-configs of the paper's experiments therefore set `denominator: positive_and_negatives`.
-
-Readings, where the paper is silent. The widths of the boundary (1 pixel) and of the ring (5 pixels) are those of the
-code. The boundary losses of several structures are added, as in the code. Eq. 7 is a loss of one image; a batch has the
-mean over the images that show the structure. Images are augmented before the exchange.
+Idea: the low-frequency amplitudes of an image's Fourier spectrum describe its appearance, the phases its content. In
+every step, a site takes a virtual training step on its own images, and requires that this step also helps on the same
+images with amplitudes of other sites. Before round 1, each site sends the low-frequency window of the amplitude
+spectrum of its images (7 x 7 numbers per channel, of which 25 are distinct), and receives those of the other sites with
+the weights. Afterwards, sites send the messages of FedAvg.
 """
 
 from __future__ import annotations
@@ -93,15 +62,44 @@ class ELCFS(Method):
         L = L_task(x; theta) + L_task(t; theta') + w L_boundary(x, t)                              (eq. 8-9)
 
     w is gamma in the paper. With `balance: gradient`, the default, w = gamma min(1, |grad L_task(x)| / |grad
-    L_boundary|), where both gradients are those at the last features of the decoder for the images x.
+    L_boundary|), where both gradients are those at the last features of the decoder for the images x. For
+    classification there is no boundary, and the settings of the boundary loss are not used.
 
-    For classification there is no boundary: `gamma` and the other settings of the boundary loss are not used.
+    Departures. Where paper and public code differ, the default follows the paper, with these exceptions, which `preset:
+    paper` does not have: one restyled view per image, to save memory; features of the original image at theta instead
+    of theta' in the boundary loss, which saves a forward pass; vectors compared across the batch, and a denominator
+    with the positive pair, both as in the code; an inner step of first order, as the author of the code confirms; a
+    window of 7 x 7 at every image size, as the paper's is at 384 pixels, because alpha 0.01 exchanges only the mean
+    below 100 pixels; and the balance of the boundary loss.
+
+    Three departures have no setting: restyled images are clipped to [0, 1]; the boundary loss is the mean over the
+    pairs of vectors in both orders, where eq. 7 has each pair once, in an order that the paper does not define; and the
+    window is a square of side alpha * min(H, W), where the paper has a rectangle of alpha * H by alpha * W. Images are
+    standardised after the exchange; the paper does not say which comes first. `data.standardise: slice` then removes
+    the exchanged brightness and contrast of a slice; `volume` and `dataset` keep the whole exchange. Not reproduced
+    from the code: sites that start from different weights, and site weights that are rounded to two decimals (for five
+    sites their sum exceeds 1).
+
+    The reason for the balance: without it, the boundary loss's gradient at the decoder's features is 20 to 380 times
+    that of the Dice loss in the first rounds on breast ultrasound. The two are orthogonal, and Adam divides their sum
+    by its running size, so that the Dice loss keeps about 1/30 of its step: 8 rounds of 3 epochs at 64 pixels reach
+    24.1 % Dice at the unseen site, 75.5 % with the balance, FedAvg 73.4 %. The paper trains thousands of steps. The
+    ratio is measured on the original images alone, because their last features are in both losses directly. It is
+    limited to 1, so that a boundary loss that is solved, and has hardly a gradient, is not enlarged.
+
+    As printed, eq. 6 has no lower bound and does not train either: on the prostate phantom at 48 pixels, 12 rounds with
+    gamma 0.5 and no balance reach 4.3 % Dice, 74.3 % with the positive pair in the denominator, FedAvg 77.6 %. medfed's
+    configs of the paper's experiments therefore set `denominator: positive_and_negatives`.
+
+    Readings, where the paper is silent: a boundary of 1 pixel and a ring of 5 pixels, and the sum of the boundary
+    losses of several structures, as in the code. Eq. 7 is a loss of one image; a batch has the mean over the images
+    that show the structure. Images are augmented before the exchange.
 
     Args:
-        alpha: half the side of the exchanged window as a fraction of the image's side (alpha in the paper), in
-            [0, 0.5). The window covers floor(alpha * side) cycles per image on either side of 0: 0.01 (the paper,
-            section 4.2) is 7 x 7 at 384 pixels, but only the mean brightness at 96 pixels. "auto" is 7 x 7 at every
-            image size (less for an image of fewer than 7 pixels).
+        alpha: half the side of the exchanged window as a fraction of the image's side (alpha in the paper), in [0,
+            0.5). The window covers floor(alpha * side) cycles per image on either side of 0: 0.01 (the paper, section
+            4.2) is 7 x 7 at 384 pixels, but only the mean brightness at 96 pixels. "auto" is 7 x 7 at every image size
+            (less for an image of fewer than 7 pixels).
         gamma: weight of the boundary loss (gamma in the paper), at least 0. The paper has 0.1 for fundus images and 0.5
             for prostate MRI (section 4.2). 0 leaves the boundary loss out.
         balance: "gradient" reduces the weight of the boundary loss in each step until its gradient at the decoder's
@@ -127,7 +125,7 @@ class ELCFS(Method):
             pass). The features of the restyled copies are those at theta' in both cases.
         boundary_pairs: which feature vectors the boundary loss compares: those of the whole "batch" (as in the authors'
             code, so that the images of other patients are positives too), or only those of one "image" and its restyled
-            copies (eq. 6-7). For "image", the loss is the mean over the images that show the structure.
+            copies (eq. 6-7).
         inner_clamp: largest absolute value of an element of the gradient of the inner step, above 0; larger ones are
             clipped. 100 in the authors' code. null clips nothing, as in the paper.
         second_order: whether gradients pass through the inner step, as eq. 9 says. false ignores how the inner step
@@ -138,16 +136,14 @@ class ELCFS(Method):
         min_patients: a site with fewer training patients than this shares nothing, because its amplitudes could be
             traced to single patients. Such a site trains as usual. At least 1. Not in the paper.
 
-    Presets: "medfed" is the default. "paper" is what the paper says: each image is restyled once for every other site
-    (`views: 0`), all features of the boundary loss are those at theta' (`boundary_features: after_inner_step`) and are
-    compared within one image and its copies (`boundary_pairs: image`), the denominator has negatives only, the weight
-    of the boundary loss is constant (`balance: none`), the window follows from `alpha: 0.01`, and the gradient passes
-    through an inner step without a limit (`second_order: true`, `inner_clamp: null`). `gamma` differs between the
-    paper's tasks, so it has to be set. "released" is the authors' public code: only the mean brightness is exchanged,
-    and completely (`alpha: 0`, `ratio: one`), one decoder level enters the boundary loss, whose weight is constant, and
-    one eighth of the images is shared. The code trains on fundus images with `gamma: 0.1`. Some settings of the public
-    code belong to other blocks of a config: `data.standardise: none` (with slice, an exchanged mean has no effect),
-    `training.augment: false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.
+    Presets: "medfed" is the default. "paper" is what the paper says: `views: 0`, `boundary_features: after_inner_step`,
+    `boundary_pairs: image`, a denominator of negatives only, `balance: none`, `alpha: 0.01`, and a gradient through an
+    inner step without a limit (`second_order: true`, `inner_clamp: null`). `gamma` differs between the paper's tasks,
+    so it has to be set. "released" is the authors' public code: only the mean brightness is exchanged, and completely
+    (`alpha: 0`, `ratio: one`), one decoder level enters the boundary loss, whose weight is constant, and one eighth of
+    the images is shared. The code trains on fundus images with `gamma: 0.1`. Some settings of the public code belong to
+    other blocks of a config: `data.standardise: none` (with slice, an exchanged mean has no effect), `training.augment:
+    false`, Adam's betas (0.9, 0.999), and a threshold of 0.75.
     """
 
     alpha: Annotated[float, Field(ge=0, lt=0.5)] | Literal["auto"] = "auto"
@@ -190,15 +186,10 @@ class ELCFS(Method):
 
     @property
     def shares(self) -> str:
-        """When the sites share low-frequency amplitudes of their images: `ONCE` or `NEVER`.
-
-        `ONCE` means before the first round. The value is `NEVER` if the setting `exchange` is false.
-        """
         return ONCE if self.exchange else NEVER
 
     @property
     def share_reads_network(self) -> bool:
-        """Whether `share` reads the network's weights: False, because a site shares only amplitudes of its images."""
         return False
 
     @property
@@ -207,39 +198,21 @@ class ELCFS(Method):
         return {WINDOWS: (0.0, 1.0)}
 
     def effort(self, n_sites: int) -> Effort:
-        """Return the images of a step and their restyled copies as images; the number of steps is FedAvg's.
-
-        Args:
-            n_sites: number of sites that train. With `views: 0`, an image has a copy for each other site.
-        """
+        """A step has the images and their restyled copies."""
         return Effort(images=1 + (self.views or n_sites - 1) if self.exchange and n_sites > 1 else 1)
 
     @property
     def match_kinds(self) -> frozenset[str]:
-        """The sites share windows of low-frequency amplitudes, unless `exchange` is false."""
         return frozenset({"window"}) if self.exchange else frozenset()
 
     @property
     def row_tensors(self) -> frozenset[str]:
-        """The windows: one row per image."""
         return frozenset({WINDOWS})
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the low-frequency amplitudes of the site's training images.
+        """Return `windows`, (n, C, P): P = (S * S + 1) / 2 distinct amplitudes of the S x S lowest frequencies (eq. 1).
 
-        The amplitudes are those of the Fourier transform at the S x S lowest frequencies, with S = 7, or S = 2 *
-        floor(alpha * side) + 1 if the setting `alpha` is a number. `side` is the length of the image's shorter side in
-        pixels. The amplitude at frequency 0 is the mean of the image. The amplitudes are point-symmetric, so only about
-        half of them are sent.
-
-        Args:
-            site: the site's images and random generator.
-            network: not used.
-
-        Returns:
-            `windows`, (n, C, P) float32, for n images in random order, C channels and P = (S * S + 1) / 2. n is the
-            number of images times the setting `bank_share`, rounded up. The dictionary is empty if the site has fewer
-            training patients than the setting `min_patients`.
+        One row for each of n images, in random order. The amplitude at frequency 0 is the mean of the image.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "frequency windows"):
             return {}
@@ -261,62 +234,23 @@ class ELCFS(Method):
         return {WINDOWS: torch.cat([pack_window(window) for window in windows])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the low-frequency amplitudes of all sites' images, which the coordinator stores.
-
-        The ELCFS paper calls this collection of amplitudes the distribution bank.
-
-        Args:
-            state: not used.
-            shared: what each site returned from `share`, by name of the site.
-            rng: not used.
-
-        Returns:
-            `bank/SITE`, (n, C, P) for each site that shared: P = (S * S + 1) / 2 amplitudes for each of n images and C
-            channels, for the S x S lowest frequencies.
-        """
+        """Return the paper's distribution bank: `bank/SITE`, (n, C, P), the windows of each site."""
         return {BANK + site: tensors[WINDOWS] for site, tensors in shared.items() if WINDOWS in tensors}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the low-frequency amplitudes of all other sites, which one site receives with the global weights.
-
-        Args:
-            state: the coordinator's state, whose memory holds the amplitudes of all sites.
-            site: name of the site that receives the amplitudes. This site's own amplitudes are left out.
-
-        Returns:
-            `bank/SITE`, (n, C, P) for each other site: P = (S * S + 1) / 2 amplitudes for each of n images and C
-            channels, for the S x S lowest frequencies. Empty if `exchange` is false.
-        """
+        """Send `bank/SITE`, (n, C, P), of all other sites."""
         if not self.exchange:  # a checkpoint of an older version may contain a bank nevertheless
             return {}
         return {name: windows for name, windows in state.memory.items() if name != BANK + site}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return copies of images with the low-frequency amplitudes of each site, averaged over the site's images.
-
-        Args:
-            state: the coordinator's state, whose memory holds the amplitudes that the sites shared.
-            image: (B, C, H, W), in [0, 1].
-
-        Returns:
-            (B, C, H, W) in [0, 1], by name of the site.
-        """
+        """Replace the low-frequency amplitudes of images by the mean of those of each site."""
         spectrum, ratio = self._spectrum(image), torch.ones(len(image))
         means = _mean_windows(state)
         return {site: _mixed(image, spectrum, [mean] * len(image), ratio) for site, mean in means.items()}
 
     def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Return a function that mixes the federation's mean low-frequency amplitudes into images (eq. 2-3).
-
-        Args:
-            state: the coordinator's state, whose memory holds the amplitudes that the sites shared.
-            kind: not used; it is "window".
-            ratio: weight of the federation's amplitudes, in [0, 1]. 1 replaces those of the image.
-
-        Returns:
-            A function from images (B, C, H, W) in [0, 1] to the changed images, clipped to [0, 1]. Their phases stay.
-            None if no site shared amplitudes.
-        """
+        """Mix the mean low-frequency amplitudes of the federation into images (eq. 2-3)."""
         windows = list(_mean_windows(state).values())
         if not windows:
             return None
@@ -331,19 +265,7 @@ class ELCFS(Method):
     def interpolations(
         self, state: State, site: str, image: Tensor, ratio: float | None, rng: torch.Generator
     ) -> Tensors:
-        """Mix the low-frequency amplitudes of images with those of random images of each other site (eq. 2-3).
-
-        Args:
-            state: the coordinator's state, whose memory holds the amplitudes that the sites shared.
-            site: name of the site to which the images belong.
-            image: (B, C, H, W), in [0, 1].
-            ratio: weight of the other amplitudes (lambda in the paper), in [0, 1]. None draws it from U(0, 1) for each
-                image. The setting `ratio` is not used.
-            rng: CPU generator.
-
-        Returns:
-            (B, C, H, W) in [0, 1], by name of the other site.
-        """
+        """Mix the amplitudes of random images of each other site into images (eq. 2-3)."""
         spectrum, mixed = self._spectrum(image), {}
         for name, bank in sorted(select_prefix(state.memory, BANK).items()):
             if name != site:
@@ -354,23 +276,7 @@ class ELCFS(Method):
         return mixed
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss on the images, plus the task's loss on restyled copies, plus a weighted boundary loss.
-
-        A restyled copy has the low-frequency amplitudes of an image of another site mixed in. If no other site shared
-        amplitudes, the original images take the place of the copies. The loss on the copies is computed with the
-        weights after one trial gradient step on the original images (the inner step), or with the present weights if
-        the setting `episodic` is false. With the inner step, training prefers weights for which a step on the site's
-        own images also helps on the copies. The boundary loss (`boundary_loss`) is multiplied by the setting `gamma`,
-        or by less (the setting `balance`). This loss is used for masks only.
-
-        Args:
-            local: the site's round of training.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W) of 0 and 1 for S structures.
-
-        Returns:
-            The loss, a scalar, and the network's output for the original images.
-        """
+        """Return the task's loss on the images and their restyled copies, plus the boundary loss (eq. 8-9)."""
         with_boundary = self.gamma > 0 and batch.label.dim() == 4
         taps = local.architecture.decoder_levels[: self.decoder_levels] if with_boundary else ()
         raw = local.forward(batch, taps)
@@ -392,7 +298,7 @@ class ELCFS(Method):
         return total, raw
 
     def _alpha(self, image: Tensor) -> float:
-        """Return half the window's side as a fraction of the shorter side of images (B, C, H, W)."""
+        """Half the window's side as a fraction of the shorter side of images (B, C, H, W)."""
         if self.alpha != "auto":
             return self.alpha
         side = min(image.shape[2:])
@@ -402,10 +308,7 @@ class ELCFS(Method):
         return low_frequency_spectrum(image, self._alpha(image))
 
     def _restyled(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return the restyled copies t of a batch, with the labels of their originals (eq. 2-3).
-
-        (V B, C, H, W) for V copies of each of the B images; the batch itself if no other site shared amplitudes.
-        """
+        """Return the V restyled copies, (V B, C, H, W); the batch itself if no other site shared amplitudes."""
         banks = [bank for name, bank in sorted(local.message.tensors.items()) if name.startswith(BANK)]
         if not banks or not self.exchange:
             return batch
@@ -428,15 +331,7 @@ class ELCFS(Method):
         donors: list[int],
         rng: torch.Generator,
     ) -> Tensor:
-        """Return the images (B, C, H, W), each with a random window of another site mixed in (eq. 2-3).
-
-        Args:
-            image: raw images (B, C, H, W), in [0, 1].
-            spectrum: their spectra, from `low_frequency_spectrum`.
-            banks: packed windows of each other site, (n, C, P).
-            donors: (B,) for each image, the index of the bank from which its window is drawn.
-            rng: CPU generator.
-        """
+        """Mix a random window of the packed windows (n, C, P) of site `donors[b]` into image b (eq. 2-3)."""
         positions, ratio = torch.rand(2, len(donors), generator=rng)
         if isinstance(self.ratio, tuple | list):
             low, high = self.ratio
@@ -449,11 +344,9 @@ class ELCFS(Method):
     def boundary_loss(self, outputs: list[Output]) -> Tensor:
         """Return the loss that separates the features on a structure's boundary from the features of the background.
 
-        For each structure, the decoder's features are averaged over the boundary of the structure and over a ring of
-        background around the structure, in every image. The contrastive loss InfoNCE (ELCFS, eq. 5-7) compares these
-        mean features. Mean features of the same region attract each other, and mean features of different regions repel
-        each other. The setting `boundary_pairs` says whether the mean features of all images are compared, or only
-        those of one image and its restyled copies. The losses of the structures are added.
+        For each structure and image, the decoder's features are averaged over the boundary and over the ring of
+        background (eq. 5). InfoNCE compares these mean features: those of the same region attract each other, those of
+        different regions repel each other (eq. 6-7). The losses of the structures are added.
 
         Args:
             outputs: outputs for the B original images and for their V * B restyled copies (copy number v of image b has
@@ -487,12 +380,12 @@ def _norm_ratio(first: Tensor, second: Tensor) -> float:
 
 
 def _mean_windows(state: State) -> Tensors:
-    """Return the mean over the packed windows that each site shared, (C, P), by name of the site."""
+    """The mean over the packed windows that each site shared, (C, P), by name of the site."""
     return {site: bank.mean(dim=0) for site, bank in select_prefix(state.memory, BANK).items()}
 
 
 def _mixed(image: Tensor, spectrum: LowFrequencySpectrum, packed: list[Tensor], ratio: Tensor) -> Tensor:
-    """Return images (B, C, H, W) with one packed window (C, P) mixed into each by the ratio (B,) (eq. 2-3)."""
+    """Mix a packed window (C, P) into each image (B, C, H, W), clipped to [0, 1]; `ratio` is (B,) (eq. 2-3)."""
     window = unpack_window(torch.stack(packed), image.dim() - 2)
     window, ratio = (to_device(entry, image.device).to(image.dtype) for entry in (window, ratio))
     return mix_amplitude(image, spectrum, window, ratio).clamp(0, 1)

@@ -4,17 +4,10 @@ D. Li, J. Zhang, Y. Yang, C. Liu, Y.-Z. Song, T. M. Hospedales: "Episodic Traini
 2019, https://arxiv.org/abs/1902.00113.
 
 Idea: at an unseen site, features and classifier meet inputs that they do not fit well. Training simulates this: the
-features must work with a classifier of another site, and the classifier with features of another site.
-
-Communication per round and site: the weights and another site's own model down; the weights and the site's own model
-up. Only the part of the own model is sent that the others use: the head alone if `foreign_features` is 0 (66 numbers
-for the ELCFS U-Net with disc and cup), all but the head if `foreign_classifier` is 0.
-
-Departures: the paper trains on pooled data of all domains; the federated version is ours. The sites' own models are
-trained with Adam, whatever the site's optimiser is: the paper's SGD with 0.001 starts from pretrained weights. The
-other site's features are computed with that site's BatchNorm statistics and without dropout (the code freezes BatchNorm
-completely). The weights of the terms are those of the authors' script; the code's argument parser has 0.8 for all
-three.
+features must work with a classifier of another site, and the classifier with features of another site. Besides the
+weights, a site sends its own model and receives that of another site: only the part that is used, the head alone if
+`foreign_features` is 0 (66 numbers for the ELCFS U-Net with disc and cup), all but the head if `foreign_classifier` is
+0.
 """
 
 from __future__ import annotations
@@ -53,7 +46,8 @@ class EpiFCR(Method):
     All sites share the network (F, G): G is the network's head and F everything before it, so for masks F is encoder
     and decoder. In addition, each site k trains its own model (f_k, g_k) of the same architecture on its own images
     (eq. 2). The sites that took part in a round are put into a random circle, and in the next round each site receives
-    the own model of its successor, frozen. A site that did not take part gets the model at a fixed place in the circle.
+    the own model of its successor, frozen. A site that did not take part gets the model at a fixed place in the circle,
+    which follows from its name.
 
         L = L_task(G(F x)) + foreign_classifier L_task(g_j(F x)) + foreign_features L_task(G(f_j x))
             + random_classifier L_task(g_rand(F x))                                                (eq. 6)
@@ -66,6 +60,12 @@ class EpiFCR(Method):
     (betas 0.9, 0.999) on the task's loss of every batch and stays in the site's memory, with two moments per weight.
     The coordinator keeps the own models of the last round's sites. Epi-FCR cannot be stacked with StableFDG's
     attention, which adds to the head.
+
+    Departures: the paper trains on pooled data of all domains; the federated version is ours. The sites' own models are
+    trained with Adam, whatever the site's optimiser is: the paper's SGD with 0.001 starts from pretrained weights. The
+    other site's features are computed with that site's BatchNorm statistics and without dropout (the code freezes
+    BatchNorm completely). The weights of the terms are those of the authors' script; the code's argument parser has 0.8
+    for all three.
 
     Args:
         foreign_classifier: weight of the loss with another site's classifier on the site's features, at least 0. 2.0 in
@@ -97,19 +97,11 @@ class EpiFCR(Method):
 
     @property
     def _exchanges(self) -> bool:
-        """True if sites exchange their own models: if one of the two terms that use them has a weight."""
+        """True if a term of the loss needs another site's own model."""
         return self.foreign_classifier > 0 or self.foreign_features > 0
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add a copy of the head (the last layer) with frozen random weights to the network, and return the network.
-
-        The network's forward pass does not use this random head. Only one term of the loss uses the random head, the
-        term with the weight `random_classifier`. If `random_classifier` is 0, no head is added.
-
-        Args:
-            network: the network, changed in place.
-            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
-        """
+        """Add the random head g_rand, which the network's forward pass does not use."""
         if self.random_classifier > 0:
             head = copy.deepcopy(network.get_submodule(architecture.head)).requires_grad_(False)
             for part in head.modules():
@@ -119,21 +111,7 @@ class EpiFCR(Method):
         return network
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return what the coordinator stores: each site's own model, and a random circle (cyclic order) of the sites.
-
-        A site's own model is a second network that the site trains on its images alone. In the next round, each site
-        receives the own model of its successor in the circle.
-
-        Args:
-            state: not used.
-            updates: each site's update, by name of the site, with the site's own model in the tensors `domain/ENTRY`.
-            rng: CPU generator that draws the circle.
-
-        Returns:
-            `domain/SITE/ENTRY`, where ENTRY is the state-dict name of an entry of the site's own model, and `circle`,
-            (n,) int64: a random order of the n sites that sent a model, as indices into their sorted names. Empty if no
-            site sent a model.
-        """
+        """Keep the own models, `domain/SITE/ENTRY`, and draw the `circle`: indices (n,) into their sorted sites."""
         memory: Tensors = {}
         for site, update in updates.items():
             memory |= add_prefix(select_prefix(update.tensors, DOMAIN), f"{DOMAIN}{site}/")
@@ -141,20 +119,7 @@ class EpiFCR(Method):
         return {**memory, CIRCLE: torch.randperm(n, generator=rng)} if n else {}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the own model of one other site, which `site` receives with the global weights.
-
-        A site's own model is a second network that the site trains on its images alone. The other site is the successor
-        of `site` in the random circle that the coordinator drew after the last round.
-
-        Args:
-            state: the coordinator's state, whose memory holds the own models and the circle.
-            site: name of the site that receives the model. A site that is not in the circle receives the model at a
-                fixed position of the circle, which follows from the site's name.
-
-        Returns:
-            `domain/ENTRY`, where ENTRY is the state-dict name of an entry of the model. Empty if no other site sent a
-            model in the last round.
-        """
+        """Send the own model of the site's successor in the circle, `domain/ENTRY`."""
         senders = _senders(state.memory)
         circle = [senders[i] for i in state.memory[CIRCLE].tolist()] if senders else []
         place = circle.index(site) + 1 if site in circle else stream_seed(0, "place", site)
@@ -163,20 +128,7 @@ class EpiFCR(Method):
         return add_prefix(select_prefix(state.memory, f"{DOMAIN}{circle[place % len(circle)]}/"), DOMAIN)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Prepare the site's own model, a second network that the site trains on its images alone.
-
-        The site's own model is in the site's memory, together with the two moments of its Adam optimiser. In the site's
-        first round, it is created as a copy of the network. In every round, the site's own model and the moments are
-        moved to the device of the network. A site has no own model if `foreign_classifier` and `foreign_features` are
-        both 0.
-
-        Args:
-            local: the site's round of training. `local.memory` is changed in place.
-
-        Raises:
-            UserError: if BatchNorm entries must stay at the site, or if another method has added a layer to the head
-                (the last layer).
-        """
+        """Create the site's own model in its first round, and move it to the network's device."""
         if not self._exchanges and not self.random_classifier:
             return
         if local.local_keys:
@@ -200,22 +152,7 @@ class EpiFCR(Method):
         _move(local.memory, local.device)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the weighted sum of three episodic loss terms, and train the site's own model for one step.
-
-        The site's own model is a second network that the site trains on its images alone, here with one step on the
-        batch. The terms are the task's losses of three combinations. The first is the network's features with another
-        site's classifier (weight `foreign_classifier`). The second is another site's features with the network's
-        classifier (weight `foreign_features`). The third is the network's features with a random classifier (weight
-        `random_classifier`). The first two terms are left out as long as the site has not received another site's
-        model.
-
-        Args:
-            local: the site's round of training. The received message contains the other site's model.
-            output: the network's output for the batch, with the images and labels of the batch.
-
-        Returns:
-            The weighted sum of the terms, a scalar.
-        """
+        """Train the own model for one step; return eq. 3-5, of which eq. 3-4 need another site's model."""
         batch, total = Batch(output.image, output.label, moments=output.moments), super().regulariser(local, output)
         if self._exchanges:
             self._train_own(local, batch)
@@ -239,20 +176,7 @@ class EpiFCR(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return the site's own model, to be sent to the coordinator, and move the own model in the memory to the CPU.
-
-        The own model is a second network that the site trains on its images alone. Only the parts that the other sites
-        use are sent. The head (the last layer) is left out if `foreign_classifier` is 0. All other layers are left out
-        if `foreign_features` is 0.
-
-        Args:
-            local: the site's round of training. `local.memory` is changed in place.
-
-        Returns:
-            `domain/ENTRY`, where ENTRY is the state-dict name of an entry of the model. Empty before round `warm_up`,
-            if the site has fewer than `min_patients` training patients, or if `foreign_classifier` and
-            `foreign_features` are both 0.
-        """
+        """Send the used parts of the own model, `domain/ENTRY`."""
         if not self._exchanges:
             return {}
         _move(local.memory, torch.device("cpu"))
@@ -269,7 +193,7 @@ class EpiFCR(Method):
         return tensors
 
     def _model(self, network: nn.Module) -> Tensors:
-        """Return copies of the network's state-dict entries, without those of the random head."""
+        """Copies of the network's state-dict entries, without those of the random head."""
         entries = network.state_dict().items()
         return {name: entry.detach().clone() for name, entry in entries if not name.startswith(RANDOM_HEAD + ".")}
 
@@ -287,14 +211,9 @@ class EpiFCR(Method):
 
 
 def _features(local: LocalRound, batch: Batch, entries: Mapping[str, Tensor] | None = None) -> Tensor:
-    """Return the input of the head: (B, D), or (B, C, H, W) for masks.
+    """Return the head's input, (B, D), or (B, C, H, W) for masks, of the network or of another model's `entries`.
 
     The network's BatchNorm statistics stay unchanged.
-
-    Args:
-        local: the round.
-        batch: raw images (B, C, H, W) and labels.
-        entries: state-dict entries of another model to use instead of the network's own; None uses the network.
     """
     place = local.head_input
     if entries is None:
@@ -307,20 +226,16 @@ def _features(local: LocalRound, batch: Batch, entries: Mapping[str, Tensor] | N
 
 
 def _trained(network: nn.Module) -> list[str]:
-    """Return the names of the network's trainable parameters."""
     return [name for name, entry in network.named_parameters() if entry.requires_grad]
 
 
 def _senders(memory: Mapping[str, Tensor]) -> list[str]:
-    """Return the sites whose own models are in the coordinator's memory, sorted."""
+    """The sites whose own models are in the coordinator's memory, sorted."""
     return sorted({name.partition("/")[0] for name in select_prefix(memory, DOMAIN)})
 
 
 def _move(memory: dict[str, Tensor], device: torch.device) -> None:
-    """Replace the own model and its moments in a site's memory by copies on the device.
-
-    The step counter stays on the CPU.
-    """
+    """Move the own model and its moments in a site's memory; the step counter stays on the CPU."""
     for name, entry in memory.items():
         if name.startswith((DOMAIN, FIRST, SECOND)):
             memory[name] = entry.to(device, copy=True)

@@ -3,11 +3,8 @@
 H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas: "Communication-Efficient Learning of Deep Networks
 from Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629.
 
-Idea: each site trains the global network on its own images for some steps, and the coordinator averages the results.
-
-Communication per round and site: the weights down, the weights up. Nothing else is sent.
-
-Departures: none. Entries that are integers (BatchNorm's counters) take the maximum over the sites instead of a mean.
+Idea: each site trains the global network on its own images for some steps, and the coordinator averages the results. In
+every round, a site receives the weights and sends the weights, and nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ class FedAvg(Method):
         w = sum_k (n_k / N) w_k                                                                    (Algorithm 1)
 
     n_k is the number of training images of site k, N their sum over the sites that took part in the round, and w_k the
-    weights of site k after local training. All other methods build on this one: the code is in the base class
-    `medfed.federation.method.Method`. FedAvg has no settings.
+    weights of site k after local training. Entries that are integers (BatchNorm's counters) take the maximum over the
+    sites instead. All other methods build on this one: the code is in the base class `medfed.federation.method.Method`.
+    FedAvg has no settings.
     """

@@ -4,12 +4,7 @@ X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: "FedBN: Federated Learning on Non-II
 Normalization", ICLR 2021, https://arxiv.org/abs/2102.07623.
 
 Idea: sites whose images differ in appearance need different normalisation, so BatchNorm is excluded from the average.
-
-Communication per round and site: the weights without BatchNorm, down and up.
-
-Departures: BatchNorm layers are recognised by their module type. The public code looks for the letters "bn" in the
-names of entries, which misses `downsample.1` in a ResNet and `norm` in a DenseNet. The paper does not say which
-BatchNorm entries a site without training should use; `unseen_bn` decides.
+Sites receive and send the weights without BatchNorm.
 """
 
 from __future__ import annotations
@@ -39,6 +34,9 @@ class FedBN(Method):
     yet and is left out of the average. (The StableFDG paper compares with FedBN at 30 clients and does not say how it
     scores the unseen site; this reading is ours.)
 
+    Departures: BatchNorm layers are recognised by their module type. The public code looks for the letters "bn" in the
+    names of entries, which misses `downsample.1` in a ResNet and `norm` in a DenseNet.
+
     Args:
         unseen_bn: BatchNorm entries of a site that did not train. "average": the average of the source sites' entries,
             weighted by their numbers of images, as the authors recommend. "batch_stats": the same weights and biases,
@@ -62,14 +60,7 @@ class FedBN(Method):
     }
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network unchanged, with a warning if it has no BatchNorm layer.
-
-        Without BatchNorm, no entry of the network stays at the sites, and FedBN gives the same result as FedAvg.
-
-        Args:
-            network: the network.
-            architecture: not used.
-        """
+        """Warn if the network has no BatchNorm layer, so that FedBN is FedAvg."""
         if not batch_norm_entries(network):
             warnings.warn(
                 "FedBN: this network has no BatchNorm layer, so no entry stays at the sites and the method is FedAvg; "
@@ -79,11 +70,4 @@ class FedBN(Method):
         return network
 
     def local_keys(self, network: nn.Module) -> frozenset[str]:
-        """Return the state-dict names of all entries of BatchNorm layers: these entries never leave a site.
-
-        The entries are weights, biases, running statistics and counters.
-
-        Args:
-            network: the network whose BatchNorm layers are searched.
-        """
         return batch_norm_entries(network)

@@ -5,16 +5,8 @@ CVPR 2023,
 https://openaccess.thecvf.com/content/CVPR2023/html/Zhang_Federated_Domain_Generalization_With_Generalization_Adjustment_CVPR_2023_paper.html.
 
 Idea: the generalisation gap of a site is the loss of the global model minus the loss of the site's own model. Sites
-with a larger gap get a larger weight, so that all sites come to fit the global model equally well.
-
-Communication per round and site: the weights down twice (to measure the loss, and to train), the weights up, and two
-losses up (8 bytes).
-
-Departures: the paper measures losses on training images; we use validation images, as the public code does. The paper's
-rule is used with the maximum of the absolute distances, which bounds a change by d_t; where this maximum is 0, nothing
-changes. The public code leaves out the centring, divides in addition by K, which is fixed at 3, compares accuracies,
-and returns NaN for equal gaps. Lines of the code carry the symbols below instead of equation numbers, which we could
-not check.
+with a larger gap get a larger weight, so that all sites come to fit the global model equally well. In every round, a
+site receives the weights twice (to measure the loss, and to train) and sends the weights and two losses (8 bytes).
 """
 
 from __future__ import annotations
@@ -54,6 +46,11 @@ class FedDGGA(Method):
     its own model of the last round in which it took part. A new site starts with the mean weight, and its first gap is
     known one round later. Equal gaps change nothing.
 
+    Departures: the paper measures losses on training images; we use validation images, as the public code does. The
+    paper's rule is used with the maximum of the absolute distances, which bounds a change by d_t. The public code
+    leaves out the centring, divides in addition by K, which is fixed at 3, compares accuracies, and returns NaN for
+    equal gaps. We could not check the equation numbers, so lines of the code carry the symbols above.
+
     Args:
         step: step size with which the sites' weights in the average follow their generalisation gaps (d in the paper),
             at least 0. 0 keeps the average uniform. In each round, the weight of the site whose gap is farthest from
@@ -68,10 +65,6 @@ class FedDGGA(Method):
 
     @property
     def shares(self) -> str:
-        """When the coordinator asks the sites for statistics (`share`): always `EVERY_ROUND`, before each round.
-
-        The statistic is the loss of the global model at the site.
-        """
         return EVERY_ROUND
 
     @property
@@ -80,38 +73,13 @@ class FedDGGA(Method):
         return {"loss": (-1e6, 1e6)}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the mean loss of the received global model on the site's validation images.
-
-        If the site has no validation patients, its training images are used.
-
-        Args:
-            site: the site's images.
-            network: the network with the global weights.
-
-        Returns:
-            `loss`, (1,) float32, on the CPU.
-        """
+        """Return `loss`, (1,): the loss of the global model."""
         samples = site.validation or site.samples
         site.n_patients["loss"] = samples.n_patients
         return {"loss": mean_loss(network, site.task, samples)}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Adjust the weight of each site in the average: sites with a larger generalisation gap get a larger weight.
-
-        The generalisation gap of a site is the loss of the global model minus the loss of the site's own model after
-        its last local training, both on the site's validation images.
-
-        Args:
-            state: the state before the round, whose memory holds the sites' weights in the average and the losses of
-                their own models.
-            shared: by name of the site, the tensor `loss` (1,) of the global model, for each site that takes part in
-                the round.
-            rng: not used.
-
-        Returns:
-            `weight/SITE`, (1,) float64: the adjusted weights in the average, which sum to 1. `local_loss/SITE`, (1,)
-            float32: the losses of the sites' own models, unchanged.
-        """
+        """Adjust the site weights by the gaps: `weight/SITE`, (1,); the sites' own losses, `local_loss/SITE`, stay."""
         local_losses = select_prefix(state.memory, LOCAL)
         known_weights = {site: float(entry) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         gaps = {
@@ -125,74 +93,33 @@ class FedDGGA(Method):
         return add_prefix(local_losses, LOCAL) | add_prefix(entries, WEIGHT)
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return the mean loss of the trained network on the site's validation images, to be sent with the weights.
-
-        If the site has no validation patients, its training images are used.
-
-        Args:
-            local: the site's round of training, with the trained network.
-
-        Returns:
-            `loss`, (1,) float32, on the CPU.
-        """
+        """Return `loss`, (1,): the loss of the site's own model."""
         samples = local.validation or local.training
         local.n_patients["loss"] = samples.n_patients
         return {"loss": mean_loss(local.network, local.task, samples)}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the coordinator's memory with the new losses of the sites' trained networks.
-
-        Args:
-            state: the state before the round, whose memory holds `weight/SITE`, the weight of each site in the average.
-            updates: each site's update, by name of the site, with `loss` (1,) in its tensors.
-            rng: not used.
-
-        Returns:
-            `local_loss/SITE`, (1,) float32: the losses of the sites' own trained networks, with new values for the
-            sites of this round. All other entries of the memory are unchanged.
-        """
         return {**state.memory, **{LOCAL + site: update.tensors["loss"] for site, update in updates.items()}}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the average of the sites' network weights, with the adjusted site weights.
-
-        `combine` computed the site weights. The site weights are scaled to sum 1 over the sites of this round. If all
-        of them are 0, the sites count equally.
-
-        Args:
-            state: the state with the site weights `weight/SITE` in its memory.
-            updates: each site's update (its weights after local training), by name of the site.
-
-        Returns:
-            Tensors by state-dict name.
-        """
+        """Average with the site weights a_k of the round's sites, scaled to sum 1; uniformly if all of them are 0."""
         weights = torch.tensor([float(state.memory[WEIGHT + site]) for site in updates], dtype=torch.float64)
         weights = weights if weights.sum() > 0 else torch.ones_like(weights)
         return average([update.weights for update in updates.values()], weights / weights.sum())  # sum_k a_k w_k
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return the weight of each site in the average after the last round, for the run's summary.
-
-        Args:
-            state: the coordinator's state after the last round.
-
-        Returns:
-            {"aggregation_weights": {SITE: weight}}, rounded to 4 decimals. Empty before the first sharing.
-        """
+        """Return the final weight of each site, rounded to 4 decimals."""
         weights = {site: round(float(entry), 4) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         return {"aggregation_weights": weights} if weights else {}
 
     def decayed_step(self, rounds_done: int, rounds: int) -> float:
-        """Return the step size with which each site's weight in the average is adjusted after a number of rounds.
-
-        The step size decreases linearly over the rounds.
+        """Return d_t, the step size of the adjustment, which decreases linearly over the rounds.
 
         Args:
             rounds_done: number of finished rounds.
-            rounds: number of rounds of the whole training; 0 if the number is not known.
+            rounds: number of rounds T of the whole training; 0, if it is not known, gives the setting `step`.
 
         Returns:
-            The setting `step` up to the end of the first round. Then the value decreases linearly to `step` / `rounds`
-            after the last round. If `rounds` is 0, the result is always `step`.
+            The setting `step` up to the end of the first round, then less, down to `step` / T after the last round.
         """
         return self.step * max(0.0, 1 - max(0, rounds_done - 1) / rounds) if rounds else self.step  # d_t

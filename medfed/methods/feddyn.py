@@ -4,14 +4,8 @@ D. A. E. Acar, Y. Zhao, R. Matas Navarro, M. Mattina, P. N. Whatmough, V. Saligr
 Dynamic Regularization", ICLR 2021, https://arxiv.org/abs/2111.04263.
 
 Idea: each site subtracts from its loss a linear term, the gradient that it had at the end of its last round. A minimum
-of the mean loss over the sites is then a fixed point of the training.
-
-Communication: the same messages as FedAvg. The gradient estimate of a site never leaves it.
-
-Departures: the authors' code (https://github.com/alpemreacar/FedDyn) stores -g_k / alpha, divides alpha at site k by
-n_k * m / N (n_k images of N), clips gradients to norm 10, and also scores the plain average of the sites' weights. We
-follow the paper: one alpha, no clipping, and the model that is scored is theta^t. The paper trains with plain SGD. With
-Adam, the estimate g_k is correct if the local training comes close to its minimum.
+of the mean loss over the sites is then a fixed point of the training. Sites send the same messages as FedAvg; the
+gradient estimate of a site never leaves it.
 """
 
 from __future__ import annotations
@@ -45,20 +39,23 @@ class FedDyn(Method):
         coordinator     h       <-  h - alpha / m * sum over P_t of (theta_k - theta^{t-1})
                         theta^t  =  1 / |P_t| * sum over P_t of theta_k  -  h / alpha
 
-    The round's training, which starts from theta^{t-1}, approximates the argmin. Its objective has
-    <g_k, theta - theta^{t-1}> instead of <g_k, theta>: the difference is constant, and the reported loss starts at the
-    task's loss. After every round, h is the mean of g_k over all m sites.
+    The round's training, which starts from theta^{t-1}, approximates the argmin. Its objective has <g_k, theta -
+    theta^{t-1}> instead of <g_k, theta>: the difference is constant, and the reported loss starts at the task's loss.
+    After every round, h is the mean of g_k over all m sites.
 
     Only trainable parameters have g_k and h. BatchNorm statistics are averaged, with equal weights, so they belong to
     the average of theta_k and not to theta^t. Entries that stay at a site (`federation.batch_norm: local`) train
-    without either term.
-
-    Each site and the coordinator store one additional model. With `privacy` noise, h follows the noisy updates and g_k
-    the weights without noise, so h is the mean of g_k plus noise.
+    without either term. Each site and the coordinator store one additional model. With `privacy` noise, h follows the
+    noisy updates and g_k the weights without noise, so h is the mean of g_k plus noise.
 
     The correction h / alpha does not vanish when alpha approaches 0, because h is proportional to alpha. If all sites
     take part in round 1, theta^1 is twice the average minus theta^0, for any alpha above 0. Small values of alpha
     therefore do not approach plain averaging.
+
+    Departures: the authors' code (https://github.com/alpemreacar/FedDyn) stores -g_k / alpha, divides alpha at site k
+    by n_k * m / N (n_k images of N), clips gradients to norm 10, and also scores the plain average of the sites'
+    weights. We follow the paper: one alpha, no clipping, and the model that is scored is theta^t. The paper trains with
+    plain SGD. With Adam, the estimate g_k is correct if the local training comes close to its minimum.
 
     Args:
         alpha: weight of the quadratic term (alpha in the paper), at least 0. The paper requires alpha > 0. For 0 we
@@ -70,33 +67,16 @@ class FedDyn(Method):
 
     @property
     def site_weights(self) -> SiteWeights:
-        """Weights of the sites in the average: always "uniform", because FedDyn does not use numbers of images."""
         return "uniform"
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Move the site's gradient estimate to the network's device; in the site's first round, set it to 0.
-
-        The gradient estimate has one tensor per sent parameter. It approximates the gradient of the site's loss at the
-        end of its last round and never leaves the site. If `alpha` is 0, there is no estimate and nothing is done.
-
-        Args:
-            local: the site's round of training. `local.memory` is changed in place.
-        """
+        """Move g_k to the network's device; in the site's first round, set it to 0."""
         if self.alpha:
             for name, entry in local.sent_parameters().items():
                 local.memory[GRADIENT + name] = local.memory.get(GRADIENT + name, torch.zeros_like(entry)).to(entry)
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the dynamic regulariser of FedDyn, a scalar: -<g, w - w0> + alpha / 2 ||w - w0||^2.
-
-        w are the network's present weights, w0 the weights at the start of the round, and g is the site's gradient
-        estimate: an approximation of the gradient of the site's loss at the end of its last round. With alpha 0, the
-        result is 0.
-
-        Args:
-            local: the site's round of training, with w, w0 and g.
-            output: the network's output for the batch, which does not affect the value.
-        """
+        """Return -<g_k, theta - theta^{t-1}> + alpha / 2 ||theta - theta^{t-1}||^2."""
         total = super().regulariser(local, output)
         if self.alpha:
             entries, start = local.sent_parameters(), local.start_weights
@@ -106,17 +86,7 @@ class FedDyn(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Update the site's gradient estimate in its memory: g <- g - alpha (w - w0). Send no tensors.
-
-        w are the trained weights and w0 the weights at the start of the round. The estimate g approximates the gradient
-        of the site's loss at w. This estimate never leaves the site. If `alpha` is 0, there is no estimate.
-
-        Args:
-            local: the site's round of training, with w and w0. `local.memory` is changed in place.
-
-        Returns:
-            An empty dictionary.
-        """
+        """Update g_k in the site's memory."""
         if self.alpha:
             for name, entry in local.sent_parameters().items():
                 drift = entry.detach() - local.start_weights[name]
@@ -125,21 +95,7 @@ class FedDyn(Method):
         return {}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the coordinator's new correction: the mean, over all sites, of the sites' gradient estimates.
-
-        The coordinator computes the correction from the changes of the weights, because the gradient estimates never
-        leave the sites: h <- h - (alpha / m) * sum of (w_k - w0) over the sites k of this round. h is the correction, m
-        the number of all sites that train, w_k the weights of site k after training, and w0 the old global weights.
-
-        Args:
-            state: the state before the round, with w0 and the old correction.
-            updates: each site's update, by name of the site, with w_k.
-            rng: not used.
-
-        Returns:
-            `h/NAME` in the shape of the parameter NAME. h of a frozen parameter is 0. If alpha is 0, the memory is
-            unchanged.
-        """
+        """Update h, as `h/NAME` for each parameter."""
         if not self.alpha:
             return state.memory
         memory = dict(state.memory)
@@ -153,18 +109,7 @@ class FedDyn(Method):
         return memory
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the average of the sites' weights, with equal weights, minus h / alpha.
-
-        h is the coordinator's correction, the mean of the sites' gradient estimates, and `alpha` is the setting.
-        Buffers, such as BatchNorm's statistics, are only averaged. If alpha is 0, there is no correction.
-
-        Args:
-            state: the state with `h/NAME`, in the shape of the parameter NAME, in its memory.
-            updates: each site's update (its weights after local training), by name of the site.
-
-        Returns:
-            Tensors by state-dict name.
-        """
+        """Return theta^t: the uniform average minus h / alpha."""
         weights = super().aggregate(state, updates)
         for name, h in select_prefix(state.memory, H).items():  # h does not exist if alpha is 0
             weights[name] = add_scaled(weights[name], [h], [-1 / self.alpha])  # Alg. 1: theta^t

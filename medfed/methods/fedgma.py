@@ -4,12 +4,7 @@ I. Tenison, S. A. Sreeramadas, V. Mugunthan, E. Oyallon, I. Rish, E. Belilovsky:
 Federated Learning", TMLR 2023, https://arxiv.org/abs/2201.11986.
 
 Idea: a change that all sites agree on belongs to what the sites have in common, so it is applied in full. A change
-whose direction differs between sites is scaled down.
-
-Communication: the same messages as FedAvg.
-
-Departures: a public benchmark doubles changes that agree, and drops those that do not instead of scaling them down; we
-follow the paper. As in that benchmark, every site has one vote by default.
+whose direction differs between sites is scaled down. Sites send the same messages as FedAvg.
 """
 
 from __future__ import annotations
@@ -34,11 +29,12 @@ class FedGMA(Method):
         A = |mean_k sign(D_k)|,  mask = 1 where A >= tau, and A elsewhere
         w <- w + step * mask * sum_k (n_k / N) D_k
 
-    Only the coordinator's step differs from FedAvg. BatchNorm's statistics are averaged without a mask, because their
-    changes have no direction on which sites could agree.
+    BatchNorm's statistics are averaged without a mask, because their changes have no direction on which sites could
+    agree. With three sites of equal vote that all change a weight, A is either 1 or 1/3, so all values of `tau` above
+    1/3 have the same effect. If one of the three does not change the weight, A is 2/3 or 0.
 
-    With three sites of equal vote that all change a weight, A is either 1 or 1/3, so all values of `tau` above 1/3 have
-    the same effect. If one of the three does not change the weight, A is 2/3 or 0.
+    Departures: a public benchmark doubles changes that agree, and drops those that do not instead of scaling them down;
+    we follow the paper. As in that benchmark, every site has one vote by default.
 
     Args:
         tau: threshold of the agreement between the signs of the sites' changes (tau in the paper), in [0, 1]. Changes
@@ -54,21 +50,7 @@ class FedGMA(Method):
     votes: SiteWeights = "uniform"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the old ones plus the sites' average change, reduced where the sites disagree.
-
-        The change of a site is its weights after training minus the old global weights. For each element of each
-        parameter, the agreement is the absolute value of the mean sign of the sites' changes, between 0 and 1. The
-        setting `votes` says whether the sites count equally in this mean. The average change is multiplied by `step`.
-        Where the agreement is below `tau`, the change is also multiplied by the agreement. Buffers, such as BatchNorm's
-        statistics, are only averaged.
-
-        Args:
-            state: the state with the old global weights.
-            updates: each site's update (its weights after local training), by name of the site.
-
-        Returns:
-            Tensors by state-dict name.
-        """
+        """Add the masked average change to the global weights."""
         trained_weights = [update.weights for update in updates.values()]
         examples = torch.tensor([float(update.facts["examples"]) for update in updates.values()], dtype=torch.float64)
         votes = examples if self.votes == "examples" else torch.ones_like(examples)

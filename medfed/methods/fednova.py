@@ -4,12 +4,8 @@ J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: "Tackling the Objective Inconsi
 Federated Optimization", NeurIPS 2020, https://arxiv.org/abs/2007.07481.
 
 Idea: sites that take more steps in a round change the weights more. FedAvg then favours these sites by more than their
-numbers of images justify. FedNova divides each site's change by its number of steps before averaging.
-
-Communication: the same messages as FedAvg. The number of steps is a fact of every update.
-
-Departures: the average is scaled by the mean of the normalised lengths l_k, as in the public code, and not by the mean
-number of steps. Sites with equal numbers of steps then give FedAvg with momentum, too.
+numbers of images justify. FedNova divides each site's change by its number of steps before averaging. Sites send the
+same messages as FedAvg, in which the number of steps is a fact.
 """
 
 from __future__ import annotations
@@ -41,28 +37,17 @@ class FedNova(Method):
     lengths are nearly proportional to the numbers of steps. The same holds for Adam, whose steps have about equal
     length; the paper's analysis does not cover Adam.
 
-    Only the coordinator's step differs from FedAvg. BatchNorm's statistics are averaged as in FedAvg. If all sites take
-    the same number of steps, the result is bit-identical to FedAvg. FedNova has no settings.
+    BatchNorm's statistics are averaged as in FedAvg. If all sites take the same number of steps, the result is
+    bit-identical to FedAvg. FedNova has no settings.
+
+    Departures: the average is scaled by the mean of the normalised lengths l_k, as in the public code, and not by the
+    mean number of steps. Sites with equal numbers of steps then give FedAvg with momentum, too.
     """
 
     moved: ClassVar[Mapping[str, str]] = {"momentum": "FedNova now reads training.momentum; remove this key"}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the old ones plus the sites' average change, corrected for numbers of steps.
-
-        The change of each site is divided by the length of its local training (for plain SGD, the number of steps). The
-        weighted average of these quotients is multiplied by the weighted mean of the lengths. In both, a site's weight
-        is proportional to its number of training images. A site with more steps therefore has no larger influence.
-        Buffers, such as BatchNorm's statistics, are only averaged.
-
-        Args:
-            state: the state with the old global weights and the training settings.
-            updates: each site's update (its weights after local training), by name of the site, with its number of
-                training steps in `facts["steps"]`.
-
-        Returns:
-            Tensors by state-dict name.
-        """
+        """Add the average of the normalised changes, scaled by L, to the global weights."""
         training = state.plan.training
         from_rest = training.optimizer == "sgd" and training.optimizer_state == "reset"
         momentum = training.momentum if from_rest else 0.0

@@ -4,11 +4,7 @@ T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: "Federated Opt
 MLSys 2020, https://arxiv.org/abs/1812.06127.
 
 Idea: a proximal term in the local loss keeps each site's weights close to the weights with which the round started.
-
-Communication: the same messages as FedAvg.
-
-Departures: the term is computed in every step. The code of FedBN and CCST leaves it out in the first step of a round,
-where it is 0 in any case. A public benchmark adds norms that are not squared; their gradient at w_t is not defined.
+Sites send the same messages as FedAvg.
 """
 
 from __future__ import annotations
@@ -36,6 +32,10 @@ class FedProx(Method):
     The size of Adam's steps hardly depends on the size of the gradient. With Adam the same mu therefore has less effect
     than with plain SGD.
 
+    Departures: the term is computed in every step. The code of FedBN and CCST leaves it out in the first step of a
+    round, where it is 0 in any case. A public benchmark adds norms that are not squared; their gradient at w_t is not
+    defined.
+
     Args:
         mu: weight of the proximal term, at least 0. With 0 the result is bit-identical to FedAvg. The paper tunes it
             between 0.001 and 1; the default 0.01 is the value in the public code of FedBN and CCST.
@@ -44,13 +44,5 @@ class FedProx(Method):
     mu: NonNegativeFloat = 0.01
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the proximal term mu / 2 * ||w - w_t||^2, a scalar that is added to the loss.
-
-        w are the network's current trainable weights, and w_t are the weights at the start of the round. The term keeps
-        w close to w_t.
-
-        Args:
-            local: the site's round of training, with w and w_t.
-            output: not used.
-        """
+        """Return the proximal term mu / 2 * ||w - w_t||^2."""
         return self.mu / 2 * squared_distance(local.trainable(), local.start_weights)  # eq. 2

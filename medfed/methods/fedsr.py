@@ -5,15 +5,8 @@ NeurIPS 2022,
 https://proceedings.neurips.cc/paper_files/paper/2022/hash/fd946a6c99541fddc3d64a3ea39a1bc2-Abstract-Conference.html.
 
 Idea: an image's embedding is drawn from a normal distribution. One penalty bounds its norm, another the information
-about the image that it has beyond the class. Features that are specific to a site then do not pay off.
-
-Communication: the messages of FedAvg; the weights include one additional layer, for the standard deviation.
-
-Departures: the norm is not squared, as in the authors' code. (A public copy squares it; with 2048 dimensions, that
-penalty is about five times the cross-entropy at first, and results obtained with it are at chance level.) |C| scales
-the standard deviation instead of C, because a large step may make C negative, where log(C sigma) is not defined.
-Segmentation is not built: nobody published what class and embedding would be for masks. Lines of the code carry the
-symbols below instead of equation numbers, which we could not check.
+about the image that it has beyond the class. Features that are specific to a site then do not pay off. Sites send the
+messages of FedAvg; the weights include one additional layer, for the standard deviation.
 """
 
 from __future__ import annotations
@@ -56,6 +49,12 @@ class FedSR(Method):
     A prediction is the mean softmax over `n_samples` fixed draws of z, so that an image always gets the same
     prediction. A bundle contains the same draws.
 
+    Departures: the norm is not squared, as in the authors' code. (A public copy squares it; with 2048 dimensions, that
+    penalty is about five times the cross-entropy at first, and results obtained with it are at chance level.) |C|
+    scales the standard deviation instead of C, because a large step may make C negative, where log(C sigma) is not
+    defined. Segmentation is not built: nobody published what class and embedding would be for masks. We could not check
+    the equation numbers, so lines of the code carry the symbols above.
+
     Args:
         l2: weight of the Euclidean norm of the embedding in the loss, at least 0. 0.01 in the authors' code.
         cmi: weight of the Kullback-Leibler divergence between an embedding's distribution and that of its class, summed
@@ -68,9 +67,9 @@ class FedSR(Method):
         site_weights: weights of the sites in the average: "examples" (n_k / N, in proportion to their numbers of
             images) or "uniform" (1 / K).
 
-    Presets: "medfed" is the default. "readme" has the `cmi` of 0.001 of the readme of the authors' code.
-    "released" is the authors' code: uniform site weights. There is no preset "paper", because we could not read the
-    paper's weights of the two penalties.
+    Presets: "medfed" is the default. "readme" has the `cmi` of 0.001 of the readme of the authors' code. "released" is
+    the authors' code: uniform site weights. There is no preset "paper", because we could not read the paper's weights
+    of the two penalties.
     """
 
     l2: NonNegativeFloat = 0.01
@@ -89,19 +88,7 @@ class FedSR(Method):
     fills_network: ClassVar[bool] = True
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Make the network's embedding random and add one distribution per class; return the network.
-
-        The embedding (the input of the last layer) is then drawn from a normal distribution. A new layer computes the
-        standard deviation of this distribution. The distributions of the classes are added if `cmi` is above 0. With
-        `stochastic: false`, the embedding is not random.
-
-        Args:
-            network: the network, changed in place.
-            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
-
-        Raises:
-            UserError: if the network predicts masks, or `cmi` is above 0 but the embedding is not random.
-        """
+        """Add the layer for rho, and the parameters that never leave the site."""
         if self.cmi and not self.stochastic:
             raise UserError(
                 f"method.cmi: is {self.cmi}, but with method.stochastic: false the embedding has no distribution; set "
@@ -120,35 +107,12 @@ class FedSR(Method):
         return network
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Load the site's private parameters, which never leave the site, from the site's memory into the network.
-
-        The private parameters are `mean` and `spread`, (K, D) each for K classes and D features, and `scale`, a scalar.
-        `mean` is the mean of each class's embedding distribution, the standard deviation of this distribution is
-        softplus(`spread`), and `scale` is a factor on the embeddings. In the site's first round, the private parameters
-        get their initial values. Loading is necessary because all sites that run in one process use the same network
-        object, which may still hold the private parameters of another site. If `cmi` is 0, there are no private
-        parameters.
-
-        Args:
-            local: the site's round of training. `local.network` is changed in place.
-        """
+        """Load the site's own r_mu, r_sigma and C: in one process, the network may still hold those of another site."""
         if self.cmi:
             getattr(local.network, PRIVATE).set_parameters(select_prefix(local.memory, f"{PRIVATE}/"))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss for one random draw of the embedding, plus two weighted penalties on the embedding.
-
-        The first penalty, with weight `l2`, is the mean Euclidean norm of the embeddings. The second, with weight
-        `cmi`, is the mean Kullback-Leibler divergence between the distribution of an embedding and the learned
-        distribution of its class.
-
-        Args:
-            local: the site's round of training.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64.
-
-        Returns:
-            The loss, a scalar, and the network's output for the images.
-        """
+        """Return the task's loss for one draw of z, plus the two penalties."""
         place = local.architecture.embedding
         taps = (place, MEAN, SPREAD) if self.stochastic else (place,)
         output = local.forward(batch, taps)
@@ -162,18 +126,7 @@ class FedSR(Method):
         return loss, output
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Store the site's private parameters, which never leave the site, in the site's memory. Send no tensors.
-
-        The private parameters are `mean` and `spread`, (K, D) each for K classes and D features, and `scale`, a scalar.
-        `mean` is the mean of each class's embedding distribution, the standard deviation of this distribution is
-        softplus(`spread`), and `scale` is a factor on the embeddings. If `cmi` is 0, there are no private parameters.
-
-        Args:
-            local: the site's round of training, with the trained network. `local.memory` is changed in place.
-
-        Returns:
-            An empty dictionary.
-        """
+        """Keep r_mu, r_sigma and C in the site's memory; nothing is sent."""
         if self.cmi:
             local.memory.update(add_prefix(getattr(local.network, PRIVATE).copy_parameters(), f"{PRIVATE}/"))
         return {}

@@ -5,17 +5,9 @@ Contrastive Learning", 2024, https://arxiv.org/abs/2410.22622. Its second versio
 title "PARDON: Privacy-Aware and Robust Federated Domain Generalization". Equation numbers are those of the first.
 
 Idea: the coordinator computes one common style from the styles of all sites. Each image is also seen in this style, and
-a triplet loss keeps the two embeddings of an image close together.
-
-Communication: before round 1, each site sends its style (two vectors; with a VGG encoder 1,024 numbers) and receives
-the common style with the weights. Afterwards the messages of FedAvg.
-
-Departures from the paper, with every preset: the restyled view of an image is computed once and then rotated, scaled
-and flipped together with the image; the paper restyles each augmented batch again. The embeddings of the task's forward
-pass serve all terms; the public code computes features five times. The regulariser is a mean of squares, as in the
-code. As in the paper, and unlike in the code, sites cluster styles (the code: whole feature maps), computed after the
-ReLU (the code: before it). The tables of the paper have no FedAvg row, so they do not say by how much FISC is better
-than FedAvg.
+a triplet loss keeps the two embeddings of an image close together. Before round 1, each site sends its style (two
+vectors; with a VGG encoder up to relu4_1 1,024 numbers, 4,096 bytes) and receives the common style with the weights.
+Afterwards, sites send the messages of FedAvg.
 """
 
 from __future__ import annotations
@@ -55,9 +47,9 @@ class FISC(CommonStyle, Method):
 
     Before training, each site computes its style: it groups its images by style with the clustering FINCH (eq. 1),
     computes the mean and standard deviation of the feature channels in each cluster (eq. 2), and averages the clusters.
-    With a VGG encoder up to relu4_1 these are 1,024 numbers, 4,096 bytes. The coordinator clusters the sites' styles
-    (eq. 3), and the median over the clusters is the interpolation style S of the whole run. Each training image x has a
-    second view x' = AdaIN(x, S) (eq. 4). With the embeddings z of x and z' of x':
+    The coordinator clusters the sites' styles (eq. 3), and the median over the clusters is the interpolation style S of
+    the whole run. Each training image x has a second view x' = AdaIN(x, S) (eq. 4). With the embeddings z of x and z'
+    of x':
 
         L = L_task(x) + contrast * L_con + regularisation * mean(z^2 + z'^2)                       (eq. 6-7)
         L_con = mean of max(0, |z_i - z'_i| - |z_i - z'_j| + margin)                               (eq. 5)
@@ -68,11 +60,12 @@ class FISC(CommonStyle, Method):
     A triplet is alive if its term in eq. 5 is above 0; the others have no gradient. Each site reports its numbers of
     triplets and of live triplets with its update (columns `triplets` and `live_triplets` of `history.csv`), and a
     notice says if fewer than 5 % of the triplets of a round are alive. On photographs, paintings and cartoons of PACS,
-    with a pretrained EfficientNet before any training and the constants of the authors' code (margin 0.3, alpha 0.5),
-    0 to 5 % are alive. With margin 1 it is 89 % or more.
+    with a pretrained EfficientNet before any training and the constants of the authors' code (margin 0.3, alpha 0.5), 0
+    to 5 % are alive. With margin 1 it is 89 % or more.
 
     With three sites or fewer, FINCH makes one cluster, and S is the mean style. On greyscale images, the paper's
-    appendix C expects no gain, because styles hardly differ there.
+    appendix C expects no gain, because styles hardly differ there. The tables of the paper have no FedAvg row, so they
+    do not say by how much FISC is better than FedAvg.
 
     Segmentation (ours): z is the mean feature inside a structure (finest decoder level), z' that of the second view.
     The negative is another structure, or the ring of background, of any image's second view. The regulariser is off,
@@ -84,13 +77,19 @@ class FISC(CommonStyle, Method):
     `restyled_loss: true` (the paper does not say whether v3 keeps the regulariser). v4 is contrastive learning without
     styles: `positives: augmented`.
 
+    Departures from the paper, with every preset: the restyled view of an image is computed once and then rotated,
+    scaled and flipped together with the image; the paper restyles each augmented batch again. The embeddings of the
+    task's forward pass serve all terms; the public code computes features five times. The regulariser is a mean of
+    squares, as in the code. As in the paper, and unlike in the code, sites cluster styles (the code: whole feature
+    maps), computed after the ReLU (the code: before it).
+
     Args:
         contrast: weight of the triplet loss, at least 0. 0.75 in the authors' code. 0 switches it off.
         regularisation: weight of the mean squared embeddings, at least 0. null uses 0.2 for classification (the
             authors' code, for PACS) and 0 for masks. 0 switches it off. With `contrast: 0`, set it to 0 as well: the
             triplet loss no longer opposes it, and the embeddings shrink until the network cannot learn.
-        margin: margin of the triplet loss, above 0. 0.3 in the authors' code. The paper's value is missing in our
-            copy of its text.
+        margin: margin of the triplet loss, above 0. 0.3 in the authors' code. The paper's value is missing in our copy
+            of its text.
         normalise: whether the embeddings have length 1 in the triplet loss, as in the authors' code. The paper does not
             mention it. The regulariser always uses the embeddings as they are.
         restyled_loss: whether the task's loss of x' is added to that of x, so that the network also learns the labels
@@ -183,7 +182,6 @@ class FISC(CommonStyle, Method):
     }
 
     def __post_init__(self) -> None:
-        """Check that every field is valid and that the fields fit together; ValueError otherwise."""
         bounds.check(self, self._conflicts)
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
@@ -193,7 +191,6 @@ class FISC(CommonStyle, Method):
 
     @property
     def _style_transfer(self) -> StyleTransfer:
-        """The restyling function that these settings describe; it needs no codec if nothing is restyled."""
         transfer = super()._style_transfer
         return replace(transfer, transfer="moments") if self._augments else transfer
 
@@ -204,28 +201,12 @@ class FISC(CommonStyle, Method):
 
     @property
     def _needs_view(self) -> bool:
-        """True if the loss uses the second view."""
         return self.contrast > 0 or self.regularisation != 0 or self.restyled_loss
 
     def with_files(self, names: Mapping[str, str]) -> FISC:
-        """Return a copy of the method that reads its style codec from another path.
-
-        Args:
-            names: dictionary from the present path of a file to its new path. A file that is not in the dictionary
-                keeps its path.
-        """
         return replace(self, codec=names.get(self.codec, self.codec))
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Return the network unchanged, after a check that the setting `positives` fits it.
-
-        Args:
-            network: the network.
-            architecture: names of the network's submodules that methods use.
-
-        Raises:
-            UserError: if the network is for segmentation and `positives` is "augmented".
-        """
         if self._augments and not architecture.embedding:
             raise UserError(
                 "method.positives: 'augmented' compares images by class, but this network segments; "
@@ -235,40 +216,21 @@ class FISC(CommonStyle, Method):
 
     @property
     def fact_names(self) -> frozenset[str]:
-        """The numbers of triplets and of live triplets, which a site reports with its update."""
         return frozenset({TRIPLETS, LIVE_TRIPLETS})
 
     @property
     def shares(self) -> str:
-        """When the coordinator asks the sites for their styles: `ONCE`, or `NEVER` with `positives: augmented`."""
         return NEVER if self._augments else ONCE
 
     @property
     def match_kinds(self) -> frozenset[str]:
-        """The sites share styles, unless `positives` is "augmented"."""
         return frozenset() if self._augments else frozenset({"style"})
 
     def effort(self, n_sites: int) -> Effort:
-        """Return two images for each image if the loss uses a second version of it; the number of steps is FedAvg's.
-
-        Args:
-            n_sites: not used.
-        """
         return Effort(images=2 if self._needs_view else 1)
 
     def expand(self, local: LocalRound, samples: Samples, rng: torch.Generator) -> Samples:
-        """Return the site's samples with a second version of each image, redrawn in the interpolation style.
-
-        The interpolation style is the common style that the coordinator computed from the styles of all sites. The
-        second version of an image is in `Batch.views["fisc"]`. The second version is computed when a batch first needs
-        it, and is then stored as `local.cache` says. If the site received no style, or the loss does not use the second
-        version, or with `positives: augmented`, the samples are returned unchanged.
-
-        Args:
-            local: the site's round of training. The received message contains the style.
-            samples: the site's training images.
-            rng: not used.
-        """
+        """Give each image the second view `fisc` in the interpolation style, computed when a batch needs it."""
         if self._augments or not local.message.tensors or not self._needs_view:
             return samples
         mean, std = (local.message.tensors[STYLE + name][None] for name in ("mean", "std"))
@@ -281,51 +243,19 @@ class FISC(CommonStyle, Method):
         return RestyledView(samples, VIEW, restyle, store)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Put the BatchNorm layers into evaluation mode if the setting `freeze_batch_norm` is true.
-
-        In evaluation mode, BatchNorm layers normalise with their running statistics, which do not change. If
-        `freeze_batch_norm` is false, nothing is done.
-
-        Args:
-            local: the site's round of training. `local.network` is changed in place.
-        """
         if self.freeze_batch_norm:
             for norm in batch_norm_layers(local.network).values():
                 norm.eval()
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return the batch with an augmented copy of each image as its second view, with `positives: augmented`.
-
-        With `positives: restyled`, the batch has its second view already (see `expand`) and is returned unchanged.
-
-        Args:
-            local: the site's round of training.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their labels.
-        """
+        """With `positives: augmented`, give the batch an augmented copy as its second view."""
         if not self._augments or not self._needs_view:
             return batch
         copy = local.task.augment(Batch(batch.image, batch.label), local.rng)
         return replace(batch, views={**batch.views, VIEW: copy.image})
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss, plus two terms that compare each image with its copy in the interpolation style.
-
-        The interpolation style is the common style of all sites. A triplet loss, with weight `contrast`, brings the
-        embeddings of an image and of its copy together and separates embeddings of different classes. A regulariser,
-        with weight `regularisation`, is the mean square of the embeddings of the images plus the mean square of the
-        embeddings of their copies. For masks, an embedding is the mean feature vector of a region of an image: of a
-        structure, or of the background around the structures. Each structure and the background count as a class. With
-        `restyled_loss`, the task's loss of the copies is added. With `positives: augmented`, a copy is an augmented
-        image and not a restyled one. If the batch has no copies, only the task's loss of the images is returned.
-
-        Args:
-            local: the site's round of training.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W) of 0 and 1 for S structures.
-
-        Returns:
-            The loss, a scalar, and the network's output for the original images.
-        """
+        """Return eq. 7; for masks, each structure and the background count as a class."""
         embedding, place = local.architecture.embedding, local.head_input
         output = local.forward(batch, (place,))
         loss = local.task.loss(output.logits, batch.label)
@@ -356,13 +286,7 @@ class FISC(CommonStyle, Method):
         return loss + self.contrast * contrast + regularisation * size, output  # eq. 7
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the memory unchanged, with a warning if fewer than 5 % of the triplets of the round were alive.
-
-        Args:
-            state: the state before the round.
-            updates: the accepted updates by name of the site, with the facts `triplets` and `live_triplets`.
-            rng: not used.
-        """
+        """Warn if fewer than 5 % of the triplets of the round were alive."""
         n, live = (sum(update.facts.get(name, 0) for update in updates.values()) for name in (TRIPLETS, LIVE_TRIPLETS))
         if live < MIN_LIVE_SHARE * n:
             warnings.warn(

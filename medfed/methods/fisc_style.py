@@ -1,8 +1,4 @@
-"""The styles of FISC: the style of a site, the common style of all sites, and images in the common style.
-
-`medfed.methods.fisc` names the paper, describes the settings and contains the training with restyled images. Equation
-numbers are those of the paper's first version.
-"""
+"""The styles of FISC: the style of a site, the common style of all sites, and images in the common style."""
 
 from __future__ import annotations
 
@@ -27,10 +23,7 @@ MAX_BATCH = 32  # largest number of images that are encoded together
 
 
 class CommonStyle:
-    """The hooks of the method FISC that share, combine and apply styles.
-
-    `FISC` inherits from this class, and describes the settings that it reads.
-    """
+    """The hooks of `FISC` that share, combine and apply styles; `FISC` describes the settings."""
 
     site_clusters: Partition
     common_clusters: Partition
@@ -46,64 +39,30 @@ class CommonStyle:
 
     @property
     def _style_transfer(self) -> StyleTransfer:
-        """The restyling function that these settings describe."""
         return StyleTransfer(self.transfer, self.codec, self.alpha, self.transfer_size)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The path of the style codec (an encoder and a decoder that redraw images) that the sites read, in a tuple.
-
-        The tuple is empty for the codec that comes with medfed, and for `transfer: moments` and `positives: augmented`,
-        which need no codec.
-        """
         return self._style_transfer.files
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Raise UserError if the style codec (encoder and decoder) does not accept this image size or channel number.
-
-        For greyscale images, a warning says that the FISC paper expects no gain. With `transfer: moments` and with
-        `positives: augmented`, which need no codec, all images are accepted.
-
-        Args:
-            image_size: height and width of the images in pixels.
-            channels: number of channels of the images.
-            standardised: not used.
-
-        Raises:
-            UserError: if the codec cannot be loaded or the images have neither 1 nor 3 channels. Also if the images are
-                smaller than the codec needs. A setting `transfer_size` above 0 counts as the size of the images.
-        """
+        """Check the codec, and warn that the paper expects no gain for greyscale images."""
         self._style_transfer.check(image_size, channels)
         if channels == 1:
             warnings.warn("FISC on greyscale images: the paper expects no gain there (appendix C)", stacklevel=2)
 
     @property
     def share_reads_network(self) -> bool:
-        """Whether `share` reads the weights of the network that is trained: False.
-
-        A site computes its style from its images, with the style codec or without a network.
-        """
         return False
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Ranges that hold for the features of any codec."""
         return {STYLE + name: limits for name, limits in STYLE_RANGES.items()}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the style of a site: the mean and standard deviation of the feature channels of its images.
+        """Return the style, `style/mean` and `style/std`, (C,), and its `n_clusters`, (1,) (eq. 1-2).
 
-        The images are first grouped into clusters of similar style. The site's style is computed from the mean and
-        standard deviation of each cluster, and each cluster counts equally.
-
-        Args:
-            site: the site's images and random generator.
-            network: only its device is used. The encoder of the style codec computes the features.
-
-        Returns:
-            `style/mean` and `style/std`, (C,) float32 each for C feature channels (image channels for `transfer:
-            moments`), and `n_clusters`, (1,) int64: the number of clusters. Empty if the site has fewer than
-            `min_patients` training patients or only blank images.
+        C counts feature channels, or image channels for `transfer: moments`. Each cluster counts alike.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
@@ -133,21 +92,7 @@ class CommonStyle:
         return {f"{STYLE}mean": mean.float(), f"{STYLE}std": std.float(), "n_clusters": torch.tensor([n_clusters])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Compute the one style that all sites use (the interpolation style): a median over the styles of the sites.
-
-        The sites' styles are first grouped into clusters of similar styles. The result is the median, for each channel,
-        of the clusters' mean styles.
-
-        Args:
-            state: not used.
-            shared: what each site returned from `share`, by name of the site.
-            rng: not used.
-
-        Returns:
-            `style/mean` and `style/std`, (C,) float32 each for C feature channels; `n_clusters`, (1,) int64, the number
-            of clusters of sites; `clusters/SITE`, (1,) int64, the number of clusters of the site's images. Empty if no
-            site shared a style.
-        """
+        """Return the interpolation style under the same names, and each site's clusters, `clusters/SITE` (eq. 3)."""
         styles = {site: shared[site] for site in sorted(shared) if shared[site]}
         if not styles:
             warnings.warn("FISC: no site shared a style, so the method is FedAvg", stacklevel=2)
@@ -165,61 +110,23 @@ class CommonStyle:
         return {**common, "n_clusters": torch.tensor([n_clusters]), **counts}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the interpolation style, which every site receives together with the global weights.
-
-        The interpolation style is the common style that the coordinator computed from the styles of all sites.
-
-        Args:
-            state: the coordinator's state, whose memory holds the interpolation style.
-            site: not used. All sites receive the same style.
-
-        Returns:
-            `style/mean` and `style/std`, (C,) float32 each for C feature channels (image channels for `transfer:
-            moments`). Empty if no site shared a style.
-        """
+        """Send the interpolation style, `style/mean` and `style/std`, to every site."""
         return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return numbers of clusters for the run's summary.
-
-        Args:
-            state: the coordinator's state after the last round.
-
-        Returns:
-            `clusters_of_sites`: the number of clusters into which the sites' styles were grouped. `clusters_of_images`:
-            for each site, by name, the number of clusters into which its images were grouped. Empty if no style was
-            shared.
-        """
+        """Return the number of clusters of the sites, and of the images of each site."""
         if "n_clusters" not in state.memory:
             return {}
         sites = {site: int(entry) for site, entry in select_prefix(state.memory, CLUSTERS).items()}
         return {"clusters_of_sites": int(state.memory["n_clusters"]), "clusters_of_images": sites}
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return copies of images, redrawn in the interpolation style, the common style of all sites.
-
-        Args:
-            state: the coordinator's state, whose memory holds the interpolation style.
-            image: (B, C, H, W), in [0, 1].
-
-        Returns:
-            {"all sites": (B, C, H, W) in [0, 1] on the CPU}. Empty if no site shared a style.
-        """
+        """Redraw images in the interpolation style, under the name "all sites"."""
         match = self.matcher(state, "style", self.alpha)
         return {"all sites": match(image).cpu()} if match else {}  # eq. 4
 
     def matcher(self, state: State, kind: str, ratio: float) -> Matcher | None:
-        """Return a function that redraws images in the interpolation style, the common style of all sites.
-
-        Args:
-            state: the coordinator's state, whose memory holds the interpolation style.
-            kind: not used; it is "style".
-            ratio: strength of the style, in [0, 1], in place of the setting `alpha`. With a codec, 0 still encodes and
-                decodes the image.
-
-        Returns:
-            A function from images (B, C, H, W) in [0, 1] to the changed images. None if no site shared a style.
-        """
+        """Redraw images in the interpolation style; with a codec, ratio 0 still encodes and decodes them."""
         if STYLE + "mean" not in state.memory:
             return None
         mean, std = (state.memory[STYLE + name][None] for name in ("mean", "std"))

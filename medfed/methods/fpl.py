@@ -4,16 +4,9 @@ W. Huang, M. Ye, Z. Shi, H. Li, B. Du: "Rethinking Federated Learning with Domai
 https://openaccess.thecvf.com/content/CVPR2023/html/Huang_Rethinking_Federated_Learning_With_Domain_Shift_A_Prototype_View_CVPR_2023_paper.html.
 
 Idea: sites exchange the mean embedding of each class. The coordinator clusters those of similar sites, so that frequent
-kinds of sites do not dominate. Embeddings are then attracted by the cluster means of their class.
-
-Communication per round and site, in addition to FedAvg: one vector per class up, the cluster means of all classes down
-from round 2 on (ResNet18 with 7 classes: 14,336 bytes up).
-
-Departures: the paper's algorithm computes the prototypes after local training; here this is a separate pass over the
-images without augmentation and in evaluation mode. (The authors' code collects the embeddings during the last epoch, in
-training mode and while the weights change.) The paper links first neighbours (eq. 4) and does not say how often; as in
-the code, FINCH repeats this until its coarsest partition. The code fails if classes have different numbers of clusters;
-here each class has a tensor of its own.
+kinds of sites do not dominate. Embeddings are then attracted by the cluster means of their class. Besides the weights,
+a site sends one vector per class (ResNet18 with 7 classes: 14,336 bytes), and receives the cluster means of all classes
+from round 2 on.
 """
 
 from __future__ import annotations
@@ -67,6 +60,12 @@ class FPL(Method):
     Segmentation (ours): a class is a structure, or the ring of background around the structures; z is the mean feature
     of the finest decoder level inside it, one for each image.
 
+    Departures: the paper's algorithm computes the prototypes after local training; here this is a separate pass over
+    the images without augmentation and in evaluation mode. (The authors' code collects the embeddings during the last
+    epoch, in training mode and while the weights change.) The paper links first neighbours (eq. 4) and does not say how
+    often; as in the code, FINCH repeats this until its coarsest partition. The code fails if classes have different
+    numbers of clusters; here each class has a tensor of its own.
+
     Args:
         contrast: weight of the contrastive loss between embeddings and the class prototypes of all sites, at least 0. 1
             in the paper. 0 switches it off. If both weights are 0, the method is FedAvg and no prototypes are sent.
@@ -106,25 +105,11 @@ class FPL(Method):
 
     @property
     def _compares(self) -> bool:
-        """True if the loss uses prototypes: if one of the two terms has a weight."""
+        """True if the loss uses prototypes."""
         return self.contrast > 0 or self.consistency > 0
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss plus two terms that pull embeddings to the prototypes of their class.
-
-        A prototype is the mean embedding (feature vector) of a class over similar sites. The first term, with weight
-        `contrast`, is a contrastive loss over the prototypes of all classes. The second term, with weight
-        `consistency`, is the squared difference from the mean prototype of the class. In the first round there are
-        no prototypes, and the result is the task's loss.
-
-        Args:
-            local: the site's round of training.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W) of 0 and 1 for S structures.
-
-        Returns:
-            The loss, a scalar, and the network's output for the images.
-        """
+        """Add the contrastive (eq. 7-8) and the consistency loss (eq. 10) with the received cluster means."""
         if not self._compares or not local.message.tensors:
             return super().loss(local, batch)
         output = local.forward(batch, (local.head_input,))
@@ -143,26 +128,10 @@ class FPL(Method):
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Embeddings that a network that learns can have."""
         return {PROTOTYPE: (-MAX_FEATURE, MAX_FEATURE)}
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return the site's prototypes, to be sent: the mean embedding over its images of each class.
-
-        The embedding of an image is the pooled feature vector before the classifier. With masks, every structure that
-        an image shows has an embedding: the mean of the features over the pixels of the structure. The embeddings are
-        computed after training, in evaluation mode and without augmentation. Classes with fewer than `min_images`
-        images at the site are left out.
-
-        Args:
-            local: the site's round of training, with the trained network.
-
-        Returns:
-            `prototype/CLASS`, (D,) float32 on the CPU, for each class number and D features. For masks of S structures,
-            CLASS is from 0 to S - 1 for a structure, and S for the ring of background around the structures. Empty if
-            the settings `contrast` and `consistency`, the weights of the two prototype losses, are both 0, or if the
-            site has fewer than `min_patients` training patients.
-        """
+        """Send `prototype/CLASS`, (D,), for each frequent class; of S structures, class S is the ring."""
         if not self._compares or has_too_few_patients(local.site, local.training, self.min_patients, "prototypes"):
             return {}
         sums: dict[int, Tensor] = {}
@@ -181,7 +150,7 @@ class FPL(Method):
         return {f"{PROTOTYPE}{kind}": (sums[kind] / counts[kind]).float().cpu() for kind in frequent}
 
     def _shows(self, label: Tensor, kind: int) -> Tensor:
-        """Return which images (B,) belong to a class, or show a structure or a ring of background around structures."""
+        """Which images (B,) belong to a class, or show a structure or a ring of background around structures."""
         if label.dim() == 1:
             return label == kind
         structures = label.bool()
@@ -191,30 +160,14 @@ class FPL(Method):
         return around.flatten(1).any(dim=1)
 
     def _embeddings(self, local: LocalRound, output: Output) -> tuple[Tensor, Tensor]:
-        """Return embeddings (R, D) and their classes (R,).
-
-        R is the number of images, or for masks the number of structures and rings of background that the images show.
-        """
+        """Return embeddings (R, D) and classes (R,) of R images, or of the structures and rings in them."""
         features = output.features[local.head_input]
         if local.architecture.embedding:
             return features.flatten(1), output.label
         return region_embeddings(features, output.label, self.ring_width)
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Cluster the prototypes of each class over the sites, and return the mean of each cluster.
-
-        A prototype is the mean embedding of a class at one site. For a class that no site sent in this round, the
-        earlier clusters stay.
-
-        Args:
-            state: the state before the round, with the clusters of earlier rounds.
-            updates: each site's update, by name of the site, with `prototype/CLASS`, (D,), in its tensors.
-            rng: not used.
-
-        Returns:
-            `clusters/CLASS`, (M, D): the means of the M clusters of a class, with D features. M may differ between the
-            classes.
-        """
+        """Return the means of the M clusters of each class's prototypes, `clusters/CLASS`, (M, D) (eq. 4-5)."""
         prototypes = [updates[site].tensors for site in sorted(updates)]
         memory = dict(state.memory)
         for name in sorted({name for tensors in prototypes for name in tensors}):
@@ -224,28 +177,10 @@ class FPL(Method):
         return memory
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the cluster means of the prototypes of all classes, which every site receives.
-
-        A prototype is the mean embedding of a class at one site.
-
-        Args:
-            state: the coordinator's state, whose memory holds the cluster means.
-            site: not used. All sites receive the same tensors.
-
-        Returns:
-            `clusters/CLASS`, (M, D): the means of the M clusters of a class, with D features. Empty in the first round.
-        """
+        """Send the cluster means of all classes to every site."""
         return dict(state.memory)
 
     def facts(self, state: State) -> dict[str, Any]:
-        """Return numbers of clusters for the run's summary.
-
-        Args:
-            state: the coordinator's state after the last round.
-
-        Returns:
-            {"clusters_of_classes": {CLASS: number}}: for each class number CLASS, the number of clusters into which the
-            sites' mean embeddings of the class were grouped.
-        """
+        """Return the number of clusters of each class."""
         clusters = select_prefix(state.memory, CLUSTERS)
         return {"clusters_of_classes": {kind: len(means) for kind, means in clusters.items()}}

@@ -4,14 +4,7 @@ C. Ouyang, C. Chen, S. Li, Z. Li, C. Qin, W. Bai, D. Rueckert: "Causality-inspir
 for Medical Image Segmentation", IEEE Transactions on Medical Imaging, 2022, https://arxiv.org/abs/2111.12525.
 
 Idea: a small convolutional network with random weights changes intensity and texture, but keeps shapes. A network that
-is trained on many such changes has to rely on the shapes.
-
-Communication: the same messages as FedAvg.
-
-Departures: the paper's second augmentation (IPA) and its consistency loss between two changed copies are left out. The
-authors' images are standardised, those of a method are in [0, 1]: each image is standardised for the transform by its
-own mean and standard deviation per channel, transformed back, and clipped to [0, 1]. We had the authors' code and the
-abstract, but not the paper, so the equations have no numbers.
+is trained on many such changes has to rely on the shapes. Sites send the same messages as FedAvg.
 """
 
 from __future__ import annotations
@@ -42,6 +35,11 @@ class GIN(Method):
 
     Masks, classes and views stay as they are.
 
+    Departures: the paper's second augmentation (IPA) and its consistency loss between two changed copies are left out.
+    The authors' images are standardised, those of a method are in [0, 1]: each image is standardised for the transform
+    by its own mean and standard deviation per channel, transformed back, and clipped to [0, 1]. We had the authors'
+    code and the abstract, but not the paper, so the equations have no numbers.
+
     Args:
         probability: probability that an image is changed, in [0, 1]. 1 in the authors' code. With 0 the result is
             bit-identical to FedAvg.
@@ -57,18 +55,12 @@ class GIN(Method):
     kernel_sizes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (1, 3)
 
     def __post_init__(self) -> None:
-        """Check that every value is in its range and that the kernel sizes are odd; ValueError otherwise."""
         super().__post_init__()
         if even := [size for size in self.kernel_sizes if size % 2 == 0]:
             raise ValueError(f"kernel_sizes: expected odd numbers, which keep the size of the image, got {even[0]}")
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Return the batch with changed intensities: each image is mixed with the output of a random network.
-
-        Args:
-            local: the site's round of training, with its random generator.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their labels.
-        """
+        """Mix each image with the output of a random network."""
         if self.probability == 0:
             return batch
         image, rng = batch.image, local.rng

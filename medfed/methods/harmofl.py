@@ -5,19 +5,9 @@ Images", AAAI 2022, https://arxiv.org/abs/2112.10775.
 
 Idea: images of different scanners differ in their low-frequency amplitudes, so all sites replace these by common ones
 (local drift). Gradients are taken at weights that are moved a small distance up the loss, which leads each site to a
-flat minimum, where averaging costs less (global drift).
-
-Communication: before round 1, each site sends the mean low-frequency amplitudes of its training images (25 numbers per
-channel by default, 300 bytes for colour). Sites of round 1 receive their mean over all sites; afterwards it is part of
-the weights. Otherwise the messages of FedAvg.
-
-Departures from the paper: sites share a window of the amplitude spectrum instead of all of it (1.8 MB for a colour
-image of 384 x 384 pixels), because nothing else is used. Amplitudes are averaged over all training images before the
-first round. In the preset "medfed", sites are weighted by their numbers of images; the paper and its code weight them
-alike. Departures from the public code: it exchanges only the mean brightness (preset "released"), and only the first
-batch enters its running mean. It also cuts all sites to the size of the smallest and splits slices instead of patients,
-which we do not. Its network without running statistics is `network.norm: batch_statistics` of densenet. Lines of the
-code carry the symbols below instead of equation numbers, which we could not check.
+flat minimum, where averaging costs less (global drift). Before round 1, each site sends the mean low-frequency
+amplitudes of its training images (25 numbers per channel by default, 300 bytes for colour). Sites of round 1 receive
+their mean over all sites; afterwards it is part of the weights. Otherwise, sites send the messages of FedAvg.
 """
 
 from __future__ import annotations
@@ -49,8 +39,7 @@ class HarmoFL(Method):
     """FedAvg with equal low-frequency amplitudes in all images and with weight perturbation in training.
 
     The network replaces the low-frequency amplitudes of every image by the common ones before its first layer: in
-    training, validation and prediction, also at an unseen site. The amplitudes of an unseen site are not needed. A
-    training step is
+    training, validation and prediction, also at an unseen site, whose own amplitudes are not needed. A training step is
 
         delta = perturbation * g / ||g||,  g = dL/dw at w                                          (weight perturbation)
         w <- w - step(dL/dw at w + delta)
@@ -60,6 +49,13 @@ class HarmoFL(Method):
 
     The normalisation needs non-negative images, so `data.standardise` must be none: the phase of the mean is kept, and
     a standardised image could change its sign.
+
+    Departures from the paper: sites share a window of the amplitude spectrum instead of all of it (1.8 MB for a colour
+    image of 384 x 384 pixels), because nothing else is used. Amplitudes are averaged over all training images before
+    the first round. Departures from the public code: it exchanges only the mean brightness, and only the first batch
+    enters its running mean. It also cuts all sites to the size of the smallest and splits slices instead of patients,
+    which we do not. Its network without running statistics is `network.norm: batch_statistics` of densenet. We could
+    not check the equation numbers, so lines of the code carry the symbols above.
 
     Args:
         normalise: whether amplitudes are normalised. false leaves the images as they are and shares nothing.
@@ -74,7 +70,8 @@ class HarmoFL(Method):
             single patients. Such a site trains as usual. At least 1. Not in the paper.
 
     Presets: "medfed" is the default; it weights sites by their numbers of images, as the other methods do. "paper" has
-    uniform weights. "released" has uniform weights and exchanges only the mean brightness, as the authors' code.
+    uniform weights, as the paper and its code. "released" has uniform weights and exchanges only the mean brightness,
+    as the authors' code.
     """
 
     normalise: bool = True
@@ -92,18 +89,6 @@ class HarmoFL(Method):
     fills_network: ClassVar[bool] = True
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Raise UserError for standardised images and for images that are smaller than the amplitude window.
-
-        The window has 2 * half_width + 1 frequencies per side. If `normalise` is false, all images are accepted.
-
-        Args:
-            image_size: height and width of the images in pixels.
-            channels: not used.
-            standardised: True if the network receives standardised images, False if it receives images in [0, 1].
-
-        Raises:
-            UserError: if `standardised` is true, or if `image_size` is below 2 * half_width + 1.
-        """
         if not self.normalise:
             return
         if standardised:
@@ -118,30 +103,17 @@ class HarmoFL(Method):
             )
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add a layer at the network's input that equalises low-frequency amplitudes; return the network.
-
-        The layer replaces the low-frequency amplitudes of each image by the average over all sites, which the sites
-        receive in the first round. Until then, images pass unchanged. If `normalise` is false, no layer is added.
-
-        Args:
-            network: the network, changed in place.
-            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
-        """
+        """Add the normalising layer at the input; it passes images unchanged until the first round."""
         if self.normalise:
             prepend_normaliser(network, self.half_width)
         return network
 
     @property
     def shares(self) -> str:
-        """When the sites share the low-frequency amplitudes of their images: `ONCE` or `NEVER`.
-
-        `ONCE` means before the first round. The value is `NEVER` if the setting `normalise` is false.
-        """
         return ONCE if self.normalise else NEVER
 
     @property
     def share_reads_network(self) -> bool:
-        """Whether `share` reads the network's weights: False, because a site shares only amplitudes of its images."""
         return False
 
     @property
@@ -150,19 +122,10 @@ class HarmoFL(Method):
         return {WINDOW: (0.0, 1.0)}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the low-frequency amplitudes of the Fourier transform, averaged over the site's training images.
+        """Return `amplitude`, (C, (S * S + 1) / 2): the mean amplitudes of the S x S lowest frequencies.
 
-        The amplitude at frequency 0 is the mean of an image. The amplitudes are point-symmetric, so only about half of
-        them are sent.
-
-        Args:
-            site: the site's images.
-            network: not used.
-
-        Returns:
-            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies. S is 2 *
-            `half_width` + 1, where `half_width` is a setting. Empty if the site has fewer than `min_patients` training
-            patients.
+        The amplitudes are point-symmetric, so only the distinct half is sent. That of frequency 0 is the mean of an
+        image.
         """
         if has_too_few_patients(site.name, site.samples, self.min_patients, "amplitudes"):
             return {}
@@ -174,17 +137,7 @@ class HarmoFL(Method):
         return {WINDOW: pack_window(sum(sums[1:], sums[0]) / len(site.samples)).float()}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the mean of the sites' low-frequency amplitudes, with equal weight for each site.
-
-        Args:
-            state: not used.
-            shared: what each site returned from `share`, by name of the site.
-            rng: not used.
-
-        Returns:
-            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies. S is 2 *
-            `half_width` + 1, where `half_width` is a setting. Empty, with a warning, if no site shared amplitudes.
-        """
+        """Return `amplitude`, the mean over the sites with equal weights."""
         windows = [shared[site][WINDOW].double() for site in sorted(shared) if WINDOW in shared[site]]
         if not windows:
             if self.normalise:
@@ -193,46 +146,16 @@ class HarmoFL(Method):
         return {WINDOW: torch.stack(windows).mean(dim=0).float()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the common low-frequency amplitudes, which every site receives in the first round.
-
-        In later rounds nothing is returned, because the amplitudes are then a part of the network's weights.
-
-        Args:
-            state: the coordinator's state, whose memory holds the amplitudes.
-            site: not used. All sites receive the same tensor.
-
-        Returns:
-            `amplitude`, (C, (S * S + 1) / 2) float32, for C channels and the S x S lowest frequencies. S is 2 *
-            `half_width` + 1, where `half_width` is a setting. Empty in later rounds, and if no site shared amplitudes.
-        """
+        """Send the common amplitudes in the first round; in later rounds the network's weights contain them."""
         return {} if state.round else dict(state.memory)
 
     def on_round_start(self, local: LocalRound) -> None:
-        """In the first round, write the received common amplitudes into the network's normalisation layer.
-
-        In later rounds nothing is done, because the amplitudes are then a part of the network's weights.
-
-        Args:
-            local: the site's round of training. `local.network` is changed in place.
-        """
+        """Write the received amplitudes into the normalising layer."""
         if WINDOW in local.message.tensors:
             local.network.get_buffer(f"{NAME}.window").copy_(unpack_window(local.message.tensors[WINDOW]))
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss at perturbed weights, and the network's output at its present weights.
-
-        The perturbed weights are the present weights, moved by the distance `perturbation` in the direction of the
-        gradient of the loss. If `perturbation` is 0, the loss at the present weights is returned. Only the forward pass
-        at the present weights changes BatchNorm's running statistics.
-
-        Args:
-            local: the site's round of training.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W) of 0 and 1 for S structures.
-
-        Returns:
-            The loss at the perturbed weights, a scalar, and the network's output at the present weights.
-        """
+        """Return the task's loss at w + delta, and the network's output at w."""
         loss, output = super().loss(local, batch)
         if self.perturbation == 0:
             return loss, output
@@ -241,15 +164,7 @@ class HarmoFL(Method):
         return local.task.loss(perturbed.logits, perturbed.label), output  # L at w + delta
 
     def styles(self, state: State, image: Tensor) -> Tensors:
-        """Return copies of images with the common low-frequency amplitudes, the average over all sites.
-
-        Args:
-            state: the coordinator's state, whose memory holds the amplitudes.
-            image: (B, C, H, W), in [0, 1].
-
-        Returns:
-            {"all sites": (B, C, H, W) in [0, 1]}. Empty if no site shared amplitudes.
-        """
+        """Normalise images to the common amplitudes, under the name "all sites"."""
         if WINDOW not in state.memory:
             return {}
         normaliser = AmplitudeNormaliser(image.shape[1], self.half_width)

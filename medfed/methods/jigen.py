@@ -4,15 +4,8 @@ F. M. Carlucci, A. D'Innocente, S. Bucci, B. Caputo, T. Tommasi: "Domain General
 2019, https://arxiv.org/abs/1903.06864.
 
 Idea: a second head predicts in which order the tiles of an image were shuffled. This needs no labels and teaches
-features how the parts of an object belong together, in every domain.
-
-Communication: the messages of FedAvg; the weights include the puzzle's head.
-
-Departures: the paper trains on pooled data; here each site does this, and the head is averaged with the network. The
-public code shuffles the images that it also classifies, so that the task's loss is computed on puzzles, or by an option
-only on ordered images. Here the puzzles have a forward pass of their own, which does not update BatchNorm's statistics,
-and the task sees all images unshuffled. The method can therefore be stacked with others, but needs a second pass. The
-permutations are not those of the authors' table, so their weights do not fit the puzzle's head.
+features how the parts of an object belong together, in every domain. Sites send the messages of FedAvg; the weights
+include the puzzle's head.
 """
 
 from __future__ import annotations
@@ -43,15 +36,21 @@ class JiGen(Method):
 
         L = L_task(x) + weight * CE(g(f(x_p)), p)                                                  (eq. 1)
 
-    x_p is the image with its 3 x 3 tiles in order p, f the embedding, and g a linear head with `n_orders` outputs. p
-    is 0 (the original order) for a fraction `ordered` of the images and random for the others. The permutations are
-    chosen greedily so that they differ in as many positions as possible (`functional.jigsaw`). Predictions do not use
-    g, and a bundle does not contain it.
-
-    If the image's side is not a multiple of 3, one or two pixels are cut off, and the edge is repeated after shuffling.
+    x_p is the image with its 3 x 3 tiles in order p, f the embedding, and g a linear head with `n_orders` outputs. p is
+    0 (the original order) for a fraction `ordered` of the images and random for the others. The permutations are chosen
+    greedily so that they differ in as many positions as possible (`functional.jigsaw`). Predictions do not use g, and a
+    bundle does not contain it. If the image's side is not a multiple of 3, one or two pixels are cut off, and the edge
+    is repeated after shuffling.
 
     Segmentation (ours): the embedding is the mean over the deepest stage of the encoder. The pass also runs through the
     decoder, whose output is not used.
+
+    Departures: the paper trains on pooled data; here each site does this, and the head is averaged with the network.
+    The public code shuffles the images that it also classifies, so that the task's loss is computed on puzzles, or by
+    an option only on ordered images. Here the puzzles have a forward pass of their own, which does not update
+    BatchNorm's statistics, and the task sees all images unshuffled. The method can therefore be stacked with others,
+    but needs a second pass. The permutations are not those of the authors' table, so their weights do not fit the
+    puzzle's head.
 
     Args:
         weight: weight of the puzzle's loss (alpha in the paper), at least 0. 0.9 in the authors' script for the paper;
@@ -74,56 +73,24 @@ class JiGen(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {}, "released": {"weight": 0.1}}
 
     def check(self, image_size: int, channels: int, standardised: bool = True) -> None:
-        """Raise UserError if the images are smaller than 3 x 3 pixels, because JiGen cuts them into 3 x 3 tiles.
-
-        Args:
-            image_size: height and width of the images in pixels.
-            channels: not used.
-            standardised: not used.
-
-        Raises:
-            UserError: if `image_size` is below 3.
-        """
         if image_size < SIDE:
             raise UserError(
                 f"data.image_size: is {image_size}, but JiGen cuts images into 3 x 3 tiles; choose at least 3"
             )
 
     def effort(self, n_sites: int) -> Effort:
-        """Return two images for each image: the image and its puzzle. The number of steps is FedAvg's.
-
-        Args:
-            n_sites: not used.
-        """
+        """A step has the images and their puzzles."""
         return Effort(images=2 if self.weight else 1)
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add a linear layer that predicts the order of the tiles of a jigsaw puzzle; return the network.
-
-        The layer has one output for each of the `n_orders` permutations. The network's own forward pass does not use
-        this layer.
-
-        Args:
-            network: the network, changed in place.
-            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
-        """
+        """Add the puzzle's head g."""
         module = network.get_submodule(architecture.head if architecture.embedding else architecture.encoder_stages[-1])
         width = input_output_widths(module)[0] if architecture.embedding else output_channels(module)
         add_submodule(network, nn.Linear(width, self.n_orders), NAME)
         return network
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return the loss of the jigsaw puzzle, a scalar: the cross-entropy of predicting how tiles were permuted.
-
-        The 3 x 3 tiles of each image are permuted at random, and an additional layer of the network predicts the number
-        of the permutation. The permuted images have a forward pass of their own, which does not change BatchNorm's
-        running statistics. The loss is multiplied by `weight`.
-
-        Args:
-            local: the site's round of training.
-            output: the network's output for the batch, which also contains the images of the batch. Only these images
-                are used.
-        """
+        """Return the weighted cross-entropy of the puzzles."""
         if not self.weight:
             return super().regulariser(local, output)
         image, order = draw_puzzles(output.image, SIDE, self.n_orders, self.ordered, self.grey, local.rng)

@@ -3,12 +3,7 @@
 K. Zhou, Y. Yang, Y. Qiao, T. Xiang: "Domain Generalization with MixStyle", ICLR 2021, https://arxiv.org/abs/2104.02008.
 
 Idea: channel means and standard deviations of early feature maps describe the style of an image, such as its scanner.
-Mixing them between images gives training images in new styles.
-
-Communication: the same messages as FedAvg.
-
-Departures: the paper pairs images of different domains, or at random. In a federation each client has one domain, so
-the partner of an image is a random image of the same client; styles of other clients would have to be shared.
+Mixing them between images gives training images in new styles. Sites send the same messages as FedAvg.
 """
 
 from __future__ import annotations
@@ -39,16 +34,19 @@ class MixStyle(Method):
         F_i' = std (F_i - mean_i) / std_i + mean                                                   (eq. 7)
 
     The statistics are constants for the gradient. The variance is unbiased, and 1e-6 is added under the square root. In
-    evaluation, for a batch of one image, and with probability 0, the layers return their input. The formulas are
-    implemented in `medfed.networks.style_layers.MixStyle`. Labels and masks stay as they are; in a U-Net, the decoder
-    also receives mixed maps through its skip connections.
+    evaluation, for a batch of one image, and with probability 0, the layers (`medfed.networks.style_layers.MixStyle`)
+    return their input. Labels and masks stay as they are; in a U-Net, the decoder also receives mixed maps through its
+    skip connections.
+
+    Departures: the paper pairs images of different domains, or at random. In a federation each client has one domain,
+    so the partner of an image is a random image of the same client; styles of other clients would have to be shared.
 
     Args:
         stages: numbers of the encoder's stages after which styles are mixed, counted from 1. The default (1, 2) is that
             of CCST's comparison (after the first two blocks of a DenseNet). The paper has 1 to 3 for PACS and no layer
             after the last stage.
-        probability: probability that a stage mixes the styles of a batch, drawn for each batch and stage, in
-            [0, 1]. 0.5 in the paper.
+        probability: probability that a stage mixes the styles of a batch, drawn for each batch and stage, in [0, 1].
+            0.5 in the paper.
         concentration: parameter c of the Beta distribution of the mixing ratio (alpha in the paper), above 0. 0.1 in
             the paper puts most ratios near 0 or 1.
 
@@ -62,18 +60,5 @@ class MixStyle(Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"medfed": {}, "paper": {"stages": (1, 2, 3)}}
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Insert layers that mix the feature statistics of pairs of images in training; return the network.
-
-        One layer is inserted after each chosen stage of the encoder. The statistics are the mean and standard deviation
-        of each feature channel. The statistics of each image are mixed with the statistics of another image of the
-        batch. The layers act only in training and have no weights.
-
-        Args:
-            network: the network, changed in place.
-            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
-
-        Raises:
-            UserError: if the network has fewer stages than the setting `stages` names.
-        """
         layer = partial(style_layers.MixStyle, self.probability, self.concentration)
         return style_layers.insert_after_stages(network, architecture.encoder_stages, self.stages, layer)

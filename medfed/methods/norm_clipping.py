@@ -3,12 +3,8 @@
 Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan: "Can You Really Backdoor Federated Learning?", 2019,
 https://arxiv.org/abs/1911.07963.
 
-Idea: scale down every change of the weights that is longer than a limit, then average.
-
-Communication: the same messages as FedAvg.
-
-Departures: the paper takes the limit as known; ours is by default the median length of the round's changes. The paper
-also adds Gaussian noise to the result, which we leave out. Its networks have no BatchNorm; see the class.
+Idea: scale down every change of the weights that is longer than a limit, then average. Sites send the same messages as
+FedAvg.
 """
 
 from __future__ import annotations
@@ -30,11 +26,14 @@ class NormClipping(Method):
 
         w <- w + sum_k (n_k / N) D_k / max(1, ||D_k|| / M)
 
-    Only the coordinator's step differs from FedAvg. A site moves the weights by at most (n_k / N) M, but still chooses
-    the direction. BatchNorm's statistics have other units than weights, so their change is clipped separately, to
-    `times` the median length of the sites' changes of the statistics; without this, a site could pass a large change
-    through them. BatchNorm's integer counters take the maximum. If no change is longer than the limit, the result is
-    bit-identical to FedAvg. With a single site nothing is clipped.
+    A site moves the weights by at most (n_k / N) M, but still chooses the direction. BatchNorm's statistics have other
+    units than weights, so their change is clipped separately, to `times` the median length of the sites' changes of the
+    statistics; without this, a site could pass a large change through them. BatchNorm's integer counters take the
+    maximum. If no change is longer than the limit, the result is bit-identical to FedAvg. With a single site nothing is
+    clipped.
+
+    Departures: the paper takes the limit as known; ours is by default the median length of the round's changes. The
+    paper also adds Gaussian noise to the result, which we leave out. Its networks have no BatchNorm.
 
     Args:
         bound: largest length M of a site's change over all parameters (Euclidean norm), above 0; null uses `times` the
@@ -51,20 +50,7 @@ class NormClipping(Method):
     site_weights: SiteWeights = "examples"
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: the old ones plus the average of the sites' clipped changes.
-
-        A site's change is its weights after training minus the old global weights. The change is scaled down if its
-        Euclidean norm is larger than the limit. The limit is the setting `bound`. If `bound` is None, the limit is
-        `times` the median norm over the sites. The changes of BatchNorm's statistics are clipped separately, and their
-        limit is always `times` the median norm of these changes.
-
-        Args:
-            state: the state with the old global weights.
-            updates: each site's update (its weights after local training), by name of the site.
-
-        Returns:
-            Tensors by state-dict name.
-        """
+        """Add the average of the clipped changes to the global weights."""
         trained_weights, site_weights = [update.weights for update in updates.values()], self.averaging_weights(updates)
         return clipped_average(  # norm thresholding: the formula of the class docstring
             state.weights, trained_weights, site_weights, state.parameters, self.bound, self.times

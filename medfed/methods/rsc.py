@@ -4,15 +4,7 @@ Z. Huang, H. Wang, E. P. Xing, D. Huang: "Self-Challenging Improves Cross-Domain
 https://arxiv.org/abs/2007.02454.
 
 Idea: the features with the largest gradients are set to 0, so that the network must also learn from other features.
-
-Communication: the same messages as FedAvg.
-
-Departures: the paper ranks positions by the mean of the gradient over channels. Before average pooling and a linear
-head, as in its ResNets, this is the same number at all positions and ranks nothing. The public code multiplies by the
-features, as Grad-CAM does, and so do we. The code supports only 7 x 7 maps and computes the gradient in evaluation
-mode; we take it from the training pass, which is the same where all BatchNorm layers lie before the features. The
-increasing fraction of samples was added to the code later. Its users report 82.4 to 83.4 % on PACS instead of the
-paper's 85.15 %. Equation numbers are those that DomainBed cites.
+Sites send the same messages as FedAvg.
 """
 
 from __future__ import annotations
@@ -49,13 +41,20 @@ class RSC(Method):
     BatchNorm's running statistics. Dropout after z is drawn again in the second pass, and a BatchNorm after z (in a
     U-Net's decoder) normalises a batch of masked maps.
 
-    DomainBed's version, which CCST used as RSC, masks the pooled features. Before average pooling and a linear head
-    this is exactly the mask of channels: hence the preset "domainbed". Its percentiles may differ from ours by one
-    sample because of rounding.
-
     Segmentation (ours): z is the encoder's last stage, the logit of the true class is the mean logit over the voxels of
     all structures, and the confidence is their mean probability. Skip connections around z are not masked. An image
     without any structure has no logit to mask by and always uses its first prediction.
+
+    Departures: the paper ranks positions by the mean of the gradient over channels. Before average pooling and a linear
+    head, as in its ResNets, this is the same number at all positions and ranks nothing. The public code multiplies by
+    the features, as Grad-CAM does, and so do we. The code supports only 7 x 7 maps and computes the gradient in
+    evaluation mode; we take it from the training pass, which is the same where all BatchNorm layers lie before the
+    features. The increasing fraction of samples was added to the code later. Its users report 82.4 to 83.4 % on PACS
+    instead of the paper's 85.15 %. Equation numbers are those that DomainBed cites.
+
+    DomainBed's version, which CCST used as RSC, masks the pooled features. Before average pooling and a linear head
+    this is exactly the mask of channels: hence the preset "domainbed". Its percentiles may differ from ours by one
+    sample because of rounding.
 
     Args:
         mask: what is masked: "positions", "channels", or "either", which draws one of them for each batch, as in the
@@ -67,8 +66,8 @@ class RSC(Method):
         sample_shares: fractions of a batch for which the second prediction counts, in [0, 1]. The first value is used
             for the first `rounds_each` rounds, the next for as many, and the last until the end. Fewer samples count if
             fewer lost confidence.
-        rounds_each: number of communication rounds for each value of `sample_shares`, at least 1. The authors' code
-            has 10 epochs, which is the same with one local epoch per round.
+        rounds_each: number of communication rounds for each value of `sample_shares`, at least 1. The authors' code has
+            10 epochs, which is the same with one local epoch per round.
 
     Presets: "medfed" and "paper" are the defaults: 1/3 of the samples. "released" is the authors' code: 0.3, then 0.5,
     then 0.7 of the samples. "domainbed" masks 1/3 of the channels.
@@ -88,23 +87,7 @@ class RSC(Method):
     }
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss, with some predictions replaced by predictions without the most important features.
-
-        The network makes a first prediction for all images. Then the most important positions or channels of the last
-        feature map (for masks, of the encoder's last stage) are set to 0, and a second prediction is made. The
-        importance is computed from the gradient of the logit of the true class. The setting `mask` chooses between
-        positions and channels. The loss uses the second prediction for the images whose probability of the true class
-        decreased most. The setting `sample_shares` limits their number to a fraction of the batch. For all other
-        images, the loss uses the first prediction.
-
-        Args:
-            local: the site's round of training.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W) of 0 and 1 for S structures.
-
-        Returns:
-            The loss, a scalar, and the network's output of the first prediction.
-        """
+        """Return the task's loss, with the second prediction for the images that lost most confidence."""
         kind, share = self._sample_mask(local)
         n_challenged = round(self._sample_share(local.round) * len(batch.image))
         if n_challenged == 0 or share == 0:
@@ -121,18 +104,18 @@ class RSC(Method):
         return local.task.loss(logits, batch.label), raw
 
     def _sample_share(self, round_number: int) -> float:
-        """Return the fraction of a batch for which the second prediction counts in this round."""
+        """The fraction of a batch for which the second prediction counts in this round."""
         return self.sample_shares[min((round_number - 1) // self.rounds_each, len(self.sample_shares) - 1)]
 
     def _sample_mask(self, local: LocalRound) -> tuple[str, float]:
-        """Return what is masked in this batch, "positions" or "channels", and the fraction of it that is masked."""
+        """Return what is masked in this batch, "positions" or "channels", and which fraction of it."""
         kind = self.mask
         if kind == "either":
             kind = "positions" if float(torch.rand((), generator=local.rng)) < 0.5 else "channels"
         return kind, self.position_share if kind == "positions" else self.channel_share
 
     def _second_pass(self, local: LocalRound, batch: Batch, features: Mapping[str, Tensor]) -> Output:
-        """Return the network's output if the named submodules return these features."""
+        """The network's output if the named submodules return these features."""
         changes = {place: partial(_replaced, entry) for place, entry in features.items()}
         with replace_output(local.network, changes):
             return local.forward(batch, fast_weights=local.parameters())
@@ -152,23 +135,18 @@ def _places(architecture: Architecture) -> tuple[str, ...]:
 
 
 def _true_logits(output: Output) -> Tensor:
-    """Return the logit of the true class (B,), or for masks the mean logit over the structures' voxels, 0 if none."""
+    """The logit of the true class (B,), or for masks the mean logit over the structures' voxels, 0 if none."""
     return _of_true_class(output.logits, output.label)
 
 
 def _confidence(output: Output) -> Tensor:
-    """Return the probability of the true class (B,), in [0, 1], or for masks the mean over voxels; without gradient."""
+    """The probability of the true class (B,), or for masks the mean over the structures' voxels; without gradient."""
     logits = output.logits.detach()
     return _of_true_class(logits.softmax(dim=1) if output.label.ndim == 1 else logits.sigmoid(), output.label)
 
 
 def _of_true_class(values: Tensor, label: Tensor) -> Tensor:
-    """Return each image's value for its true class, (B,).
-
-    Args:
-        values: (B, K) for classes or (B, S, H, W) for masks.
-        label: class indices (B,), or masks (B, S, H, W), over whose voxels values are averaged.
-    """
+    """Return each image's value for its class, of values (B, K), or its mean over the masks, of (B, S, H, W)."""
     if label.ndim == 1:
         return values.gather(1, label[:, None])[:, 0]
     inside = label.to(values.dtype)

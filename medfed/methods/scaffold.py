@@ -4,16 +4,9 @@ S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh: "SCAFFOL
 Federated Learning", ICML 2020, https://arxiv.org/abs/1910.06378.
 
 Idea: a site that trains alone drifts towards its own minimum. Each site therefore adds to its gradients the difference
-between the mean gradient of all sites and its own mean gradient (the control variates).
-
-Communication: before round 1, each site sends its number of images. From round 2 on, the coordinator sends the global
-control c (one model). In every round, each site sends the change of its control (one model).
-
-Departures: the paper's c_k+ = c_k - c + (x - y_k) / (steps * learning rate) is the mean gradient only for plain SGD.
-With momentum or Adam, x - y_k is not a sum of gradients. We average the gradients themselves, which is correct for
-every optimiser. With `training.weight_decay`, the paper's form would include its pull; ours does not. Convergence is
-proven for plain SGD. A public benchmark divides by epochs instead of steps and also corrects BatchNorm's statistics; we
-do neither.
+between the mean gradient of all sites and its own mean gradient (the control variates). Before round 1, each site sends
+its number of images. From round 2 on, it receives the global control c (one model). In every round, it sends the change
+of its control (one model) besides the weights.
 """
 
 from __future__ import annotations
@@ -55,6 +48,12 @@ class SCAFFOLD(Method):
     is not corrected. Each site and the coordinator store one additional model. q_k is a share of all sites that train,
     so the coordinator needs the number of images of all of them before round 1, whoever takes part in a round.
 
+    Departures: the paper's c_k+ = c_k - c + (x - y_k) / (steps * learning rate) is the mean gradient only for plain
+    SGD. With momentum or Adam, x - y_k is not a sum of gradients. We average the gradients themselves, which is correct
+    for every optimiser. With `training.weight_decay`, the paper's form would include its pull; ours does not.
+    Convergence is proven for plain SGD. A public benchmark divides by epochs instead of steps and also corrects
+    BatchNorm's statistics; we do neither.
+
     Args:
         site_weights: weights of the sites in the average, and also q_k: "examples" (n_k / N, in proportion to their
             numbers of images) or "uniform" (1 / K, as in the paper). One setting for both, because the corrections of
@@ -69,60 +68,27 @@ class SCAFFOLD(Method):
 
     @property
     def share_reads_network(self) -> bool:
-        """Whether `share` reads the network's weights: False, because a site shares only the number of its images."""
         return False
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Number of training images, from 1."""
         return {"examples": (1.0, float(MAX_EXAMPLES))}
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the site's number of training images: `examples`, (1,) int64.
-
-        Args:
-            site: the site's images.
-            network: not used.
-        """
+        """Return `examples`, (1,), the number of training images."""
         site.n_patients["examples"] = site.samples.n_patients
         return {"examples": torch.tensor([len(site.samples)])}
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Return the number of training images of every site, which the coordinator stores.
-
-        Args:
-            state: not used.
-            shared: by name of the site, the tensor `examples` (1,) int64.
-            rng: not used.
-
-        Returns:
-            `examples/SITE`, (1,) int64, for each site.
-        """
+        """Keep the number of images of each site, `examples/SITE`."""
         return {EXAMPLES + site: tensors["examples"] for site, tensors in shared.items()}
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the global control, the mean gradient of all sites, which every site receives with the global weights.
-
-        Args:
-            state: the coordinator's state, whose memory holds the control.
-            site: not used. All sites receive the same tensors.
-
-        Returns:
-            `control/NAME`, in the shape of the parameter NAME. Empty in round 1.
-        """
+        """Send c as `control/NAME` for each parameter."""
         return {name: entry for name, entry in state.memory.items() if name.startswith(CONTROL)}
 
     def on_round_start(self, local: LocalRound) -> None:
-        """Store the gradient correction of this round in the site's memory: the global minus the site's own control.
-
-        The global control is the mean gradient of all sites, the own control the mean gradient of this site in its last
-        round. The network's gradients are cleared as well, because all sites that run in one process use the same
-        network object, which may still hold gradients of another site.
-
-        Args:
-            local: the site's round of training. `local.memory` is changed in place. In round 1, the site has received
-                no global control, and there is no correction.
-        """
+        """Store c - c_k, and clear gradients that another site in this process left in the network."""
         local.network.zero_grad(set_to_none=True)
         for name, entry in local.sent_parameters().items():
             if (global_control := local.message.tensors.get(CONTROL + name)) is not None:
@@ -130,30 +96,12 @@ class SCAFFOLD(Method):
                 local.memory[CORRECTION + name] = (global_control - site_control).to(entry)  # eq. 3: c - c_k
 
     def augment(self, local: LocalRound, batch: Batch) -> Batch:
-        """Add the gradients of the previous training step to the site's sum of gradients; return the batch unchanged.
-
-        The training calls this hook after the optimiser's step and before the gradients are cleared, so each gradient
-        is added once. `on_round_end` adds the gradients of the last step. The site needs the sum for its mean gradient
-        over the round.
-
-        Args:
-            local: the site's round of training. The sum in `local.memory` is changed.
-            batch: the batch of the next step.
-        """
+        """Add the gradients of the previous step to the site's sum; they are not cleared yet."""
         self._add_gradients(local)
         return batch
 
     def regulariser(self, local: LocalRound, output: Output) -> Tensor:
-        """Return a scalar of value 0 whose gradient is SCAFFOLD's correction of the gradients.
-
-        The correction is added to the gradients of each training step. The correction is the global control (the mean
-        gradient of all sites) minus the site's own control (the site's mean gradient in its last round). Because the
-        scalar is 0, the reported loss stays the task's loss.
-
-        Args:
-            local: the site's round of training, with the correction in its memory.
-            output: the network's output for the batch, which does not affect the value.
-        """
+        """Return a term of value 0 whose gradient is c - c_k, so that the reported loss stays the task's loss."""
         total = super().regulariser(local, output)
         for name, entry in local.sent_parameters().items():
             if (correction := local.memory.get(CORRECTION + name)) is not None:
@@ -161,17 +109,7 @@ class SCAFFOLD(Method):
         return total
 
     def on_round_end(self, local: LocalRound) -> Tensors:
-        """Return the change of the site's control, to be sent, and store the new control in the site's memory.
-
-        The control is the site's mean gradient. The new control is the mean of the gradients over the steps of this
-        round, without the correction that SCAFFOLD adds to the gradients.
-
-        Args:
-            local: the site's round of training. `local.memory` is changed in place.
-
-        Returns:
-            `change/NAME`, the new control minus the old one, in the shape of the parameter NAME, on the CPU.
-        """
+        """Update c_k and send its change, `change/NAME`."""
         self._add_gradients(local)
         is_first_round, changes = not local.message.tensors, {}
         for name, entry in local.sent_parameters().items():
@@ -186,21 +124,7 @@ class SCAFFOLD(Method):
         return changes
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the coordinator's memory with the new global control, the mean gradient of all sites.
-
-        The new global control is the old one plus the weighted sum of the changes of the controls that the sites of
-        this round sent. The weight of a site is its share of the images of all sites that train. With `site_weights:
-        uniform`, all sites have the same weight.
-
-        Args:
-            state: the state before the round, with the old global control.
-            updates: each site's update, by name of the site, with `change/NAME` in its tensors.
-            rng: not used.
-
-        Returns:
-            `control/NAME`, in the shape of the parameter NAME, and `examples/SITE`, (1,) int64, unchanged. Parameters
-            that stay at the sites have no control.
-        """
+        """Update c with the changes of the round's sites."""
         n_images = {site: int(entry) for site, entry in select_prefix(state.memory, EXAMPLES).items()}
         weights = n_images if self.site_weights == "examples" else dict.fromkeys(n_images, 1)
         shares = [weights[site] / sum(weights.values()) for site in updates]  # eq. 5: q_k

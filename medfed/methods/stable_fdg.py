@@ -4,21 +4,9 @@ J. Park, D.-J. Han, J. Kim, S. Wang, C. G. Brinton, J. Moon: "StableFDG: Style a
 Federated Domain Generalization", NeurIPS 2023, https://arxiv.org/abs/2311.00227.
 
 Idea: features are trained in the styles of other sites and in styles that no site has. An attention layer weights the
-positions of the last feature map by what images of one class have in common.
-
-Communication per round and site, in addition to FedAvg: one style up and one down (4 C numbers for C channels of the
-first stage; ResNet18: 1,024 bytes). The weights include the attention layer.
-
-Departures. In all presets we follow the paper, except that (as in the public code) the noise of style shifting is
-N(0, 1) times the spread (the paper multiplies by the spread twice); the spread is a standard deviation instead of a
-variance; and exploration takes place after the first active stage only, while later ones only mix (the paper's text:
-each active stage explores; it does not say whether images are then added again). Unlike the public code, k-means++
-selects samples instead of cluster centres; styles come from images without augmentation, in evaluation mode, and only
-from sites that take part in the round; and the attention is independent of the map's size (the code divides by 49). Two
-readings have no setting either. Exploration moves styles away from the mean style of the batch before images are added
-(s in eq. 4-5, as in the public code); the paper's text has the mean of the batch with the added images. And style
-shifting sets negative standard deviations to 0 after the noise; the paper does not discuss this. The paper's schedules
-of the learning rate (a cosine; on Digits-DG, steps) are settings of `training`.
+positions of the last feature map by what images of one class have in common. Before every round, a site sends one style
+and receives one (4 C numbers for C channels of the first stage; ResNet18: 1,024 bytes). The weights include the
+attention layer.
 """
 
 from __future__ import annotations
@@ -79,18 +67,29 @@ class StableFDG(Method):
     `probability`:
 
     1. style shifting (section 3.1, step 2): B / 2 images, selected by k-means++ to differ most, keep their style; the
-       others take the received one;
+      others take the received one;
     2. oversampling (step 3) and exploration (eq. 4-5): images of rare classes are added again, so that classes become
-       as balanced as possible, and the style of the added images is moved away from the batch's mean style;
+      as balanced as possible, and the style of the added images is moved away from the batch's mean style;
     3. mixing (step 5): all images mix their styles in pairs, as in MixStyle.
 
     Steps 2 and 3 take place after the stages of the encoder. Attention (eq. 6-8) then weights the positions of the last
-    feature map (`medfed.networks.highlighter`).
+    feature map (`medfed.networks.highlighter`); its output is added to the logits.
 
     Segmentation (ours; future work in the paper): the same at the stages of the encoder, where masks are added together
     with their images, and the class of an image is the set of structures that it shows. Skip connections need the added
     images, too, so these are added after the first stage. There is no attention, because an image has more than one
     class.
+
+    Departures. In all presets we follow the paper, except that (as in the public code) the noise of style shifting is
+    N(0, 1) times the spread (the paper multiplies by the spread twice); the spread is a standard deviation instead of a
+    variance; and exploration takes place after the first active stage only, while later ones only mix (the paper's
+    text: each active stage explores; it does not say whether images are then added again). Unlike the public code,
+    k-means++ selects samples instead of cluster centres; styles come from images without augmentation, in evaluation
+    mode, and only from sites that take part in the round; and the attention is independent of the map's size (the code
+    divides by 49). Two readings have no setting either. Exploration moves styles away from the mean style of the batch
+    before images are added (s in eq. 4-5, as in the public code); the paper's text has the mean of the batch with the
+    added images. And style shifting sets negative standard deviations to 0 after the noise; the paper does not discuss
+    this. The paper's schedules of the learning rate (a cosine; on Digits-DG, steps) are settings of `training`.
 
     Args:
         style: whether styles are shared, shifted, explored and mixed. false is an ablation of the paper's Table 3.
@@ -114,8 +113,8 @@ class StableFDG(Method):
             size, at least 0. 1 in the paper.
         balanced: how images are added. true adds images of the rarest classes. false adds random images of the batch,
             drawn with replacement, which is an ablation of the paper's Table 12.
-        probability: probability of style shifting, and of exploration and mixing after each of the stages, in
-            [0, 1]. 0.5 in the paper.
+        probability: probability of style shifting, and of exploration and mixing after each of the stages, in [0, 1].
+            0.5 in the paper.
         mix: whether styles are mixed (step 3). false leaves only the exploration, as in the paper's Table 12.
         concentration: parameter of the Beta distribution of the mixing ratio, above 0. 0.1 in the paper.
         stages: numbers of the encoder's stages after which styles are explored and mixed, counted from 1. 1 to 3 in the
@@ -126,7 +125,7 @@ class StableFDG(Method):
             "random" selects images at random, which is an ablation of the paper's Table 11.
         sharing: which styles a site receives: "random" puts the participating sites into a random circle in which each
             receives the style of the next, so that none receives its own; "farthest" gives each site the style that is
-            most different from its own.
+            most different from its own (Euclidean distance of means and standard deviations).
         dimension: number of channels of the attention's queries and keys (d in the paper), at least 1. 30 in the paper.
         clamp: whether negative standard deviations are set to 0 in exploration (style shifting always does so). With
             level 3, a standard deviation below three quarters of the mean becomes negative, which inverts the channel.
@@ -172,19 +171,7 @@ class StableFDG(Method):
     }
 
     def wrap_network(self, network: nn.Module, architecture: Architecture) -> nn.Module:
-        """Add an attention layer to the network; return the network.
-
-        The layer weights the positions of the last feature map, and its output is added to the logits. If `attention`
-        is false, no layer is added.
-
-        Args:
-            network: the network, changed in place.
-            architecture: names of the network's submodules, such as the encoder's stages and the head (the last layer).
-
-        Raises:
-            UserError: if a stage in the setting `stages` is missing in the network, or if `attention` is true for a
-                network that predicts masks or that has a linear layer before its head.
-        """
+        """Add the attention layer."""
         n_stages = len(architecture.encoder_stages)
         if self.style and max(self.stages) > n_stages:
             raise UserError(
@@ -210,39 +197,19 @@ class StableFDG(Method):
 
     @property
     def shares(self) -> str:
-        """When the sites share their styles: `EVERY_ROUND`, or `NEVER` if `style` is false or `received` is 0."""
         return EVERY_ROUND if self.style and self.received else NEVER
 
     @property
     def statistic_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """Ranges that hold for the features of any network that learns."""
         return {**STYLE_RANGES, "mean_spread": (0.0, MAX_FEATURE), "std_spread": (0.0, MAX_FEATURE)}
 
     def effort(self, n_sites: int) -> Effort:
-        """Return the images of a batch and the copies that are added to it as images; the steps are FedAvg's.
-
-        Args:
-            n_sites: not used.
-        """
+        """A step has the images of a batch and the added copies."""
         adds = self.style and self.probability > 0
         return Effort(images=1 + self.oversampling if adds else 1)
 
     def share(self, site: SiteData, network: nn.Module) -> Tensors:
-        """Return the style of a site: statistics of the feature channels after the network's first stage.
-
-        For each training image, the mean and the standard deviation of each channel are computed. The style describes
-        how the means and the standard deviations are distributed over the images.
-
-        Args:
-            site: the site's images.
-            network: the network with the global weights, in evaluation mode.
-
-        Returns:
-            Four tensors, (C,) float32 each for C channels. `mean` and `std` are the averages over the images of the
-            channel means and of the channel standard deviations. `mean_spread` is the standard deviation of the channel
-            means over the images, and `std_spread` is the standard deviation of the channel standard deviations over
-            the images. Empty if the site has fewer than `min_patients` training patients.
-        """
+        """Return the style, (C,) each: `mean`, `std` and their deviations, `mean_spread`, `std_spread` (eq. 1-3)."""
         if has_too_few_patients(site.name, site.samples, self.min_patients, "style"):
             return {}
         device, styles = next(network.parameters()).device, []
@@ -257,23 +224,7 @@ class StableFDG(Method):
         return style
 
     def combine(self, state: State, shared: Mapping[str, Tensors], rng: torch.Generator) -> Tensors:
-        """Choose the R styles of other sites that each site will receive.
-
-        With `sharing: random`, the sites are put into a random circle, and a site receives the styles of the R sites
-        that follow it in the circle. With `sharing: farthest`, a site receives the styles whose means and standard
-        deviations have the largest Euclidean distance from the site's own style. R is the setting `received`, or the
-        number of other sites' styles if there are fewer. A site that shared no style itself always receives the styles
-        of random sites.
-
-        Args:
-            state: not used.
-            shared: what each site returned from `share`, by name of the site.
-            rng: CPU generator that draws the circle.
-
-        Returns:
-            `received/SITE/NAME`, (R, C) for C channels, for each of the four statistics NAME: `mean`, `std`,
-            `mean_spread` and `std_spread`.
-        """
+        """Choose the R = `received` styles of others for each site: `received/SITE/NAME`, (R, C)."""
         senders = sorted(site for site, style in shared.items() if style)
         order = [senders[i] for i in torch.randperm(len(senders), generator=rng).tolist()]  # sec. 3.1, step 1
         without_style = [site for site in sorted(shared) if not shared[site]]
@@ -286,51 +237,17 @@ class StableFDG(Method):
         return memory
 
     def broadcast(self, state: State, site: str) -> Tensors:
-        """Return the R styles of other sites that one site receives with the global weights.
-
-        R is the setting `received`, or the number of other sites' styles if there are fewer.
-
-        Args:
-            state: the coordinator's state, whose memory holds the styles chosen for each site.
-            site: name of the site that receives the styles.
-
-        Returns:
-            Four tensors of shape (R, C) for C channels of the network's first stage. `mean` and `std` are the averages
-            of the channel means and of the channel standard deviations over a site's images. `mean_spread` is the
-            standard deviation of the channel means over the images, and `std_spread` is the standard deviation of the
-            channel standard deviations over the images. Empty if no other site shared a style.
-        """
+        """Send a site its R styles, (R, C)."""
         return select_prefix(state.memory, f"{RECEIVED}{site}/")
 
     def on_round_start(self, local: LocalRound) -> None:
-        """In the first round, store the classes of the site's training images, from which second samples are drawn.
-
-        Nothing is stored if `second_sample` is false, or if the attention uses no partner.
-
-        Args:
-            local: the site's round of training. `local.memory` is changed in place.
-        """
+        """Store the classes of the site's training images, from which second samples are drawn."""
         if self._draws_second_samples and CLASSES not in local.memory:
             labels = [class_ids(batch.label) for batch in batches(local.training, MAX_BATCH)]
             local.memory[CLASSES] = torch.cat(labels).cpu()
 
     def loss(self, local: LocalRound, batch: Batch) -> tuple[Tensor, Output]:
-        """Return the task's loss of the batch and of added copies of its images, in changed styles and with attention.
-
-        Copies of images of rare classes are added to the batch, so that the classes become more balanced. After the
-        stages of the encoder, the styles (channel means and standard deviations) of the feature maps are changed at
-        random: some images get the style of another site, the styles of the added copies are moved away from the
-        batch's mean style, and all styles are mixed in pairs. The attention of each image also uses a random other
-        image of its class.
-
-        Args:
-            local: the site's round of training.
-            batch: images (B, C, H, W) in [0, 1], not standardised, and their class indices (B,) int64 or masks (B, S,
-                H, W) of 0 and 1 for S structures.
-
-        Returns:
-            The loss, a scalar, and the network's output for the batch and the added copies.
-        """
+        """Return the task's loss of the batch and the added copies, in changed styles and with attention."""
         labels = class_ids(batch.label).cpu()
         added, changes = self._changes(local, labels) if self.style else (labels.new_empty(0), {})
         indices = torch.cat([torch.arange(len(labels)), added])  # of the batch, then of the added images
@@ -346,17 +263,7 @@ class StableFDG(Method):
         return local.task.loss(output.logits, output.label), output
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
-        """Return the attention of each image over the positions of the last feature map, for figures.
-
-        Args:
-            network: the trained network.
-            architecture: names of the network's submodules.
-            image: (B, C, H, W), standardised.
-
-        Returns:
-            (B, h, w), for a feature map of h x w positions. Each map is non-negative and has sum 1. None if `attention`
-            is false.
-        """
+        """Return the attention (B, h, w) of each image over the positions of the last feature map."""
         if not self.attention:
             return None
         with torch.no_grad(), capture_features(network, (architecture.last_features,)) as captured:
@@ -364,14 +271,7 @@ class StableFDG(Method):
             return getattr(network, NAME).scores(captured[architecture.last_features])
 
     def _sources(self, site: str, order: list[str], place: int, shared: Mapping[str, Tensors]) -> list[str]:
-        """Return the other sites in the order in which a site receives their styles.
-
-        Args:
-            site: the site that receives the styles.
-            order: the sites that shared a style, in the order of the random circle.
-            place: position of the site in the circle.
-            shared: the shared tensors by site; empty for a site that shared no style.
-        """
+        """Return the other sites in the order in which `site`, at `place` in the circle `order`, gets their styles."""
         if self.sharing == "farthest" and shared[site]:
             styles = {other: torch.cat([shared[other]["mean"], shared[other]["std"]]) for other in order}
             distance = {other: float((style - styles[site]).norm()) for other, style in styles.items()}
@@ -385,16 +285,10 @@ class StableFDG(Method):
         return self.attention and self.second_sample and self.query_of in ("both", "partner")
 
     def _partners(self, local: LocalRound, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Draw the partner of each image for the attention.
+        """Draw a partner for each of the N images of the batch and its copies, which `indices` (N,) names.
 
-        Args:
-            local: the round.
-            labels: (B,) int64, the classes of the images of the batch, on the CPU.
-            indices: (N,) int64, the images of the batch and the copies that are added to it, as indices into the batch.
-
-        Returns:
-            Indices of the partners, (N,) int64 on the site's device, and the last feature maps of the second samples,
-            (A, C, H, W), or None. An index from N on names a second sample.
+        Returns the partners, (N,), and the last feature maps of the A second samples, (A, C, H, W), or None. An index
+        from N on names a second sample.
         """
         of_all = labels[indices]
         n, partners = len(of_all), draw_same_class(of_all, local.rng)
@@ -416,16 +310,7 @@ class StableFDG(Method):
         return partners.to(local.device), second
 
     def _changes(self, local: LocalRound, labels: Tensor) -> tuple[Tensor, dict[str, Change]]:
-        """Draw the random changes of one batch.
-
-        Args:
-            local: the round.
-            labels: (B,) int64, classes, or sets of structures as numbers; on the CPU.
-
-        Returns:
-            Indices of the images that are added to the batch, (A,) int64, and the change of the features after each
-            stage, by the name of the stage's submodule.
-        """
+        """Return indices (A,) of the images to add, and the random change of the features after each stage."""
         rng, places = local.rng, local.architecture.encoder_stages
         shifts, *active = (torch.rand(1 + len(self.stages), generator=rng) < self.probability).tolist()
         stages = sorted(stage for stage, is_active in zip(self.stages, active, strict=True) if is_active)
@@ -452,20 +337,12 @@ class StableFDG(Method):
         return added, {place: partial(_chain, functions) for place, functions in changes.items()}
 
     def _mix(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Return features (B, C, H, W) with mixed styles (step 5)."""
         return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))  # sec. 3.1, step 5
 
     def _extend(self, features: Tensor, rng: torch.Generator, n: int, added: Tensor) -> Tensor:
-        """Return the features of the batch and of the added images, explored (eq. 4-5) and, if `mix`, mixed (step 5).
+        """Explore the added images (eq. 4-5) and, if `mix`, mix all (step 5); return (n + A, C, H, W).
 
-        Args:
-            features: (n, C, H, W), or (n + A, C, H, W) if the added images were appended after an earlier stage.
-            rng: CPU generator.
-            n: number of images of the batch.
-            added: (A,) indices of the added images.
-
-        Returns:
-            (n + A, C, H, W).
+        Rows of `features` from n on, which an earlier stage appended, are replaced.
         """
         if not self.mix:
             explored = explore_styles(features[:n], added, self.level, self.clamp)  # eq. 4-5
@@ -475,12 +352,11 @@ class StableFDG(Method):
 
 
 def _chain(functions: list[Change], features: Tensor) -> Tensor:
-    """Return the features after all functions, applied one after the other."""
     for function in functions:
         features = function(features)
     return features
 
 
 def _with_added(features: Tensor, added: Tensor) -> Tensor:
-    """Return the features (B, C, H, W) with those of the added images (A,) appended, (B + A, C, H, W)."""
+    """Append the features of the added images (A,) to those of the batch, (B + A, C, H, W)."""
     return torch.cat([features, features[added.to(features.device)]])

@@ -4,14 +4,8 @@ P. Izmailov, D. Podoprikhin, T. Garipov, D. Vetrov, A. G. Wilson: "Averaging Wei
 Generalization", UAI 2018, https://arxiv.org/abs/1803.05407.
 
 Idea: the weights of late rounds move around a good solution. Their average lies nearer to its centre, where the loss is
-flatter, and flat solutions generalise better to other data.
-
-Communication: the same messages as FedAvg. The coordinator averages, and the sites notice nothing.
-
-Departures: the paper averages the weights of one training over epochs with a cyclical or constant learning rate, and
-then computes BatchNorm's statistics once more from all images. Here the global weights are averaged over rounds, with
-the config's learning rate, and BatchNorm's statistics are averaged like the weights. `decay` (an exponential moving
-average) is not in the paper.
+flatter, and flat solutions generalise better to other data. Sites send the same messages as FedAvg; only the
+coordinator averages.
 """
 
 from __future__ import annotations
@@ -41,9 +35,14 @@ class SWA(Method):
     the result of the run is the average, up to the round that `federation.selection` chooses. In a stack, any
     aggregation can be averaged. Entries that are integers (BatchNorm's counters) are those of the last round.
 
+    Departures: the paper averages the weights of one training over epochs with a cyclical or constant learning rate,
+    and then computes BatchNorm's statistics once more from all images. Here the global weights are averaged over
+    rounds, with the config's learning rate, and BatchNorm's statistics are averaged like the weights. `decay` is not in
+    the paper.
+
     Args:
-        start: fraction of the rounds that are not averaged, in [0, 1). With T rounds, averaging starts with round
-            t0 = floor(start * T) + 1. The default 0.5 is our choice.
+        start: fraction of the rounds that are not averaged, in [0, 1). With T rounds, averaging starts with round t0 =
+            floor(start * T) + 1. The default 0.5 is our choice.
         decay: weight of the old average in an exponential moving average, in [0, 1). 0 gives the weights of the last
             round. null averages all rounds from t0 on alike.
     """
@@ -52,16 +51,7 @@ class SWA(Method):
     decay: RatioBelowOne | None = None
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
-        """Return the coordinator's memory with the global weights of the round before this one in the average.
-
-        Args:
-            state: the state before the round; its weights are those of the last finished round.
-            updates: not used.
-            rng: not used.
-
-        Returns:
-            `mean/ENTRY` for each entry of the weights, in float64, and `n_averaged` (1,). Empty before round t0 + 1.
-        """
+        """Add the last round's weights to the average: `mean/ENTRY` in float64, and `n_averaged`, (1,)."""
         if state.round <= int(self.start * state.plan.rounds):
             return {}
         n = int(state.memory[COUNT]) if COUNT in state.memory else 0
@@ -69,18 +59,14 @@ class SWA(Method):
         return {**add_prefix(mean, MEAN), COUNT: torch.tensor([n + 1])}
 
     def result_weights(self, state: State) -> Tensors:
-        """Return the average of the global weights, up to those of this state; the weights if none were averaged.
-
-        Args:
-            state: the state after the round that is the result. Its memory has the average of the rounds before.
-        """
+        """Return the average, with the weights of this last round; the weights themselves before round t0."""
         if COUNT not in state.memory:
             return super().result_weights(state)
         mean = self._averaged(select_prefix(state.memory, MEAN), state.weights, int(state.memory[COUNT]))
         return {name: mean[name].to(entry.dtype) for name, entry in state.weights.items()}
 
     def _averaged(self, mean: Mapping[str, Tensor], weights: Mapping[str, Tensor], n: int) -> Tensors:
-        """Return the average of n rounds, with the weights of one more round; integers are those of this round."""
+        """Add the weights of one more round to the average of n rounds; integers are those of this round."""
         step = 1.0 if n == 0 else 1 / (n + 1) if self.decay is None else 1 - self.decay
         averaged = {}
         for name, entry in weights.items():

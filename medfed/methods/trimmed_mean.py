@@ -3,12 +3,8 @@
 D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: "Byzantine-Robust Distributed Learning: Towards Optimal Statistical
 Rates", ICML 2018, https://arxiv.org/abs/1803.01498.
 
-Idea: extreme values of a weight may come from wrong or malicious sites, so they do not enter the mean.
-
-Communication: the same messages as FedAvg.
-
-Departures: the mean is taken of weights after local training, and not of gradients as in the paper. The paper does not
-say how the number of sites to cut is rounded; we round up.
+Idea: extreme values of a weight may come from wrong or malicious sites, so they do not enter the mean. Sites send the
+same messages as FedAvg.
 """
 
 from __future__ import annotations
@@ -31,12 +27,14 @@ class TrimmedMean(Method):
     """Aggregate by the mean of the sites' weights without the extremes, element by element (Definition 2; option II).
 
     With K sites, ceil(trim * K) values are cut at each end. If at most that many sites send wrong weights, every
-    element lies between values of correct sites. Only the coordinator's step differs from FedAvg. BatchNorm's
-    statistics are trimmed as well; its integer counters take the maximum. All sites count alike, as in the paper,
-    because a number of images is what a site reports about itself.
+    element lies between values of correct sites. BatchNorm's statistics are trimmed as well; its integer counters take
+    the maximum. All sites count alike, as in the paper, because a number of images is what a site reports about itself.
 
     More than twice as many sites are needed as are cut at one end: at least 3. For 3 or 4 sites with one value cut at
     each end, the trimmed mean is the median.
+
+    Departures: the mean is taken of weights after local training, and not of gradients as in the paper. The paper does
+    not say how the number of sites to cut is rounded; we round up.
 
     Args:
         trim: fraction of the sites whose values are cut at each end (beta in the paper), in [0, 0.5). The number of cut
@@ -47,21 +45,7 @@ class TrimmedMean(Method):
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:
-        """Return the new global weights: for each element, the mean over the sites without the extreme values.
-
-        With K sites, the ceil(trim * K) smallest values and the ceil(trim * K) largest values of each element are left
-        out. For integers, such as BatchNorm's counters, the maximum over the sites is taken.
-
-        Args:
-            state: not used.
-            updates: each site's update (its weights after local training), by name of the site.
-
-        Returns:
-            Tensors by state-dict name.
-
-        Raises:
-            UserError: if all values would be left out.
-        """
+        """Return the trimmed mean of the sites' weights (Def. 2); UserError if no site would be left."""
         n_sites = len(updates)
         n_cut = math.ceil(self.trim * n_sites - 1e-9)  # the 1e-9 absorbs rounding errors: 0.2 * 5 must give 1, not 2
         if 2 * n_cut >= n_sites:
