@@ -154,7 +154,6 @@ CONFIGS = {  # what is wrong: (a part of the config, what stands there instead, 
     "row 7, by Unicode form": ("[BMC,", '["\u00e9", "e\u0301",', (r"'\xe9' and 'e\u0301' differ", "remove one")),
     "row 8, the unseen site alone": ("[BMC, HK, UCL]", "[UCL]", ("data.sites: 'UCL' is the unseen site", "add one")),
     "row 10, a path": ("[BMC,", "[../x,", ("data.sites: a site cannot be called '../x'", "must not contain /")),
-    "row 10, a device": ("[BMC,", "[CON,", ("data.sites: a site cannot be called 'CON'", "reserves", "rename it")),
     "row 10, 300 characters": ("[BMC,", f"[{'x' * 300},", ("it has 300 characters, expected 1 to 64", "rename it")),
     "row 10, a newline": ("[BMC,", '["a\\nb",', (r"a site cannot be called 'a\nb'", "rename it")),
 }

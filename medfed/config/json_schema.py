@@ -7,7 +7,7 @@ loader checks
 - whether several values fit together;
 - that a dotted name is a class outside of medfed, and the settings of this class;
 - that a whole number is written without a decimal point, and that a number is not `.nan` or `.inf`;
-- that two names of sites differ in more than upper and lower case, and that Windows does not reserve a name.
+- that two names of sites differ in more than upper and lower case.
 
 The entries `x-file` (the file that defines a block or name) and `x-source` (its publication, or "") are for
 `medfed.config.search`; editors ignore them.

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 MAX_LENGTH = 64
-_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
 
 
 def check(names: Iterable[str]) -> None:
@@ -50,6 +49,4 @@ def _problem(name: str) -> str:
         return 'it must not contain / \\ : * ? " < > | or control characters'
     if name != name.strip(" .") or name.startswith("-"):
         return "it must not begin or end with a space or a dot, or begin with a hyphen"
-    if name.partition(".")[0].strip().lower() in _RESERVED:
-        return "Windows reserves this name"
     return ""

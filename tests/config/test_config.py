@@ -332,10 +332,6 @@ BAD_SITES = {
         r"data.sites: a site cannot be called 'a\nb': "
         'it must not contain / \\ : * ? " < > | or control characters; rename it',
     ),
-    "a device": (
-        "data.sites=[CON]",
-        "data.sites: a site cannot be called 'CON': Windows reserves this name; rename it",
-    ),
     "a dot": (
         "data.sites=[..]",
         "data.sites: a site cannot be called '..': "
