@@ -1,10 +1,5 @@
 """The mathematics of the methods, on tensors alone: no sites, no configs, no files.
 
-`fourier` exchanges low-frequency amplitudes (ELCFS), `style` and `feature_style` change means and deviations of
-channels (CCST, StableFDG), `aggregation` combines the weights of several sites, `clustering` groups styles and
-prototypes, and `contrastive` and `prototypes` compare embeddings by class. `hooks` reads and replaces the
-features of a layer.
-
 >>> import torch
 >>> from medfed.functional import exchange_amplitude, low_frequency_window
 >>> window = low_frequency_window(torch.rand(1, 3, 64, 64), alpha=0.05)

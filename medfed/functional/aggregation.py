@@ -1,13 +1,6 @@
 """Ways to combine the sites' trained weights into one set of weights, other than the plain weighted average.
 
 All functions work on state dicts (entry name to tensor), need no network and no federation, and compute in float64.
-Names of arguments that several functions share:
-
-    start: w, the weights from which all sites started their local training.
-    local_weights: w_k, one state dict per site, after its local training.
-    fractions: p_k, the sites' weights in the average, for example their fractions of all training images.
-    parameters: the names of the entries that are learned parameters. All other entries are buffers (running statistics
-        and counters), which are not trained by gradients.
 """
 
 from __future__ import annotations
@@ -27,18 +20,15 @@ def sign_agreement(changes: Sequence[Tensor], votes: Tensor) -> Tensor:
 
         A = |sum_k v_k sign(change_k)| / sum_k v_k
 
-    This is the agreement score A of FedGMA (Tenison et al., "Gradient Masked Averaging for Federated Learning", TMLR
+    This is the agreement score of FedGMA (Tenison et al., "Gradient Masked Averaging for Federated Learning", TMLR
     2023, https://arxiv.org/abs/2201.11986).
 
     Args:
-        changes: K tensors of one shape: how local training changed one weight tensor at each of K sites. The sign of 0
-            is 0, so an unchanged element agrees with neither sign.
-        votes: (K,), v_k: how much the sign of each site counts, above 0. If the votes are whole numbers, the two sums
-            have no rounding error.
+        changes: K tensors of one shape: the change of one weight tensor at each site. 0 agrees with neither sign.
+        votes: (K,), v_k: how much the sign of each site counts, above 0. Whole numbers avoid rounding errors.
 
     Returns:
-        A, float64 in [0, 1], in the shape of one change. 1 means that all signs agree. With three equal votes, 1/3
-        means that one sign differs from the other two.
+        A, float64 in [0, 1], in the shape of one change. 1 means that all signs agree.
     """
     total = torch.zeros(changes[0].shape, dtype=torch.float64)
     for change, vote in zip(changes, votes.tolist(), strict=True):
@@ -59,23 +49,18 @@ def gradient_masked_average(
 
         w + step * mask * sum_k p_k (w_k - w),   mask = 1 where A >= threshold, else A
 
-    A in [0, 1] is the agreement of the signs of w_k - w, as `sign_agreement` computes it for each element. Implements
-    FedGMA (Tenison et al., "Gradient Masked Averaging for Federated Learning", TMLR 2023,
-    https://arxiv.org/abs/2201.11986). Where step * mask is 1, the result is bit-identical to the plain weighted
-    average.
+    A is the agreement of the signs of w_k - w, as `sign_agreement` computes it. Implements Tenison et al., "Gradient
+    Masked Averaging for Federated Learning", TMLR 2023, https://arxiv.org/abs/2201.11986. Where step * mask is 1, the
+    result is bit-identical to the plain weighted average.
 
     Args:
-        start: w, the weights from which all sites started their local training. `start` may have more entries than the
-            local weights.
-        local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries. K is
-            at least 1.
+        start: w, from which all sites started their local training; may have more entries than the local weights.
+        local_weights: w_k, one state dict for each of K sites after its local training; K is at least 1.
         fractions: (K,), p_k: the weight of each site in the average, at least 0, with sum 1.
         votes: (K,), v_k: how much the sign of each site counts in A, above 0.
-        parameters: names of the learned parameters. All other entries (buffers such as running statistics) are
-            averaged without a mask.
-        threshold: an element is not shrunk if its agreement A is at least this number in [0, 1] (tau in the paper). 0
-            shrinks nothing.
-        step: factor of the averaged change. 1 makes the full step.
+        parameters: names of the learned parameters. Other entries (buffers) are averaged without a mask.
+        threshold: tau in [0, 1]; 0 shrinks nothing.
+        step: factor of the averaged change.
 
     Returns:
         A new state dict with the entries, shapes and dtypes of the local weights.
@@ -98,20 +83,11 @@ def gradient_masked_average(
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """Return how far SGD with momentum moves if all gradients are equal, in units of one step without momentum.
+    """Return how far SGD moves if all gradients are equal, in units of one step without momentum.
 
         l = (t - m (1 - m^t) / (1 - m)) / (1 - m)
 
-    The momentum buffer starts at 0. FedNova calls l the norm of the accumulation vector (Wang et al., "Tackling the
-    Objective Inconsistency Problem in Heterogeneous Federated Optimization", NeurIPS 2020,
-    https://arxiv.org/abs/2007.07481).
-
-    Args:
-        steps: t, number of optimiser steps, at least 0.
-        momentum: m, the momentum of SGD, in [0, 1). With 0 the result is t.
-
-    Returns:
-        The distance l, at least t.
+    FedNova's norm of the accumulation vector; the momentum m is in [0, 1), and its buffer starts at 0.
     """
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
@@ -129,15 +105,11 @@ def normalized_average(
     average.
 
     Args:
-        start: w, the weights from which all sites started their local training. `start` may have more entries than the
-            local weights.
-        local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries. K is
-            at least 1.
+        start: w, from which all sites started their local training; may have more entries than the local weights.
+        local_weights: w_k, one state dict for each of K sites after its local training; K is at least 1.
         fractions: (K,), p_k: the weight of each site in the average, at least 0, with sum 1.
-        lengths: (K,), l_k, above 0: the number of local steps of each site, with the effect of momentum included as
-            `effective_steps` computes it.
-        parameters: names of the learned parameters. For all other entries (buffers such as running statistics) the
-            result is the plain weighted average.
+        lengths: (K,), l_k, above 0: the number of local steps of each site, corrected for momentum.
+        parameters: names of the learned parameters. Other entries (buffers) get the plain weighted average.
 
     Returns:
         A new state dict with the entries, shapes and dtypes of the local weights.
@@ -159,17 +131,16 @@ def normalized_average(
 def coordinate_median(weights: Sequence[Weights]) -> dict[str, Tensor]:
     """Return the element-wise median of K state dicts, one per site. All sites have equal influence.
 
-    For an even K the median is the mean of the two middle values, so for K = 1 or 2 it is the mean. Integer entries
-    (counters) have no median: the largest value is taken. See Yin et al., "Byzantine-Robust Distributed Learning:
-    Towards Optimal Statistical Rates", ICML 2018, https://arxiv.org/abs/1803.01498, algorithm 1, option I. The paper
-    takes the median of gradients, this function the median of weights.
+    For an even K the median is the mean of the two middle values. Integer entries (counters) get the largest value. If
+    fewer than K / 2 sites are faulty, each element lies between the smallest and the largest value of the other sites.
+    See Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates", ICML 2018,
+    https://arxiv.org/abs/1803.01498, algorithm 1, option I, which takes the median of gradients instead of weights.
 
     Args:
         weights: K state dicts with the same entries, K at least 1.
 
     Returns:
-        A new state dict with the shapes and dtypes of the first state dict, computed in float64. If fewer than K / 2
-        sites are faulty, each element lies between the smallest and the largest value of the sites that are not faulty.
+        A new state dict with the shapes and dtypes of the first one, computed in float64.
 
     Raises:
         ValueError: if there are no state dicts, or their entries differ in name, shape or dtype.
@@ -180,18 +151,16 @@ def coordinate_median(weights: Sequence[Weights]) -> dict[str, Tensor]:
 def trimmed_mean(weights: Sequence[Weights], cut: int) -> dict[str, Tensor]:
     """Return the element-wise mean of K state dicts, one per site, without the `cut` smallest and `cut` largest values.
 
-    For integer entries (counters) the largest value is taken. See Yin et al., "Byzantine-Robust Distributed Learning:
-    Towards Optimal Statistical Rates", ICML 2018, https://arxiv.org/abs/1803.01498. The paper takes the mean of
-    gradients, this function the mean of weights.
+    Integer entries (counters) get the largest value. If at most `cut` sites are faulty, each element lies between the
+    smallest and the largest value of the other sites. See Yin et al., ICML 2018, https://arxiv.org/abs/1803.01498, who
+    take the mean of gradients instead of weights.
 
     Args:
         weights: K state dicts with the same entries.
-        cut: how many of the K values of an element are removed at each end, at least 0 and below K / 2. With 0 the
-            result is bit-identical to the plain average in which all state dicts have the weight 1 / K.
+        cut: at least 0 and below K / 2. 0 gives the plain average with equal weights.
 
     Returns:
-        A new state dict with the shapes and dtypes of the first state dict, computed in float64. If at most `cut` sites
-        are faulty, each element lies between the smallest and the largest value of the sites that are not faulty.
+        A new state dict with the shapes and dtypes of the first one, computed in float64.
 
     Raises:
         ValueError: if `cut` is out of range, or the entries differ in name, shape or dtype.
@@ -216,19 +185,17 @@ def clipped_average(
         w + sum_k p_k c_k (w_k - w),   c_k = min(1, limit / |w_k - w|)
 
     See Sun et al., "Can You Really Backdoor Federated Learning?", 2019, https://arxiv.org/abs/1911.07963. Learned
-    parameters and buffers (such as running statistics) are scaled separately, because they have different units. The
-    limit for the buffers is always `times` the median norm of the sites' buffer changes. For integer entries (counters)
-    the largest value is taken. If no change exceeds the limit, the result is bit-identical to the plain weighted
-    average.
+    parameters and buffers (such as running statistics) are scaled separately, because their units differ. Integer
+    entries (counters) get the largest value. If no change exceeds the limit, the result is bit-identical to the plain
+    weighted average.
 
     Args:
-        start: w, the weights from which all sites started their local training. `start` may have more entries than the
-            local weights.
-        local_weights: w_k, one state dict for each of K sites after its local training, all with the same entries.
+        start: w, from which all sites started their local training; may have more entries than the local weights.
+        local_weights: w_k, one state dict for each of K sites after its local training.
         fractions: (K,), p_k: the weight of each site in the average, at least 0, with sum 1.
-        parameters: names of the learned parameters. Floating-point entries that are not among them are buffers.
-        bound: limit for the norm of a site's change, over all parameters together, at least 0. None sets the limit to
-            `times` the median of the sites' norms.
+        parameters: names of the learned parameters. Other floating-point entries are buffers.
+        bound: limit for the norm over all parameters together. None takes `times` the median of the sites' norms, which
+            is always the limit for the buffers.
         times: factor of the median norm, at least 0.
 
     Returns:
@@ -250,7 +217,7 @@ def clipped_average(
 def _clip_and_average(
     start: Weights, local_weights: Sequence[Weights], fractions: Tensor, limit: float | None, times: float
 ) -> dict[str, Tensor]:
-    """Clip and average one group of entries with one limit; None takes `times` the median norm as the limit."""
+    """Clip and average one group of entries; None takes `times` the median norm as the limit."""
     norms = [change_norm(start, weights) for weights in local_weights]
     limit = times * statistics.median(norms) if limit is None else limit
     if all(norm <= limit for norm in norms):
@@ -271,15 +238,7 @@ def _clip_and_average(
 
 
 def change_norm(start: Weights, end: Weights) -> float:
-    """Return the Euclidean norm of `end` - `start` over all floating-point entries together.
-
-    Args:
-        start: the weights before training, by entry name. It may have more entries than `end`.
-        end: the weights after training, by entry name. Integer entries are ignored.
-
-    Returns:
-        |end - start|, at least 0, computed in float64.
-    """
+    """Return the Euclidean norm of `end` - `start` over all floating-point entries of `end` together."""
     return math.hypot(
         *(
             float(torch.linalg.vector_norm(entry.to(torch.float64) - start[name].to(torch.float64)))
@@ -311,18 +270,9 @@ def _mean_without_extremes(entries: Tensor, cut: int) -> Tensor:
 
 
 def add_new_sites(weights: Mapping[str, float], sites: Iterable[str]) -> dict[str, float]:
-    """Return aggregation weights that include new sites: each new site gets the mean weight of the known sites.
+    """Give each new site the mean aggregation weight of the known sites, then scale all weights to sum 1.
 
-    An aggregation weight is the factor of a site's network weights in the average over the sites. All aggregation
-    weights are then scaled to sum 1.
-
-    Args:
-        weights: aggregation weight by name of a known site, at least 0; not changed. If it is empty, all `sites` get
-            the same weight.
-        sites: names of the sites to include. Names that are already known are ignored.
-
-    Returns:
-        A new dict: aggregation weight by site name, with sum 1, sorted by name.
+    `weights` maps known sites to their factors in the average; if it is empty, all `sites` get the same weight.
     """
     mean = sum(weights.values()) / len(weights) if weights else 1.0
     extended = {**weights, **{site: mean for site in sites if site not in weights}}
@@ -337,17 +287,17 @@ def adjust_site_weights(
 
         a_k <- max(0, a_k + step (G_k - mean G) / max |G - mean G|)
 
-    The aggregation weight a_k is the factor of site k's network weights in the average over the sites. The new weights
-    of the sites in `present` are then scaled so that their sum stays the same. All other weights stay as they are. With
-    equal gaps, fewer than two gaps, or step 0, nothing changes. Implements the adjustment of Zhang et al., "Federated
-    Domain Generalization with Generalization Adjustment", CVPR 2023.
+    The aggregation weight a_k is the factor of site k's network weights in the average over the sites. The weights of
+    the sites in `present` are then scaled so that their sum stays the same. With equal gaps, fewer than two gaps, or
+    step 0, nothing changes. See Zhang et al., "Federated Domain Generalization with Generalization Adjustment", CVPR
+    2023.
 
     Args:
-        weights: a_k, aggregation weight by site name, at least 0, with sum 1; not changed.
-        present: names of the sites whose weights may change, all of them in `weights`.
-        gaps: G_k, the generalisation gap by site name: the loss of the global model minus the loss of the site's own
-            model, both on the site's data. A present site without a gap is treated as having the mean gap.
-        step: the largest change of a weight before scaling, at least 0 (d in the paper).
+        weights: a_k, aggregation weight by site name, at least 0, with sum 1.
+        present: names of the sites in `weights` whose weights may change.
+        gaps: G_k by site name: the loss of the global model minus the loss of the site's own model, both on the site's
+            data. A present site without a gap is treated as having the mean gap.
+        step: d, the largest change of a weight before scaling, at least 0.
 
     Returns:
         A new dict: aggregation weight by site name, at least 0, for all sites of `weights`.

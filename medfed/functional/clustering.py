@@ -16,28 +16,23 @@ MAX_BLOCK_ENTRIES = 2**23  # entries of the similarity matrix that are in memory
 def finch(vectors: Tensor) -> list[Tensor]:
     """Cluster vectors hierarchically by their first neighbours, without parameters and without randomness (FINCH).
 
-    Every vector is linked to its nearest other vector by cosine similarity; connected vectors form a cluster. This
-    gives the first (finest) partition. Each cluster is then replaced by the mean of its vectors, and the means are
-    linked in the same way. This is repeated until one cluster is left. Implements eq. 1 and algorithm 1 of Sarfraz et
-    al., "Efficient Parameter-free Clustering Using First Neighbor Relations", CVPR 2019,
-    https://arxiv.org/abs/1902.11266. Among equally near vectors the first one is taken.
+    Every vector is linked to its nearest other vector by cosine similarity (the first one among equals); connected
+    vectors form a cluster. This gives the finest partition. The means of the clusters are then linked in the same way,
+    until one cluster is left. Implements eq. 1 and algorithm 1 of Sarfraz et al., "Efficient Parameter-free Clustering
+    Using First Neighbor Relations", CVPR 2019, https://arxiv.org/abs/1902.11266.
 
-    Two or three vectors always form one cluster. With 4 to 10 vectors one cluster is still frequent. In simulations
-    with random vectors around a common mean (as image styles are), all vectors were in one cluster in 89 % of the draws
-    for 4 vectors, 77 % for 5, 64 % for 6 and 33 % for 10. With random vectors around 0 in many dimensions, the numbers
-    were 80 % for 4 vectors, 57 % for 5, 37 % for 6 and 5 % for 10.
+    Two or three vectors always form one cluster. With 4 to 10 vectors one cluster is still frequent: in simulations
+    with random vectors around a common mean (as image styles are), in 89 % of the draws for 4 vectors, 77 % for 5, 64 %
+    for 6 and 33 % for 10; around 0 in many dimensions, in 80 %, 57 %, 37 % and 5 %.
 
     Args:
-        vectors: (N, D), real, finite, N at least 1. No vector may be all zeros. The vectors are copied to the CPU, in
-            float64.
+        vectors: (N, D), real, finite, N at least 1. No vector may be all zeros. Computed on the CPU in float64.
 
     Returns:
-        The partitions from the finest to the coarsest, each (N,) int64 on the CPU: the cluster number of each vector.
-        Clusters are numbered from 0, in the order of their first vectors. A partition with one cluster is left out
-        unless it is the only partition. If the vectors are permuted, the clusters stay the same, except for their
-        numbers and for ties. The lengths of the vectors do not change the first partition. The lengths may change the
-        later partitions, because the mean of a cluster is the mean of its unscaled vectors, as in the paper. A mean of
-        exactly zero has no direction and counts as orthogonal to all other means.
+        The partitions from the finest to the coarsest, each (N,) int64 on the CPU: the cluster of each vector, numbered
+        from 0 in the order of the first members. A partition with one cluster is left out unless it is the only
+        partition. The lengths of the vectors affect only the later partitions, because the mean of a cluster is the
+        mean of its unscaled vectors, as in the paper. A mean of exactly zero counts as orthogonal to all other means.
 
     Raises:
         ValueError: if the vectors are not real and (N, D), if N is 0, or if a vector is all zeros or contains NaN or
@@ -55,10 +50,7 @@ def finch(vectors: Tensor) -> list[Tensor]:
 
 
 def finch_partition(vectors: Tensor, partition: str = "last") -> Tensor:
-    """Cluster vectors with FINCH, and return the finest or the coarsest of the partitions that FINCH finds.
-
-    FINCH links every vector to its nearest other vector by cosine similarity, then does the same with the means of the
-    clusters, and so on. The function `finch` returns all partitions.
+    """Cluster vectors with `finch`, and return the finest or the coarsest of its partitions.
 
     Args:
         vectors: (N, D), real, finite, N at least 1. No vector may be all zeros.
@@ -68,8 +60,7 @@ def finch_partition(vectors: Tensor, partition: str = "last") -> Tensor:
         (N,) int64 on the CPU: the cluster number of each vector, from 0.
 
     Raises:
-        ValueError: if `partition` is another word, or the vectors are not real, finite and (N, D), or a vector is all
-            zeros.
+        ValueError: if `partition` is another word, or `finch` rejects the vectors.
     """
     if partition not in ("first", "last"):
         raise ValueError(f'partition must be "first" or "last", got "{partition}"')
@@ -77,18 +68,7 @@ def finch_partition(vectors: Tensor, partition: str = "last") -> Tensor:
 
 
 def cluster_means(vectors: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean vector of each cluster.
-
-    Args:
-        vectors: (N, D), floating point.
-        labels: (N,), the cluster of each vector, integers 0..K-1, each used at least once.
-
-    Returns:
-        (K, D) in the dtype and on the device of `vectors`; sums run in float64.
-
-    Raises:
-        ValueError: if the shapes do not fit, or a number from 0 to the largest label does not occur in `labels`.
-    """
+    """Return the mean vectors (K, D) of clusters of `vectors` (N, D); `labels` (N,) uses every number 0..K-1."""
     if vectors.ndim != 2 or labels.shape != vectors.shape[:1]:
         shapes = f"{tuple(vectors.shape)} and {tuple(labels.shape)}"
         raise ValueError(f"vectors must be (N, D) and labels (N,), got {shapes}")
@@ -106,10 +86,9 @@ def cluster_means(vectors: Tensor, labels: Tensor) -> Tensor:
 def kmeans_plus_plus(points: Tensor, k: int, rng: torch.Generator) -> Tensor:
     """Select k points that lie far apart, with the seeding of k-means++. No k-means iteration follows.
 
-    The first point is drawn uniformly. Each further point is drawn with a probability proportional to its squared
-    distance to the nearest selected point (Arthur & Vassilvitskii, "k-means++: The Advantages of Careful Seeding",
-    SODA 2007). No point is selected twice. A duplicate of a selected point is drawn only after all distinct points are
-    selected; the draw is then uniform.
+    The first point is drawn uniformly, each further point with a probability proportional to its squared distance to
+    the nearest selected point (Arthur & Vassilvitskii, "k-means++: The Advantages of Careful Seeding", SODA 2007). No
+    point is selected twice. Duplicates of selected points are drawn (uniformly) only after all distinct points.
 
     Args:
         points: (N, D), real, finite. Distances are computed on the CPU in float64.

@@ -16,8 +16,7 @@ from medfed.functional.sampling import draw_other_class
 def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean feature vector inside a mask, for each image of a batch.
 
-    Implements eq. 5 of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
-    Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030).
+    Implements eq. 5 of ELCFS (Liu et al., CVPR 2021, https://arxiv.org/abs/2103.06030).
 
     Args:
         features: (B, D, H, W), floating point: D feature channels for each pixel of B images.
@@ -25,7 +24,7 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         A pair. `vectors`: (B, D), the mean vectors, in the dtype of `features` but at least float32. `present`: (B,)
-        bool, False for an image whose mask is empty. The vector of such an image is 0 and has no meaning.
+        bool, False for an image whose mask is empty; its vector is 0.
 
     Raises:
         ValueError: if the shapes do not fit each other.
@@ -42,19 +41,11 @@ def masked_mean(features: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
-    """Return the mean feature vector inside a region, concatenated over several feature maps of a network.
+    """Return the mean feature vectors inside the images' regions, concatenated over several feature maps.
 
-    ELCFS (Liu et al., CVPR 2021, eq. 5) resizes each feature map bilinearly to (H, W), concatenates the maps, and
-    averages them over the region. The same average is computed here without enlarging a feature map: a resized pixel
-    is a weighted sum of entries of the small map, so the average over the region is a weighted mean over the small
-    map, in which an entry has the sum of its weights at the pixels of the region.
-
-    Args:
-        levels: feature maps (B, D_i, H_i, W_i) of one batch, for example the outputs of a U-Net's decoder levels.
-        region: (B, H, W), 1 inside the region and 0 outside.
-
-    Returns:
-        (n, sum of D_i), one row for each of the n images whose region is not empty, in the order of the batch.
+    `levels` are (B, D_i, H_i, W_i), `region` is (B, H, W) of 0 and 1; the result is (n, sum of D_i) for the n images
+    whose region is not empty. ELCFS (eq. 5) resizes each map bilinearly to (H, W) and averages over the region. The
+    same average is computed here without enlarging a map, as a weighted mean over the small map.
     """
     region = region.to(torch.promote_types(region.dtype, torch.float32))
     pooled = [masked_mean(level, _weights_of_entries(region, level.shape[-2:]))[0] for level in levels]
@@ -62,15 +53,7 @@ def pool_levels(levels: Iterable[Tensor], region: Tensor) -> Tensor:
 
 
 def _weights_of_entries(region: Tensor, size: Sequence[int]) -> Tensor:
-    """Return how much each entry of a small map counts in the sum over a region of the map resized bilinearly.
-
-    Args:
-        region: (B, H, W), floating point.
-        size: height h and width w of the small map.
-
-    Returns:
-        (B, h, w): the transpose of the resizing, applied to the region. Each has the sum of its region.
-    """
+    """Return (B, h, w): the weight of each entry of a map of `size` in the sum over a region of the resized map."""
     if tuple(region.shape[-2:]) == tuple(size):
         return region
     rows, columns = (
@@ -89,8 +72,8 @@ def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
         masks: (B, R, H, W), R regions per image, of 0 and 1 or weights of at least 0.
 
     Returns:
-        A pair: the mean vectors (B * R, D), sorted by image and then by region, and (B * R,) bool, False where the
-        mask is empty. The vector of an empty mask is 0.
+        A pair: the mean vectors (B * R, D), sorted by image and then by region, and (B * R,) bool, False where the mask
+        is empty. The vector of an empty mask is 0.
     """
     means = [masked_mean(features, masks[:, region]) for region in range(masks.shape[1])]
     vectors, present = (torch.stack(parts, dim=1).flatten(0, 1) for parts in zip(*means, strict=True))
@@ -98,18 +81,10 @@ def region_means(features: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def region_embeddings(features: Tensor, label: Tensor, ring_width: int) -> tuple[Tensor, Tensor]:
-    """Return the mean feature vector of each structure and of the background around the structures, for each image.
+    """Return the mean feature vectors of the structures and of the background ring around them, for each image.
 
-    Args:
-        features: (B, D, H, W), feature maps with the height and width of the masks.
-        label: (B, S, H, W), masks of S structures, 0 outside; structures may overlap.
-        ring_width: width in pixels, at least 1, of the ring around the union of all structures that counts as the
-            background.
-
-    Returns:
-        A pair: `vectors`, (R, D), and `classes`, (R,) int64. A region is one structure, or the background ring, of one
-        image. R is the number of regions in the batch that contain at least one pixel; it may be 0. The class of a
-        region is 0..S-1 for a structure, and S for the background.
+    `features` is (B, D, H, W), `label` masks (B, S, H, W); the ring is `ring_width` pixels wide. The result is a pair:
+    vectors (R, D) of the R regions that contain a pixel, and their classes (R,) int64, S for the background.
     """
     inside = label.bool()
     around = background_ring(inside.any(dim=1, keepdim=True), ring_width)
@@ -131,16 +106,14 @@ def triplet_loss(
 
         max(0, |a - p| - |a - n| + margin) for each row
 
-    A row whose loss is above 0 is called a live triplet. The other rows have no gradient.
-
     Implements eq. 5 of FISC (Nguyen et al., "FISC: Federated Domain Generalization via Interpolative Style Transfer and
     Contrastive Learning", 2024, https://arxiv.org/abs/2410.22622). PyTorch adds 1e-6 to each difference, which keeps
     the gradient finite at a = p.
 
     Args:
-        anchors: a, (A, D), one vector per row.
-        positives: p, (A, D): row i is a vector that should be close to row i of `anchors`.
-        negatives: n, (A, D): row i is a vector that should be far from row i of `anchors`.
+        anchors: a, (A, D).
+        positives: p, (A, D): row i should be close to row i of `anchors`.
+        negatives: n, (A, D): row i should be far from row i of `anchors`.
         margin: by how much the negative must be further away from the anchor than the positive, above 0.
         normalise: False leaves out the scaling to length 1.
         reduction: "mean" returns the mean over the rows, "none" the loss of each row.
@@ -165,24 +138,11 @@ def contrast_views(
     normalise: bool = True,
     same_class: bool = False,
 ) -> Tensor:
-    """Return the triplet loss of each anchor: its second view against the second view of a random other class.
+    """Return the triplet loss (N,) of each anchor: its second view against the second view of a random other class.
 
-    Row i of `z` is an anchor, row i of `second_z` its positive, and a random row of `second_z` of another class its
-    negative (eq. 5 of FISC, see `triplet_loss`).
-
-    Args:
-        z: (R, D), the embeddings of R images or regions.
-        second_z: (R, D), those of their second views.
-        kinds: (R,) int64, the class of each.
-        anchors: (R,) bool, which rows of `z` are anchors.
-        rng: CPU generator with which the negatives are drawn.
-        margin: by how much the negative must be further away from the anchor than the positive, above 0.
-        normalise: False leaves out the scaling of all vectors to length 1.
-        same_class: whether each anchor has a second triplet, whose positive is the nearest second view of another row
-            of its class, if there is one.
-
-    Returns:
-        (N,), at least 0: the loss of each triplet. An anchor without a row of another class has no triplet.
+    Row i of `z` (R, D) is an anchor if `anchors[i]`, row i of `second_z` its positive, and a random row of `second_z`
+    of another class (`kinds`) its negative. With `same_class`, each anchor has a second triplet, whose positive is the
+    nearest second view of another row of its class. An anchor without a row of another class has no triplet.
     """
     chosen, exists = draw_other_class(kinds.cpu(), kinds.cpu(), rng)
     chosen, used = chosen.to(z.device), anchors & exists.to(z.device)
@@ -202,10 +162,10 @@ def nearest_of_same_class(
     """Return for each anchor the nearest candidate of the same class, without the candidate of its own row.
 
     Args:
-        anchors: (B, D), one vector per row.
+        anchors: (B, D).
         candidates: (B, D), row i belongs to the same image as row i of `anchors`.
         labels: (B,), the class of each row.
-        normalise: True compares the vectors after they are scaled to length 1; False compares them as they are.
+        normalise: whether vectors are scaled to length 1 before they are compared.
 
     Returns:
         A pair: (B,) int64, the row of the nearest candidate by Euclidean distance, and (B,) bool, False for an anchor
@@ -229,34 +189,29 @@ def info_nce(
     """Return the supervised InfoNCE loss with cosine similarity, averaged over all ordered pairs of equal labels.
 
     For a pair of vectors i (the anchor) and j (the positive) with equal labels, s_ij is their cosine similarity divided
-    by the temperature, and the index n runs over all vectors with another label (the negatives). The loss of the pair
-    is, for each value of `denominator`:
+    by the temperature, and n runs over all vectors with another label (the negatives). The loss of the pair is, for
+    each value of `denominator`:
 
         positive_and_negatives: -log( e^s_ij / (e^s_ij + sum_n e^s_in) )       at least 0; the authors' released code
-        negatives:              -log( e^s_ij / sum_n e^s_in )                  eq. 6 as printed
+        negatives:              -log( e^s_ij / sum_n e^s_in )                  eq. 6 as printed; may be negative
 
-    Implements eq. 6-7 of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
-    Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030). As printed, eq. 6
-    leaves the positive pair out of the denominator, so its loss may be negative, even below -1 / temperature. The
-    released code includes the positive pair, and so does the default here. Neither denominator includes other vectors
-    with the anchor's label. Eq. 7 counts each pair once, in the order of the vectors, which the paper does not define.
-    The pairs (i, j) and (j, i) have different losses, so both pairs count here.
+    Implements eq. 6-7 of ELCFS (Liu et al., CVPR 2021, https://arxiv.org/abs/2103.06030). Neither denominator includes
+    other vectors with the anchor's label. Eq. 7 counts each pair once, in an order that the paper does not define; (i,
+    j) and (j, i) have different losses, so both count here.
 
-    MONAI's `ContrastiveLoss` is a different loss. It takes two inputs, and its positive pairs are row i of the first
-    and row i of the second input. All other rows are negatives, even rows with the same label.
+    MONAI's `ContrastiveLoss` is a different loss: its positive pairs are row i of two inputs, and all other rows are
+    negatives, even rows with the same label.
 
     Args:
         vectors: (N, D), floating point; no vector may be all zeros.
-        labels: (N,), integers, the label of each vector.
+        labels: (N,), integers.
         temperature: divisor of the cosine similarities, above 0.
         denominator: "positive_and_negatives" or "negatives": which of the two formulas is used.
-        groups: (N,), integers, the group of each vector, such as the image from which it was computed. Only vectors of
-            the same group are compared. A vector whose group has no other label is no anchor. None compares all
-            vectors.
+        groups: (N,), integers, such as the image of each vector. Only vectors of the same group are compared; a vector
+            whose group has no other label is no anchor. None compares all vectors.
 
     Returns:
-        Scalar, the mean over the pairs of all groups. It is 0 with gradient 0 if no two vectors have the same label, or
-        if all vectors have the same label (within each group).
+        Scalar, the mean over the pairs of all groups; 0 with gradient 0 if there is no pair, or no negative.
 
     Raises:
         ValueError: if the shapes do not fit, the temperature is not above 0, or `denominator` is another word.

@@ -8,10 +8,9 @@ A style is the mean and the standard deviation of each channel of a feature map.
 - DSU (noise): Li et al., "Uncertainty Modeling for Out-of-Distribution Generalization", ICLR 2022,
   https://arxiv.org/abs/2202.03958.
 
-Gradients flow through the normalised feature map. Except in `add_style_noise`, a map's own mean and standard deviation
-are constants to the gradient, as in the released codes of MixStyle and StableFDG. (The exploration in StableFDG's code
-differs: the gradient also passes through the statistics that are removed.) The functions always change the styles. The
-caller decides when to call them (usually with probability 0.5, in training only).
+Except in `add_style_noise`, a map's own mean and standard deviation are constants to the gradient, as in the released
+codes of MixStyle and StableFDG. (In StableFDG's code, the gradient of the exploration also passes through the
+statistics that are removed.)
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ EPSILON = 1e-6  # added to variances under the square root
 class SiteStyle(NamedTuple):
     """The mean and the variation of the styles of a site's images, which the method StableFDG shares (eq. 3).
 
+    The styles of R sites together are four tensors (R, C).
+
     Args:
         mean: (C,), mean over the site's images of the channel means.
         std: (C,), mean over the site's images of the channel standard deviations.
         mean_spread: (C,), standard deviation over the images of the channel means.
         std_spread: (C,), standard deviation over the images of the channel standard deviations.
-
-    The styles of R sites together are four tensors (R, C).
     """
 
     mean: Tensor
@@ -62,21 +61,9 @@ def feature_mean_std(features: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def restyle_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Return feature maps whose channels have been normalised and then given another mean and standard deviation.
+    """Give the channels of features (B, C, H, W) another mean and standard deviation, each (B, C).
 
-    No gradient passes through the old means and standard deviations: they are treated as constants.
-
-    Args:
-        features: (B, C, H, W), floating point; not changed.
-        mean: (B, C), the new means.
-        std: (B, C), the new standard deviations.
-
-    Returns:
-        (B, C, H, W) in the dtype of `features`; computed in float32 or float64. A constant channel becomes the new
-        mean.
-
-    Raises:
-        ValueError: if the features are not floating-point maps, or mean or std is not (B, C).
+    No gradient passes through the old means and standard deviations. A constant channel becomes the new mean.
     """
     own = _style(features)
     if mean.shape != own[0].shape or std.shape != own[0].shape:
@@ -87,19 +74,16 @@ def restyle_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 def compute_site_style(means: Tensor, stds: Tensor) -> SiteStyle:
     """Summarise the styles of a site's N images as one site style of 4 C numbers, which StableFDG sends to other sites.
 
-    The style of an image is the mean and the standard deviation of each of C feature channels. For each channel, the
-    site style contains the average of the images' means, the average of the images' standard deviations, and how much
-    each of these two numbers varies between the images. Implements eq. 2-3 of StableFDG (Park et al., NeurIPS 2023,
-    https://arxiv.org/abs/2311.00227). The variation is measured as the standard deviation sqrt(variance + 1e-6), as in
-    the released code; the paper uses the variance. The variance is unbiased (divided by N - 1), and 0 for N = 1.
+    Implements eq. 2-3 of StableFDG (Park et al., NeurIPS 2023, https://arxiv.org/abs/2311.00227). The variation between
+    the images is the standard deviation sqrt(variance + 1e-6), as in the released code; the paper uses the variance.
+    The variance is unbiased (divided by N - 1), and 0 for N = 1.
 
     Args:
         means: (N, C), the channel means of N images, N at least 1, as `feature_mean_std` returns them.
         stds: (N, C), the channel standard deviations of the same images.
 
     Returns:
-        The site style, four tensors (C,), float32, computed in float64. `mean` and `std` are the averages over the
-        images; `mean_spread` and `std_spread` are the standard deviations over the images.
+        The site style, four tensors (C,), float32, computed in float64.
 
     Raises:
         ValueError: if `means` or `stds` is not (N, C) with N at least 1, or their shapes differ.
@@ -118,21 +102,19 @@ def shift_style(
 
         mean = mean' + e * mean_spread',  std = max(0, std' + e * std_spread'),  e ~ N(0, 1) per sample and channel
 
-    The style of a sample is the mean and the standard deviation of each channel of its feature map. A prime marks the
-    received style, whose spreads are standard deviations over images. The samples that keep their style are selected
-    with the seeding of k-means++ on (mean, std), so their styles differ much from each other. This is step 2 (selective
-    style shifting) of StableFDG (Park et al., NeurIPS 2023, https://arxiv.org/abs/2311.00227). In the released code,
-    k-means++ selects cluster centres instead of samples.
+    A prime marks the received style. The samples that keep their style are selected with the seeding of k-means++ on
+    (mean, std), so their styles differ much from each other. This is step 2 (selective style shifting) of StableFDG
+    (Park et al., NeurIPS 2023, https://arxiv.org/abs/2311.00227). In the released code, k-means++ selects cluster
+    centres instead of samples.
 
     Args:
         features: (B, C, H, W), floating point. If a mean or standard deviation is not finite (training diverged), the
             features are returned unchanged.
         received: the style of another site, four tensors (C,), as `compute_site_style` returns it; or the styles of R
-            sites, four tensors (R, C). With R sites, one site is drawn at random for each changed sample.
+            sites, four tensors (R, C), of which one is drawn for each changed sample.
         rng: a CPU generator.
         n_kept: number of samples that keep their style, 0..B. None keeps B // 2.
-        at_random: True selects the samples that keep their style uniformly at random instead of with k-means++ (an
-            ablation of the paper).
+        at_random: whether these samples are selected at random instead of with k-means++ (an ablation of the paper).
 
     Returns:
         (B, C, H, W) in the dtype and order of `features`. Samples that keep their style are returned bit-identical.
@@ -164,17 +146,14 @@ def explore_styles(features: Tensor, added: Tensor, level: float = 3.0, clamp: b
         new mean = mean + level * (mean - average mean of the batch)
         new std  = std  + level * (std  - average std of the batch)
 
-    The style of a sample is the mean and the standard deviation of each channel of its feature map. Implements eq. 4-5
-    (style exploration) of StableFDG (Park et al., NeurIPS 2023, https://arxiv.org/abs/2311.00227).
+    Implements eq. 4-5 (style exploration) of StableFDG (Park et al., NeurIPS 2023, https://arxiv.org/abs/2311.00227).
 
     Args:
         features: (B, C, H, W), floating point: the batch over which styles are averaged.
-        added: (A,) int64, indices of the samples to copy, as `draw_oversampled` returns them; repeats are allowed.
-        level: how far the styles are moved, in multiples of their distance from the average. 0 keeps the styles; the
-            paper uses 3.
-        clamp: True sets negative new standard deviations to 0. False keeps negative values, as the released code does;
-            the channel is then mirrored. At level 3, the new standard deviation is negative if the old one is below
-            0.75 of the batch's average.
+        added: (A,) int64, indices of the samples to copy; repeats are allowed.
+        level: how far the styles are moved, in multiples of their distance from the average. The paper uses 3.
+        clamp: True sets negative new standard deviations to 0. False keeps them, as the released code does; the channel
+            is then mirrored. At level 3, this concerns standard deviations below 0.75 of the batch's average.
 
     Returns:
         (A, C, H, W), the changed copies only, in the dtype of `features`.
@@ -189,12 +168,9 @@ def mix_styles(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
         mean = ratio * own mean + (1 - ratio) * partner's mean
         std  = ratio * own std  + (1 - ratio) * partner's std
 
-    The style of a sample is the mean and the standard deviation of each channel of its feature map.
-
     Args:
         features: (B, C, H, W), floating point.
-        ratio: (B,) in [0, 1], the weight of a sample's own style. 1 returns the sample, up to rounding; 0 gives it the
-            partner's style. `draw_mixing_partners` draws ratios and partners.
+        ratio: (B,) in [0, 1], the weight of a sample's own style. 1 returns the sample, up to rounding.
         partners: (B,) int64, a permutation of 0..B-1: the index of each sample's partner.
 
     Returns:
@@ -210,33 +186,11 @@ def mix_styles(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
 def explore_and_mix_styles(
     features: Tensor, added: Tensor, ratio: Tensor, partners: Tensor, level: float = 3.0, clamp: bool = True
 ) -> Tensor:
-    """Append copies of samples with extrapolated styles to a batch, then mix the styles of all samples.
+    """Append copies with extrapolated styles (`explore_styles`) to a batch, then mix all styles (`mix_styles`).
 
-    The style of a sample is the mean and the standard deviation of each channel of its feature map. The copies get
-    styles that lie further away from the average style of the batch (`explore_styles`). Then every sample gets a
-    mixture of its own and its partner's style (`mix_styles`). The feature maps are normalised only once, for both steps
-    together. Normalising twice would lose the content of a channel whose extrapolated standard deviation is 0.
-
-    These are steps 3-5 (oversampling, exploration and mixing) of StableFDG (Park et al., NeurIPS 2023,
-    https://arxiv.org/abs/2311.00227).
-
-    Args:
-        features: (B, C, H, W), floating point: the feature maps of the batch.
-        added: (A,) int64, indices of the samples to copy and append, as `draw_oversampled` returns them.
-        ratio: (B + A,) in [0, 1], the weight of each sample's own style in the mixture. The first B numbers belong to
-            the batch, the last A numbers to the appended copies.
-        partners: (B + A,) int64, a permutation of 0..B+A-1: the index of each sample's partner.
-        level: how far the styles of the copies are moved away from the average style, in multiples of their distance
-            from the average style. 0 keeps the styles of the copies.
-        clamp: True sets negative extrapolated standard deviations to 0. False keeps negative values, which mirror the
-            channel.
-
-    Returns:
-        (B + A, C, H, W) in the dtype of `features`: the batch, followed by the copies. The labels of the result are the
-        batch's labels, followed by `labels[added]`.
-
-    Raises:
-        ValueError: if ratio or partners is not (B + A,), or a ratio is outside [0, 1].
+    These are steps 3-5 (oversampling, exploration and mixing) of StableFDG. The feature maps are normalised only once:
+    normalising twice would lose the content of a channel whose extrapolated standard deviation is 0. `added` is (A,);
+    `ratio` and `partners` are (B + A,); the result, (B + A, C, H, W), is the batch followed by the copies.
     """
     own = _style(features)
     indices = torch.cat([torch.arange(len(features), device=added.device), added])
@@ -263,7 +217,7 @@ def _draw_styles(received: SiteStyle, n: int, n_channels: int, rng: torch.Genera
 
 
 def _extrapolate(style: Tensor, added: Tensor, level: float, clamp: bool) -> Tensor:
-    """Move the styles of the samples `added` away from the average: (2, B, C) to (2, A, C)."""
+    """Return (2, A, C): the styles of the samples `added`, moved away from the average of `style` (2, B, C)."""
     mean, std = style[:, added] + level * (style[:, added] - style.mean(dim=1, keepdim=True))  # eq. 4-5
     return torch.stack([mean, std.clamp(min=0) if clamp else std])
 
@@ -284,14 +238,13 @@ def add_style_noise(features: Tensor, rng: torch.Generator, factor: float = 1.0)
 
         mean = mu + e_mu * S_mu,  std = sigma + e_sigma * S_sigma,  e ~ N(0, 1) per sample and channel
 
-    mu and sigma are the mean and the standard deviation of a channel of one feature map. S_mu and S_sigma are the
-    standard deviations of mu and of sigma over the batch, sqrt(variance + 1e-6) for each channel. As in the released
-    code of DSU (Li et al., ICLR 2022, https://arxiv.org/abs/2202.03958), gradients flow through all statistics, and the
-    random standard deviation `std` may be negative, which mirrors the channel.
+    mu and sigma are the mean and the standard deviation of a channel; S_mu and S_sigma are their standard deviations
+    over the batch, sqrt(variance + 1e-6). As in the released code of DSU (Li et al., ICLR 2022,
+    https://arxiv.org/abs/2202.03958), gradients flow through all statistics, and `std` may be negative, which mirrors
+    the channel.
 
     Args:
-        features: (B, C, H, W), floating point. A batch of one image is returned unchanged, because its style cannot
-            vary over the batch.
+        features: (B, C, H, W), floating point. A batch of one image is returned unchanged.
         rng: a CPU generator.
         factor: multiplies S_mu and S_sigma, at least 0. 0 returns the features unchanged.
 

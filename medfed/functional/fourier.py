@@ -5,24 +5,19 @@
 
 A and P are the amplitude and phase of the image's discrete Fourier transform F. Equations of ELCFS: Liu et al., "FedDG:
 Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in Continuous Frequency Space", CVPR
-2021, https://arxiv.org/abs/2103.06030. Only a small window of low frequencies changes, so no full spectrum is computed:
-thin matrix products compute the window, and add the change of the window to the image. Two full FFTs give the same
-result up to rounding, except where an amplitude of the image is 0 (see the phase below).
-
-Conventions:
+2021, https://arxiv.org/abs/2103.06030. Only a small window of low frequencies changes, so thin matrix products compute
+the window, and add its change to the image, instead of two full FFTs.
 
 - Frequencies are counted in cycles per field of view along each axis: on a 320 x 384 image, frequency 2 is two waves
   over the 320 rows or the 384 columns. The window is a square (or cube) of side S = 2 * floor(alpha * min(size)) + 1
   with frequency 0 in the middle.
 - Amplitudes are divided by the number of pixels, so they have the unit of the image, and the middle of the window is
-  the absolute mean of the channel. Between images of equal size this gives the same result as the plain |FFT|; between
-  images of different size it keeps the brightness.
-- Images must be non-negative. The phase of frequency 0 is 0 or pi and does not change, so an image with a negative mean
-  (for example after z-scoring) would get the other image's mean with the wrong sign. Exchange first, normalise later.
-- An amplitude of 0 has no phase. The phase that is computed depends on rounding errors: without a rule, the restyled
-  copies of a constant image or of a vertical bar in float32 and in float64, or on two devices, would differ by up to
-  0.2 for intensities in [0, 1]. The phase is therefore 0 wherever the amplitude is at most 1e-6 of the largest
-  amplitude in the window.
+  the absolute mean of the channel. Between images of different size this keeps the brightness.
+- Images must be non-negative. The phase of frequency 0 does not change, so an image with a negative mean (for example
+  after z-scoring) would get the other image's mean with the wrong sign. Exchange first, normalise later.
+- An amplitude of 0 has no phase. The computed phase depends on rounding errors, so the restyled copies of a constant
+  image or of a vertical bar would differ between float32 and float64, or between devices, by up to 0.2 for intensities
+  in [0, 1]. The phase is therefore 0 wherever the amplitude is at most 1e-6 of the largest amplitude in the window.
 - Half precision is computed in float32, also inside autocast.
 """
 
@@ -45,13 +40,10 @@ ZERO_AMPLITUDE = 1e-6
 class LowFrequencySpectrum:
     """The low-frequency part of the Fourier transform of a batch of real images.
 
-    `low_frequency_spectrum` computes the spectrum once. `mix_amplitude` then makes any number of changed copies of the
-    images from the spectrum.
-
     Args:
         spectrum: (B, C, S, [S,] half_width + 1), complex, in the unit of the images, divided by the number of pixels.
-            Frequencies run from -half_width to half_width. On the last axis they run from 0 to half_width, because the
-            other half is the complex conjugate.
+            Frequencies run from -half_width to half_width, on the last axis from 0, because the other half is the
+            complex conjugate.
         half_width: the highest frequency of the window, in cycles per field of view; S = 2 * half_width + 1.
         shape: (H, W[, D]), the spatial size of the images in pixels.
     """
@@ -61,35 +53,16 @@ class LowFrequencySpectrum:
     shape: tuple[int, ...]
 
     def window(self) -> Tensor:
-        """Return the amplitudes (absolute values) of all frequencies from -half_width to half_width along each axis.
-
-        Returns:
-            (B, C, S, S), or (B, C, S, S, S) for volumes, with S = 2 * half_width + 1. Frequency 0 is in the middle. The
-            amplitudes are at least 0, in the unit of the images, and divided by the number of pixels: the amplitude of
-            frequency 0 is the mean of the channel.
-        """
+        """Return (B, C, S, S[, S]): the amplitudes of frequencies from -half_width to half_width, 0 centred."""
         half = self.spectrum.abs()
         spatial = tuple(range(2, half.ndim))
         return torch.cat([half[..., 1:].flip(spatial), half], dim=-1)  # A(-u) = A(u)
 
 
 def window_half_width(shape: tuple[int, ...], alpha: float) -> int:
-    """Return the highest frequency of the window of low frequencies, floor(alpha * min(shape)).
+    """Return the highest frequency of the window, floor(alpha * min(shape)), in cycles per field of view.
 
-    The window is the square (or cube) of low frequencies whose amplitudes are exchanged between images. Along each
-    axis, the window reaches from minus the returned frequency to the returned frequency. A product alpha * min(shape)
-    that is below a whole number only by a rounding error (such as 0.29 * 100) counts as the whole number.
-
-    Args:
-        shape: the spatial size of the image in pixels, (H, W) or (H, W, D).
-        alpha: half the side of the window, as a fraction of the image's shortest side, in [0, 0.5). 0 gives a window
-            that contains only frequency 0, which is the mean of the image.
-
-    Returns:
-        The highest frequency, a whole number of waves along a side of the image (cycles per field of view), at least 0.
-
-    Raises:
-        ValueError: if alpha is outside [0, 0.5).
+    A product that is below a whole number only by a rounding error (such as 0.29 * 100) counts as the whole number.
     """
     if not 0 <= alpha < 0.5:
         raise ValueError(f"alpha must be in [0, 0.5), got {alpha}")
@@ -101,12 +74,11 @@ def low_frequency_spectrum(images: Tensor, alpha: float) -> LowFrequencySpectrum
 
     Args:
         images: (B, C, H, W[, D]), non-negative, floating point, in any intensity unit.
-        alpha: in [0, 0.5). It sets the highest frequency to floor(alpha * min(H, W[, D])) waves along a side of the
-            image (cycles per field of view).
+        alpha: in [0, 0.5). The highest frequency is floor(alpha * min(H, W[, D])) cycles per field of view.
 
     Returns:
-        An object with the complex spectrum for all frequencies up to the highest one along each axis, divided by the
-        number of pixels: complex64, or complex128 for float64 images.
+        The spectrum for all frequencies up to the highest one along each axis, divided by the number of pixels:
+        complex64, or complex128 for float64 images.
 
     Raises:
         ValueError: if the images are not a batch of floating-point 2-D or 3-D images, or alpha is outside [0, 0.5).
@@ -124,20 +96,15 @@ def low_frequency_spectrum(images: Tensor, alpha: float) -> LowFrequencySpectrum
 
 
 def mix_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, window: Tensor, ratio: Tensor) -> Tensor:
-    """Mix the low-frequency amplitudes of images with given amplitudes; keep the phase (ELCFS, eq. 2-3).
+    """Mix the low-frequency amplitudes of images with given amplitudes; keep the phase.
 
-        new amplitude = (1 - ratio) * own amplitude + ratio * given amplitude      for the low frequencies
-
-    `exchange_amplitude` gives the same result, but computes the spectrum of the images in each call. `mix_amplitude` is
-    faster if several changed copies of the same images are needed. ELCFS is the method of Liu et al. (CVPR 2021,
-    https://arxiv.org/abs/2103.06030).
+    This is `exchange_amplitude` for a spectrum that is already computed, which is faster if several changed copies of
+    the same images are needed.
 
     Args:
-        images: (B, C, H, W[, D]), non-negative, the images whose spectrum was computed; not changed.
+        images: (B, C, H, W[, D]), non-negative, the images whose spectrum was computed.
         low_frequencies: the spectrum of these images, from `low_frequency_spectrum`.
-        window: (B, C, S, S[, S]), the given amplitudes, usually of other images. `low_frequency_window` returns them,
-            called with the `alpha` with which `low_frequency_spectrum` was called. S = 2 * half_width + 1, where
-            half_width is the highest frequency in `low_frequencies`.
+        window: (B, C, S, S[, S]), the given amplitudes, as `low_frequency_window` returns them for the same alpha.
         ratio: (B,) in [0, 1], the weight of the given amplitudes. 0 returns the image up to rounding; 1 replaces all
             amplitudes of the low frequencies.
 
@@ -157,21 +124,9 @@ def mix_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, window:
 
 
 def replace_amplitude(images: Tensor, low_frequencies: LowFrequencySpectrum, window: Tensor) -> Tensor:
-    """Replace the low-frequency amplitudes of images by given amplitudes; keep the phase.
+    """Do the same as `mix_amplitude` with ratio 1: replace the low-frequency amplitudes of images; keep the phase.
 
-    The result equals `mix_amplitude` with ratio 1. No value of a tensor decides which operations run, so that
-    `torch.export` can record them.
-
-    Args:
-        images: (B, C, H, W[, D]), non-negative, the images whose spectrum was computed; not changed.
-        low_frequencies: the spectrum of these images, from `low_frequency_spectrum`.
-        window: (B, C, S, S[, S]), the new amplitudes, as in `mix_amplitude`.
-
-    Returns:
-        (B, C, H, W[, D]), real, in the dtype and unit of `images`, not clipped to any range.
-
-    Raises:
-        ValueError: if the spectrum or window does not fit the images.
+    No value of a tensor decides which operations run, so that `torch.export` can record them.
     """
     _check_window(images, low_frequencies, window)
     return _add_change(images, low_frequencies, window, 1.0)
@@ -196,36 +151,27 @@ def _add_change(images: Tensor, low_frequencies: LowFrequencySpectrum, window: T
 
 
 def exchange_amplitude(images: Tensor, window: Tensor, ratio: Tensor, alpha: float) -> Tensor:
-    """Mix the low-frequency amplitudes of images with those of other images; keep the phase (ELCFS, eq. 2-3).
+    """Mix the low-frequency amplitudes of images with those of other images; keep the phase.
 
         new amplitude = (1 - ratio) * own amplitude + ratio * other amplitude      for the low frequencies
 
-    ELCFS is the method of Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
-    Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030.
+    Implements eq. 2-3 of ELCFS (Liu et al., CVPR 2021, https://arxiv.org/abs/2103.06030).
 
     Args:
-        images: (B, C, H, W[, D]), non-negative, floating point, in any intensity unit; not changed.
+        images: (B, C, H, W[, D]), non-negative, floating point, in any intensity unit.
         window: (B, C, S, S[, S]), the amplitudes of the other images, one for each image of the batch, as
             `low_frequency_window` returns them for the same alpha. S = 2 * floor(alpha * min(H, W[, D])) + 1.
         ratio: (B,) in [0, 1], the weight of the other amplitudes. 0 returns the image up to rounding; 1 replaces all
             amplitudes of the low frequencies.
-        alpha: in [0, 0.5). The low frequencies are those up to floor(alpha * min(H, W[, D])) waves along a side of the
-            image (cycles per field of view). 0 changes only the mean of each channel. The paper uses 0.01. The authors'
-            released data loader uses 0, with a ratio of 1.
+        alpha: in [0, 0.5). The highest low frequency is floor(alpha * min(H, W[, D])) cycles per field of view. 0
+            changes only the mean of each channel. The paper uses 0.01. The authors' released data loader uses 0, with a
+            ratio of 1.
 
     Returns:
         (B, C, H, W[, D]), real, in the dtype and unit of `images`, not clipped to any range.
 
     Raises:
         ValueError: if the window or ratio does not fit the images, or alpha or a ratio is out of range.
-
-    Example:
-        >>> images, others = torch.rand(2, 1, 64, 64), torch.rand(2, 1, 64, 64)
-        >>> window = low_frequency_window(others, alpha=0.05)
-        >>> window.shape
-        torch.Size([2, 1, 7, 7])
-        >>> exchange_amplitude(images, window, torch.tensor([0.5, 1.0]), alpha=0.05).shape
-        torch.Size([2, 1, 64, 64])
     """
     return mix_amplitude(images, low_frequency_spectrum(images, alpha), window, ratio)
 
@@ -238,13 +184,12 @@ def low_frequency_window(images: Tensor, alpha: float) -> Tensor:
 
     Args:
         images: (B, C, H, W[, D]), non-negative, floating point, in any intensity unit.
-        alpha: in [0, 0.5). It sets the highest frequency to half_width = floor(alpha * min(H, W[, D])) waves along a
-            side of the image (cycles per field of view).
+        alpha: in [0, 0.5). The highest frequency is floor(alpha * min(H, W[, D])) cycles per field of view.
 
     Returns:
-        (B, C, S, S), or (B, C, S, S, S) for volumes, with S = 2 * half_width + 1: frequencies from -half_width to
-        half_width along each axis, frequency 0 in the middle. The amplitudes are at least 0, in the unit of the images,
-        and divided by the number of pixels: the amplitude of frequency 0 is the mean of the channel.
+        (B, C, S, S[, S]) with S = 2 * floor(alpha * min(H, W[, D])) + 1, frequency 0 in the middle. Amplitudes are at
+        least 0, in the unit of the images, and divided by the number of pixels: the amplitude of frequency 0 is the
+        mean of the channel.
 
     Raises:
         ValueError: if the images are not a batch of floating-point 2-D or 3-D images, or alpha is outside [0, 0.5).
@@ -253,35 +198,17 @@ def low_frequency_window(images: Tensor, alpha: float) -> Tensor:
 
 
 def pack_window(window: Tensor, spatial_dims: int = 2) -> Tensor:
-    """Return the first half of each window of low-frequency amplitudes; the second half repeats the same numbers.
+    """Return the first half of each window of amplitudes (..., S, S[, S]), frequency 0 last.
 
-    The amplitudes of a real image are point-symmetric around frequency 0. A window of 7 x 7 frequencies therefore has
-    25 different numbers, which are 300 bytes for an RGB image in float32. `unpack_window` restores the window.
-
-    Args:
-        window: (..., S, S) or (..., S, S, S), as `low_frequency_window` returns it.
-        spatial_dims: number of spatial axes at the end of the shape, 2 or 3.
-
-    Returns:
-        (..., (n + 1) / 2) with n = S^spatial_dims, frequency 0 last.
+    The second half repeats the same numbers, as the amplitudes of a real image are point-symmetric around frequency 0:
+    a window of 7 x 7 frequencies has 25 different numbers, 300 bytes for an RGB image in float32.
     """
     flat = window.flatten(-spatial_dims)
     return flat[..., : (flat.shape[-1] + 1) // 2]
 
 
 def unpack_window(packed: Tensor, spatial_dims: int = 2) -> Tensor:
-    """Restore windows of low-frequency amplitudes from their first halves, which `pack_window` returned.
-
-    Args:
-        packed: (..., (n + 1) / 2), where n = S^spatial_dims is the number of frequencies of a window.
-        spatial_dims: number of spatial axes of the windows, 2 or 3.
-
-    Returns:
-        (..., S, S), or (..., S, S, S) for three axes, with frequency 0 in the middle.
-
-    Raises:
-        ValueError: if no odd side S fits the number of values.
-    """
+    """Restore the windows (..., S, S[, S]) from their first halves (..., (S^spatial_dims + 1) / 2) of `pack_window`."""
     count = 2 * packed.shape[-1] - 1
     side = round(count ** (1 / spatial_dims))
     if side**spatial_dims != count:
@@ -303,8 +230,7 @@ def _phase_factors(spectrum: Tensor, amplitude: Tensor) -> Tensor:
 def _fourier_matrix(size: int, lowest: int, highest: int, like: Tensor) -> Tensor:
     """Return (size, highest - lowest + 1): exp(-2 pi i u x / size) for pixel x (rows) and frequency u (columns).
 
-    The angles are computed in float64. Device and precision are those of `like`. The matrix is shared: do not change it
-    in place.
+    Device and precision are those of `like`. The matrix is shared: do not change it in place.
     """
     return _cached_fourier_matrix(int(size), lowest, highest, like.device, like.dtype.to_complex())
 

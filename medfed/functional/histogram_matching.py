@@ -3,7 +3,7 @@
 Implements Zhang et al., "Exact Feature Distribution Matching for Arbitrary Style Transfer and Domain Generalization",
 CVPR 2022, https://arxiv.org/abs/2203.07740: the r-th smallest value of a channel becomes the r-th smallest value of the
 style's channel. This matches all moments of the distribution, whereas AdaIN matches only the mean and the standard
-deviation. The two feature maps must have the same size. The cost is one sort per channel, O(HW log HW).
+deviation. The cost is one sort per channel, O(HW log HW).
 """
 
 from __future__ import annotations
@@ -12,21 +12,10 @@ from torch import Tensor
 
 
 def match_histograms(features: Tensor, style: Tensor) -> Tensor:
-    """Give each channel of `features` exactly the histogram of the same channel of `style`.
+    """Give each channel of `features` exactly the histogram of the same channel of `style`, both (B, C, H, W).
 
-    The r-th smallest value of a channel is replaced by the r-th smallest value of the style's channel (exact feature
-    distribution matching, Zhang et al., CVPR 2022, https://arxiv.org/abs/2203.07740).
-
-    Args:
-        features: (B, C, H, W), the content: the rank order of the values of each channel stays.
-        style: (B, C, H, W), the feature maps whose values are used, one for each map of `features`.
-
-    Returns:
-        (B, C, H, W). Equal values are ranked in the order of their positions. The gradient of the result passes
-        unchanged to `features`. Each value of `style` gets the gradient of the pixel at which it was placed.
-
-    Raises:
-        ValueError: if the shapes differ.
+    The gradient passes unchanged to `features`; each value of `style` gets the gradient of the pixel at which it was
+    placed. Equal values are ranked in the order of their positions.
     """
     return features + _matching_change(features, style)
 
@@ -41,12 +30,10 @@ def mix_histograms(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
     Args:
         features: (B, C, H, W), floating point.
         ratio: (B,) in [0, 1], the weight of a sample's own histogram. 1 returns the sample unchanged.
-            `draw_mixing_partners` draws ratios and partners.
         partners: (B,) int64, a permutation of 0..B-1: the index of each sample's partner.
 
     Returns:
-        (B, C, H, W) in the dtype of `features`. Gradients pass to the sample and to its partner, as
-        `match_histograms` describes.
+        (B, C, H, W) in the dtype of `features`. Gradients pass to the sample and to its partner.
 
     Raises:
         ValueError: if ratio or partners is not (B,), or a ratio is outside [0, 1].

@@ -16,28 +16,19 @@ from torch import Tensor, nn
 def capture_features(network: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """Collect the outputs of named submodules during the forward passes inside the `with` block.
 
-    This also works if the network is called by `torch.func.functional_call`. A second forward pass overwrites the
-    outputs of the first one. An output in bfloat16 is stored in float32, and passed on to the next layers like this, so
-    that a statistic of it is precise and the stored tensor is part of the autograd graph.
+    This also works if `torch.func.functional_call` calls the network. A second forward pass overwrites the outputs of
+    the first one. An output in bfloat16 is converted to float32, also for the next layers, so that a statistic of it is
+    precise and the stored tensor is part of the autograd graph.
 
     Args:
         network: the network that will be called inside the `with` block.
         names: dotted paths of submodules, as for `nn.Module.get_submodule`.
 
     Yields:
-        A dict that is filled during the forward pass: output tensor by submodule path, not detached from the autograd
-        graph.
+        A dict that the forward pass fills: output tensor by path, not detached from the autograd graph.
 
     Raises:
         AttributeError: if the network has no submodule of a given path.
-
-    Example:
-        >>> import torch
-        >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU())
-        >>> with capture_features(network, ["0"]) as features:
-        ...     output = network(torch.rand(2, 1, 8, 8))
-        >>> features["0"].shape
-        torch.Size([2, 4, 6, 6])
     """
     features: dict[str, Tensor] = {}
 
@@ -92,10 +83,9 @@ def replace_output(
 
     Args:
         network: the network that will be called inside the `with` block.
-        changes: one function for each dotted path of a submodule. A function takes the submodule's output and returns
-            the tensor that the following layers get instead, which may have another number of images.
-        first: True applies the functions before all forward hooks that the submodules already have. False applies them
-            after these hooks.
+        changes: by dotted path of a submodule, a function of its output, which returns the tensor that the following
+            layers get instead. The tensor may have another number of images.
+        first: whether the functions run before, instead of after, the forward hooks that the submodules already have.
 
     Raises:
         AttributeError: if the network has no submodule of a given path.
@@ -112,12 +102,7 @@ def replace_output(
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Set a network to evaluation mode inside the `with` block, and restore the mode of each module after the block.
-
-    Args:
-        network: the network; changed in place inside the `with` block. Before the block, its modules may be in
-            different modes, for example only BatchNorm in evaluation mode.
-    """
+    """Set a network to evaluation mode inside the `with` block, and restore the mode of each module after the block."""
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
@@ -130,9 +115,8 @@ def evaluation_mode(network: nn.Module) -> Iterator[None]:
 def insert_layer(network: nn.Module, path: str, layer: nn.Module, name: str) -> None:
     """Insert a layer after a submodule: from now on the submodule's output passes through the layer.
 
-    The layer becomes the submodule `name` of the network. Its entries are added to the state dict, and no other entry
-    is renamed, so the entry names in saved weights stay valid. A deep copy of the network uses its own copy of the
-    layer.
+    The layer becomes the submodule `name` of the network. No entry of the state dict is renamed, so the entry names in
+    saved weights stay valid. A deep copy of the network uses its own copy of the layer.
 
     Args:
         network: changed in place.
@@ -150,17 +134,7 @@ def insert_layer(network: nn.Module, path: str, layer: nn.Module, name: str) -> 
 
 
 def add_submodule(network: nn.Module, layer: nn.Module, name: str) -> None:
-    """Register a layer as the submodule `name` of a network, without calling it in the forward pass.
-
-    Args:
-        network: changed in place. The layer's entries are added to its state dict.
-        layer: the layer to add.
-        name: name for the layer in the network, which must not be the name of an existing attribute.
-
-    Raises:
-        ValueError: if the network already has an attribute `name`, or the network is an `nn.Sequential` (which would
-            call the layer after all others).
-    """
+    """Register a layer as the submodule `name` of a network, without calling it in the forward pass."""
     if isinstance(network, nn.Sequential):
         raise ValueError("a layer cannot be added to an nn.Sequential, which would run it as its last layer")
     if hasattr(network, name):
@@ -169,25 +143,13 @@ def add_submodule(network: nn.Module, layer: nn.Module, name: str) -> None:
 
 
 def prepend_layer(network: nn.Module, layer: nn.Module, name: str) -> None:
-    """Add a layer to a network that changes the network's input before the first of its own layers.
-
-    Several such layers run in the order in which they were added.
-
-    Args:
-        network: changed in place. The layer's entries are added to its state dict, and no entry is renamed. A copy of
-            the network has a copy of the layer.
-        layer: maps the network's input to a tensor of the same shape.
-        name: name for the layer in the network, which must not be the name of an existing attribute.
-
-    Raises:
-        ValueError: if the network already has an attribute `name`, or the network is an `nn.Sequential`.
-    """
+    """Add a layer that changes the network's input; several such layers run in the order in which they were added."""
     add_submodule(network, layer, name)
     network.register_forward_pre_hook(_LayerPreHook(layer))
 
 
 class _LayerPreHook:
-    """A forward pre-hook that applies a layer; the layer is an attribute, so copying the network copies it, too."""
+    """A forward pre-hook that applies a layer. The layer is an attribute, so a copy of the network copies it, too."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.layer = layer
@@ -197,7 +159,7 @@ class _LayerPreHook:
 
 
 def store_channels_last(network: nn.Module, path: str) -> None:
-    """Store the output of a submodule, and so all later feature maps, channels last on a CPU; no weight changes layout.
+    """Store the output of a submodule, and so all later feature maps, channels last on a CPU; weights stay as they are.
 
     Convolutions on such maps are faster in some networks; `python -m medfed.benchmark --only networks` measures it.
     """
@@ -209,17 +171,7 @@ def _channels_last(module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
 
 
 def input_output_widths(layer: nn.Module) -> tuple[int, int]:
-    """Return the numbers of input and output features of a linear layer, or of channels of a 2-D convolution.
-
-    Args:
-        layer: an `nn.Linear` or `nn.Conv2d`.
-
-    Returns:
-        A pair: the number of inputs and the number of outputs.
-
-    Raises:
-        ValueError: if the layer is neither `nn.Linear` nor `nn.Conv2d`.
-    """
+    """Return the numbers of input and output features of a linear layer, or of channels of a 2-D convolution."""
     if isinstance(layer, nn.Linear):
         return layer.in_features, layer.out_features
     if isinstance(layer, nn.Conv2d):
@@ -228,14 +180,7 @@ def input_output_widths(layer: nn.Module) -> tuple[int, int]:
 
 
 def output_channels(stage: nn.Module) -> int:
-    """Return the number of channels that a part of a network outputs.
-
-    Args:
-        stage: the part of the network, a module that contains at least one `nn.Conv2d`.
-
-    Returns:
-        The number of output channels of the last `nn.Conv2d` in `stage.modules()`.
-    """
+    """Return the number of output channels of the last `nn.Conv2d` in `stage.modules()`."""
     return [part for part in stage.modules() if isinstance(part, nn.Conv2d)][-1].out_channels
 
 
@@ -248,7 +193,7 @@ class _StopForward(Exception):
 
 
 class _LayerHook:
-    """A forward hook that applies a layer. The layer is an attribute, so copying the network copies it consistently."""
+    """A forward hook that applies a layer; see `_LayerPreHook`."""
 
     def __init__(self, layer: nn.Module) -> None:
         self.layer = layer

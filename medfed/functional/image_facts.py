@@ -28,15 +28,9 @@ LOW_FREQUENCY = 0.1  # half the side of the low-frequency window, as a fraction 
 
 
 def facts_as_read(image: Tensor, spacing_mm: Sequence[float] | None) -> Tensor:
-    """Compute the size, the voxel size and percentiles of the intensities of an image as it is in its file.
+    """Return the numbers of `AS_READ` for an image (C, H, W, D) in the unit of its file, (9,) float64.
 
-    Args:
-        image: (C, H, W, D), in the unit of the file.
-        spacing_mm: voxel size along H, W, D in mm; None if the file does not store it.
-
-    Returns:
-        (9,) float64, in the order of `AS_READ`; the voxel sizes are NaN without `spacing_mm`. The percentiles are those
-        of all channels together, of at most `MAX_SAMPLED_VOXELS` values at equal distances.
+    The voxel sizes along H, W, D are NaN without `spacing_mm`. The percentiles are those of all channels together.
     """
     values = image.flatten()
     values = values[:: max(1, len(values) // MAX_SAMPLED_VOXELS)].double().contiguous()
@@ -46,19 +40,10 @@ def facts_as_read(image: Tensor, spacing_mm: Sequence[float] | None) -> Tensor:
 
 
 def facts_of_prepared(slices: Tensor) -> Tensor:
-    """Compute brightness, contrast, sharpness and low-frequency amplitude of an image that is prepared for a network.
+    """Return the numbers of `PREPARED` for slices (D, C, H, W) in [0, 1], channels averaged, (4,) float64.
 
-    The low-frequency amplitude is the mean of log(1 + amplitude) of the 2-D Fourier transform in the window that ELCFS
-    exchanges (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning
-    in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030), with half a side of 0.1 times the
-    image's side. Channels are averaged first.
-
-    Args:
-        slices: (D, C, H, W) in [0, 1], before the network standardises them.
-
-    Returns:
-        (4,) float64, in the order of `PREPARED`: mean, standard deviation, mean absolute difference of neighbouring
-        pixels, and low-frequency amplitude.
+    In order: the mean, the standard deviation, the mean absolute difference of neighbouring pixels, and the mean of
+    log(1 + amplitude) in the low-frequency window that ELCFS exchanges.
     """
     grey = slices.double().mean(1)
     differences = torch.cat([grey.diff(dim=1).abs().flatten(), grey.diff(dim=2).abs().flatten()])

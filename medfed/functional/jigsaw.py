@@ -21,14 +21,12 @@ LUMA_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green and blue in the brightness
 def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
     """Return n permutations of the tiles of a square grid that differ from each other in as many places as possible.
 
-    The first permutation is the identity. Each further permutation is the one whose smallest Hamming distance to the
-    permutations before it is largest. Ties are broken by the largest sum of the distances, then by lexicographic order.
-    The result is therefore the same on every machine, and a smaller n gives the first n of the same sequence. All
-    permutations are compared, which are 362,880 for 3 x 3 tiles. More tiles are not supported, because there would be
-    too many permutations.
+    The first permutation is the identity. Each further one is the permutation whose smallest Hamming distance to those
+    before it is largest; ties are broken by the largest sum of the distances, then by lexicographic order. The result
+    is therefore the same on every machine, and a smaller n gives the first n of the same sequence.
 
     Args:
-        side: tiles along each side of the image, 2 or 3.
+        side: tiles along each side of the image, 2 or 3 (more would give too many permutations to compare).
         n: number of permutations, 1..(side * side)!. JiGen uses 31: 30 permutations and the identity.
 
     Returns:
@@ -57,19 +55,16 @@ def tile_permutations(side: int = 3, n: int = 31) -> Tensor:
 def shuffle_tiles(image: Tensor, order: Tensor) -> Tensor:
     """Cut each image into a grid of n x n tiles, and put the tiles together in another order.
 
-    n * n is the number of entries in a row of `order`. If H or W is not a multiple of n, the image is first cropped to
-    the next smaller multiple, as evenly on both sides as possible. After the permutation, the cropped margin is filled
-    by repeating the pixels at the edge. No pixel is interpolated, the size stays, and the margin does not reveal the
-    original order.
+    If H or W is not a multiple of n, the image is first cropped to the next smaller multiple, as evenly on both sides
+    as possible, and the margin is filled after the permutation by repeating the pixels at the edge. No pixel is
+    interpolated, and the margin does not reveal the original order.
 
     Args:
-        image: (B, C, H, W), H and W at least n; not changed.
-        order: (B, n * n) int64: one permutation for each image, as in the rows of `tile_permutations`. Entry j is the
-            number of the tile that moves to place j. Tiles and places are counted from 0, row by row.
+        image: (B, C, H, W), H and W at least n.
+        order: (B, n * n) int64: one permutation for each image, as in the rows of `tile_permutations`.
 
     Returns:
-        (B, C, H, W) in the dtype of `image`. With the identity as order, an image without a cropped margin is returned
-        unchanged.
+        (B, C, H, W) in the dtype of `image`.
 
     Raises:
         ValueError: if the shapes do not fit each other.
@@ -88,18 +83,10 @@ def shuffle_tiles(image: Tensor, order: Tensor) -> Tensor:
 
 
 def turn_tiles_grey(image: Tensor, grey: Tensor) -> Tensor:
-    """Turn marked tiles of each image grey, so that a network cannot solve a jigsaw puzzle by colour alone.
+    """Turn marked tiles of RGB images grey, so that a network cannot solve a jigsaw puzzle by colour alone.
 
-    Each pixel of a marked tile becomes 0.299 R + 0.587 G + 0.114 B in all three channels.
-
-    Args:
-        image: (B, C, H, W); not changed. Each image is divided into a grid of n x n tiles. Images without exactly three
-            channels are returned as they are.
-        grey: (B, n * n) bool, True for the tiles to turn grey, row by row. If H or W is not a multiple of n, the pixels
-            of the margin belong to the nearest tile.
-
-    Returns:
-        (B, C, H, W) in the dtype of `image`.
+    `grey` is (B, n * n) bool for the n x n tiles of each image, row by row. Pixels of the margin belong to the nearest
+    tile. Images without exactly three channels are returned as they are.
     """
     if image.shape[1] != len(LUMA_WEIGHTS):
         return image
@@ -137,19 +124,10 @@ def _join_tiles(tiles: Tensor, side: int) -> Tensor:
 def draw_puzzles(
     image: Tensor, side: int, n_orders: int, ordered_ratio: float, grey_ratio: float, rng: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Turn each image into a jigsaw puzzle: permute its tiles at random and turn some of the tiles grey.
+    """Permute the tiles of images (B, C, H, W) at random, and turn some tiles grey.
 
-    Args:
-        image: (B, C, H, W); not changed.
-        side: number of tiles along each side of the image, 2 or 3.
-        n_orders: number of permutations from `tile_permutations` to draw from, including the identity, at least 2.
-        ordered_ratio: probability in [0, 1] that the tiles of an image stay in their places.
-        grey_ratio: probability in [0, 1] that a tile turns grey. It has no effect unless the images have 3 channels.
-        rng: a CPU generator.
-
-    Returns:
-        A pair: the puzzles, (B, C, H, W), and the number of each image's permutation, (B,) int64 in 0..n_orders-1, on
-        the device of `image`. Number 0 is the identity.
+    Returns the puzzles, and the number (B,) int64 in 0..n_orders-1 of each image's row in `tile_permutations`. An image
+    stays in order (number 0) with probability `ordered_ratio`; a tile turns grey with probability `grey_ratio`.
     """
     n = len(image)
     is_ordered = torch.rand(n, generator=rng) < ordered_ratio

@@ -1,8 +1,4 @@
-"""Single gradient steps on a network's weights inside a training step, without changing the weights themselves.
-
-`sharpness_ascent` goes up the loss (HarmoFL), `inner_step` goes down the loss (ELCFS), and `adam_step` trains a second
-set of weights with Adam (Epi-FCR).
-"""
+"""Single gradient steps on weights inside a training step: up a loss (HarmoFL), down a loss (ELCFS), and with Adam."""
 
 from __future__ import annotations
 
@@ -21,13 +17,12 @@ def sharpness_ascent(loss: Tensor, parameters: Mapping[str, Tensor], distance: f
     This is the weight perturbation of HarmoFL (Jiang et al., "HarmoFL: Harmonizing Local and Global Drifts in Federated
     Learning on Heterogeneous Medical Images", AAAI 2022, https://arxiv.org/abs/2112.10775), after Foret et al.,
     "Sharpness-Aware Minimization for Efficiently Improving Generalization", ICLR 2021,
-    https://arxiv.org/abs/2010.01412. delta is treated as a constant: backpropagation passes the gradient of a loss at
-    w + delta to w unchanged, without second derivatives, so an optimiser changes w itself.
+    https://arxiv.org/abs/2010.01412. delta is a constant to the gradient: backpropagation passes the gradient of a loss
+    at w + delta to w unchanged, without second derivatives.
 
     Args:
         loss: scalar, computed from `parameters`. Its autograd graph is kept.
-        parameters: the weights w by name, as `named_parameters` returns them; not changed. Entries that do not require
-            a gradient are returned as they are.
+        parameters: the weights w by name. Entries that do not require a gradient are returned as they are.
         distance: |delta|, the Euclidean norm over all weights together, at least 0.
 
     Returns:
@@ -50,19 +45,16 @@ def inner_step(
 
         theta' = theta - beta * clamp(dL/dtheta)
 
-    In meta-learning, a second (outer) loss is then computed with the new weights theta' and minimised over theta.
-    Implements eq. 4 of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via
-    Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030). The clamp is in the
-    released code only; the paper does not mention it.
+    A second (outer) loss, computed with theta', is then minimised over theta. Implements eq. 4 of ELCFS (Liu et al.,
+    CVPR 2021, https://arxiv.org/abs/2103.06030). The clamp is in the released code only.
 
     Args:
         loss: the inner loss L, a scalar computed from `parameters`. Its autograd graph is kept for the outer loss.
-        parameters: the weights theta by name, as `named_parameters` returns them; not changed. Entries that do not
-            require a gradient are returned as they are.
-        step_size: the learning rate beta of this step, at least 0. 0 returns equal weights.
+        parameters: the weights theta by name. Entries that do not require a gradient are returned as they are.
+        step_size: the learning rate beta of this step, at least 0.
         clamp: each element of the gradient is limited to [-clamp, clamp]. None does not limit the gradient.
-        second_order: True differentiates the outer loss through this step, with second derivatives. False treats
-            d theta' / d theta as the identity, so the gradient of the outer loss at theta' is passed to theta.
+        second_order: True differentiates the outer loss through this step, with second derivatives. False treats d
+            theta' / d theta as the identity.
 
     Returns:
         The new weights by name, for `torch.func.functional_call`.
@@ -90,17 +82,8 @@ def adam_step(
 ) -> Tensor:
     """Do one step of Adam on plain tensors, in place (betas 0.9 and 0.999, epsilon 1e-8, no weight decay).
 
-    Args:
-        values: the weights to train; changed in place.
-        gradients: the gradient of each weight, in the same shape.
-        first: Adam's running mean of each gradient, in the same shape, 0 before the first step; changed in place.
-        second: Adam's running mean of each squared gradient, in the same shape, 0 before the first step; changed in
-            place.
-        steps: scalar tensor on the CPU, the number of Adam steps that were done before this call; not changed.
-        learning_rate: above 0.
-
-    Returns:
-        steps + 1, a scalar tensor.
+    `first` and `second` are Adam's running means of each gradient and of its square, 0 before the first step. `steps`
+    is the number of steps before this call, a scalar tensor on the CPU; the return value is steps + 1.
     """
     counters = [steps.clone() for _ in values]
     adam(

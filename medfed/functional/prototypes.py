@@ -21,11 +21,11 @@ def class_sums(vectors: Tensor, classes: Tensor) -> dict[int, tuple[Tensor, int]
 
     Args:
         vectors: (N, D), floating point.
-        classes: (N,), integers, the class of each vector.
+        classes: (N,), integers.
 
     Returns:
-        A dict from the class number to a pair: the sum of the class's vectors, (D,) float64 without a gradient, and the
-        number of these vectors. Classes without a vector are missing.
+        By class number: the sum of the class's vectors, (D,) float64 without a gradient, and their number. Classes
+        without a vector are missing.
     """
     vectors = vectors.detach().double()
     return {k: (vectors[classes == k].sum(dim=0), int((classes == k).sum())) for k in classes.unique().tolist()}
@@ -34,9 +34,8 @@ def class_sums(vectors: Tensor, classes: Tensor) -> dict[int, tuple[Tensor, int]
 def cluster_prototypes(prototypes: Sequence[Tensor]) -> Tensor | None:
     """Cluster the sites' prototypes of one class, and return the mean of each cluster.
 
-    A site's prototype of a class is the mean embedding (feature vector) of the class at this site. The clusters are the
-    coarsest partition that FINCH clustering finds. Up to three sites always form one cluster. Implements eq. 4-5 of FPL
-    (Huang et al., "Rethinking Federated Learning with Domain Shift: A Prototype View", CVPR 2023).
+    A site's prototype is the mean embedding (feature vector) of the class. The clusters are FINCH's coarsest partition,
+    so up to three sites always form one cluster. Implements eq. 4-5 of FPL (Huang et al., CVPR 2023).
 
     Args:
         prototypes: one tensor (D,) per site. Prototypes of exactly zero have no direction and are left out.
@@ -60,19 +59,18 @@ def prototype_contrastive_loss(
 
     s_ic is the cosine similarity of embedding i and prototype c, divided by the temperature. All prototypes of the own
     class form one positive term, so an embedding has to be close to only one of them. Implements eq. 7-8 of FPL (Huang
-    et al., "Rethinking Federated Learning with Domain Shift: A Prototype View", CVPR 2023).
+    et al., CVPR 2023).
 
     Args:
         vectors: (N, D), the embeddings.
         classes: (N,), integers, the class of each embedding.
-        prototypes: (M, D), the cluster prototypes of all classes: means of clusters of the sites' mean embeddings, as
-            `cluster_prototypes` returns them for one class.
+        prototypes: (M, D), the cluster prototypes of all classes (see `cluster_prototypes`).
         prototype_classes: (M,), integers, the class of each prototype.
         temperature: divisor of the cosine similarities, above 0.
 
     Returns:
-        Scalar, at least 0: the mean of L_i over the embeddings whose class has a prototype. The loss is 0 with gradient
-        0 if there is no such embedding. L_i is 0 if all prototypes belong to the class of embedding i.
+        Scalar, at least 0: the mean of L_i over the embeddings whose class has a prototype; 0 with gradient 0 if there
+        is no such embedding. L_i is 0 if all prototypes belong to the class of embedding i.
 
     Raises:
         ValueError: if the temperature is not above 0.
@@ -97,22 +95,20 @@ def prototype_distance_loss(
 ) -> Tensor:
     """Return the squared difference between the embeddings and the unbiased prototypes of their classes.
 
-    The unbiased prototype of a class is the mean of the cluster prototypes of the class. A cluster of many sites
-    therefore counts as much as a cluster of one site. Implements eq. 6 and 10 of FPL (Huang et al., "Rethinking
-    Federated Learning with Domain Shift: A Prototype View", CVPR 2023).
+    The unbiased prototype of a class is the mean of its cluster prototypes: a cluster of many sites counts as much as a
+    cluster of one site. Implements eq. 6 and 10 of FPL (Huang et al., CVPR 2023).
 
     Args:
         vectors: (N, D), the embeddings.
         classes: (N,), integers, the class of each embedding.
-        prototypes: (M, D), the cluster prototypes of all classes: means of clusters of the sites' mean embeddings, as
-            `cluster_prototypes` returns them for one class.
+        prototypes: (M, D), the cluster prototypes of all classes (see `cluster_prototypes`).
         prototype_classes: (M,), integers, the class of each prototype.
         over_features: "sum" adds the squared differences of the D features, as eq. 10 says; "mean" divides the sum by
             D, as the released code does.
 
     Returns:
-        Scalar, at least 0: the sum or mean over the D features, averaged over the embeddings whose class has a
-        prototype. The loss is 0 with gradient 0 if there is no such embedding.
+        Scalar, at least 0, averaged over the embeddings whose class has a prototype; 0 with gradient 0 if there is no
+        such embedding.
     """
     own = (classes[:, None] == prototype_classes[None, :]).to(vectors)
     n_clusters = own.sum(dim=1, keepdim=True)

@@ -31,7 +31,6 @@ def draw_shallow_networks(
     """Draw one random network for each of n images; all numbers are from the standard normal distribution.
 
     Args:
-        n: number of images.
         channels: number of channels of the images, and of the networks' outputs.
         n_layers: number of convolutions, at least 1.
         width: number of channels between the convolutions, at least 1.
@@ -50,21 +49,12 @@ def draw_shallow_networks(
 def random_intensity_transform(image: Tensor, networks: ShallowNetworks, alpha: Tensor) -> Tensor:
     """Mix each image with the output of its random network, and scale the result to the Frobenius norm of the image.
 
-    Implements the global intensity non-linear augmentation (GIN) of Ouyang et al., "Causality-inspired Single-source
-    Domain Generalization for Medical Image Segmentation", IEEE Transactions on Medical Imaging, 2022,
-    https://arxiv.org/abs/2111.12525:
-
         g(x) = (alpha net(x) + (1 - alpha) x) * |x|_F / |alpha net(x) + (1 - alpha) x|_F
 
-    A leaky ReLU follows every convolution of net except the last one. Edges are padded with zeros.
-
-    Args:
-        image: (B, C, H, W), any intensities.
-        networks: one network for each image, for C channels.
-        alpha: (B,) in [0, 1], the weight of the network's output. 0 returns the image up to rounding.
-
-    Returns:
-        (B, C, H, W), with the same norm over the channels and pixels of each image. An image of zeros stays zero.
+    This is the global intensity non-linear augmentation (GIN) of Ouyang et al., "Causality-inspired Single-source
+    Domain Generalization for Medical Image Segmentation", IEEE Transactions on Medical Imaging, 2022,
+    https://arxiv.org/abs/2111.12525. `image` is (B, C, H, W), `alpha` (B,) in [0, 1]; 0 returns the image up to
+    rounding. A leaky ReLU follows every convolution except the last one. Edges are padded with zeros.
     """
     n, channels, height, width = image.shape
     output = image

@@ -1,13 +1,9 @@
-"""Regions at the edge of segmented structures: the inner boundary, and the ring of background around it.
-
-Both are used by the boundary loss of ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image
-Segmentation via Episodic Learning in Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030).
+"""Regions at the edge of segmented structures, for the boundary loss of ELCFS (https://arxiv.org/abs/2103.06030).
 
 Pixels are neighbours along rows and columns (the 4-connected cross), so distances are L1 distances. MONAI's `erode` and
 `dilate` use the full square instead, whose ring has other corners, and MONAI's `LabelToContour` draws an 8-connected
-edge.
-As in `scipy.ndimage`, everything outside the image counts as background: a structure that touches the image border has
-its boundary there, and nothing grows in from outside.
+edge. As in `scipy.ndimage`, everything outside the image counts as background: a structure that touches the image
+border has its boundary there, and nothing grows in from outside.
 """
 
 from __future__ import annotations
@@ -20,15 +16,13 @@ from torch import Tensor
 def boundary(mask: Tensor) -> Tensor:
     """Return the inner boundary of structures: the pixels of a mask that touch a pixel outside of the mask.
 
-    Pixels touch along rows and columns, not along diagonals. Everything outside of the image counts as outside of the
-    mask.
+    Pixels touch along rows and columns, not along diagonals. Everything outside of the image is outside of the mask.
 
     Args:
-        mask: (B, S, H, W), one structure per channel, any dtype. A pixel belongs to the structure if its value exceeds
-            0.5.
+        mask: (B, S, H, W), any dtype, above 0.5 inside each of S structures.
 
     Returns:
-        (B, S, H, W) of 0 and 1 in the dtype of `mask`; 0 everywhere for an empty mask.
+        (B, S, H, W) of 0 and 1 in the dtype of `mask`.
 
     Raises:
         ValueError: if the mask does not have four axes.
@@ -42,13 +36,11 @@ def background_ring(mask: Tensor, width: int = 5) -> Tensor:
     """Return the ring of background around structures: the mask dilated `width` times, without the mask itself.
 
     Args:
-        mask: (B, S, H, W), one structure per channel, any dtype. A pixel belongs to the structure if its value exceeds
-            0.5.
+        mask: (B, S, H, W), any dtype, above 0.5 inside each of S structures.
         width: width of the ring in pixels, at least 1. Distances are counted along rows and columns (L1 distance).
 
     Returns:
-        (B, S, H, W) in the dtype of `mask`: 1 in the ring of each structure, else 0. It is 0 everywhere for an empty
-        mask.
+        (B, S, H, W) of 0 and 1 in the dtype of `mask`.
 
     Raises:
         ValueError: if the mask does not have four axes, or the width is below 1.
@@ -82,8 +74,8 @@ def edge_agreement(before: Tensor, after: Tensor, mask: Tensor, width: int = 2) 
     """Measure how well the image edges near the outlines of structures stay in place when images are changed.
 
     The measure of an image is the Pearson correlation between the gradient magnitudes (mean over channels) of the
-    original image and of the changed image. Only pixels near an outline count: the inner boundary of each structure,
-    and the background in a ring of `width` pixels around each structure.
+    original and of the changed image. Only pixels near an outline count: the inner boundary of each structure, and a
+    ring of background around it.
 
     Args:
         before: (B, C, H, W), the original images.
@@ -92,9 +84,9 @@ def edge_agreement(before: Tensor, after: Tensor, mask: Tensor, width: int = 2) 
         width: width of the ring in pixels, at least 1.
 
     Returns:
-        Mean correlation over the images, in [-1, 1]. The correlation is 1 if only brightness or contrast changed, and
-        near 0 if the edges moved. Images without a structure, or with constant gradients near its outline, are left
-        out. The result is None if no image is left.
+        Mean correlation over the images, in [-1, 1]: 1 if only brightness or contrast changed, near 0 if the edges
+        moved. Images without a structure, or with constant gradients near its outline, are left out; None if no image
+        is left.
     """
     near = ((boundary(mask) > 0.5) | (background_ring(mask, width) > 0.5)).any(dim=1)
     correlations = []

@@ -18,11 +18,9 @@ def position_mask(features: Tensor, gradient: Tensor, fraction: float) -> Tensor
     its gradient over all positions.
 
     Args:
-        features: (B, C, H, W), the feature maps.
-        gradient: (B, C, H, W), the gradient of the score with respect to the features. The score is usually the logit
-            of the true class.
-        fraction: part of the positions to mask, in [0, 1]: ceil(fraction * H * W) positions of each image, but never
-            all.
+        features: (B, C, H, W).
+        gradient: (B, C, H, W), the gradient of the score, usually the logit of the true class, by the features.
+        fraction: in [0, 1]: ceil(fraction * H * W) positions of each image are masked, but never all.
 
     Returns:
         (B, 1, H, W) in the dtype of `features`, without a gradient: 0 at the masked positions, else 1.
@@ -39,9 +37,8 @@ def channel_mask(gradient: Tensor, fraction: float) -> Tensor:
     """Return a mask of the channels of a feature map whose mean gradient over all positions is highest.
 
     Args:
-        gradient: (B, C, H, W), the gradient of a score with respect to the features. The score is usually the logit of
-            the true class.
-        fraction: part of the channels to mask, in [0, 1]: ceil(fraction * C) channels of each image, but never all.
+        gradient: (B, C, H, W), the gradient of a score, usually the logit of the true class, by the features.
+        fraction: in [0, 1]: ceil(fraction * C) channels of each image are masked, but never all.
 
     Returns:
         (B, C, 1, 1) in the dtype of `gradient`, without a gradient: 0 for the masked channels, else 1.
@@ -54,16 +51,7 @@ def channel_mask(gradient: Tensor, fraction: float) -> Tensor:
 
 
 def select_largest_drops(drop: Tensor, n: int) -> Tensor:
-    """Select the samples of a batch whose confidence dropped most when their features were masked.
-
-    Args:
-        drop: (B,), the network's confidence (for example the probability of the true class) before the masking, minus
-            its confidence after the masking.
-        n: maximum number of samples to select.
-
-    Returns:
-        (B,) bool, True for the selected samples. Samples whose confidence did not drop are never selected.
-    """
+    """Mark, (B,) bool, the up to n samples of a batch whose confidence dropped most (`drop` is before minus after)."""
     chosen = torch.zeros_like(drop, dtype=torch.bool)
     chosen[drop.detach().argsort(descending=True, stable=True)[:n]] = True
     return chosen & (drop.detach() > 0)

@@ -1,8 +1,4 @@
-"""Standardise images: subtract a mean from each channel and divide by a standard deviation.
-
-The setting `data.standardise` decides from which pixels the two numbers are computed. Below are the words for which the
-numbers depend on images; `medfed.tasks.task.Task.standardise` applies them.
-"""
+"""Standardise images; `data.standardise` decides from which pixels the mean and the standard deviation are computed."""
 
 from __future__ import annotations
 
@@ -15,13 +11,9 @@ INPUT_MEAN, INPUT_STD = f"{INPUT_LAYER}.mean", f"{INPUT_LAYER}.std"
 
 
 def standardise_slices(image: Tensor) -> Tensor:
-    """Scale each channel of each image to mean 0 and standard deviation 1, as MONAI's NormalizeIntensity does.
+    """Scale each channel of images (B, C, H, W) to mean 0 and standard deviation 1, as MONAI's NormalizeIntensity does.
 
-    Args:
-        image: (B, C, H, W), floating point.
-
-    Returns:
-        (B, C, H, W). A constant channel becomes 0.
+    A constant channel becomes 0.
     """
     centred = image - image.mean(dim=(-2, -1), keepdim=True)
     spread = image.std(dim=(-2, -1), keepdim=True, unbiased=False)
@@ -33,11 +25,7 @@ def standardise_by(image: Tensor, moments: Tensor) -> Tensor:
 
     Args:
         image: (B, C, H, W), floating point.
-        moments: (B, 2, C) or (1, 2, C), the mean and the standard deviation of each channel, as `image_moments` returns
-            them. They are converted to the dtype and device of the images.
-
-    Returns:
-        (B, C, H, W).
+        moments: (B, 2, C) or (1, 2, C), the means and the standard deviations, as `image_moments` returns them.
     """
     mean, std = moments.to(image)[..., None, None].unbind(dim=1)
     return (image - mean) / std
@@ -48,8 +36,7 @@ def image_moments(image: Tensor, as_one_volume: bool = False) -> Tensor:
 
     Args:
         image: (B, C, H, W), floating point.
-        as_one_volume: whether the B images are the slices of one volume. All slices then get the same two numbers per
-            channel, which are computed over all pixels of the volume.
+        as_one_volume: whether the B images are the slices of one volume, which share their two numbers per channel.
 
     Returns:
         (B, 2, C) in the dtype of the images: the means and the standard deviations, computed in float64. The standard
@@ -62,12 +49,5 @@ def image_moments(image: Tensor, as_one_volume: bool = False) -> Tensor:
 
 
 def positive_std(variance: Tensor) -> Tensor:
-    """Return the square root of each variance, or 1 for a variance that is not above 0.
-
-    Args:
-        variance: any shape. Variances may be negative if noise was added to them.
-
-    Returns:
-        The same shape; all numbers are above 0.
-    """
+    """Return the square root of each variance, or 1 where it is not above 0 (noise can make a variance negative)."""
     return torch.where(variance > 0, variance.clamp(min=0).sqrt(), 1.0)

@@ -4,10 +4,8 @@
     t_alpha = alpha * t + (1 - alpha) * F                eq. 14
 
 Equations of Huang & Belongie, "Arbitrary Style Transfer in Real-time with Adaptive Instance Normalization", ICCV 2017,
-https://arxiv.org/abs/1703.06868. CCST (Chen et al., "Federated Domain Generalization for Image Recognition via
-Cross-Client Style Transfer", WACV 2023, https://arxiv.org/abs/2210.00912) shares these numbers between sites, of single
-images or of all pixels of a site (`PixelMoments`). As in the published decoders, standard deviations have 1e-5 added
-under the square root, so a constant channel stays finite.
+https://arxiv.org/abs/1703.06868. As in the published decoders, standard deviations have 1e-5 added under the square
+root, so a constant channel stays finite.
 """
 
 from __future__ import annotations
@@ -52,12 +50,11 @@ def replace_mean_std(features: Tensor, own: Sequence[Tensor] | Tensor, style: Se
     Args:
         features: (B, C, H, W), floating point.
         own: mean and standard deviation of the features, as `channel_mean_std` returns them: a pair of tensors (B, C),
-            or one tensor (2, B, C). Detach them if no gradient should pass through them. Standard deviations must not
-            be 0.
-        style: mean and standard deviation to apply: a pair of tensors (B, C), or one tensor (2, B, C).
+            or one tensor (2, B, C). Standard deviations must not be 0.
+        style: mean and standard deviation to apply, in the form of `own`.
 
     Returns:
-        (B, C, H, W), in the wider dtype of features and statistics.
+        (B, C, H, W), in the wider dtype of features and statistics. Gradients also flow through the statistics.
     """
     (own_mean, own_std), (mean, std) = own, style
     return (features - _as_map(own_mean)) * _as_map(std / own_std) + _as_map(mean)  # eq. 8
@@ -66,15 +63,13 @@ def replace_mean_std(features: Tensor, own: Sequence[Tensor] | Tensor, style: Se
 def adain(features: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor = 1.0) -> Tensor:
     """Give every channel the mean and standard deviation of another style (adaptive instance normalisation).
 
-    Implements eq. 8 and 14 of Huang & Belongie, "Arbitrary Style Transfer in Real-time with Adaptive Instance
-    Normalization", ICCV 2017, https://arxiv.org/abs/1703.06868.
+    Implements eq. 8 and 14 of Huang & Belongie, ICCV 2017, https://arxiv.org/abs/1703.06868.
 
     Args:
-        features: (B, C, H, W), floating point: feature maps or images, whose content is kept.
+        features: (B, C, H, W), floating point: feature maps or images.
         mean: the mean of each channel in the new style: (C,), one style for all images, or (B, C), one style per image.
         std: the standard deviation of each channel in the new style, in the shape of `mean`.
-        alpha: strength in [0, 1], one number for all images or (B,). 0 returns the features, 1 applies the style fully,
-            and numbers between interpolate linearly between these two results.
+        alpha: strength in [0, 1], one number for all images or (B,). 0 returns the features, 1 applies the style fully.
 
     Returns:
         (B, C, H, W) in the dtype of `features`; computed in float32 or float64. At alpha = 1 a constant channel becomes
@@ -101,8 +96,7 @@ def moment_match(image: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor
         image: (B, C, H, W) in [0, 1], floating point.
         mean: the mean intensity of each channel to apply, in [0, 1]: (C,) for all images, or (B, C), one per image.
         std: the standard deviation of the intensities of each channel to apply, in the shape of `mean`.
-        alpha: strength in [0, 1], one number for all images or (B,). 0 returns the image, clamped; 1 applies mean and
-            std fully.
+        alpha: strength in [0, 1], one number for all images or (B,). 0 returns the image, clamped.
 
     Returns:
         (B, C, H, W) in [0, 1], in the dtype of `image`. Where values were clamped, mean and standard deviation differ
@@ -118,22 +112,16 @@ def moment_match(image: Tensor, mean: Tensor, std: Tensor, alpha: float | Tensor
 class PixelMoments:
     """Mean and standard deviation per channel over all pixels of any number of images, updated batch by batch.
 
-    CCST calls the result the overall style of a site. Batches are merged in float64 with the formula of Chan, Golub and
-    LeVeque ("Algorithms for Computing the Sample Variance", The American Statistician 37(3), 1983). A sum of squares,
-    which would lose half of the digits in float32, is never formed. Order and size of the batches do not matter, up to
-    rounding.
-
         n = n_a + n_b,  d = mean_b - mean_a,  mean = mean_a + d n_b / n,  M = M_a + M_b + d^2 n_a n_b / n
+
+    This is CCST's overall style of a site. Batches are merged in float64 with the formula of Chan, Golub and LeVeque
+    ("Algorithms for Computing the Sample Variance", The American Statistician 37(3), 1983), because a sum of squares
+    would lose half of the digits in float32.
 
     Args:
         count: n, number of pixels so far.
         mean: (C,), float64, mean of each channel.
         deviations: M, (C,), float64, sum of the squared differences from the mean.
-
-    Example:
-        >>> moments = PixelMoments.from_features(torch.rand(4, 3, 32, 32)).add(torch.rand(2, 3, 16, 16))
-        >>> moments.count, moments.mean.shape, moments.std.shape
-        (4608, torch.Size([3]), torch.Size([3]))
     """
 
     count: int
@@ -142,17 +130,6 @@ class PixelMoments:
 
     @classmethod
     def from_features(cls, features: Tensor) -> PixelMoments:
-        """Compute the mean and the sum of squared deviations of each channel over all pixels of one batch.
-
-        Args:
-            features: (B, C, H, W), floating point, with at least one pixel: images or feature maps.
-
-        Returns:
-            A new object, with `count` = B * H * W.
-
-        Raises:
-            ValueError: if the features are not floating-point maps, or hold no pixel.
-        """
         _check_maps(features)
         pixels = features.detach().double().movedim(1, 0).flatten(1)
         if pixels.shape[1] == 0:
@@ -161,31 +138,10 @@ class PixelMoments:
         return cls(pixels.shape[1], mean, (pixels - mean[:, None]).square().sum(dim=1))
 
     def add(self, features: Tensor) -> PixelMoments:
-        """Include the pixels of one more batch, and return a new object with the updated mean and standard deviation.
-
-        Args:
-            features: (B, C, H, W), floating point, with at least one pixel and as many channels as before.
-
-        Returns:
-            A new object; this object is not changed.
-
-        Raises:
-            ValueError: if the features are not floating-point maps, hold no pixel, or have another number of channels.
-        """
+        """Return the moments with the pixels of one more batch (B, C, H, W)."""
         return self.merge(PixelMoments.from_features(features))
 
     def merge(self, other: PixelMoments) -> PixelMoments:
-        """Return an object with the mean and standard deviation over the pixels of this object and of another object.
-
-        Args:
-            other: the moments of other pixels, with the same number of channels.
-
-        Returns:
-            A new object; the two objects are not changed.
-
-        Raises:
-            ValueError: if the objects have different numbers of channels.
-        """
         if self.mean.shape != other.mean.shape:
             raise ValueError(f"cannot merge moments of {len(self.mean)} and {len(other.mean)} channels")
         count = self.count + other.count
@@ -196,11 +152,7 @@ class PixelMoments:
 
     @property
     def std(self) -> Tensor:
-        """Standard deviation of each channel over all pixels, (C,) float64.
-
-        It is sqrt(deviations / count + 1e-5), so it is never 0. `deviations` is the sum of the squared differences from
-        the mean.
-        """
+        """Standard deviation of each channel over all pixels, (C,): sqrt(deviations / count + 1e-5), never 0."""
         return (self.deviations / self.count + EPSILON).sqrt()
 
 

@@ -24,30 +24,18 @@ def clustered_site_style(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Summarise the styles of a site's images as one style in which rare kinds of images count as much as common ones.
 
-    A style is the mean and the standard deviation of each of C feature channels. FINCH clustering groups the images by
-    their styles. The style of a cluster is the mean and the standard deviation over all pixels of its images. The mean
-    of the site's style is the average of the clusters' means; `spread` says how the standard deviation of the site's
-    style is computed. Implements eq. 1-2 of FISC (Nguyen et al., 2024, https://arxiv.org/abs/2410.22622).
-
-    With a single cluster, the result is the mean and the standard deviation over all pixels of all images of the site,
-    which CCST calls the overall style. The standard deviation differs slightly if `std` was computed with the divisor
-    n - 1 instead of n, for n pixels per image.
+    Implements eq. 1-2 of FISC: FINCH clusters the images by their styles, `mean` and `std` (N, C). The style of a
+    cluster is the mean and the standard deviation over all pixels of its images; the site's mean is the average of the
+    clusters' means. With a single cluster, the result is CCST's overall style.
 
     Args:
-        mean: (N, C), the channel means of N images.
-        std: (N, C), the channel standard deviations of the same images.
-        partition: which of FINCH's partitions to use: "first" (the finest), "last" (the coarsest), or "none" to treat
-            all images as one cluster.
-        spread: how the standard deviation is computed. "mixture", as in the released code, takes the standard deviation
-            of a mixture of all clusters with equal weights, which grows with the distance between the clusters' means.
-            "mean" takes the average of the clusters' standard deviations. Any word other than "mean" has the effect of
-            "mixture".
+        partition: the finest ("first") or coarsest ("last") of FINCH's partitions, or "none" for one cluster.
+        spread: "mixture" takes the standard deviation of a mixture of all clusters with equal weights, as the released
+            code does, which grows with the distance between the clusters; "mean" averages the clusters' standard
+            deviations.
 
     Returns:
         mean (C,) and std (C,), both float64, and the cluster of each image, (N,) int64 from 0.
-
-    Raises:
-        ValueError: if `partition` is none of the three words.
     """
     mean, std = mean.double(), std.double()
     label = _partition_styles(torch.cat([mean, std], dim=1), partition)
@@ -59,18 +47,7 @@ def clustered_site_style(
 
 
 def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and standard deviation of the mixture of N distributions, all with the same weight.
-
-    The mixture is computed separately for each of C channels.
-
-    Args:
-        mean: (N, C), the means of the distributions.
-        std: (N, C), the standard deviations of the distributions.
-
-    Returns:
-        mean (C,) and std (C,) of the mixture. std is the square root of (mean of the N variances + variance of the N
-        means).
-    """
+    """Return the mean (C,) and standard deviation (C,) of an evenly weighted mixture of N distributions (N, C)."""
     within, between = std.square().mean(dim=0), mean.var(dim=0, correction=0)
     return mean.mean(dim=0), (within + between).sqrt()
 
@@ -78,26 +55,14 @@ def mixture_mean_std(mean: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
 def interpolation_style(
     mean: Tensor, std: Tensor, partition: Partition = "last", median: Median = "middle"
 ) -> tuple[Tensor, Tensor, int]:
-    """Combine the styles of all sites into one common style, which FISC calls the interpolation style.
+    """Combine the styles of all sites, `mean` and `std` (N, C), into one common style, FISC's interpolation style.
 
-    A style is the mean and the standard deviation of each of C feature channels. FINCH clustering groups the sites by
-    their styles, and each cluster is represented by the mean of its styles. The result is the element-wise median of
-    these cluster means. For three sites or fewer FINCH always finds one cluster, so the result is the mean style of the
-    sites. Implements eq. 3 of FISC (Nguyen et al., 2024, https://arxiv.org/abs/2410.22622).
-
-    Args:
-        mean: (N, C), the channel means of the styles of N sites.
-        std: (N, C), the channel standard deviations of the styles of N sites.
-        partition: which of FINCH's partitions to use: "first" (the finest), "last" (the coarsest), or "none" to treat
-            all sites as one cluster.
-        median: the median of an even number of values. "middle" is the mean of the two middle values. "lower" is the
-            smaller of the two, as in `torch.median` and in the released code.
+    Implements eq. 3 of FISC: the element-wise median of the means of FINCH's clusters of the styles. Three sites or
+    fewer always form one cluster, so the result is their mean style. For an even number of clusters, "middle" is the
+    mean of the two middle values, "lower" the smaller of the two, as in `torch.median` and in the released code.
 
     Returns:
         mean (C,) and std (C,), both float64, and the number of clusters.
-
-    Raises:
-        ValueError: if `partition` is another word.
     """
     styles = torch.cat([mean, std], dim=1).double()
     label = _partition_styles(styles, partition)

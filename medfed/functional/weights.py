@@ -21,14 +21,14 @@ def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
 
     Implements the aggregation of FedAvg (McMahan et al., "Communication-Efficient Learning of Deep Networks from
     Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629). Integer entries, such as BatchNorm's counters
-    of batches, are not averaged: the largest value is taken.
+    of batches, get the largest value.
 
     Args:
         weights: K state dicts with the same entries.
         fractions: (K,), the weight of each state dict in the average, at least 0, with sum 1.
 
     Returns:
-        A new state dict with the shapes and dtypes of the first state dict. Sums run in float64, in the given order.
+        A new state dict with the shapes and dtypes of the first one. Sums run in float64, in the given order.
 
     Raises:
         ValueError: if there are no state dicts, the fractions are negative or do not sum to 1, or the state dicts
@@ -48,13 +48,7 @@ def average(weights: Sequence[Weights], fractions: Tensor) -> dict[str, Tensor]:
 
 
 def _average_entry(entries: list[Tensor], fractions: list[float], buffers: Tensor) -> Tensor:
-    """Return the weighted average of one entry of several state dicts; the largest value for integers.
-
-    Args:
-        entries: K tensors of equal shape and dtype.
-        fractions: K factors.
-        buffers: (2, N) float64, memory that is overwritten: the sums of N elements, and N converted elements.
-    """
+    """Average one entry of several state dicts; `buffers` (2, N) float64 is memory that is overwritten."""
     first = entries[0]
     if not first.is_floating_point():
         return torch.stack(entries).amax(dim=0)
@@ -68,7 +62,7 @@ def _average_entry(entries: list[Tensor], fractions: list[float], buffers: Tenso
 
 
 def _average_part(values: list[Tensor], fractions: list[float], buffers: Tensor) -> Tensor:
-    """Return the weighted average of tensors in `buffers[0]`; `buffers` (2, ...) has their shape and is overwritten."""
+    """Return the weighted average in `buffers[0]`; `buffers` (2, ...) has the values' shape and is overwritten."""
     total, converted = buffers
     total.zero_()
     for value, fraction in zip(values, fractions, strict=True):
@@ -80,9 +74,9 @@ def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]
     """Return the sum of a tensor and K scaled tensors: start + sum_k scale_k * change_k.
 
     Args:
-        start: a tensor of any shape; not changed.
+        start: a tensor of any shape.
         changes: K tensors of the same shape as `start`.
-        scales: K factors, one for each tensor of `changes`.
+        scales: K factors.
 
     Returns:
         A new tensor in the shape and dtype of `start`. The sum runs in float64, in the given order.
@@ -94,28 +88,11 @@ def add_scaled(start: Tensor, changes: Iterable[Tensor], scales: Iterable[float]
 
 
 def select_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
-    """Return the entries whose names start with `prefix`, with the prefix removed from their names.
-
-    Args:
-        entries: tensors by name.
-        prefix: start of the name, for example "bank/".
-
-    Returns:
-        The selected tensors (not copied) by shortened name, in the given order; empty if no name matches.
-    """
+    """Return the entries whose names start with `prefix` (such as "bank/"), without the prefix in their names."""
     return {name.removeprefix(prefix): entry for name, entry in entries.items() if name.startswith(prefix)}
 
 
 def add_prefix(entries: Weights, prefix: str) -> dict[str, Tensor]:
-    """Return all entries with `prefix` in front of their names.
-
-    Args:
-        entries: tensors by name.
-        prefix: text to put in front of each name, for example "bank/".
-
-    Returns:
-        The same tensors (not copied) by lengthened name, in the given order.
-    """
     return {prefix + name: entry for name, entry in entries.items()}
 
 
@@ -127,23 +104,14 @@ def squared_distance(entries: Weights, start: Weights) -> Tensor:
         start: tensors by name, with at least the names of `entries` and the same shapes. Further entries are ignored.
 
     Returns:
-        Scalar, at least 0, and 0 if `entries` is empty. Gradients flow to `entries` and `start`.
+        Scalar, at least 0. Gradients flow to `entries` and `start`.
     """
     terms = ((entry - start[name]).square().sum() for name, entry in entries.items())
     return sum(terms, torch.zeros(()))
 
 
 def check_same_entries(expected: Weights, given: Weights) -> None:
-    """Check that two state dicts have the same entry names, shapes and dtypes.
-
-    Args:
-        expected: the state dict with the right names, shapes and dtypes.
-        given: the state dict to check.
-
-    Raises:
-        ValueError: if the two state dicts differ. The message names the first entry that is missing, unknown, or of
-            another shape or dtype.
-    """
+    """Raise a ValueError naming the first entry of `given` that is missing, unknown, or of another shape or dtype."""
     if missing := sorted(set(expected) - set(given)):
         raise ValueError(f"the state dict lacks expected entries ({len(missing)}), such as '{missing[0]}'")
     if extra := sorted(set(given) - set(expected)):
@@ -157,11 +125,7 @@ def check_same_entries(expected: Weights, given: Weights) -> None:
 
 
 def first_non_finite(weights: Weights) -> str | None:
-    """Return the name of the first entry that contains a NaN or an infinity, or None if all entries are finite.
-
-    Args:
-        weights: tensors by name; integer entries are always finite.
-    """
+    """Return the name of the first entry that contains a NaN or an infinity, or None if all entries are finite."""
     for name, entry in weights.items():
         if entry.is_floating_point() and not bool(torch.isfinite(entry).all()):
             return name
@@ -169,29 +133,14 @@ def first_non_finite(weights: Weights) -> str | None:
 
 
 def batch_norm_layers(network: nn.Module) -> dict[str, nn.Module]:
-    """Return all BatchNorm layers of a network: 1-D, 2-D, 3-D and synchronised ones.
-
-    Args:
-        network: any network.
-
-    Returns:
-        A dict from the dotted path in `network.named_modules()` to the layer. It is empty for a network without
-        BatchNorm.
-    """
+    """Return all BatchNorm layers of a network (1-D, 2-D, 3-D and synchronised) by dotted path."""
     return {path: module for path, module in network.named_modules() if isinstance(module, _BatchNorm)}
 
 
 def batch_norm_entries(network: nn.Module) -> frozenset[str]:
-    """Return the state-dict names of all weights and buffers that belong to a BatchNorm layer.
+    """Return the state-dict names of all weights and buffers of BatchNorm layers, recognised by their type.
 
-    Layers are recognised by their type. (A search for "bn" in the names would miss `downsample.1` in a ResNet and
-    `norm` in a DenseNet.)
-
-    Args:
-        network: any network.
-
-    Returns:
-        Names such as "bn1.weight" and "bn1.running_mean". The set is empty for a network without BatchNorm.
+    (A search for "bn" in the names would miss `downsample.1` in a ResNet and `norm` in a DenseNet.)
     """
     names = set()
     for path, module in batch_norm_layers(network).items():
@@ -200,14 +149,7 @@ def batch_norm_entries(network: nn.Module) -> frozenset[str]:
 
 
 def running_variances(network: nn.Module) -> frozenset[str]:
-    """Return the state-dict names of the running variances of all BatchNorm and InstanceNorm layers that track them.
-
-    Args:
-        network: any network.
-
-    Returns:
-        Names such as "bn1.running_var". The set is empty if no layer tracks running statistics.
-    """
+    """Return the state-dict names of the running variances of all BatchNorm and InstanceNorm layers that track them."""
     return frozenset(
         f"{path}.running_var" if path else "running_var"
         for path, module in network.named_modules()
@@ -216,17 +158,10 @@ def running_variances(network: nn.Module) -> frozenset[str]:
 
 
 def trainable_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that require a gradient and are part of the network's state dict.
+    """Return the parameters that require a gradient and are part of the network's state dict (not copied), by name.
 
-    Frozen parameters and buffers are left out. Parameters that a layer keeps out of the state dict (for example the
-    Gaussian distributions of the classes in the method FedSR) are also left out, because they stay at their site and
-    are not aggregated.
-
-    Args:
-        network: any network.
-
-    Returns:
-        A dict from the name in the state dict to the parameter itself, not a copy.
+    Parameters that a layer keeps out of the state dict, such as FedSR's Gaussian distributions of the classes, stay at
+    their site and are not aggregated.
     """
     known = network.state_dict().keys()
     return {name: entry for name, entry in network.named_parameters() if entry.requires_grad and name in known}

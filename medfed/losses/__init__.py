@@ -1,9 +1,5 @@
 """Loss functions of the implemented papers, for any training loop. They need no federation.
 
-`soft_dice_loss` is the segmentation loss of all runs. `info_nce` (ELCFS), `triplet_loss` (FISC),
-`prototype_contrastive_loss` and `prototype_distance_loss` (FPL) compare embeddings by class; `masked_mean` gives the
-mean embedding of a region. `squared_distance` is the proximal term of FedProx without its factor.
-
 >>> import torch
 >>> from medfed.losses import info_nce, soft_dice_loss
 >>> label = torch.zeros(2, 1, 16, 16)

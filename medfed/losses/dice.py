@@ -11,9 +11,10 @@ SMOOTHING = 1e-5
 def soft_dice_loss(logits: Tensor, label: Tensor) -> Tensor:
     """Return the soft Dice loss: one minus the soft Dice coefficient of each structure, averaged over the structures.
 
-    For one structure, with p = sigmoid(logits) and y = label, the loss is 1 - (2 sum(p y) + s) / (sum(p) + sum(y) + s).
-    The sums are over all pixels of the whole batch, and s = 1e-5, so that the loss is finite for empty masks. This is
-    the segmentation loss of ELCFS (Liu et al., "FedDG", CVPR 2021, https://arxiv.org/abs/2103.06030).
+        1 - (2 sum(p y) + s) / (sum(p) + sum(y) + s)   for each structure,   p = sigmoid(logits), y = label, s = 1e-5
+
+    The sums are over all pixels of the whole batch; s keeps the loss finite for empty masks. This is the segmentation
+    loss of ELCFS (Liu et al., "FedDG", CVPR 2021, https://arxiv.org/abs/2103.06030).
 
     Args:
         logits: (B, K, H, W), one channel for each of K structures; structures may overlap.

@@ -1,12 +1,7 @@
 """MONAI transforms that move the style of other images into an image. They need no federation.
 
-`AmplitudeMix` mixes the low-frequency amplitude of another image in (FedDG/ELCFS); `AdaINStyle` redraws an image in
-another style with a codec (CCST); `MomentMatch` changes the mean and deviation of the intensities only. Each has a
-random version that draws from a bank of styles (`RandAmplitudeMix`, ...) and a version for dictionaries (`...d`).
-`low_frequency_window` and `load_codec` make what the banks hold. `build_big_aug` composes the nine transforms of
-BigAug. `ResizeSlicesd` resizes each slice of a volume with anti-aliasing, and `ScalePercentilesd` maps two percentiles
-of its intensities to 0 and 1. `SimpleITKReader` reads MHA and MHD files for `LoadImage`. Images are (C, H, W) with
-intensities in [0, 1]: apply these transforms before z-scoring.
+Images are (C, H, W) with intensities in [0, 1]: apply these transforms before z-scoring. The random versions
+(`Rand...`) draw from a bank of styles; `low_frequency_window` and `load_codec` make what the banks hold.
 
 Both exchanges in a MONAI `Compose`:
 

@@ -1,12 +1,9 @@
 """MONAI transforms that change the style of an image: with a codec (AdaIN, as in CCST), or in its intensities.
 
-MONAI has no such transforms. A style is a mean and a standard deviation per channel; it never is an image. Images are
-2-D, (C, H, W), in [0, 1], so these transforms come before z-scoring. Like MONAI's other intensity transforms they are
-neither lazy nor invertible, and they keep metadata and affine.
+A style is a mean and a standard deviation per channel; it never is an image. Images are 2-D, (C, H, W), in [0, 1]. Like
+MONAI's other intensity transforms they are neither lazy nor invertible, and they keep metadata and affine.
 
-`AdaINStyle` encodes the image, changes the style of its features and decodes it: details smaller than the codec's
-downsampling may move. `MomentMatch` changes the intensities themselves and moves no edge. AdaIN: X. Huang, S. Belongie,
-"Arbitrary Style Transfer in Real-time with Adaptive Instance Normalization", ICCV 2017,
+AdaIN: X. Huang, S. Belongie, "Arbitrary Style Transfer in Real-time with Adaptive Instance Normalization", ICCV 2017,
 https://arxiv.org/abs/1703.06868. CCST: J. Chen, M. Jiang, Q. Dou, Q. Chen, "Federated Domain Generalization for Image
 Recognition via Cross-Client Style Transfer", WACV 2023, https://arxiv.org/abs/2210.00912.
 """
@@ -33,15 +30,17 @@ Style = tuple[NdarrayOrTensor, NdarrayOrTensor]  # (mean, std), both (C,) for on
 class AdaINStyle(Transform):
     """Redraw an image in a given style with a codec (adaptive instance normalisation).
 
+    Details smaller than the codec's downsampling may move. The image is (1 or 3, H, W) in [0, 1], and so is the result.
+
     Args:
         codec: from `medfed.networks.load_codec`. It computes on its own device; the result has the image's device.
         mean: (codec.channels,) or (1, codec.channels), mean of each feature channel, as `codec.style` returns it.
-        std: of the same shape, standard deviation of each feature channel.
+        std: standard deviation of each feature channel, in the shape of `mean`.
         alpha: strength in [0, 1]. 0 only encodes and decodes the image.
 
     Raises:
-        ValueError: if mean or std has another shape, or alpha is out of range; when called, if the image is not
-            (1 or 3, H, W) or too small for the codec.
+        ValueError: if mean or std has another shape, or alpha is out of range; when called, if the image is not (1 or
+            3, H, W) or too small for the codec.
 
     >>> import torch
     >>> from medfed.networks import load_codec
@@ -60,23 +59,17 @@ class AdaINStyle(Transform):
         self.alpha = alpha
 
     def __call__(self, img: NdarrayOrTensor) -> NdarrayOrTensor:
-        """Return the redrawn image.
-
-        Args:
-            img: (1 or 3, H, W) in [0, 1]. Integers are computed and returned as float32.
-
-        Returns:
-            An image of the same shape, in [0, 1].
-        """
         return _apply(img, lambda batch: self.codec.stylise(batch, self.mean, self.std, self.alpha))
 
 
 class MomentMatch(Transform):
-    """Give each channel of an image a new mean and standard deviation of intensity. The result is clamped to [0, 1].
+    """Give each channel of an image (C, H, W) a new mean and standard deviation of intensity, clamped to [0, 1].
+
+    No edge moves. Integer images become float32.
 
     Args:
         mean: (C,) or (1, C), mean intensities in [0, 1], as `medfed.functional.style.channel_mean_std` returns them.
-        std: of the same shape, standard deviations.
+        std: standard deviations, in the shape of `mean`.
         alpha: strength in [0, 1]. 0 returns the image, clamped.
 
     Raises:
@@ -92,12 +85,11 @@ class MomentMatch(Transform):
         self.alpha = alpha
 
     def __call__(self, img: NdarrayOrTensor) -> NdarrayOrTensor:
-        """Return the image (C, H, W) with the new mean and deviation; integers become float32."""
         return _apply(img, lambda batch: style.moment_match(batch, self.mean, self.std, self.alpha))
 
 
 class _RandStyle(RandFromBank):
-    """Base of the random transforms: draw one style of a bank, and how strongly to apply it."""
+    """Draw one style of a bank, and how strongly to apply it."""
 
     backend = AdaINStyle.backend
 
@@ -130,13 +122,6 @@ class RandAdaINStyle(_RandStyle):
         self.codec = codec
 
     def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> AdaINStyle:
-        """Return the deterministic transform that redraws an image in one given style.
-
-        Args:
-            entry: the style (mean, std) that was drawn, both (codec.channels,): mean and standard deviation of each
-                feature channel.
-            amount: the strength that was drawn, in [0, 1]. 0 only encodes and decodes the image.
-        """
         return AdaINStyle(self.codec, *entry, amount)
 
 
@@ -156,22 +141,11 @@ class RandMomentMatch(_RandStyle):
         super().__init__(bank, prob, alpha, None)
 
     def transform(self, entry: tuple[Tensor, Tensor], amount: float) -> MomentMatch:
-        """Return the deterministic transform that gives an image a new mean and standard deviation of its intensities.
-
-        Args:
-            entry: the (mean, std) that was drawn, both (C,), for the C channels of an image with intensities in [0, 1].
-            amount: the strength that was drawn, in [0, 1]. 0 keeps the intensities.
-        """
         return MomentMatch(*entry, amount)
 
 
 class RandAdaINStyled(RandFromBankd):
     """Version of `RandAdaINStyle` for a dictionary of images. All images get the same style and strength.
-
-    Args:
-        keys: keys of the images; a missing one is an error unless allow_missing_keys.
-        codec, bank, prob, alpha: as in `RandAdaINStyle`.
-        allow_missing_keys: whether to skip keys that the data do not have.
 
     >>> import torch
     >>> from monai.transforms import Compose, NormalizeIntensityd
@@ -196,13 +170,7 @@ class RandAdaINStyled(RandFromBankd):
 
 
 class RandMomentMatchd(RandFromBankd):
-    """Version of `RandMomentMatch` for a dictionary of images. All images get the same style and strength.
-
-    Args:
-        keys: keys of the images; a missing one is an error unless allow_missing_keys.
-        bank, prob, alpha: as in `RandMomentMatch`.
-        allow_missing_keys: whether to skip keys that the data do not have.
-    """
+    """Version of `RandMomentMatch` for a dictionary of images. All images get the same style and strength."""
 
     def __init__(
         self,
@@ -235,12 +203,7 @@ def _apply(img: NdarrayOrTensor, restyle: Callable[[Tensor], Tensor]) -> Ndarray
 
 
 def _styles(bank: Sequence[Style], channels: int | None = None) -> list[tuple[Tensor, Tensor]]:
-    """Return the styles of a bank one by one, each (mean, std) of shape (C,).
-
-    Args:
-        bank: entries (mean, std), (C,) or (N, C).
-        channels: the number of channels that every style must have; None accepts any, the same for all.
-    """
+    """Return the styles of a bank one by one, each (mean, std) of shape (C,); None accepts any C, the same for all."""
     entries = [tuple(convert_to_tensor(part, track_meta=False) for part in entry) for entry in bank]
     shapes = sorted({tuple(part.shape) for entry in entries for part in entry})
     if not entries or any(
@@ -258,7 +221,6 @@ def _styles(bank: Sequence[Style], channels: int | None = None) -> list[tuple[Te
 
 
 def _single_style(mean: NdarrayOrTensor, std: NdarrayOrTensor, channels: int | None = None) -> tuple[Tensor, Tensor]:
-    """Return mean and std of one style, each (C,), from (C,) or (1, C)."""
     styles = _styles([(mean, std)], channels)
     if len(styles) != 1:
         raise ValueError(f"mean and std must be of one style, (C,) or (1, C), got {len(styles)} styles")

@@ -2,10 +2,8 @@
 
 See ELCFS (Liu et al., "FedDG: Federated Domain Generalization on Medical Image Segmentation via Episodic Learning in
 Continuous Frequency Space", CVPR 2021, https://arxiv.org/abs/2103.06030) and FDA (Yang & Soatto, "FDA: Fourier Domain
-Adaptation for Semantic Segmentation", CVPR 2020, https://arxiv.org/abs/2004.05498); MONAI has no such transform. The
-mathematics is in `medfed.functional.fourier`. The other images are given as small windows of amplitudes from
-`fourier.low_frequency_window`, not as images or files. As MONAI's other intensity transforms, these are neither lazy
-nor invertible, and keep metadata and affine. Images must be non-negative, so apply them before z-scoring.
+Adaptation for Semantic Segmentation", CVPR 2020, https://arxiv.org/abs/2004.05498). As MONAI's other intensity
+transforms, these are neither lazy nor invertible, and keep metadata and affine. Images must be non-negative.
 """
 
 from __future__ import annotations
@@ -29,22 +27,16 @@ from medfed.transforms.from_bank import RandFromBank, RandFromBankd
 class AmplitudeMix(Transform):
     """Move the low-frequency amplitude of an image towards a given amplitude, and keep the phase.
 
+    The image is (C, H, W[, D]) and non-negative; integer images become float32.
+
     Args:
-        window: (C, S, S[, S]), the amplitudes to move to, as `fourier.low_frequency_window` returns them (without its
-            batch axis).
+        window: (C, S, S[, S]), the amplitudes to move to: one entry of the batch that `low_frequency_window` returns.
         ratio: in [0, 1]. 0 returns the image; 1 replaces the amplitude inside the window.
         alpha: half of the window's side as a fraction of the image's shortest side, in [0, 0.5).
         clip: (lowest, highest) intensity to which the result is clipped; None does not clip.
 
     Raises:
         ValueError: if ratio, alpha or clip is out of range; when called, if the window does not fit the image.
-
-    Example:
-        >>> from medfed.functional.fourier import low_frequency_window
-        >>> image, other = torch.rand(1, 64, 64), torch.rand(1, 64, 64)
-        >>> window = low_frequency_window(other[None], alpha=0.05)[0]
-        >>> AmplitudeMix(window, ratio=0.5, alpha=0.05, clip=(0, 1))(image).shape
-        torch.Size([1, 64, 64])
     """
 
     backend = [TransformBackends.TORCH]
@@ -60,14 +52,6 @@ class AmplitudeMix(Transform):
         self.clip = clip
 
     def __call__(self, img: NdarrayOrTensor) -> NdarrayOrTensor:
-        """Apply the transform.
-
-        Args:
-            img: (C, H, W[, D]), non-negative.
-
-        Returns:
-            (C, H, W[, D]) in the dtype of `img`; float32 for integer images.
-        """
         img = convert_to_tensor(img, track_meta=get_track_meta())
         out = _mix(convert_to_tensor(img, track_meta=False), self.window, self.ratio, self.alpha, self.clip)
         return convert_to_dst_type(out, dst=img, dtype=out.dtype)[0]
@@ -77,8 +61,7 @@ class RandAmplitudeMix(RandFromBank):
     """Move the low-frequency amplitude of an image towards one that is drawn from a bank, at random; keep the phase.
 
     Args:
-        windows: the bank, (N, C, S, S[, S]) or a sequence of N windows (C, S, S[, S]), as
-            `fourier.low_frequency_window` returns them.
+        windows: the bank, (N, C, S, S[, S]) or N windows (C, S, S[, S]), as `low_frequency_window` returns them.
         prob: probability of applying the transform.
         alpha: half of the window's side as a fraction of the image's shortest side, in [0, 0.5).
         ratio_range: (lowest, highest) mixing ratio within [0, 1], drawn uniformly; a number x means (0, x). The paper
@@ -108,40 +91,11 @@ class RandAmplitudeMix(RandFromBank):
         self.clip = clip
 
     def transform(self, entry: Tensor, amount: float) -> AmplitudeMix:
-        """Return the deterministic transform that moves an image's low-frequency amplitudes towards given amplitudes.
-
-        Args:
-            entry: the given amplitudes, which were drawn from the bank: the window (C, S, S[, S]) of another image, as
-                `fourier.low_frequency_window` returns it.
-            amount: the mixing ratio that was drawn, in [0, 1]. 0 returns the image unchanged; 1 replaces the
-                amplitudes.
-        """
         return AmplitudeMix(entry, amount, self.alpha, self.clip)
 
 
 class RandAmplitudeMixd(RandFromBankd):
-    """Version of `RandAmplitudeMix` for a dictionary of images. All images get the same random draw.
-
-    Args:
-        keys: keys of the images. A missing key is an error unless `allow_missing_keys`.
-        windows: the bank, (N, C, S, S[, S]) or a sequence of N windows (C, S, S[, S]), as
-            `fourier.low_frequency_window` returns them.
-        prob: probability of applying the transform.
-        alpha: half of the window's side as a fraction of the image's shortest side, in [0, 0.5).
-        ratio_range: (lowest, highest) mixing ratio within [0, 1], drawn uniformly; a number x means (0, x).
-        clip: (lowest, highest) intensity to which the result is clipped; None does not clip.
-        allow_missing_keys: whether samples without some of the keys are allowed.
-
-    Raises:
-        ValueError: if the bank is empty or its windows differ in shape, or ratio_range, alpha or clip is out of range.
-
-    Example:
-        >>> from monai.transforms import Compose
-        >>> windows = torch.rand(10, 1, 7, 7)  # of ten other images
-        >>> augment = Compose([RandAmplitudeMixd(["image"], windows, prob=0.5, alpha=0.05, clip=(0, 1))])
-        >>> augment({"image": torch.rand(1, 64, 64)})["image"].shape
-        torch.Size([1, 64, 64])
-    """
+    """Version of `RandAmplitudeMix` for a dictionary of images. All images get the same random draw."""
 
     backend = RandAmplitudeMix.backend
 
@@ -163,7 +117,6 @@ RandAmplitudeMixD = RandAmplitudeMixDict = RandAmplitudeMixd
 
 
 def _mix(img: Tensor, window: Tensor, ratio: float, alpha: float, clip: tuple[float, float] | None) -> Tensor:
-    """Exchange the amplitude of one image (C, H, W[, D]) and clip the result."""
     img = img if img.is_floating_point() else img.float()
     _warn_about_image(img, alpha)
     out = fourier.exchange_amplitude(img[None], window[None], torch.tensor([ratio]), alpha)[0]
@@ -189,7 +142,6 @@ def _warn_about_image(img: Tensor, alpha: float) -> None:
 
 
 def _stack_windows(windows: NdarrayOrTensor | Sequence[NdarrayOrTensor]) -> Tensor:
-    """Stack the windows of a bank to (N, C, S, S[, S])."""
     tensors = [convert_to_tensor(window, track_meta=False) for window in windows]
     shapes = {tuple(window.shape) for window in tensors}
     if len(shapes) != 1:

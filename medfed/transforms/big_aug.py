@@ -47,19 +47,18 @@ Function = Callable[[torch.Tensor, np.random.RandomState, Sequence[float]], torc
 
 @dataclass(frozen=True)
 class BigAugRanges:
-    """Ranges from which the parameters of BigAug's transforms are drawn uniformly; intensities are in [0, 1].
+    """(lowest, highest) of the parameters of BigAug's transforms, drawn uniformly; intensities are in [0, 1].
 
     Args:
-        blur: (lowest, highest) standard deviation in pixels of the Gaussian blur, and of both Gaussians G1 and G2 of
-            the sharpening.
-        sharpening: (lowest, highest) factor a of the sharpening G1 x + a (G1 x - G2 G1 x).
-        noise: (lowest, highest) standard deviation of the Gaussian noise.
-        brightness: (lowest, highest) number added to all intensities.
-        contrast: (lowest, highest) exponent applied to the intensities, scaled to the image's own range.
-        perturbation: (lowest, highest) of two numbers: one is added to all intensities, the other to the factor 1 by
-            which they are multiplied.
-        rotation_deg: (lowest, highest) angle in degrees of a rotation about the centre.
-        scaling: (lowest, highest) factor of a scaling about the centre; above 1 enlarges.
+        blur: standard deviation in pixels of the Gaussian blur, and of both Gaussians G1 and G2 of the sharpening.
+        sharpening: factor a of the sharpening G1 x + a (G1 x - G2 G1 x).
+        noise: standard deviation of the Gaussian noise.
+        brightness: number added to all intensities.
+        contrast: exponent applied to the intensities, scaled to the image's own range.
+        perturbation: range of two numbers: one is added to all intensities, the other to the factor 1 by which they are
+            multiplied.
+        rotation_deg: angle in degrees of a rotation about the centre.
+        scaling: factor of a scaling about the centre; above 1 enlarges.
         deformation: largest shift of each of 16 x 16 control points of an elastic deformation, as a fraction of the
             image's side; 0 switches it off.
     """
@@ -80,25 +79,20 @@ def build_big_aug(
 ) -> Compose:
     """Return the nine random transforms of BigAug as one transform of a dictionary of images.
 
-    See Zhang et al., IEEE Transactions on Medical Imaging 39(7), 2020, https://arxiv.org/abs/1906.03347. The dictionary
-    has an image (C, size, size) in [0, 1] under the key "image", and other images and masks under other keys. Each of
-    the nine transforms is applied with the given probability. Blur, sharpening, noise, brightness, contrast and
-    perturbation (a random linear change of the intensities) change only the entry "image". The intensities of this
-    entry are clipped to [0, 1]. Rotation, scaling and elastic deformation move the entry "image" and the entries of
-    `image_keys` and `mask_keys` in the same way. Outside of the image, the transforms use the intensities at the
-    image's border.
+    See Zhang et al., IEEE Transactions on Medical Imaging 39(7), 2020, https://arxiv.org/abs/1906.03347. Blur,
+    sharpening, noise, brightness, contrast and perturbation (a random linear change of the intensities) change only the
+    entry "image", (C, size, size) in [0, 1], and clip it. Rotation, scaling and elastic deformation move all entries in
+    the same way; outside of the image, they use the intensities at its border.
 
     Args:
         ranges: the ranges of the transforms' parameters.
         size: side of the images in pixels.
         probability: probability in [0, 1] of applying each transform.
         image_keys: keys of other images (C, size, size) to move, with bilinear interpolation.
-        mask_keys: keys of masks (S, size, size) to move, with nearest-neighbour interpolation. S is the number of
-            structures.
+        mask_keys: keys of masks (S, size, size) to move, with nearest-neighbour interpolation.
 
     Returns:
-        A `Compose` of MONAI, which maps such a dictionary to a new dictionary. Its method `set_random_state` sets the
-        seed.
+        A `Compose` of MONAI, which maps such a dictionary to a new dictionary.
     """
     clip = Lambdad(IMAGE_KEY, func=_clip, track_meta=False)
     margin = 3 * math.ceil(TRUNCATION * ranges.blur[1])  # three Gaussians: one of the blur, two of the sharpening
@@ -113,7 +107,6 @@ def build_big_aug(
 
 
 def _sharpness(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
-    """Return the random blur and the random sharpening."""
     blur = ranges.blur
     return [
         RandGaussianSmoothd(IMAGE_KEY, sigma_x=blur, sigma_y=blur, prob=prob),
@@ -124,7 +117,6 @@ def _sharpness(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
 
 
 def _intensity(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
-    """Return the random noise, brightness, contrast and perturbation."""
     return [
         RandFunctiond(IMAGE_KEY, [ranges.noise], _add_noise, prob),
         RandShiftIntensityd(IMAGE_KEY, offsets=ranges.brightness, prob=prob),
@@ -136,7 +128,6 @@ def _intensity(ranges: BigAugRanges, prob: float) -> list[MapTransform]:
 def _geometry(
     ranges: BigAugRanges, size: int, prob: float, image_keys: Sequence[str], mask_keys: Sequence[str]
 ) -> list[MapTransform]:
-    """Return the random rotation, scaling and, unless its range is 0, elastic deformation of all keys."""
     keys, n_smooth = [IMAGE_KEY, *image_keys, *mask_keys], 1 + len(image_keys)
     modes = ["bilinear"] * n_smooth + ["nearest"] * len(mask_keys)
     lowest_angle, highest_angle = map(math.radians, ranges.rotation_deg)
@@ -175,12 +166,6 @@ class RandFunctiond(RandomizableTransform, MapTransform):
     """Random dictionary transform that applies a function with uniformly drawn parameters to images.
 
     MONAI's random noise has no lowest standard deviation, and MONAI has no transform for BigAug's perturbation.
-
-    Args:
-        keys: keys of the images (C, H, W).
-        ranges: (lowest, highest) of each parameter.
-        function: function of an image, a NumPy random state and the drawn parameters that returns the changed image.
-        prob: probability of applying the function.
     """
 
     def __init__(self, keys: KeysCollection, ranges: Sequence[Range], function: Function, prob: float) -> None:
@@ -189,14 +174,6 @@ class RandFunctiond(RandomizableTransform, MapTransform):
         self.ranges, self.function = ranges, function
 
     def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
-        """Apply the function, with the same drawn parameters for all keys, or return the sample.
-
-        Args:
-            data: a sample: images (C, H, W) by key, and any other entries, which stay as they are.
-
-        Returns:
-            A new dict.
-        """
         d = dict(data)
         self.randomize(None)
         if self._do_transform:
@@ -207,16 +184,13 @@ class RandFunctiond(RandomizableTransform, MapTransform):
 
 
 def _add_noise(image: torch.Tensor, rng: np.random.RandomState, numbers: Sequence[float]) -> torch.Tensor:
-    """Add Gaussian noise with the standard deviation numbers[0]."""
     noise = rng.standard_normal(tuple(image.shape)).astype(np.float32)
     return image + numbers[0] * torch.from_numpy(noise).to(image.device)
 
 
 def _perturb(image: torch.Tensor, rng: np.random.RandomState, numbers: Sequence[float]) -> torch.Tensor:
-    """Multiply the image by 1 + numbers[0] and add numbers[1]."""
     return image * (1 + numbers[0]) + numbers[1]
 
 
 def _clip(image: torch.Tensor) -> torch.Tensor:
-    """Clip intensities to [0, 1]."""
     return image.clamp(0, 1)

@@ -17,13 +17,7 @@ from torch import Tensor
 class RandFromBank(RandomizableTransform):
     """Base class of a random transform of one image. Each call draws an entry of a bank (a list) and a strength.
 
-    A call draws whether to act, which entry of the bank to use and how strongly, from MONAI's random state `self.R`. A
-    subclass overrides `transform`.
-
-    Args:
-        bank: one or more entries, such as styles of other images.
-        prob: probability of applying the transform.
-        amounts: (lowest, highest) strength, drawn uniformly.
+    `amounts` is the (lowest, highest) strength, drawn uniformly from MONAI's random state `self.R`.
     """
 
     def __init__(self, bank: Sequence[Any] | Tensor, prob: float, amounts: tuple[float, float]) -> None:
@@ -32,26 +26,11 @@ class RandFromBank(RandomizableTransform):
         self._donor, self._amount = 0, 0.0
 
     def transform(self, entry: Any, amount: float) -> Transform:
-        """Return the deterministic transform for one entry of the bank and one strength.
-
-        The bank is the list of entries, such as styles, from which this random transform draws. A subclass must
-        override this method.
-
-        Args:
-            entry: the entry that was drawn from the bank.
-            amount: the strength that was drawn, within the range `amounts` of the constructor.
-        """
+        """Return the deterministic transform for one entry of the bank and one strength."""
         raise TypeError(f"{type(self).__name__} must override transform(entry, amount)")
 
     def randomize(self, data: Any = None) -> None:
-        """Draw whether to apply the transform, and if so an entry of the bank and a strength.
-
-        The bank is the list of entries, such as styles, from which this random transform draws. A later call of the
-        transform with `randomize=False` uses what was drawn here.
-
-        Args:
-            data: not used; MONAI's interface has this argument.
-        """
+        """Draw whether to act, the entry and the strength; a call with `randomize=False` uses this draw again."""
         super().randomize(None)
         if not self._do_transform:
             return
@@ -59,12 +38,6 @@ class RandFromBank(RandomizableTransform):
         self._amount = float(self.R.uniform(*self.amounts))
 
     def __call__(self, img: NdarrayOrTensor, randomize: bool = True) -> NdarrayOrTensor:
-        """Apply the transform that was drawn, or return the image.
-
-        Args:
-            img: an image as the transform expects it.
-            randomize: True draws first; False uses the last draw again.
-        """
         img = convert_to_tensor(img, track_meta=get_track_meta())
         if randomize:
             self.randomize()
@@ -74,14 +47,7 @@ class RandFromBank(RandomizableTransform):
 
 
 class RandFromBankd(RandomizableTransform, MapTransform):
-    """Base class of random transforms of a dictionary of images. All images of a sample get the same random draw.
-
-    Args:
-        keys: keys of the images. A missing key is an error unless `allow_missing_keys`.
-        array_transform: the transform of one image, with probability 1.
-        prob: probability of applying the transform to a sample.
-        allow_missing_keys: whether samples without some of the keys are allowed.
-    """
+    """Base class of random transforms of a dictionary of images. All images of a sample get the same random draw."""
 
     backend = [TransformBackends.TORCH]
 
@@ -93,28 +59,12 @@ class RandFromBankd(RandomizableTransform, MapTransform):
         self.array_transform = array_transform
 
     def set_random_state(self, seed: int | None = None, state: np.random.RandomState | None = None) -> RandFromBankd:
-        """Set the random state of this transform and of the transform of one image that it uses.
-
-        Args:
-            seed: seed of the new random state; None uses `state`.
-            state: the new NumPy random state. If `seed` and `state` are None, the new state is random.
-
-        Returns:
-            This transform.
-        """
+        """Set the random state of this transform and of the transform of one image that it uses."""
         super().set_random_state(seed, state)
         self.array_transform.set_random_state(seed, state)
         return self
 
     def __call__(self, data: Mapping[Hashable, NdarrayOrTensor]) -> dict[Hashable, NdarrayOrTensor]:
-        """Apply one draw of the transform to the images of all keys.
-
-        Args:
-            data: a sample: images (C, H, W[, D]) by key, and any other entries, which stay as they are.
-
-        Returns:
-            A new dict; its images are tensors.
-        """
         d = dict(data)
         self.randomize(None)
         if not self._do_transform:

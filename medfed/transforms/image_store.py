@@ -33,22 +33,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # errors of a full disk, a use
 class ImageStore:
     """Stores images of one site as float16, each under a number (its position), up to a limit in bytes.
 
-    The checksum of each stored image also covers the original from which it was computed. An image that was damaged on
-    the disk, or whose original has changed, is therefore never returned.
-
-    Args:
-        cache: where the images are stored, how many bytes they may take, and whether they stay there.
-        site: name of the site, for the name of a kept file and for messages.
-        content: text that identifies the content of the store, such as a checksum of all settings of a style transfer.
-            With `cache.keep`, a run uses the images that an earlier run stored with the same text. Without
-            `cache.keep`, the text is not used.
-
-    With `cache.keep`, there is one file for each site and content, and the limit is that of all files of the site in
-    the folder. To make room, the store deletes the files that were opened the longest time ago, but no file that a
-    process uses. A file that is deleted while a process opens it stays usable for this process, and is not kept.
-
-    Raises:
-        UserError: if no file can be created in the folder.
+    The checksum of each stored image also covers the original from which it was computed: an image that was damaged on
+    the disk, or whose original has changed, is never returned. With `cache.keep`, there is one file for each site and
+    `content`, a checksum of all settings of a style transfer, and later runs use it again. The limit is then that of
+    all files of the site: to make room, the store deletes the files that were opened the longest time ago and that no
+    process uses.
     """
 
     def __init__(self, cache: Cache, site: str = "", content: str = "") -> None:
@@ -64,14 +53,9 @@ class ImageStore:
             self._make_room(os.fstat(self._file.fileno()).st_size)
 
     def has_room(self, position: int, image: Tensor) -> bool:
-        """Return whether `write` would store an image at a position.
+        """Return whether `write` would store an image of this shape, after deleting kept files that no process uses.
 
-        With `cache.keep`, older files of the site that no process uses are deleted if this makes room.
-
-        Args:
-            position: number of the image, from 0. The limit counts all lower positions as used, so use the positions
-                without gaps.
-            image: an image (C, H, W) with the shape of the images in the store. Its values are not used.
+        The limit counts all lower positions as used, so use the positions from 0 without gaps.
         """
         n_bytes = (position + 1) * _record_bytes(image)
         if self._is_full or n_bytes > self.max_bytes:
@@ -79,16 +63,7 @@ class ImageStore:
         return self._kept is None or n_bytes <= self._n_bytes or self._make_room(n_bytes)
 
     def read(self, position: int, original: Tensor) -> Tensor | None:
-        """Return the image that is stored at a position.
-
-        Args:
-            position: number of the image, from 0.
-            original: (C, H, W), the image from which the stored image was computed. Both have the same shape.
-
-        Returns:
-            (C, H, W) float16. None if no image is stored there, if the stored image is damaged, or if it was computed
-            from another original.
-        """
+        """Return the stored image, (C, H, W) float16; None if it is missing, damaged, or made from another original."""
         n_bytes = _record_bytes(original)
         if (position + 1) * n_bytes > self.max_bytes:
             return None
@@ -102,15 +77,7 @@ class ImageStore:
         return torch.frombuffer(bytearray(pixels), dtype=torch.float16).reshape(original.shape)
 
     def write(self, position: int, original: Tensor, image: Tensor) -> None:
-        """Store an image at a position, if there is room for it.
-
-        If the disk becomes full, there is a warning, and no further images are stored.
-
-        Args:
-            position: number of the image, from 0.
-            original: (C, H, W), the image from which `image` was computed.
-            image: (C, H, W) float16 on the CPU, the image to store.
-        """
+        """Store an image, (C, H, W) float16, if there is room. If the disk becomes full, warn, and store no more."""
         if not self.has_room(position, image):
             return
         pixels = image.contiguous().numpy().tobytes()
@@ -200,12 +167,10 @@ def _open(cache: Cache, site: str, content: str) -> tuple[BinaryIO, Path | None]
 
 
 def _record_bytes(image: Tensor) -> int:
-    """Return the number of bytes that an image of this shape takes in the store."""
     return CHECKSUM_BYTES + 2 * image.numel()
 
 
 def _checksum(position: int, original: Tensor, pixels: bytes) -> bytes:
-    """Return the SHA-256 of a position, the original at it and the stored pixels."""
     checksum = hashlib.sha256(position.to_bytes(8, "little"))
     checksum.update(np.ascontiguousarray(original.numpy()).data)
     checksum.update(pixels)

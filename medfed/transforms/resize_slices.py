@@ -13,19 +13,18 @@ from torch import Tensor
 
 
 class ResizeSlicesd(Resized):
-    """Resize each slice of a volume to a square with 2-D linear interpolation and anti-aliasing.
+    """Resize each slice of a volume (C, H, W, D) to (C, size, size, D), linearly in 2-D with anti-aliasing.
 
-    When a slice shrinks, each output pixel is a weighted mean of all input pixels around its centre; at the border of
-    the slice, the weights are normalised to the pixels that exist. Pixel centres lie at half-integer positions, as with
-    `mode="nearest-exact"` for a mask. MONAI's own anti-aliasing is not used: it smooths the volume in 3-D at its full
-    resolution, which needs about 9 GiB for one photograph of 3 x 2000 x 1500 pixels. It also darkens the border,
-    because it pads with zeros.
+    When a slice shrinks, each output pixel is a weighted mean of all input pixels around its centre; at the border, the
+    weights are normalised to the pixels that exist. Pixel centres lie at half-integer positions, as with
+    `mode="nearest-exact"` for a mask. MONAI's own anti-aliasing smooths the volume in 3-D at its full resolution, which
+    needs about 9 GiB for one photograph of 3 x 2000 x 1500 pixels, and darkens the border, because it pads with zeros.
 
-    The transform changes (C, H, W, D) into (C, size, size, D), float32. Its inverse interpolates linearly to (H, W, D),
-    without anti-aliasing, so that probabilities return to the voxel grid of the input.
+    The inverse interpolates linearly to (H, W, D), without anti-aliasing, so that probabilities return to the voxel
+    grid of the input.
 
     Args:
-        keys: keys of the data dictionary whose volumes are resized.
+        keys: keys of the data dictionary whose volumes are resized; the results are float32.
         size: side length of the resized slices in pixels.
         allow_missing_keys: True ignores keys that the data dictionary does not contain; False raises an error.
     """
@@ -37,12 +36,6 @@ class ResizeSlicesd(Resized):
         self.size = size
 
     def __call__(self, data: Mapping[Hashable, Tensor], lazy: bool | None = None) -> dict[Hashable, Tensor]:
-        """Return a copy of the dictionary with resized volumes.
-
-        Args:
-            data: the volumes (C, H, W, D), by key.
-            lazy: has no effect, because resizing with anti-aliasing cannot be delayed.
-        """
         resized = super().__call__(data, lazy=False)  # records how to invert; its values have no anti-aliasing
         for key in self.key_iterator(resized):
             slices = torch.as_tensor(data[key], dtype=torch.float32).movedim(-1, 0)

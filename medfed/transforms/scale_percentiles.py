@@ -20,9 +20,9 @@ MAX_TORCH_VALUES = 1_000_000  # MONAI computes the percentiles of larger images 
 class ScalePercentilesd(MapTransform):
     """Scale intensities linearly so that two percentiles become 0 and 1, and clip to [0, 1].
 
-    The result is bit-identical to that of MONAI's `ScaleIntensityRangePercentilesd` with `b_min=0`, `b_max=1` and
-    `clip=True`, which exported bundles use. MONAI sorts an image with PyTorch, once for each percentile, and takes up
-    to thirty times as long.
+    The percentiles are those of all channels together. The result is bit-identical to that of MONAI's
+    `ScaleIntensityRangePercentilesd` with `b_min=0`, `b_max=1` and `clip=True`, which exported bundles use and which
+    takes up to thirty times as long.
 
     Args:
         keys: keys of the data dictionary whose images are scaled.
@@ -36,11 +36,6 @@ class ScalePercentilesd(MapTransform):
         self.percentiles = lower, upper
 
     def __call__(self, data: Mapping[Hashable, Tensor]) -> dict[Hashable, Tensor]:
-        """Return a copy of the dictionary with scaled images.
-
-        Args:
-            data: the images, float32 of any shape, by key. The percentiles are those of all channels together.
-        """
         scaled = dict(data)
         for key in self.key_iterator(scaled):
             image = convert_to_tensor(scaled[key], track_meta=False)

@@ -16,14 +16,7 @@ class ScaleRanged(MapTransform):
     """Scale intensities linearly so that a range of intensities becomes [0, 1], and clip to [0, 1].
 
     The result is bit-identical to that of MONAI's `ScaleIntensityRanged` with `b_min=0`, `b_max=1` and `clip=True`,
-    which exported bundles use. MONAI needs memory for three further copies of the image: 400 MiB for a photograph of 12
-    megapixels.
-
-    Args:
-        keys: keys of the data dictionary whose images are scaled.
-        low: intensity that becomes 0.
-        high: intensity that becomes 1, different from `low`.
-        allow_missing_keys: True ignores keys that the data dictionary does not contain; False raises an error.
+    which exported bundles use, and which needs memory for three further copies of the image: 400 MiB for 12 megapixels.
     """
 
     def __init__(self, keys: KeysCollection, low: float, high: float, allow_missing_keys: bool = False) -> None:
@@ -31,11 +24,6 @@ class ScaleRanged(MapTransform):
         self.low, self.high = low, high
 
     def __call__(self, data: Mapping[Hashable, Tensor]) -> dict[Hashable, Tensor]:
-        """Return a copy of the dictionary with scaled images.
-
-        Args:
-            data: the images, float32 of any shape, by key. They are not changed.
-        """
         scaled = dict(data)
         for key in self.key_iterator(scaled):
             image = scaled[key]
@@ -45,16 +33,7 @@ class ScaleRanged(MapTransform):
 
 
 def scale_range(image: Tensor, low: Any, high: Any) -> Tensor:
-    """Scale intensities linearly so that `low` becomes 0 and `high` becomes 1, and clip to [0, 1].
-
-    Args:
-        image: float32 of any shape.
-        low: a number, or a tensor without axes.
-        high: as `low`. If both are equal, `low` is subtracted, and nothing is clipped.
-
-    Returns:
-        A new tensor of the same shape.
-    """
+    """Map `low` to 0 and `high` to 1 linearly, and clip to [0, 1]; if both are equal, only subtract `low`."""
     scaled = image - low
     if high == low:
         return scaled

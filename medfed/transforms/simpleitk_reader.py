@@ -27,24 +27,11 @@ class SimpleITKReader(ImageReader):
     """
 
     def verify_suffix(self, filename: Sequence[str | PathLike] | str | PathLike) -> bool:
-        """Return whether this reader supports all given files, by the suffixes of their names in upper or lower case.
-
-        The suffixes are .mha, .mhd, .nrrd, .nhdr, .nii and .nii.gz.
-
-        Args:
-            filename: the file's path, or a sequence of paths.
-        """
+        """Return whether all names end in .mha, .mhd, .nrrd, .nhdr, .nii or .nii.gz, in upper or lower case."""
         return all(str(name).lower().endswith(SUFFIXES) for name in _as_list(filename))
 
     def read(self, data: Sequence[str | PathLike] | str | PathLike, **kwargs: Any) -> sitk.Image | list[sitk.Image]:
-        """Read one or several image files with SimpleITK.
-
-        Args:
-            data: the file's path, or a sequence of paths.
-            kwargs: further arguments of `SimpleITK.ReadImage`.
-
-        Returns:
-            One SimpleITK image for one path; a list of images for two or more paths.
+        """Read one path to one SimpleITK image, or several paths to a list; `kwargs` go to `SimpleITK.ReadImage`.
 
         Raises:
             RuntimeError: if a file cannot be read.
@@ -53,19 +40,13 @@ class SimpleITKReader(ImageReader):
         return images if len(images) > 1 else images[0]
 
     def get_data(self, img: sitk.Image | Sequence[sitk.Image]) -> tuple[np.ndarray, dict]:
-        """Convert SimpleITK images to an array and MONAI's metadata.
+        """Convert SimpleITK images to an array and MONAI's metadata (affine, spatial shape and channel axis).
 
-        Args:
-            img: one image; or a sequence of N images with one channel each, which become the channels of one array.
-
-        Returns:
-            The array and a dict with the affine, the spatial shape and the channel axis. The shape of the array is (X,
-            Y[, Z]) for one image with one channel, (X, Y[, Z], C) for one image with C channels, and (N, X, Y[, Z]) for
-            a sequence of N images.
+        The array is (X, Y[, Z]) for one image with one channel, (X, Y[, Z], C) for one image with C channels, and (N,
+        X, Y[, Z]) for a sequence of N images.
 
         Raises:
-            ValueError: if the images of a sequence differ in shape or affine, or have more than one channel, as RGB
-                images have.
+            ValueError: if the images of a sequence differ in shape or affine, or have more than one channel.
         """
         if isinstance(img, sitk.Image):  # checked first, because iterating over an sitk.Image yields its voxels
             return _array(img), _metadata(img, _channel_axis(img))
@@ -80,9 +61,6 @@ def image_io(path: str | PathLike) -> str:
     """Return the name of the part of SimpleITK that reads an MHA, MHD or NRRD file; "" for other files.
 
     Without it, SimpleITK tries all its formats, some of which it recognises by the content whatever the name says.
-
-    Args:
-        path: the image file.
     """
     name = str(path).lower()
     if name.endswith((".mha", ".mhd")):
@@ -91,16 +69,9 @@ def image_io(path: str | PathLike) -> str:
 
 
 def affine_matrix(image: sitk.Image) -> np.ndarray:
-    """Return the affine matrix that maps voxel indices to patient coordinates in millimetres.
+    """Return the (4, 4) matrix from voxel indices to patient coordinates in mm, in RAS as in NIfTI.
 
-    The coordinates increase towards the patient's right, front and head (RAS, as in NIfTI). SimpleITK's own coordinates
-    increase towards left, back and head.
-
-    Args:
-        image: a 2-D, 3-D or 4-D image; a 2-D image lies in the plane z = 0. The fourth axis is ignored.
-
-    Returns:
-        (4, 4) float64.
+    SimpleITK's own coordinates are LPS. A 2-D image lies in the plane z = 0; a fourth axis is ignored.
     """
     dimension = min(image.GetDimension(), 3)
     size = image.GetDimension()
@@ -112,7 +83,6 @@ def affine_matrix(image: sitk.Image) -> np.ndarray:
 
 
 def _as_list(names: Sequence[str | PathLike] | str | PathLike) -> list[str | PathLike]:
-    """Return one path or several paths as a list."""
     return [names] if isinstance(names, str | PathLike) else list(names)
 
 

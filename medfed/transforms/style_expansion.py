@@ -21,32 +21,20 @@ class Samples(Protocol):
     """Interface of a set of labelled images that can be read in batches."""
 
     @property
-    def n_patients(self) -> int:
-        """Number of patients to whom the images belong."""
-        ...
+    def n_patients(self) -> int: ...
 
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        ...
+    def __len__(self) -> int: ...
 
-    def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the samples with the given numbers as one batch of images with their labels.
-
-        Args:
-            indices: the numbers of the samples, from 0.
-        """
-        ...
+    def batch(self, indices: Sequence[int]) -> Batch: ...
 
 
 class StyleExpansion:
-    """Training samples that contain each original sample K times, in its own or in other styles, with the same label.
+    """Training samples that contain each original sample K times, in its own or in other styles (CCST).
 
     Sample i in its j-th style has the index i * K + j. Restyled images are rounded to float16 (steps of at most 0.0005
-    in [0, 1]). Restyled images are rounded even if they are not stored, so their values never depend on the store.
-
-    When a batch first needs an image in a style, the image is restyled in all its styles for which the store has room,
-    so that the image is encoded only once. If the store has no room, the image is restyled in the needed style only,
-    each time that it is needed.
+    in [0, 1]) even if the store has no room for them, so their values never depend on the store. When a batch first
+    needs an image in a style, the image is restyled in all its styles for which the store has room, so that the image
+    is encoded only once.
 
     Args:
         samples: N original samples, whose batches have images (B, C, H, W) in [0, 1].
@@ -55,10 +43,7 @@ class StyleExpansion:
             the m style numbers, and in how many styles the image occurs in `choices` (without ORIGINAL). The function
             gets one image at a time, because the bits of a result can depend on the other images of a batch. For
             example, the small codec encodes one image of 32 x 32 pixels differently from several (by up to 5e-7).
-        store: the store for restyled images. Images for which it has no room are restyled again when they are needed.
-
-    Raises:
-        ValueError: if `choices` has another number of rows than `samples`.
+        store: the store for restyled images. Images for which it has no room are restyled each time.
     """
 
     def __init__(self, samples: Samples, choices: Tensor, restyle: Restyle, store: ImageStore) -> None:
@@ -69,33 +54,17 @@ class StyleExpansion:
         self._first_position = n_restyled.cumsum(dim=0) - n_restyled  # (N,), of each sample's images in the store
 
     def __len__(self) -> int:
-        """Return the number of samples, N * K."""
         return self.choices.numel()
 
     @property
     def n_styles(self) -> int:
-        """The number K of styles in which each original sample occurs."""
         return self.choices.shape[1]
 
     @property
     def n_patients(self) -> int:
-        """Number of patients to whom the images belong.
-
-        A restyled image belongs to the patient of the original image.
-        """
         return self.samples.n_patients
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return a batch of samples, each an original image in one of its K styles, with the label of the original.
-
-        Args:
-            indices: the numbers of the B samples. Original sample i in its j-th style has the number i * K + j, where i
-                and j start at 0.
-
-        Returns:
-            A batch with the images (B, C, H, W) in their styles. The labels and the `views` (other versions of the
-            original images, by name) are taken unchanged from the original samples.
-        """
         numbers, slots = zip(*(divmod(index, self.n_styles) for index in indices), strict=True)
         originals = self.samples.batch(numbers)
         slots_of: dict[int, list[int]] = {}  # so that an image that occurs several times is encoded once
@@ -107,17 +76,7 @@ class StyleExpansion:
         return replace(originals, image=torch.stack(batch))
 
     def versions(self, number: int, slots: Sequence[int], image: Tensor) -> dict[int, Tensor]:
-        """Return one original image in some of its K styles. Images that the store contains are not computed again.
-
-        Args:
-            number: number of the original sample, from 0.
-            slots: the columns of `choices` with the styles to return, from 0 to K - 1.
-            image: (C, H, W), the original image, in [0, 1].
-
-        Returns:
-            The images (C, H, W), float32 on the CPU, by the entry of `slots`: `image` itself, or a restyled image whose
-            values were rounded to float16.
-        """
+        """Return one original image, (C, H, W), in the styles of some columns (`slots`) of `choices`, by column."""
         styles = self.choices[number].tolist()
         restyled = [slot for slot, style in enumerate(styles) if style != ORIGINAL]
         positions = {slot: int(self._first_position[number]) + place for place, slot in enumerate(restyled)}
