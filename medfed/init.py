@@ -38,12 +38,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
     parser.add_argument("--method", default=METHOD, metavar="NAME", help=f"the federated method (default: {METHOD})")
     parser.add_argument(
-        "--minutes",
-        type=float,
-        metavar="M",
-        help="wished time of the run on this machine: measures a training step, and writes as many rounds as fit",
-    )
-    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -68,7 +62,6 @@ def _init(args: argparse.Namespace) -> int:
         args.out,
         args.unseen,
         args.method,
-        args.minutes,
         args.set,
         args.dataset,
         progress=lambda cases: ProgressBar(cases, desc="reading", unit="case", disable=args.quiet, leave=False),

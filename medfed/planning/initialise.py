@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,11 @@ from medfed.experiments.cohorts import ONE_SITE
 from medfed.experiments.setup import build_network, build_task, local_entries
 from medfed.networks.efficientnet_lite import weights_are_installed
 from medfed.outputs.dataset_cards import format_data_block
-from medfed.planning import rules, timing, writing
+from medfed.planning import rules, writing
 from medfed.planning.fingerprint import Fingerprint, take_fingerprint, with_channels_of
 from medfed.planning.rules import Plan
 
 SEED = 1337
-MeasureStep = Callable[[Config], float]  # returns the seconds of one training step of a config
-MAX_MINUTES = 525_600
 
 
 @dataclass(frozen=True)
@@ -54,28 +52,23 @@ def write_config(
     out: Path,
     unseen: str | None = None,
     method: str = METHOD,
-    minutes: float | None = None,
     settings: Sequence[str] = (),
     dataset: str | None = None,
-    measure_step: MeasureStep = timing.measure_step,
     progress: Progress | None = None,
 ) -> Written:
     """Plan a run for the images in a folder, and write its config with a comment for every choice.
 
     Of the unseen site, only the names of its files are used, to recognise the layout of the folder; where the names
     leave open whether folders are classes or masks, a few images show whether they are two-valued. No image of it
-    influences a planned value. The same folder and arguments give the same file, except with `minutes`, for which a
-    training step is measured.
+    influences a planned value. The same folder and arguments give the same file.
 
     Args:
         folder: folder with one folder per site, or a datalist.
         out: the YAML file to write; it must not exist.
         unseen: the site that does not train and is tested; None takes the last site in alphabetical order.
         method: name of the federated method.
-        minutes: wished time of the run on this machine; None plans by the rules.
         settings: the user's own values, as texts such as "data.image_size=128". The plan follows from them.
         dataset: name of the dataset in a config, if the folder's layout does not decide it; None recognises it.
-        measure_step: returns the seconds of one training step, for `minutes`.
         progress: function that wraps the list of cases to show a progress bar; None shows none.
 
     Raises:
@@ -84,8 +77,6 @@ def write_config(
     """
     if out.exists():
         raise UserError(f"{out}: exists already and is not overwritten; write another file with --out, or delete it")
-    if minutes is not None and not 0 < minutes <= MAX_MINUTES:
-        raise UserError(f"--minutes {minutes:g}: expected a number above 0 and at most {MAX_MINUTES} (a year)")
     overrides = [entry for text in settings for entry in _entries(Override.parse(text))]
     fixed: dict[str, Any] = {override.key: override.value for override in overrides}
     if "data.root" in fixed:
@@ -114,7 +105,6 @@ def write_config(
     document |= {"data": _data_block(images), "federation": {"unseen_site": held_out}}
     pretrained = weights_are_installed()
     plan = rules.make_plan(fingerprint, fixed, pretrained=pretrained)
-    measured = ""
     if not pretrained and "network.name" not in fixed:
         notes += (
             "no ImageNet weights are installed, so the network starts from random weights and learns less from "
@@ -125,16 +115,10 @@ def write_config(
             f"no network with ImageNet weights can process images of {fixed['data.image_size']} pixels; choose a "
             "multiple of 32 that is at least 64 to use one",
         )
-    if minutes is not None:
-        config = load_text(strict_yaml.dump(_complete(document, plan, fixed)), str(out), settings)
-        step_s = measure_step(config)
-        plan = rules.make_plan(fingerprint, fixed, timing.steps_in(minutes, step_s, len(source)), pretrained)
-        measured = f"a run of {minutes:g} min was wished; {timing.describe_machine(step_s, len(source))}"
-        notes += (measured,)
     completed = _complete(document, plan, fixed)
     apply(completed, overrides)
     reasons = _reasons(plan, fingerprint, images, reason, method) | dict.fromkeys(fixed, "your choice (--set)")
-    header, footer = _header(folder, out, fingerprint), _footer(completed, plan, fingerprint, measured)
+    header, footer = _header(folder, out, fingerprint), _footer(completed, plan, fingerprint)
     text = writing.to_text(completed, reasons, header, footer)
     config = load_text(text, str(out))
     _check(config, completed)
@@ -235,14 +219,14 @@ def _header(folder: Path, out: Path, fingerprint: Fingerprint) -> list[str]:
     ]
 
 
-def _footer(document: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint, measured: str) -> list[str]:
+def _footer(document: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint) -> list[str]:
     values = {
         f"{block}.{key}": value
         for block, entries in document.items()
         if isinstance(entries, Mapping)
         for key, value in entries.items()
     }
-    return writing.advice(values, plan, fingerprint, measured)
+    return writing.advice(values, plan, fingerprint)
 
 
 def _check(config: Config, document: Mapping[str, Any]) -> None:

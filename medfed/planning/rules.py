@@ -177,7 +177,6 @@ class Plan:
 def make_plan(
     fingerprint: Fingerprint,
     fixed: Mapping[str, Any] | None = None,
-    whole_steps: int | None = None,
     pretrained: bool = False,
 ) -> Plan:
     """Return the plan for a fingerprint.
@@ -186,8 +185,6 @@ def make_plan(
         fingerprint: of the sites that train.
         fixed: values by dotted key that the user has chosen. The other values follow from them: twice the batch size
             halves the steps of an epoch. None if there are none.
-        whole_steps: number of training steps of all sites together, for a wish in minutes; None follows the rules. The
-            plan has at least one round.
         pretrained: whether networks with ImageNet weights can be used.
     """
     fixed = fixed or {}
@@ -197,12 +194,12 @@ def make_plan(
     side = fixed.get(size.key, size.value)
     batch = _batch_size(fingerprint, recipe)
     n_batch = fixed.get(batch.key, batch.value)
-    epochs, reason = _epochs(fingerprint, recipe, n_batch, side, detail, whole_steps)
+    epochs, reason = _epochs(fingerprint, recipe, n_batch, side, detail)
     steps = {site.name: max(1, math.ceil(site.n_training / n_batch)) for site in fingerprint.sites}
     mean_steps = sum(steps.values()) / len(steps)
     local = max(1, min(epochs, round(ROUND_STEPS / mean_steps)))
     n_local = fixed.get("federation.local_epochs", local)
-    rounds = math.ceil(epochs / n_local) if whole_steps is None else max(1, epochs // n_local)
+    rounds = math.ceil(epochs / n_local)
     n_rounds = fixed.get("federation.rounds", rounds)
     site_steps = {name: n * n_local * n_rounds for name, n in steps.items()}
     counts = {"smallest": min(site_steps.values()), "whole": sum(site_steps.values())}
@@ -315,18 +312,13 @@ def _batch_size(fingerprint: Fingerprint, recipe: Recipe) -> Choice:
     return Choice("training.batch_size", size, f"the site {smallest.name} has only {smallest.n_training} for training")
 
 
-def _epochs(
-    fingerprint: Fingerprint, recipe: Recipe, batch_size: int, side: int, detail: bool, whole_steps: int | None
-) -> tuple[int, str]:
+def _epochs(fingerprint: Fingerprint, recipe: Recipe, batch_size: int, side: int, detail: bool) -> tuple[int, str]:
     """Return how often every training image is seen in the whole run, and the reason.
 
     The reason has the fields {smallest} and {whole} for the steps in whole rounds, of the smallest site and of all.
     """
     per_epoch = [max(1, math.ceil(site.n_training / batch_size)) for site in fingerprint.sites]
     whole, smallest = sum(per_epoch), min(per_epoch)
-    if whole_steps is not None:
-        epochs = max(1, whole_steps // whole)
-        return epochs, "makes {whole} steps at all sites together, about as many as fit into the wished minutes"
     # With detail, the same time as with images of the usual size.
     share = min(1.0, (largest_side(recipe) / side) ** 2) if detail else 1.0
     target = round(share * recipe.whole_steps)

@@ -66,25 +66,21 @@ def describe(fingerprint: Fingerprint) -> list[str]:
     return lines
 
 
-def advice(values: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint, measured: str = "") -> list[str]:
+def advice(values: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint) -> list[str]:
     """Return the paragraphs at the end of a config: what more time would bring, and which keys to change.
 
     Args:
         values: the values of the written config by dotted key.
         plan: the plan from which they come.
         fingerprint: of the sites that train; the image size is not raised above that of the images.
-        measured: a clause about a measured time, which replaces the estimate; "" if none was measured.
     """
     rounds, side = values["federation.rounds"], values["data.image_size"]
     step = next((recipe.side_step for recipe in RECIPES if recipe.name == values["network.name"]), 16)
     larger = min(2 * side, int((fingerprint.height * fingerprint.width) ** 0.5) // step * step)
     is_segmentation = not fingerprint.classes
-    time = measured or (
-        f"estimated {count(max(1, round(plan.minutes)), 'minute')} on two cores with fedavg; most other methods take "
-        "longer (--minutes measures it)"
-    )
     lines = [
-        f"Time: {time}. What more would bring:",
+        f"Time: estimated {count(max(1, round(plan.minutes)), 'minute')} on two cores with fedavg; most other methods "
+        "take longer. What more would bring:",
         f"- federation.rounds: {2 * rounds} takes twice the time. If validation_score in history.csv still rises at "
         "the end of a run, more rounds help.",
     ]

@@ -126,11 +126,6 @@ def test_other_values_follow_from_those_that_the_user_fixes():
     assert make_plan(FRAMES, {"data.image_size": 192}).minutes == pytest.approx(4 * make_plan(FRAMES).minutes)
 
 
-def test_a_number_of_steps_replaces_the_rule():
-    assert make_plan(FRAMES, whole_steps=500).whole_steps == 500  # 20 epochs of 25 steps
-    assert make_plan(FRAMES, whole_steps=1).whole_steps == 25  # at least one round
-
-
 def test_every_choice_has_a_value_of_its_own():
     for fingerprint in (FRAMES, TILES):
         choices = make_plan(fingerprint).choices
