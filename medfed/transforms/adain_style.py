@@ -183,10 +183,6 @@ class RandMomentMatchd(RandFromBankd):
         super().__init__(keys, RandMomentMatch(bank, 1.0, alpha), prob, allow_missing_keys)
 
 
-RandAdaINStyleD = RandAdaINStyleDict = RandAdaINStyled
-RandMomentMatchD = RandMomentMatchDict = RandMomentMatchd
-
-
 def _apply(img: NdarrayOrTensor, restyle: Callable[[Tensor], Tensor]) -> NdarrayOrTensor:
     """Apply a function of batches (1, C, H, W) to an image (C, H, W); keep its type and metadata."""
     img = convert_to_tensor(img, track_meta=get_track_meta())

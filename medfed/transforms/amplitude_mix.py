@@ -113,9 +113,6 @@ class RandAmplitudeMixd(RandFromBankd):
         super().__init__(keys, always, prob, allow_missing_keys)
 
 
-RandAmplitudeMixD = RandAmplitudeMixDict = RandAmplitudeMixd
-
-
 def _mix(img: Tensor, window: Tensor, ratio: float, alpha: float, clip: tuple[float, float] | None) -> Tensor:
     img = img if img.is_floating_point() else img.float()
     _warn_about_image(img, alpha)

@@ -11,7 +11,6 @@ from monai.transforms import Compose
 from monai.utils import TransformBackends
 
 from medfed.functional import fourier
-from medfed.transforms import amplitude_mix
 from medfed.transforms.amplitude_mix import AmplitudeMix, RandAmplitudeMix, RandAmplitudeMixd
 
 ALPHA = 0.1
@@ -134,8 +133,7 @@ def test_survives_pickling_and_composes():
     assert torch.equal(again(data)["image"], composed(data)["image"])
 
 
-def test_names_and_backend_follow_monai():
-    assert amplitude_mix.RandAmplitudeMixD is amplitude_mix.RandAmplitudeMixDict is RandAmplitudeMixd
+def test_the_backend_is_that_of_monai():
     assert AmplitudeMix.backend == RandAmplitudeMix.backend == RandAmplitudeMixd.backend == [TransformBackends.TORCH]
 
 
