@@ -51,8 +51,7 @@ class Dataset:
             share once. "imagenet" uses the fixed numbers of ImageNet, and is the default for classification.
         min_patients: with `standardise: dataset`, a site with fewer training patients than this does not share the
             moments of its images, because they would describe single patients. Such a site trains as usual. At least 1.
-            What a method shares has its own minimum, `method.min_patients`. With `federation.predict_quality`, a site
-            sends no sum and no fact about images of fewer patients than this.
+            What a method shares has its own minimum, `method.min_patients`.
         if_missing: "error" stops if `root` does not exist; "phantom" creates and uses a synthetic phantom instead,
             and every result states that the data are synthetic.
         follow_symlinks: true also reads files outside `root`, if a symbolic link inside `root` points to them.

@@ -35,7 +35,6 @@ from medfed.functional.weights import first_non_finite
 from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.files import BundleFiles, open_bundle
 from medfed.outputs.bundle.program import PROGRAMS
-from medfed.outputs.bundle.quality import CARD_TITLE, QUALITY_FILE
 from medfed.outputs.bundle.write import atomic_folder
 from medfed.tasks.bundle_training import TRAINED
 
@@ -297,7 +296,7 @@ def _write(
     """Write the new bundle: the texts and configs of the start, the combined weights and the ledger."""
     with open_bundle(start) as files, atomic_folder(result.path.resolve()) as folder:
         for name in files.names:
-            if name.startswith(COPIED) and not name.startswith((LEDGER, QUALITY_FILE)):  # the sums are of the start
+            if name.startswith(COPIED) and not name.startswith(LEDGER):
                 target = folder / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with files.names[name]() as source, target.open("wb") as copy:
@@ -318,7 +317,6 @@ def _write(
         (folder / "docs").mkdir(exist_ok=True)
         _write_ledger(folder / LEDGER, rows)
         old = (folder / README).read_text(encoding="utf-8", errors="replace") if README in files.names else ""
-        old = old.partition(CARD_TITLE)[0]
         if old.startswith(TITLE):  # the start was combined as well; only the text of the first bundle is kept
             old = "".join(old.partition("\n# ")[1:]).lstrip("\n")
         (folder / README).write_text(_readme(result, start, rule, unchecked, old), encoding="utf-8")

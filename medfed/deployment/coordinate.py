@@ -19,7 +19,6 @@ from medfed.core.files import read_with_checksum
 from medfed.deployment.prepare import IMAGES, PLAN, START
 from medfed.engines.flare.kit import server_process
 from medfed.experiments.notices import record_notices
-from medfed.experiments.quality import collect_quality
 from medfed.experiments.resume import changed_settings
 from medfed.experiments.training import selected_state, train
 from medfed.federation import privacy_accounting
@@ -112,19 +111,9 @@ def _images(folder: RunFolder) -> dict[str, Any]:
     return images
 
 
-def _collect_quality(plan: Config, engine: Engine, folder: RunFolder, last: State) -> None:
-    """Ask the hospitals for the sums of `federation.predict_quality`; without replies, the run ends without them."""
-    plan = replace(plan, federation=replace(plan.federation, on_bad_update="drop", quorum=1))
-    try:
-        collect_quality(plan, engine, _images(folder)["structures"], folder, last)
-    except UserError as error:
-        warnings.warn(f"this model cannot predict the Dice at hospitals without labels: {error}", stacklevel=2)
-
-
 def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> None:
     """Save the selected model and the summary; then send the model to every connected hospital."""
     final = selected_state(folder, last, plan.federation.selection, plan.method)
-    _collect_quality(plan, engine, folder, last)
     folder.save_model(final.weights)
     images = _images(folder)
     by_site = privacy_accounting.count_releases(folder.ledger())

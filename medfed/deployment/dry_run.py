@@ -20,7 +20,6 @@ from medfed.federation.image_moments import has_constants, moments_request, pool
 from medfed.federation.message import Message, State
 from medfed.federation.method import NEVER
 from medfed.federation.privacy_accounting import require_accountant
-from medfed.federation.quality_facts import QUALITY, with_site_names
 from medfed.federation.site import Site
 from medfed.federation.survey import SURVEY, survey_request
 from medfed.federation.validation_site import ValidationSite
@@ -63,13 +62,6 @@ def dry_run(site: Site, start: State, seed: int) -> Sequence[Row]:
     return [*rows, *_validation_rows(site, state)]
 
 
-def _quality_rows(site: Site) -> Sequence[Row]:
-    """Return the rows of the sums that leave after the last round, with the start as the other sites' local models."""
-    weights = dict(site.network.state_dict())
-    request = Message(QUALITY, weights, with_site_names({"other": weights}), {"round": 1})
-    return _rows(site, site.reply(request))
-
-
 def _validation_rows(site: Site | ValidationSite, state: State) -> Sequence[Row]:
     return _rows(site, site.reply(Message("validate", state.weights, {}, {"round": 1})))
 
@@ -88,8 +80,7 @@ def outgoing_rows(site: Site | ValidationSite, agreement: Agreement) -> Sequence
 
     Args:
         site: a site that trains, or a validation site, which would send its scores only.
-        agreement: what the hospital agreed to. Without its consent to a survey, no survey leaves, and none is listed;
-            the same holds for the sums of a "quality" reply.
+        agreement: what the hospital agreed to. Without its consent to a survey, no survey leaves, and none is listed.
 
     Returns:
         One row for each tensor or single value, as `dry_run` returns them.
@@ -97,9 +88,7 @@ def outgoing_rows(site: Site | ValidationSite, agreement: Agreement) -> Sequence
     state = State.of(site.network)
     if isinstance(site, ValidationSite):
         return _validation_rows(site, state)
-    surveyed = replace(site, survey=agreed_survey(site, agreement), min_quality_patients=agreement.min_patients)
-    rows = dry_run(surveyed, state, site.seed)
-    return [*rows, *_quality_rows(surveyed)] if QUALITY in agreement.requests else rows
+    return dry_run(replace(site, survey=agreed_survey(site, agreement)), state, site.seed)
 
 
 def format_report(
@@ -108,7 +97,7 @@ def format_report(
     """Return a text that shows everything that would leave a site in a round: a table and an explanation.
 
     The weights of the network are not listed one by one. The table has one line for all weights in the replies to
-    requests of one kind ("survey", "share", "train", "validate" or "quality").
+    requests of one kind ("survey", "share", "train" or "validate").
 
     Args:
         rows: one dict for each tensor or single value that would leave, as `outgoing_rows` returns them.
@@ -118,7 +107,7 @@ def format_report(
         agreement: what the hospital agreed to, with its delta.
     """
     table = [["kind", "what", "shape", "type", "bytes", "patients"]]
-    for kind in (SURVEY, "share", "train", "validate", QUALITY):
+    for kind in (SURVEY, "share", "train", "validate"):
         rows_of_kind = [row for row in rows if row["kind"] == kind]
         entries = [row for row in rows_of_kind if row["content"] == ledger.WEIGHT]
         if entries:
@@ -143,7 +132,7 @@ def format_report(
             "statistics contain information about the images from which they were computed. "
             "python -m medfed.audit measures how much. Each number of a statistic is computed from at least "
             f"the number of patients in the last column.{_epsilon_text(rows, site, agreement)}"
-            f"{_survey_text(site, agreement)}{_quality_text(agreement)}"
+            f"{_survey_text(site, agreement)}"
         )
     heading = (
         f"What would leave {site.name} and be sent to the coordinator in each of {n_rounds} rounds of {method} "
@@ -151,15 +140,6 @@ def format_report(
     )
     text = align_columns([[(word, "") for word in line] for line in table], False, n_left=4)
     return "\n".join([heading, text, "\n" + explanation])
-
-
-def _quality_text(agreement: Agreement) -> str:
-    if QUALITY not in agreement.requests:
-        return ""
-    return (
-        " The rows of kind quality leave once, after the last round. For them, the coordinator sends this "
-        "hospital's last local model to the other hospitals, and the exported bundle contains it."
-    )
 
 
 def _survey_text(site: Site, agreement: Agreement) -> str:

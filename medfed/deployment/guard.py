@@ -22,7 +22,6 @@ from medfed.federation.method import NEVER, ONCE
 from medfed.federation.model_transfer import weights_digest
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases
-from medfed.federation.quality_facts import QUALITY, local_models_of
 from medfed.federation.reply_checks import MAX_FACT_BYTES, REPLY_FACTS, is_number
 from medfed.federation.survey import SURVEY
 from medfed.functional.weights import check_same_entries, first_non_finite
@@ -98,12 +97,12 @@ class Guard:
           the number of an agreed round.
         - The site has already replied to this kind of request in this round as often as agreed.
         - The round of the request is more than one round before the latest round in which the site trained.
-        - The request asks for a survey, but round 1 is over; or for the sums of a "quality" reply, which have left as
-          often as agreed; or for scores, which have left as often as agreed, in all rounds together.
+        - The request asks for a survey, but round 1 is over; or for scores, which have left as often as agreed, in all
+          rounds together.
         - The request asks for shared statistics, but the method shares none in this round; or for the moments of the
           images, but the plan does not need them.
-        - The weights do not fit the network, or are not those that the hospital agreed to (`agreed_weights`); a tensor
-          request to train has statistics, and a request of kind "quality" local models of other sites.
+        - The weights do not fit the network, or are not those that the hospital agreed to (`agreed_weights`).
+        - A statistic comes with another request than one to train, is not finite, or the statistics are too large.
         - The agreement limits epsilon, but the plan adds no noise to what the reply would contain.
 
         Args:
@@ -137,14 +136,12 @@ class Guard:
                 f"{latest}, and a coordinator repeats at most the round before the latest"
             )
         n_replies = self.n_replies[_counter(request)]
-        if request.kind in (QUALITY, SCORE):  # of the whole federation, and not of each round
+        if request.kind == SCORE:  # of the whole federation, and not of each round
             n_replies = sum(n for key, n in self.n_replies.items() if key.startswith(f"{request.kind} "))
         if n_replies >= self.agreement.replies_per_round:
             raise Refused(f"was asked to {request.kind} in round {number} more than {n_replies} times")
         self._check_weights(request)
-        if request.kind == QUALITY:
-            self._check_local_models(request)
-        elif request.tensors and request.kind != "train":
+        if request.tensors and request.kind != "train":
             raise Refused(f"was sent statistics with a request to '{request.kind}', which has none")
         if (size := sum(map(n_bytes, request.tensors.values()))) > MAX_BYTES_DOWN:
             raise Refused(f"was sent {size / 2**20:.0f} MiB of statistics, but accepts at most {MAX_BYTES_DOWN >> 20}")
@@ -259,20 +256,12 @@ class Guard:
         number = request.facts.get("round")
         if any(type(fact) is not int for fact in request.facts.values()) or number is None:
             raise Refused(f"was sent the round {number!r}; expected a whole number")
-        end = self.agreement.rounds + (request.kind == QUALITY)  # it comes after the last round
-        if not 1 <= number <= end:
-            raise Refused(f"was sent a request of round {number}, but agreed to rounds 1 to {end}")
+        if not 1 <= number <= self.agreement.rounds:
+            raise Refused(f"was sent a request of round {number}, but agreed to rounds 1 to {self.agreement.rounds}")
         last = request.facts.get("last", 0)
         end = number + (request.kind == "validate")  # a round is validated with what its own training left
         if not 0 <= last < end:
             raise Refused(f"was sent {last} as its last accepted round; expected a round from 0 to {end - 1}")
-
-    def _check_local_models(self, request: Message) -> None:
-        for site, weights in local_models_of(request.tensors).items():
-            try:
-                check_same_entries(self.network, weights)
-            except ValueError as error:
-                raise Refused(f"was sent a local model of '{site}' that does not fit its network: {error}") from error
 
     def _check_weights(self, request: Message) -> None:
         if request.weights_digest and not DIGEST.fullmatch(request.weights_digest):

@@ -24,8 +24,6 @@ from medfed.federation.message import WEIGHTS_NEEDED, Message
 from medfed.federation.model_transfer import ReceivedWeights
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases
-from medfed.federation.quality_facts import QUALITY
-from medfed.federation.quality_facts import fact_names as quality_facts
 from medfed.federation.site import Site
 from medfed.federation.survey import SURVEY, SiteSurvey
 from medfed.federation.survey import fact_names as survey_facts
@@ -131,10 +129,6 @@ class GuardedSite:
             self.guard.kinds = (SURVEY, *self.guard.kinds)
             self.guard.fact_names[SURVEY] = survey_facts(self.site.survey.n_labels)
         self.guard.privacy = self.site.privacy
-        if QUALITY in self.agreement.requests:
-            self.guard.kinds = (QUALITY, *self.guard.kinds)
-            self.guard.fact_names[QUALITY] = quality_facts()
-            self.site.min_quality_patients = self.agreement.min_patients
         self.site.noise_key = hospital_secret()
         self._engine = InProcess([self.site], self.folder)
 

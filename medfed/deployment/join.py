@@ -30,7 +30,6 @@ from medfed.deployment.hospital_state import begin_folder, is_begun
 from medfed.engines.flare.kit import REPLACED_FILE, check_kit, hospital_process
 from medfed.engines.flare.process import FlareProcess
 from medfed.experiments.resume import check_cache_folder
-from medfed.federation.quality_facts import QUALITY
 from medfed.federation.settings import Cache
 
 POLL_S = 0.5
@@ -120,13 +119,6 @@ def read_site_file(path: Path) -> tuple[SiteFile, Config]:
         raise UserError(
             f"{path}: agrees.requests: lacks '{TRAIN}', so that every request of the training would be "
             "refused; add it if you agree to train"
-        )
-    if config.federation.predict_quality and QUALITY not in site_file.agrees.requests:
-        raise UserError(
-            f"{path}: agrees.requests: lacks '{QUALITY}', but the plan gives this hospital's last local "
-            "model to the other hospitals and to everybody who has the exported bundle, and asks for sums "
-            "over its validation patients (federation.predict_quality); add it if you agree, or ask the "
-            "coordinator for a plan without it"
         )
     if site_file.agrees.rounds < config.federation.rounds:
         raise UserError(

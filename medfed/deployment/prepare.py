@@ -16,7 +16,6 @@ from medfed.core.files import sha256_digest, write_atomically
 from medfed.deployment import codec_files
 from medfed.deployment.templates import ADMIN, README, certificate_files, project_file, site_file_text
 from medfed.engines.flare.job import check_names
-from medfed.experiments.quality import why_no_quality
 from medfed.experiments.setup import build_network, build_task
 from medfed.experiments.summary import describe_images
 from medfed.federation import privacy_accounting
@@ -63,8 +62,6 @@ def prepare_federation(args: argparse.Namespace) -> int:
             "is no whole model to send to the hospitals at the end; choose a method without such entries "
             "and federation.batch_norm: average"
         )
-    if plan.federation.predict_quality and (why := why_no_quality(plan, task, network, len(sites))):
-        raise UserError(f"{config.source}: federation.predict_quality: is true, but {why}; set it to false")
     start = State.of(network).to_bytes()
     folders = {site: out / "hospitals" / site for site in sites}
     for folder in folders.values():  # each is sent to its hospital

@@ -16,7 +16,6 @@ from medfed.experiments.figures import draw_all
 from medfed.experiments.learning import assess_learning, score_trivial
 from medfed.experiments.matching import match_of
 from medfed.experiments.notices import name_folder_of_full_disk, record_notices
-from medfed.experiments.quality import check_quality, collect_quality
 from medfed.experiments.resume import (
     BEGINNINGS,
     REMAINDERS,
@@ -146,18 +145,7 @@ def run(
             _check_selection(config.federation.selection, config.source, experiment.sites)
             _warn_of_settings(config.federation, len(experiment.sites))
             _begin(folder, config, experiment.clients, state.round, run_notices)
-            check_quality(config, experiment)
-            engine, structures = experiment.engine, experiment.dataset.structures
-            last = train(
-                config,
-                engine,
-                folder,
-                state,
-                experiment.task,
-                quiet,
-                on_training=on_training,
-                finish=lambda end: collect_quality(config, engine, structures, folder, end),
-            )
+            last = train(config, experiment.engine, folder, state, experiment.task, quiet, on_training=on_training)
             final = selected_state(folder, last, config.federation.selection, config.method)
             return _conclude(config, folder, experiment, final, run_notices, quiet)
 

@@ -102,32 +102,6 @@ class Task(Protocol):
                 features of these submodules. If the sequence is empty, such scores are left out.
         """
 
-    def predict_samples(self, network: nn.Module, samples: Any) -> list[Tensor]:
-        """Return the predicted masks (K, S, S, D) of each of V cases.
-
-        Args:
-            network: the network.
-            samples: the images of V cases.
-        """
-
-    def sample_masks(self, samples: Any) -> list[Tensor]:
-        """Return the true masks (K, S, S, D) of each of V cases.
-
-        Args:
-            samples: the images of V cases with their masks.
-        """
-
-    def describe_samples(self, samples: Any) -> tuple[Tensor, list[int]]:
-        """Return facts about each of V images, and the number of its patient.
-
-        Args:
-            samples: the images of V cases.
-
-        Returns:
-            (V, F) float64, in the order of `medfed.functional.image_facts.NAMES`, NaN where a fact is not known; and V
-            numbers, which are equal for images of the same patient.
-        """
-
 
 class Architecture(Protocol):
     """Names of the submodules of a network that methods use, as `nn.Module.get_submodule` takes them.

@@ -36,7 +36,6 @@ REPLY_FACTS = {
     "end": frozenset(),
     "score": frozenset(),
     "survey": frozenset(),
-    "quality": frozenset(),
 }
 DIVERGED = (
     "training diverged at this site, so try a smaller training.learning_rate, or check its images with "
@@ -149,7 +148,7 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
     _check_size(reply, expected.weights)
     if expected.kind != "train" and reply.weights:
         raise InvalidReply(f"holds {len(reply.weights)} entries of a network, but no weights were requested")
-    if expected.kind in ("validate", "score", "survey", "quality") and reply.tensors:
+    if expected.kind in ("validate", "score", "survey") and reply.tensors:
         raise InvalidReply(f"holds {len(reply.tensors)} tensors, but only numbers were requested")
     for name, entry in reply.weights.items():
         low, high = _check_numbers(name, entry)
@@ -248,7 +247,7 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
             f"has values that are not tensors (facts) of {size:,} characters in total, but at most "
             f"{MAX_FACTS_CHARACTERS:,} are allowed"
         )
-    if expected.kind in ("train", "score", "survey", "quality"):
+    if expected.kind in ("train", "score", "survey"):
         _check_all_numbers(facts)
 
 

@@ -63,8 +63,6 @@ class Round:
         n_steps: the optimiser steps of all clients together; None if they are not known.
         n_images: the images with which all clients together trained, each as often as it was used (`Method.effort`);
             None if their number is not known.
-        local_models: by name of the site, the weights of its accepted update; empty unless the setting
-            `federation.predict_quality` is true.
     """
 
     state: State
@@ -74,7 +72,6 @@ class Round:
     n_clients: int = 0
     n_steps: int | None = None
     n_images: int | None = None
-    local_models: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
 
 def federate(
@@ -126,9 +123,8 @@ def federate(
         history = {**own, **facts, **validate(exchange, state, updates), **own}  # no fact replaces a column of the loop
         n_steps, n_examples = (int(sum(_facts_of(updates, name).values())) for name in ("steps", "examples"))
         n_images = round(n_examples * settings.local_epochs * method.effort(len(state.plan.sites)).images)
-        kept = {site: update.weights for site, update in updates.items()} if settings.predict_quality else {}
         del replies, updates  # frees the clients' weights before the next round
-        yield Round(state, history, *exchange.take_records(), n_steps=n_steps, n_images=n_images, local_models=kept)
+        yield Round(state, history, *exchange.take_records(), n_steps=n_steps, n_images=n_images)
 
 
 def share(method: Method, exchange: Exchange, state: State, sites: list[str], seed: int) -> tuple[State, list[str]]:

@@ -168,11 +168,6 @@ class Federation:
             or has too few patients. "auto" is "warn" in a federation of hospitals (`medfed.coordinator prepare`) and
             "none" in a simulation, where `medfed.data check` shows the same. A site with fewer patients than
             `data.min_patients` only says so. The trained weights do not depend on this setting.
-        predict_quality: whether the coordinator keeps each site's local model of the resulting round, and asks the
-            sites after training for the sums from which `python -m medfed.score --no-labels` predicts the Dice at a
-            hospital without labels. The sites receive each other's local models for it, and the exported bundle
-            contains them. For segmentation; not with the `privacy` section, with `clients`, with `batch_norm: local`,
-            or with a method that keeps entries of the network at the sites. The training stays the same.
     """
 
     unseen_site: SiteOrNone = ""
@@ -197,7 +192,6 @@ class Federation:
     engine: str = "in_process"
     reply_timeout_s: NonNegativeFloat = 0.0
     survey: Literal["auto", "none", "warn", "stop"] = "auto"
-    predict_quality: bool = False
 
     renamed: ClassVar[Mapping[str, str]] = {"answer_seconds": "reply_timeout_s"}  # keys of older configs
 
@@ -236,13 +230,6 @@ class Federation:
             yield "survey", f"is {self.survey}, but the participants are simulated clients, not sites; remove it"
         if self.clients_per_round and self.quorum > self.clients_per_round:
             yield "quorum", f"must be at most clients_per_round ({self.clients_per_round}), got {self.quorum}"
-        if self.predict_quality and (self.clients or self.batch_norm == "local"):
-            other = "clients above 0" if self.clients else "batch_norm 'local'"
-            yield (
-                "predict_quality",
-                f"is true together with {other}, so that no site has a local model of its own; "
-                "set predict_quality to false",
-            )
         yield from self._without_effect()
 
     def _without_effect(self) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,6 @@ from medfed.federation.local_round import Architecture, LocalRound, Samples, Sit
 from medfed.federation.message import WEIGHTS_NEEDED, Message, digest
 from medfed.federation.method import NEVER, Method
 from medfed.federation.privacy import Privacy, protect
-from medfed.federation.quality_facts import QUALITY, quality_facts
 from medfed.federation.settings import Cache, Training
 from medfed.federation.step_losses import StepLosses
 from medfed.federation.survey import SURVEY, SiteSurvey
@@ -55,9 +54,8 @@ class Site:
         rounds: number of rounds of the whole training, for learning rate schedules.
         cache: where images that the method computes are stored, and how many bytes they may take.
         privacy: clipping and noise of every reply, which are the `privacy` section of the config.
-        min_patients: with fewer training patients than this, the site does not share the moments of its images, nor
-            sums and facts of a "quality" reply; this is the setting `data.min_patients`.
-        min_quality_patients: a larger minimum for the sums and facts of a "quality" reply; 0 sets none.
+        min_patients: with fewer training patients than this, the site does not share the moments of its images; this is
+            the setting `data.min_patients`.
         noise_key: 32 secret bytes from which the noise is derived; empty derives it from the seed, for simulations.
         progress: function that is called after each training step, see `OnStep`; None calls nothing.
         max_steps: largest number of training steps in a round, for a dry run; None does all of them.
@@ -86,7 +84,6 @@ class Site:
     cache: Cache = Cache()
     privacy: Privacy = Privacy()
     min_patients: int = 3
-    min_quality_patients: int = 0
     noise_key: bytes = b""
     progress: OnStep | None = None
     max_steps: int | None = None
@@ -114,7 +111,7 @@ class Site:
         them.
 
         Args:
-            request: a message of kind "share", "train", "validate", "survey" or "quality". The request contains the
+            request: a message of kind "share", "train", "validate" or "survey". The request contains the
                 fact `round` (the number of the round, from 1; a fact is a named value without a shape) and the global
                 weights. The weights may be missing in a "share" request if the statistics do not depend on the network,
                 and in a "survey" request.
@@ -130,7 +127,6 @@ class Site:
               (`LocalRound.facts`).
             * "validate": the validation scores as facts; none if the site has no validation patients.
             * "survey": the description of the site's images (`medfed.federation.survey`).
-            * "quality": sums over the validation patients and facts about the training images (`quality_facts`).
 
             Exception: if the request has only the checksum of the weights (`Message.weights_digest`), and not the
             weights, the reply is an empty message of kind "weights_needed". An engine that keeps the weights at the
@@ -140,7 +136,7 @@ class Site:
             ValueError: if the kind is unknown, or the weights do not fit the network.
             UserError: if the training loss, or a number that must be clipped, is NaN or infinite.
         """
-        handlers = {"share": self._share, "train": self._train, "validate": self._validate, QUALITY: self._quality}
+        handlers = {"share": self._share, "train": self._train, "validate": self._validate}
         if self.survey:
             handlers[SURVEY] = self.survey.reply
         if request.kind not in handlers:
@@ -212,18 +208,6 @@ class Site:
         self.load(request.weights)
         facts = self.task.validate(self.network, self.validation, self.architecture.decoder_levels)
         return Message("validate", facts=facts)
-
-    def _quality(self, request: Message) -> Message:
-        facts = quality_facts(
-            self.task,
-            self.network,
-            self.load,
-            request,
-            self.training,
-            self.validation,
-            max(self.min_patients, self.min_quality_patients),
-        )
-        return Message(QUALITY, facts=facts)
 
     def _train(self, request: Message) -> Message:
         self.load(request.weights)

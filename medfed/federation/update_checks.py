@@ -38,7 +38,6 @@ CONTENTS = {
     "validate": "score",
     "score": "scoring",
     "survey": "survey",
-    "quality": "sums",
 }
 MAX_REASON_CHARACTERS = 300
 ADVICE = (

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import safetensors
@@ -28,7 +27,6 @@ from medfed.core.files import (
 from medfed.federation.ledger import COLUMNS as LEDGER_COLUMNS
 from medfed.federation.ledger import content_of
 from medfed.federation.message import State
-from medfed.federation.quality_facts import local_models_of, with_site_names
 from medfed.federation.rounds import Round
 from medfed.outputs.csv_files import append_text, format_rows, parse_field, read_rows
 from medfed.outputs.damaged_file import damaged_file
@@ -78,12 +76,9 @@ BEGINNINGS = (
     "survey.csv",
     "survey.json",
 )
-LOCAL_MODELS, QUALITY_JSON = "local_models.safetensors", "quality.json"  # with `federation.predict_quality`
 CONCLUSIONS = (
     "cases.csv",
-    LOCAL_MODELS,
     "model.safetensors",
-    QUALITY_JSON,
     "ratios.csv",
     UNADAPTED,
     UNSEEN_ROUNDS,
@@ -106,8 +101,7 @@ class RunFolder:
     Optional: `clients.json` (the cases of each simulated client); `survey.csv` and `survey.json` (what the sites report
     about their images before round 1, and what does not fit together); `cases_without_adaptation.csv`;
     `unseen_rounds.json` (`evaluation.unseen_every`: scores of the unseen site by round, which must not choose
-    anything); `local_models.safetensors` and `quality.json` (`federation.predict_quality`: each site's local model of
-    the resulting round, and sums from which the Dice at a hospital without labels is predicted).
+    anything).
 
     `manifest.json` lists size and SHA-256 of all these files, and `manifest_timings.json` those of `timings.csv`
     (`check`).
@@ -194,38 +188,27 @@ class RunFolder:
         write_atomically(self.path / "history.csv", history)
         older = sorted({*self.rounds(), done.state.round})[:-N_KEPT_CHECKPOINTS]
         unneeded = [old for old in older if old != best_round and not (keep_every and old and old % keep_every == 0)]
-        self.save_state(done.state, unneeded, done.local_models)
+        self.save_state(done.state, unneeded)
         for old in unneeded:
             self._state_path(old).unlink()
-            self._local_models_path(old).unlink(missing_ok=True)
 
-    def save_state(
-        self,
-        state: State,
-        unneeded: Collection[int] = (),
-        local_models: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
-    ) -> None:
-        """Write `states/round_NUMBER.state`, with a checksum, and `states/round_NUMBER.models` if there are local
-        models.
+    def save_state(self, state: State, unneeded: Collection[int] = ()) -> None:
+        """Write `states/round_NUMBER.state`, with a checksum.
 
         A manifest lists the checkpoint and the sites' files of the round first, and no longer those of `unneeded`
-        rounds. `local_models` maps a site to its weights after local training.
+        rounds.
         """
         path = self._state_path(state.round)
         path.parent.mkdir(exist_ok=True)
-        new = {path: state.to_bytes()}
-        if local_models:  # before the checkpoint, so that a checkpoint is never without them
-            new = {self._local_models_path(state.round): safetensors.torch.save(with_site_names(local_models)), **new}
-        checksums = {file: sha256_digest(data) for file, data in new.items()}
+        data = state.to_bytes()
+        checksum = sha256_digest(data)
         if manifest := read_manifest(self.path / MANIFESTS[0]):
-            named = {self._name(file): checksum.hex() for file, checksum in checksums.items()}
-            listed = self._checkpoints_with(state, named, manifest.checkpoints, unneeded)
+            listed = self._checkpoints_with(state, checksum.hex(), manifest.checkpoints, unneeded)
             replace(manifest, checkpoints=listed).write()
-        for file, data in new.items():
-            write_atomically(file, checksums[file], data)
+        write_atomically(path, checksum, data)
 
     def _checkpoints_with(
-        self, state: State, checksums: Mapping[str, str], listed: Mapping[str, str], unneeded: Collection[int]
+        self, state: State, checksum: str, listed: Mapping[str, str], unneeded: Collection[int]
     ) -> dict[str, str]:
         """The listed checksums after a round: those of the needed checkpoints, and two files of each site."""
         new = (
@@ -233,9 +216,8 @@ class RunFolder:
             if listed
             else {self._name(path := self._state_path(number)): first_sha256(path) for number in self.rounds()}
         )  # of an older version, listed as they are
-        new |= checksums
-        paths_of = (self._state_path, self._local_models_path)
-        dropped = {self._name(path_of(number)) for number in unneeded for path_of in paths_of}
+        new[self._name(self._state_path(state.round))] = checksum
+        dropped = {self._name(self._state_path(number)) for number in unneeded}
         trained = (site for site, number in state.took_part.items() if state.round and number == state.round)
         paths = (self.path / "sites" / site / f"round_{state.round:05d}.site" for site in trained)
         new |= {self._name(path): first_sha256(path) for path in paths if path.is_file()}
@@ -273,31 +255,6 @@ class RunFolder:
 
     def _state_path(self, round_number: int) -> Path:
         return self.path / "states" / f"round_{round_number:05d}.state"
-
-    def _local_models_path(self, round_number: int) -> Path:
-        return self._state_path(round_number).with_suffix(".models")
-
-    def load_local_models(self, round_number: int) -> dict[str, dict[str, Tensor]]:
-        """Read the local models of a round that is still saved: site -> weights after local training."""
-        with damaged_file(self._local_models_path(round_number)) as path:
-            return local_models_of(safetensors.torch.load(read_with_checksum(path, COPY_AGAIN)))
-
-    def save_result_models(self, local_models: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Write each site's local model of the resulting round to `local_models.safetensors`."""
-        write_atomically(self.path / LOCAL_MODELS, safetensors.torch.save(with_site_names(local_models)))
-
-    def load_result_models(self) -> dict[str, dict[str, Tensor]]:
-        """Read `local_models.safetensors`: site -> weights; empty if the run did not keep them."""
-        if not (self.path / LOCAL_MODELS).is_file():
-            return {}
-        with damaged_file(self.path / LOCAL_MODELS) as path:
-            return local_models_of(safetensors.torch.load_file(path))
-
-    def append_ledger(self, rows: Sequence[Mapping[str, Any]], number: int) -> None:
-        """Append rows after the last finished round `number`; their round is later, so a resumed run removes them."""
-        text = format_rows(LEDGER_COLUMNS, rows, not (self.path / "ledger.csv").is_file())
-        self._announce({"ledger.csv": entry_of_appended(self.path / "ledger.csv", text.encode())}, number)
-        append_text(self.path / "ledger.csv", text)
 
     def history(self) -> list[dict[str, Any]]:
         """One dict per round, with int, float or None; empty if the file does not exist."""

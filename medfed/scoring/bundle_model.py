@@ -44,7 +44,6 @@ class BundleModel:
         is_label_map: whether the postprocessing returns the number of a structure in each voxel, instead of masks.
         first: number of the output that the first channel of the masks shows.
         facts: what `summary.json` says about the bundle: its name, version, SHA-256 of the weights, and others.
-        translate_weight_name: returns the name in the network of an entry in the bundle's files of weights.
     """
 
     path: Path
@@ -58,7 +57,6 @@ class BundleModel:
     is_label_map: bool
     first: int
     facts: Mapping[str, Any]
-    translate_weight_name: Callable[[str], str]
 
     @torch.no_grad()
     def masks(self, image: MetaTensor, is_2d: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -227,7 +225,6 @@ def load_bundle(path: Path, device: torch.device) -> BundleModel:
         is_label_map,
         first,
         facts,
-        loaded.translate_weight_name,
     )
 
 

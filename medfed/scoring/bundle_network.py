@@ -45,14 +45,12 @@ class LoadedNetwork:
         network: the network on the CPU, with the layers of the method if the bundle needs them.
         description: the class of the settings, and the names of the methods whose layers the network has.
         weights: the file of weights.
-        translate_weight_name: returns the name in the network of an entry in the bundle's files of weights.
     """
 
     settings: NetworkSettings
     network: nn.Module
     description: str
     weights: Path
-    translate_weight_name: Callable[[str], str]
 
 
 def load_network(
@@ -89,7 +87,7 @@ def load_network(
         translate = str  # unchanged, because these weights are stored under the names of medfed
     if notices := pretrained.load_matching_weights(network, weights, (), translate):
         raise UserError(f"{notices[0]}; expected weights of the bundle's own network; copy the bundle again")
-    return LoadedNetwork(settings, network, description, weights, translate)
+    return LoadedNetwork(settings, network, description, weights)
 
 
 def _weights_file(path: Path) -> Path:

@@ -116,15 +116,6 @@ def check_output(out: Path, dataset: Dataset) -> None:
         UserError: if the folder holds files, or lies among the images.
     """
     check_outside_data(out, dataset)
-    check_new(out)
-
-
-def check_new(out: Path) -> None:
-    """Raise UserError if a folder for results holds files.
-
-    Args:
-        out: the folder; it may be missing.
-    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out}: exists already; choose another folder with {argument('out')}, or remove it")
 

@@ -24,7 +24,6 @@ from medfed.core.malloc import return_large_blocks
 from medfed.datasets.base import Dataset, Standardise
 from medfed.datasets.case import Case, Volume, numbered_patients
 from medfed.functional.hooks import capture_features
-from medfed.functional.image_facts import AS_READ, facts_as_read, facts_of_prepared
 from medfed.losses.dice import soft_dice_loss
 from medfed.metrics.mask_metric import MaskMetric, compute_mask_metrics
 from medfed.metrics.metric import Metric
@@ -148,20 +147,20 @@ class Segmentation(Task):
             0 and 1, and the index of each slice's volume (N,). S is `image_size`.
         """
         prepare_image = self.preprocessing()
-        images, labels, patient, moments, as_read = (SliceBuffer() for _ in range(5))
+        images, labels, moments = (SliceBuffer() for _ in range(3))
+        n_slices: list[int] = []  # of each volume
         for volume in volumes:
             image = prepare_image({"image": volume.image})["image"].as_tensor().movedim(-1, 0)
-            number = len(as_read)  # of this volume
-            n_volumes_left = max(0, n_volumes - number - 1)
+            n_volumes_left = max(0, n_volumes - len(n_slices) - 1)
             images.append(image, n_volumes_left)
             labels.append(self._prepare_mask(volume), n_volumes_left)
-            patient.append(torch.full((len(image),), number), n_volumes_left)
-            as_read.append(facts_as_read(volume.image.as_tensor(), volume.spacing_mm)[None], n_volumes_left)
-            if (of_volume := self.moments_of(image)) is not None:
-                moments.append(of_volume, n_volumes_left)
+            n_slices.append(len(image))
+            if (moments_of_volume := self.moments_of(image)) is not None:
+                moments.append(moments_of_volume, n_volumes_left)
             del volume  # the loop would keep it until the next volume is read
         all_moments = moments.content() if len(moments) else None
-        return Slices(images.content(), labels.content(), patient.content(), all_moments, as_read=as_read.content())
+        of_volume = torch.arange(len(n_slices)).repeat_interleave(torch.tensor(n_slices))
+        return Slices(images.content(), labels.content(), of_volume, all_moments)
 
     def _prepare_mask(self, volume: Volume) -> Tensor:
         """Return the mask of a volume on the grid of its prepared slices, (D, K, S, S) for K structures."""
@@ -240,61 +239,6 @@ class Segmentation(Task):
         present = total > 0
         score = float((2 * overlap[present] / total[present]).mean()) if bool(present.any()) else 0.0
         return {"score": score, **({"boundary_distance": float(torch.stack(distances).mean())} if distances else {})}
-
-    @torch.no_grad()
-    def predict_samples(self, network: nn.Module, samples: Slices) -> list[Tensor]:
-        """Predict the masks of prepared volumes.
-
-        Args:
-            network: the network; it is set to evaluation mode.
-            samples: slices of V volumes.
-
-        Returns:
-            V tensors (K, S, S, D) bool on the CPU, one channel for each of K structures, of D slices each.
-        """
-        network.eval()
-        device = next(network.parameters()).device
-        to_masks = Compose(self._masks_from_probabilities())
-        masks = []
-        for number in samples.volume.unique(sorted=True).tolist():
-            of_volume = (samples.volume == number).nonzero().flatten()
-            parts = []
-            for part in of_volume.split(MAX_SLICES):
-                moments = None if samples.moments is None else samples.moments[part]
-                parts.append(network(self.standardise(samples.images[part].to(device), moments)).sigmoid().cpu())
-            masks.append(to_masks({"pred": torch.cat(parts).movedim(0, -1)})["pred"] > 0)
-        return masks
-
-    def sample_masks(self, samples: Slices) -> list[Tensor]:
-        """Return the true masks of prepared volumes.
-
-        Args:
-            samples: slices of V volumes.
-
-        Returns:
-            V tensors (K, S, S, D) bool, one channel for each of K structures.
-        """
-        numbers = samples.volume.unique(sorted=True)
-        return [samples.labels[samples.volume == number].movedim(0, -1).bool() for number in numbers]
-
-    def describe_samples(self, samples: Slices) -> tuple[Tensor, list[int]]:
-        """Return facts about prepared volumes, and the number of the patient of each.
-
-        Args:
-            samples: slices of V volumes.
-
-        Returns:
-            (V, F) float64, in the order of `medfed.functional.image_facts.NAMES`, NaN where a fact is not known; and V
-            numbers, which are equal for volumes of the same patient.
-        """
-        facts, patients = [], []
-        for index, number in enumerate(samples.volume.unique(sorted=True)):
-            of_volume = samples.volume == number
-            unknown = torch.full((len(AS_READ),), torch.nan, dtype=torch.float64)
-            as_read = unknown if samples.as_read is None else samples.as_read[index]
-            facts.append(torch.cat([as_read, facts_of_prepared(samples.images[of_volume])]))
-            patients.append(int(samples.patient[of_volume][0]))
-        return torch.stack(facts), patients
 
     def trivial_scores(self, training: Slices, samples: Slices) -> dict[str, float]:
         """Compute the validation scores of three masks that are the same for every slice: empty, full, and mean.

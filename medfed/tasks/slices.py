@@ -62,8 +62,6 @@ class Slices:
             if the task does not need them (`Task.moments_of`).
         patient_of_volume: (V,) int64, with equal numbers for volumes of the same patient; None if each volume is of
             another patient.
-        as_read: (V, 9) float64, what `facts_as_read` computes of each volume; None if the volumes were not read from
-            files.
     """
 
     images: Tensor
@@ -71,7 +69,6 @@ class Slices:
     volume: Tensor
     moments: Tensor | None = None
     patient_of_volume: Tensor | None = None
-    as_read: Tensor | None = None
 
     def __len__(self) -> int:
         """Return the number of slices."""

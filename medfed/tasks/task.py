@@ -222,50 +222,6 @@ class Task(ABC):
             between the features on the boundary of a structure and the features in a ring of background around it.
         """
 
-    def predict_samples(self, network: nn.Module, samples: Any) -> list[Tensor]:
-        """Predict the masks of prepared cases; only segmentation can.
-
-        Args:
-            network: the network; it is set to evaluation mode.
-            samples: the images of V cases, as `load` returns them.
-
-        Returns:
-            V tensors (K, S, S, D) bool on the CPU, one channel for each of K structures.
-
-        Raises:
-            TypeError: if the task has no masks.
-        """
-        raise TypeError(f"{self.name} predicts no masks")
-
-    def sample_masks(self, samples: Any) -> list[Tensor]:
-        """Return the true masks of prepared cases; only segmentation can.
-
-        Args:
-            samples: the images of V cases with masks, as `load` returns them.
-
-        Returns:
-            V tensors (K, S, S, D) bool.
-
-        Raises:
-            TypeError: if the task has no masks.
-        """
-        raise TypeError(f"{self.name} has no masks")
-
-    def describe_samples(self, samples: Any) -> tuple[Tensor, list[int]]:
-        """Return facts about prepared images, and the number of the patient of each; only segmentation can.
-
-        Args:
-            samples: the images of V cases, as `load` returns them.
-
-        Returns:
-            (V, F) float64, in the order of `medfed.functional.image_facts.NAMES`, NaN where a fact is not known; and V
-            numbers, which are equal for images of the same patient.
-
-        Raises:
-            TypeError: if the task cannot describe its images.
-        """
-        raise TypeError(f"{self.name} does not describe its images")
-
     @abstractmethod
     def trivial_scores(self, training: Any, samples: Any) -> dict[str, float]:
         """Compute the validation scores of predictions that are the same for every image.

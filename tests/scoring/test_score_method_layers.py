@@ -17,12 +17,10 @@ from medfed.outputs.run_folder import RunFolder
 from medfed.scoring import federated
 from medfed.scoring.arguments import ScoringInputs
 from medfed.scoring.bundle_model import load_bundle
-from medfed.scoring.ensemble import load_ensemble
 from medfed.scoring.score import score_bundle
 from medfed.tasks.factory import task_of_images
 
 SIDE = 32
-LOCAL_SITES = ("BMC", "HK")
 DENSE = "{name: densenet, init_features: 4, growth_rate: 2, blocks: [1, 1]}"
 RUNS = {  # config of a method, and of a network
     "stable_fdg": ("{name: stable_fdg, stages: [1], dimension: 3}", DENSE),
@@ -118,17 +116,9 @@ def _export(path, data, method, network):
             "task": "segmentation" if kind == "folder" else "classification",
         },
     )
-    if method == RUNS["harmofl"][0]:  # as a run with `federation.predict_quality`
-        folder.save_result_models({site: local_model(module, site) for site in LOCAL_SITES})
-        folder.write_json("quality.json", {"sites": dict.fromkeys(LOCAL_SITES, {"calibration": {}, "images": {}})})
     bundle = medfed.export(path)
     assert (bundle / PROGRAM).is_file()
     return bundle, module, task_of_images(images, SIDE, config.evaluation), dataset
-
-
-def local_model(module, site):
-    """Return other weights of the same network."""
-    return {name: entry + len(site) for name, entry in module.state_dict().items()}
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -161,15 +151,6 @@ def test_sites_score_a_bundle_with_added_layers_and_return_the_same_means(export
     (facts,) = federated.score_at_sites(ScoringInputs(str(bundle), str(dataset.root), {}), {"here": 1}).facts.values()
     mean = score_bundle(bundle, dataset).summary["unseen"]["sites"]["here"]["all"]["accuracy"]["mean"]
     assert facts["all.accuracy.mean"] == pytest.approx(mean)
-
-
-def test_a_bundle_with_added_layers_keeps_the_local_models_with_which_it_predicts_without_labels(export):
-    bundle, module, *_ = export("harmofl")
-    ensemble = load_ensemble(bundle, CPU)
-    assert set(ensemble.members) == set(LOCAL_SITES)
-    for site, member in ensemble.members.items():
-        state, expected = member.network.state_dict(), local_model(module, site)
-        assert all(torch.equal(state[name], entry) for name, entry in expected.items()) and "amplitude.window" in state
 
 
 def changed(export, tmp_path, name, change):

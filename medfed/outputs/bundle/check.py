@@ -19,7 +19,6 @@ from medfed.core.errors import UserError
 from medfed.outputs.bundle.expressions import CALLS, IMPORTS, is_allowed_expression
 from medfed.outputs.bundle.files import open_bundle
 from medfed.outputs.bundle.program import LOAD, PROGRAM, PROGRAM_DEF, UNFLATTEN, check_program
-from medfed.outputs.bundle.quality import QUALITY_FILE, check_quality_files, site_of
 from medfed.tasks.bundle_entries import INTERPOLATE, NARROW
 from medfed.tasks.bundle_template import PREDICTIONS
 from medfed.tasks.bundle_training import LOGGING_CONF, TRAINED
@@ -35,7 +34,6 @@ FILES = (
     "docs/README.md",
     "docs/data_license.txt",
     "docs/ledger.csv",
-    QUALITY_FILE,
     "models/model.pt",
     PROGRAM,
 )
@@ -119,7 +117,7 @@ def check_bundle(path: Path) -> None:
                 "this version of medfed"
             )
         for name in files.names:
-            if name not in FILES and not site_of(name):
+            if name not in FILES:
                 raise UserError(
                     f"{path}: contains '{name}', which is not part of a medfed bundle; expected {', '.join(FILES)}"
                 )
@@ -141,7 +139,6 @@ def check_bundle(path: Path) -> None:
         for name in WEIGHTS:
             if name in files.names:
                 files.check_weights(name)
-        check_quality_files(files)
         if PROGRAM in files.names:
             with files.names[PROGRAM]() as file:
                 check_program(file, f"{path}: {PROGRAM}")

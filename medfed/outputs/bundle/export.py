@@ -18,7 +18,6 @@ from medfed.federation.image_moments import constants_of
 from medfed.federation.method import Method
 from medfed.networks.base import NetworkSettings
 from medfed.outputs.bundle.model_card import card_notes, scores, scores_table
-from medfed.outputs.bundle.quality import quality_of_run
 from medfed.outputs.bundle.trained_network import NetworkWrapper
 from medfed.outputs.bundle.write import write_bundle
 from medfed.outputs.damaged_file import damaged_file
@@ -99,7 +98,6 @@ def export(run: Path, out: Path | None = None, force: bool = False) -> Path:
         provenance={**provenance(config, summary), "method_layers": wrap is not None},
         summary=summary,
         input_is_2d=input_is_2d,
-        quality=quality_of_run(folder, weights),
     )
 
 

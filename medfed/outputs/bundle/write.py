@@ -21,7 +21,6 @@ from medfed.outputs.bundle.check import check_bundle
 from medfed.outputs.bundle.configs import inference_config, metadata, training_configs
 from medfed.outputs.bundle.model_card import model_card, scores
 from medfed.outputs.bundle.program import PROGRAM, save_program
-from medfed.outputs.bundle.quality import BundleQuality, write_quality
 from medfed.outputs.bundle.trained_network import NetworkWrapper, load_trained_network
 from medfed.outputs.environment import installed_version
 from medfed.tasks.bundle_training import LOGGING_CONF
@@ -40,7 +39,6 @@ def write_bundle(
     summary: dict[str, Any],
     input_is_2d: bool,
     wrap: NetworkWrapper | None = None,
-    quality: BundleQuality | None = None,
 ) -> Path:
     """Write a MONAI bundle with trained weights. If an error occurs, no folder is left.
 
@@ -54,7 +52,6 @@ def write_bundle(
         input_is_2d: True for 2-D image files such as PNG (always for classification), False for NIfTI volumes.
         wrap: function that adds the layers of the federated method (`Method.wrap_network`). MONAI cannot build them;
             the bundle then has an exported program, `models/model.pt2`, for images of the task's size.
-        quality: the sites' local models and sums, for `medfed.score --no-labels`.
 
     Raises:
         UserError: if `out` exists, if the weights do not fit the network or are not finite, if a needed program cannot
@@ -67,10 +64,7 @@ def write_bundle(
     template = template_folder(bundle.folder)
     definition = None if wrap else network.network_def(task.channels, task.out_channels)
     module = load_trained_network(network, weights, task, wrap)
-
-    def stored_weights() -> Mapping[str, Tensor]:
-        return module.state_dict() if wrap else network.monai_weights(module, task.channels, task.out_channels)
-
+    stored_weights = module.state_dict() if wrap else network.monai_weights(module, task.channels, task.out_channels)
     facts = {**provenance, "weights_sha256": digest(safetensors.torch.save(module.state_dict()))}
     configs = {
         "inference": inference_config(template, bundle, definition),
@@ -84,15 +78,13 @@ def write_bundle(
         (folder / "models").mkdir()
         if not definition:
             save_program(folder / PROGRAM, module, task.channels, task.image_size)
-        torch.save(stored_weights(), folder / "models" / "model.pt")
+        torch.save(stored_weights, folder / "models" / "model.pt")
         versions = {name: installed_version(name).partition("+")[0] for name in ("torch", "monai")}
         versions |= configs["metadata"]["required_packages_version"] | {"fire": installed_version("fire")}
         card = model_card(
             template, bundle, module, facts, summary, versions, task.image_size, can_train=bool(definition)
         )
         _write(folder / "docs" / "README.md", card)
-        if quality:
-            write_quality(folder, quality, module, stored_weights)
         shutil.copyfile(template / "LICENSE", folder / "LICENSE")
         check_bundle(folder)
     return out

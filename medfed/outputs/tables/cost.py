@@ -15,7 +15,6 @@ from statistics import fmean, median
 from typing import Any
 
 from medfed.federation.ledger import CONTENTS
-from medfed.federation.quality_facts import QUALITY
 from medfed.federation.survey import SURVEY
 from medfed.outputs.run_folder import RunFolder
 from medfed.outputs.tables.comparison_row import POOLED, SENT, ComparisonRow, is_federated
@@ -197,7 +196,7 @@ def _bytes(folder: RunFolder, shares_every_round: bool) -> tuple[dict[str, Any],
     once_sites: set[str] = set()
     clients = {row["site"] for row in folder.ledger() if row["kind"] == "train"}
     for row in folder.ledger():
-        if row["kind"] in (SURVEY, QUALITY) or row["site"] not in clients:  # no part of the training
+        if row["kind"] == SURVEY or row["site"] not in clients:  # no part of the training
             continue
         if row["kind"] == "validate":
             if (row["direction"], row["content"]) == ("down", "weight"):
