@@ -1,7 +1,4 @@
-"""Synthetic lymph node patches of five simulated hospitals, for learning the toolkit and for tests.
-
-The images are generated on this machine. Scores on them are not scientific results.
-"""
+"""Synthetic lymph node patches of five simulated hospitals, for learning the toolkit and for tests."""
 
 from __future__ import annotations
 
@@ -21,8 +18,6 @@ from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 @dataclass(frozen=True)
 class Camelyon17Phantom(SyntheticDataset, Camelyon17):
     """Phantom of the dataset `Camelyon17`: synthetic patches of lymph nodes in the same file layout.
-
-    The images are generated if the folder `root` is missing or was created with other settings.
 
     Args:
         patches_per_site: number of patches of each site, at least twice `patients_per_site`. Half of them show tumour.
@@ -59,11 +54,6 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
 
     @property
     def generator_settings(self) -> dict[str, object]:
-        """Return the settings with which the synthetic images are generated, as plain JSON values by name.
-
-        The generator stores these settings with the images in the file `PHANTOM.json`. If the returned settings differ
-        from those in the file, `ensure_available` generates the images again.
-        """
         return {
             "generator": "medfed histology phantom",
             "version": VERSION,
@@ -75,18 +65,7 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
 
     @property
     def expected_names(self) -> frozenset[str]:
-        """Return the names of the file and the folder that the dataset's folder contains: `metadata.csv` and `patches`.
-
-        The file `PHANTOM.json`, which contains the generator's settings, is not part of the set.
-        """
         return frozenset({TABLE, "patches"})
 
     def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
-        """Generate the patches of all sites and write them, with the table `metadata.csv`, to a new folder.
-
-        Args:
-            folder: path of the folder to create; it must not exist, or must be empty.
-            count: function that is called after each patch with (number of finished patches, total number); None for no
-                progress.
-        """
         make_histology_phantom(folder, self.patches_per_site, self.patients_per_site, self.phantom_seed, count)

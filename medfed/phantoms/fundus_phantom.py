@@ -1,7 +1,4 @@
-"""Synthetic fundus photographs from four simulated cameras, for learning the toolkit and for tests.
-
-The images are generated on this machine. Scores on them are not scientific results.
-"""
+"""Synthetic fundus photographs from four simulated cameras, for learning the toolkit and for tests."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 @dataclass(frozen=True)
 class FundusPhantom(SyntheticDataset, Fundus):
     """Phantom of the dataset `Fundus`: synthetic fundus photographs in the same file layout.
-
-    The images are generated if the folder `root` is missing or was created with other settings.
 
     Args:
         images_per_site: maximum number of images of each site, at least 1. A site never has more images than the
@@ -50,11 +45,6 @@ class FundusPhantom(SyntheticDataset, Fundus):
 
     @property
     def generator_settings(self) -> dict[str, object]:
-        """Return the settings with which the synthetic images are generated, as plain JSON values by name.
-
-        The generator stores these settings with the images in the file `PHANTOM.json`. If the returned settings differ
-        from those in the file, `ensure_available` generates the images again.
-        """
         return {
             "generator": "medfed fundus phantom",
             "version": VERSION,
@@ -66,18 +56,7 @@ class FundusPhantom(SyntheticDataset, Fundus):
 
     @property
     def expected_names(self) -> frozenset[str]:
-        """Return the names of the folders that the dataset's folder contains, one for each site.
-
-        The file `PHANTOM.json`, which contains the generator's settings, is not part of the set.
-        """
         return frozenset(site.folder for site in fundus_sites.SITES.values())
 
     def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
-        """Generate the photographs and masks of all sites and write them to a new folder.
-
-        Args:
-            folder: path of the folder to create; it must not exist, or must be empty.
-            count: function that is called after each image with (number of finished images, total number); None for no
-                progress.
-        """
         make_fundus_phantom(folder, self.images_per_site, self.size, self.phantom_seed, count)

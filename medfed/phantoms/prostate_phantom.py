@@ -1,7 +1,4 @@
-"""Synthetic prostate MRI of six simulated hospitals, for learning the toolkit and for tests.
-
-The images are generated on this machine. Scores on them are not scientific results.
-"""
+"""Synthetic prostate MRI of six simulated hospitals, for learning the toolkit and for tests."""
 
 from __future__ import annotations
 
@@ -22,11 +19,9 @@ from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
 class ProstatePhantom(SyntheticDataset, Prostate):
     """Phantom of the dataset `Prostate`: synthetic T2-weighted MRI volumes in the same file layout.
 
-    The images are generated if the folder `root` is missing or was created with other settings.
-
     Args:
-        cases_per_site: maximum number of cases of each site, at least 1. A site never has more cases than the
-            published dataset.
+        cases_per_site: maximum number of cases of each site, at least 1. A site never has more cases than the published
+            dataset.
         matrix: number of rows and of columns of a slice, in pixels, at least 32.
         phantom_seed: seed of the random anatomy. Another seed gives other patients.
     """
@@ -49,11 +44,6 @@ class ProstatePhantom(SyntheticDataset, Prostate):
 
     @property
     def generator_settings(self) -> dict[str, object]:
-        """Return the settings with which the synthetic images are generated, as plain JSON values by name.
-
-        The generator stores these settings with the images in the file `PHANTOM.json`. If the returned settings differ
-        from those in the file, `ensure_available` generates the images again.
-        """
         return {
             "version": VERSION,
             "seed": self.phantom_seed,
@@ -64,18 +54,7 @@ class ProstatePhantom(SyntheticDataset, Prostate):
 
     @property
     def expected_names(self) -> frozenset[str]:
-        """Return the names of the folders that the dataset's folder contains, one for each site.
-
-        The file `PHANTOM.json`, which contains the generator's settings, is not part of the set.
-        """
         return frozenset(SITES)
 
     def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
-        """Generate the MRI volumes and masks of all sites and write them to a new folder.
-
-        Args:
-            folder: path of the folder to create; it must not exist, or must be empty.
-            count: function that is called after each volume with (number of finished volumes, total number); None for
-                no progress.
-        """
         make_prostate_phantom(folder, self.cases_per_site, self.matrix, self.phantom_seed, count)

@@ -1,8 +1,6 @@
-"""Generator of the fundus phantom: synthetic photographs of the optic disc and cup from four simulated cameras.
+"""Generator of the fundus phantom: photographs of the optic disc and cup in the file layout of the dataset `fundus`.
 
-The file layout is that of the dataset of Wang et al., "DoFE: Domain-oriented Feature Embedding for Generalizable Fundus
-Image Segmentation on Unseen Datasets", IEEE TMI 2020 (the dataset `fundus`). The images contain no patient
-data. Scores on them show whether the code works; they say nothing about the performance of a method in a clinic.
+The images contain no patient data. Scores on them show whether the code works, not how a method performs in a clinic.
 """
 
 from __future__ import annotations
@@ -29,13 +27,7 @@ GLAUCOMA_RATIO = 0.6  # cup-to-disc ratio from which an eye is named as glaucoma
 
 @dataclass(frozen=True, eq=False)
 class FundusCase:
-    """One simulated fundus photograph with its mask.
-
-    Args:
-        image: (Y, X, 3) uint8, RGB.
-        mask: (Y, X) uint8: 0 for the optic cup, 128 for the rest of the optic disc, 255 elsewhere.
-        eye: parameters of the simulated eye.
-    """
+    """Image (size, size, 3) uint8 RGB, and mask (size, size) uint8: 0 cup, 128 rest of the disc, 255 elsewhere."""
 
     image: ndarray
     mask: ndarray
@@ -45,20 +37,7 @@ class FundusCase:
 def simulate_photograph(
     site_name: str, number: int, size: int = 192, seed: int = 0, severity: float = 1.0
 ) -> FundusCase:
-    """Simulate one fundus photograph of one site, with the mask of the optic disc and cup.
-
-    Args:
-        site_name: name of the site: "DRISHTI-GS", "RIM-ONE-r3", "REFUGE-train" or "REFUGE-val".
-        number: number of the case, from 1. Equal arguments give the same photograph.
-        size: number of rows and of columns in pixels. The anatomy and the field of view are the same for every size.
-        seed: seed of the collection of photographs. Another seed gives other eyes.
-        severity: strength of the differences between the sites' cameras, at least 0. With 0, all sites have the same
-            camera. With 1, each site has its own camera. Larger values exaggerate the differences.
-
-    Returns:
-        An object with three fields. `image` is the photograph, (size, size, 3) uint8 RGB. `mask` is (size, size) uint8:
-        0 for the optic cup, 128 for the rest of the optic disc, 255 elsewhere. `eye` has the parameters of the eye.
-    """
+    """Simulate one case, which equal arguments repeat; anatomy and field of view are the same for every `size`."""
     site, rng = SITES[site_name], stream(seed, "fundus camera", site_name, number)
     eye = Eye.sample(stream(seed, "eye", site_name, number), site.melanin_shift)
     camera = site.camera.interpolate_from(REFERENCE, severity).sample_session(rng)
@@ -82,23 +61,9 @@ def make_fundus_phantom(
     progress: Callable[[int, int], None] | None = None,
     severity: float = 1.0,
 ) -> None:
-    """Generate synthetic fundus photographs of four sites and write them to a folder, completely or not at all.
+    """Write the photographs and masks of four sites, completely or not at all; equal arguments give identical files.
 
-    Args:
-        root: path of the folder to create; it must not exist, or must be empty.
-        images_per_site: maximum number of images of each site, at least 1. A site never has more images than the
-            published dataset (DRISHTI-GS 101, RIM-ONE-r3 159, REFUGE-train 400, REFUGE-val 400).
-        size: number of rows and of columns of an image in pixels, at least 32. The anatomy and the field of view are
-            the same for every size.
-        seed: seed of all random draws. The same arguments give identical files.
-        progress: function that is called after each image with (number of finished images, total number of images);
-            None for no progress.
-        severity: strength of the differences between the sites' cameras, at least 0. With 0, all sites have the same
-            camera. With 1, each site has its own camera. Larger values exaggerate the differences.
-
-    Raises:
-        UserError: if `root` is not empty.
-        ValueError: if `images_per_site`, `size` or `severity` is out of range.
+    `severity` 0 gives all sites the same camera, 1 each site its own; larger values exaggerate the differences.
     """
     if images_per_site < 1 or size < 32 or severity < 0:
         given = f"{images_per_site}, {size} and {severity}"
@@ -121,7 +86,6 @@ def make_fundus_phantom(
 
 
 def _write(root: Path, site_name: str, number: int, case: FundusCase) -> None:
-    """Write the image and the mask of one case as PNG files."""
     site = SITES[site_name]
     stem = site.file_stem(number, case.eye.cup_ratio >= GLAUCOMA_RATIO, case.eye.left)
     for kind, pixels in (("image", case.image), ("mask", case.mask)):

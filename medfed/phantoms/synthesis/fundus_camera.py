@@ -16,51 +16,26 @@ SIGNED = ("axis_mm", "glare", "colours")  # these may be 0 or negative, so they 
 
 @dataclass(frozen=True)
 class Camera:
-    """Parameters of one camera model. All numbers are positive unless stated otherwise.
+    """Parameters of one camera model. With vignetting, a large `axis_mm` darkens the nasal side."""
 
-    Args:
-        field_mm: side length of the square image on the retina, in mm. A wide field shows a small disc.
-        colours: (3, 3) matrix from the red, green and blue of the eye to the red, green and blue of the sensor.
-        white_balance: gain of the red, green and blue channel.
-        exposure: gain of all channels.
-        gamma: exponent of the display curve, about 1/2.2.
-        vignetting: fraction of the light that is lost 6 mm from the optical axis.
-        axis_mm: distance from the centre of the disc to the optical axis, in mm towards the temple: 0 if the disc is
-            centred, about 4.5 if the macula is centred. With vignetting, a large distance darkens the nasal side.
-        gradient: relative brightness change across the image caused by an off-centre flash. The direction is random
-            for every photograph.
-        glare: scattered light added to the whole image, as a fraction of white; may be 0.
-        blur_mm: standard deviation of the point spread function in mm.
-        sharpening: strength of the camera's unsharp masking; 0 for none.
-        noise: standard deviation of the shot noise at white, as a fraction of white. The noise grows with the square
-            root of the signal.
-        jpeg_quality: quality of the JPEG compression, 1 to 95.
-    """
-
-    field_mm: float
-    colours: tuple[tuple[float, float, float], ...]
-    white_balance: tuple[float, float, float]
-    exposure: float
-    gamma: float
-    vignetting: float
-    axis_mm: float
-    gradient: float
-    glare: float
-    blur_mm: float
-    sharpening: float
-    noise: float
-    jpeg_quality: float
+    field_mm: float  # side length of the square image on the retina; a wide field shows a small disc
+    colours: tuple[tuple[float, float, float], ...]  # from red, green, blue of the eye to those of the sensor
+    white_balance: tuple[float, float, float]  # gains of red, green and blue
+    exposure: float  # gain of all channels
+    gamma: float  # exponent of the display curve, about 1/2.2
+    vignetting: float  # fraction of the light that is lost 6 mm from the optical axis
+    axis_mm: float  # optical axis, from the disc's centre to the temple: about 4.5 if the macula is centred
+    gradient: float  # relative brightness change across the image by an off-centre flash, in a random direction
+    glare: float  # scattered light added to the whole image, as a fraction of white
+    blur_mm: float  # standard deviation of the point spread function
+    sharpening: float  # strength of unsharp masking
+    noise: float  # standard deviation of the shot noise at white, as a fraction of white
+    jpeg_quality: float  # 1 to 95
 
     def interpolate_from(self, reference: Camera, severity: float) -> Camera:
-        """Return a camera whose parameters are interpolated between a reference camera and this camera.
+        """Return `reference` for severity 0, this camera for 1, and an extrapolation above.
 
-        `axis_mm`, `glare`, `colours` and `sharpening`, which may be 0 or negative, are interpolated linearly. The other
-        parameters are interpolated geometrically.
-
-        Args:
-            reference: the camera that is returned for severity 0.
-            severity: position between the two cameras, at least 0. 0 returns the reference camera, 1 returns this
-                camera, and larger values extrapolate beyond this camera.
+        Parameters that may be 0 or negative are interpolated linearly, the others geometrically.
         """
         values: dict[str, Any] = {}
         for field in fields(self):
@@ -76,13 +51,7 @@ class Camera:
         return Camera(**(values | {name: max(values[name], 0.0) for name in ("glare", "sharpening")}))
 
     def sample_session(self, rng: np.random.Generator) -> Camera:
-        """Return a copy of this camera with small random changes, as between two sessions with different operators.
-
-        The field of view, brightness, contrast, illumination, sharpness, noise, glare and colour balance change.
-
-        Args:
-            rng: NumPy random generator for the changes.
-        """
+        """Return a copy with small random changes, as between sessions with different operators."""
         spread = {"field_mm": 0.04, "exposure": 0.16, "gamma": 0.03, "gradient": 0.3, "blur_mm": 0.2, "noise": 0.1}
         changed = {name: getattr(self, name) * float(np.exp(rng.normal(0, sd))) for name, sd in spread.items()}
         balance = np.asarray(self.white_balance) * np.exp(rng.normal(0, 0.03, 3))
@@ -91,17 +60,9 @@ class Camera:
 
 
 def take_photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng: np.random.Generator) -> ndarray:
-    """Simulate the photograph that a fundus camera takes of an eye and stores as JPEG.
+    """Photograph an eye's linear reflectance, (Y, X, 3) from 0 to about 1, as uint8 RGB.
 
-    Args:
-        light: (Y, X, 3), linear RGB reflectance of the eye, 0 to about 1.
-        camera: parameters of the camera.
-        x: (Y, X), x position of every pixel in mm from the centre of the optic disc, positive towards the temple.
-        y: (Y, X), y position of every pixel in mm from the centre of the optic disc, positive downwards.
-        rng: NumPy random generator for the noise and the direction of the illumination gradient.
-
-    Returns:
-        (Y, X, 3) uint8, RGB.
+    `x` (towards the temple) and `y` (downwards) are mm from the centre of the optic disc, (Y, X).
     """
     pixel_mm = abs(float(x[0, 1] - x[0, 0]))
     illuminated = light * _illumination(camera, x, y, rng)[..., None]
@@ -119,7 +80,7 @@ def take_photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng:
 
 
 def _illumination(camera: Camera, x: ndarray, y: ndarray, rng: np.random.Generator) -> ndarray:
-    """Compute the relative illumination of every pixel, (Y, X) float32."""
+    """Relative illumination of every pixel, (Y, X)."""
     away2 = (x - camera.axis_mm) ** 2 + y**2
     loss = camera.vignetting * (away2 - camera.axis_mm**2) / 36.0
     angle = rng.uniform(0, 2 * np.pi)
@@ -134,7 +95,7 @@ def _shoulder(light: ndarray) -> ndarray:
 
 
 def _as_jpeg(image: ndarray, quality: int) -> ndarray:
-    """Compress an image with JPEG and decode it again."""
+    """Compress and decode again."""
     file = io.BytesIO()
     Image.fromarray(image).save(file, "JPEG", quality=quality)
     with Image.open(file) as decoded:

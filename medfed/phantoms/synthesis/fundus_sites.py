@@ -13,52 +13,27 @@ from medfed.phantoms.synthesis.fundus_camera import Camera
 
 @dataclass(frozen=True)
 class FundusSite:
-    """Layout, camera and population of one site of the fundus phantom.
-
-    Args:
-        folder: name of the site's folder in the published layout.
-        train: number of images in the published training part.
-        test: number of images in the published test part.
-        names: template of the file names without suffix. {kind} is replaced by the letter for glaucoma or normal,
-            {side} by L or R, {number} by the case number.
-        kinds: the letters for glaucoma and for normal.
-        camera: parameters of the site's camera.
-        melanin_shift: difference of the mean fundus pigmentation from the other sites; positive is darker.
-    """
+    """Layout, camera and population of one site of the fundus phantom."""
 
     folder: str
-    train: int
+    train: int  # number of images in the published training part
     test: int
-    names: str
-    kinds: tuple[str, str]
+    names: str  # file names without suffix; {kind} is the letter for glaucoma or normal, {side} is L or R
+    kinds: tuple[str, str]  # the letters for glaucoma and for normal
     camera: Camera
-    melanin_shift: float = 0.0
+    melanin_shift: float = 0.0  # mean fundus pigmentation relative to the other sites; positive is darker
 
     @property
     def numbers(self) -> range:
-        """Return the case numbers of the site, from 1 to the number of its images in the published dataset."""
+        """Case numbers from 1 to the size of the published dataset."""
         return range(1, self.train + self.test + 1)
 
     def published_part(self, number: int) -> str:
-        """Return the part of the published dataset, "train" or "test", that a case of this site belongs to.
-
-        In the phantom, training and test cases alternate in the published proportion. A phantom with only a few cases
-        therefore contains both. The first case is a training case.
-
-        Args:
-            number: case number, 1 or larger.
-        """
+        """ "train" or "test": they alternate in the published proportion, so that few cases contain both."""
         total = self.train + self.test
         return "train" if -(-number * self.train // total) > -(-(number - 1) * self.train // total) else "test"
 
     def file_stem(self, number: int, has_glaucoma: bool, is_left: bool) -> str:
-        """Return the published name of a case's files, without their suffix, such as "gdrishtiGS_001".
-
-        Args:
-            number: case number, 1 or larger.
-            has_glaucoma: whether the name marks the eye as a glaucoma case.
-            is_left: whether the eye is a left eye.
-        """
         kind = self.kinds[0] if has_glaucoma else self.kinds[1]
         return self.names.format(number=number, kind=kind, side="L" if is_left else "R")
 

@@ -1,7 +1,6 @@
 """Generator of the histology phantom: synthetic lymph node patches in the file layout of Camelyon17-WILDS.
 
-The images contain no patient data. Scores on them show whether the code works; they say nothing about the performance
-of a method in a hospital.
+The images contain no patient data. Scores on them show whether the code works, not how a method performs in a hospital.
 """
 
 from __future__ import annotations
@@ -32,50 +31,26 @@ _VALIDATION_SHARE = 0.1  # fraction of the patches in the published validation s
 
 @dataclass(frozen=True)
 class PatchRow:
-    """One row of `metadata.csv`, the table of all patches, without the row's number.
+    """One row of `metadata.csv`, the table of all patches."""
 
-    Args:
-        patient: number of the patient, 0 to 99; each site has 20 consecutive numbers.
-        node: number of the lymph node, 0 to 4.
-        x: column of the patch in the slide, in pixels.
-        y: row of the patch in the slide, in pixels.
-        tumour: 1 if the middle of the patch shows tumour, else 0.
-        slide: number of the slide, from 0.
-        centre: number of the hospital, 0 to 4.
-        split: 1 for the published validation split, else 0.
-    """
-
-    patient: int
-    node: int
-    x: int
-    y: int
-    tumour: int
+    patient: int  # 0 to 99; each site has 20 consecutive numbers
+    node: int  # number of the lymph node, 0 to 4
+    x: int  # column in the slide, in pixels
+    y: int  # row in the slide, in pixels
+    tumour: int  # 1 if the middle of the patch shows tumour, else 0
     slide: int
-    centre: int
-    split: int
+    centre: int  # number of the hospital, 0 to 4
+    split: int  # 1 for the published validation split, else 0
 
     @property
     def file(self) -> Path:
-        """Return the path of the patch's PNG file, relative to the folder `patches` of the dataset.
-
-        An example is `patient_004_node_1/patch_patient_004_node_1_x_3328_y_7712.png`.
-        """
+        """Path relative to `patches`, as `patient_004_node_1/patch_patient_004_node_1_x_3328_y_7712.png`."""
         slide = f"patient_{self.patient:03d}_node_{self.node}"
         return Path(slide) / f"patch_{slide}_x_{self.x}_y_{self.y}.png"
 
 
 def patch_table(patches_per_site: int, patients_per_site: int, seed: int) -> Iterator[PatchRow]:
-    """Yield a description of every synthetic patch, slide by slide. Every second patch of a slide shows tumour.
-
-    Args:
-        patches_per_site: number of patches of each site.
-        patients_per_site: number of patients of each site, 1 to 20; each patient has one slide.
-        seed: seed of all random draws.
-
-    Yields:
-        One row of the table `metadata.csv` for each patch: patient, lymph node, position, label, slide, hospital and
-        split.
-    """
+    """Yield the row of every patch, slide by slide; every second patch of a slide shows tumour."""
     for centre in range(len(SITES)):
         for k in range(patients_per_site):
             patient, slide = centre * _PATIENTS_PUBLISHED + k, centre * patients_per_site + k
@@ -91,19 +66,9 @@ def patch_table(patches_per_site: int, patients_per_site: int, seed: int) -> Ite
 def simulate_patch(
     patient: int, number: int, label: int, seed: int = 0, severity: float = 1.0
 ) -> tuple[ndarray, ndarray]:
-    """Simulate one stained and scanned patch of a lymph node, 96 x 96 pixels.
+    """Return a patch, (96, 96, 3) uint8 RGB, and the mask of the tumour, (96, 96) bool; equal arguments repeat them.
 
-    Args:
-        patient: number of the patient, 0 to 99. The number determines the site: 0 to 19 belong to hospital_1, 20 to 39
-            to hospital_2, and so on until hospital_5.
-        number: number of the patch among the patient's patches, from 0. Equal arguments give the same patch.
-        label: 1 if the middle 32 x 32 pixels show tumour, else 0.
-        seed: seed of all random draws. Another seed gives other patients.
-        severity: strength of the differences between sites, at least 0. With 0, all sites have the same stain and
-            scanner. With 1, each site has its own stain and scanner. Larger values exaggerate the differences.
-
-    Returns:
-        The patch, (96, 96, 3) uint8 RGB, and the mask of the tumour, (96, 96) bool.
+    `label` 1 means tumour in the middle 32 x 32 pixels; `number` is that of the patch among the patient's.
     """
     site = SITES[f"hospital_{patient // _PATIENTS_PUBLISHED + 1}"].at_severity(severity)
     parameters = _patient_parameters(seed, patient, site.stain_spread)
@@ -124,25 +89,10 @@ def make_histology_phantom(
     progress: Callable[[int, int], None] | None = None,
     severity: float = 1.0,
 ) -> None:
-    """Generate synthetic lymph node patches of five sites and write them to a folder, completely or not at all.
+    """Write the patches and the table of five sites, completely or not at all; equal arguments give identical files.
 
-    The folder contains the table `metadata.csv` and the folder `patches`, as the published folder camelyon17_v1.0 does.
-
-    Args:
-        root: path of the folder to create; it must not exist, or must be empty.
-        patches_per_site: number of patches of each site, at least `patients_per_site`. The patches are assigned to the
-            site's patients in turn. A larger number adds patches and leaves the other patches unchanged.
-        patients_per_site: number of patients of each site, 1 to 20. Each patient has one slide.
-        seed: seed of all random draws. The same arguments give identical files, with the same versions of NumPy, SciPy
-            and Pillow.
-        progress: function that is called after each patch with (number of finished patches, total number of patches);
-            None for no progress.
-        severity: strength of the differences between sites, at least 0. With 0, all sites have the same stain and
-            scanner. With 1, each site has its own stain and scanner. Larger values exaggerate the differences.
-
-    Raises:
-        UserError: if `root` is not empty.
-        ValueError: if `patches_per_site`, `patients_per_site` or `severity` is out of range.
+    More patches leave the others unchanged. `severity` 0 gives all sites the same stain and scanner, 1 each site its
+    own; larger values exaggerate the differences.
     """
     if not 1 <= patients_per_site <= _PATIENTS_PUBLISHED or patches_per_site < patients_per_site or severity < 0:
         given = f"patches_per_site {patches_per_site}, patients_per_site {patients_per_site} and severity {severity}"
@@ -179,7 +129,6 @@ def _pixels(fine: ndarray) -> ndarray:
 
 
 def _write_table(path: Path, table: list[PatchRow]) -> None:
-    """Write `metadata.csv`."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(HEADER)
@@ -191,5 +140,5 @@ def _write_table(path: Path, table: list[PatchRow]) -> None:
 
 @lru_cache(maxsize=128)
 def _patient_parameters(seed: int, patient: int, stain_spread: float) -> HistologyPatient:
-    """Sample the parameters of a patient; cached, because they are the same for all patches."""
+    """Cached, because the parameters are the same for all patches of the patient."""
     return HistologyPatient.sample(stream(seed, "histology patient", patient), stain_spread)

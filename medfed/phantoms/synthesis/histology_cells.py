@@ -1,7 +1,4 @@
-"""Cell nuclei of the histology phantom: their positions, and the stain of each nucleus.
-
-The images of all nuclei of one type are computed together and are then inserted one by one.
-"""
+"""Cell nuclei of the histology phantom: their positions, and the stain of each nucleus."""
 
 from __future__ import annotations
 
@@ -13,41 +10,21 @@ from numpy import ndarray
 
 @dataclass(frozen=True)
 class NucleusType:
-    """Appearance of one type of nuclei.
+    """Appearance of one type of nuclei."""
 
-    Args:
-        radius_um: mean radius in micrometres.
-        spread: standard deviation of the logarithm of the radius.
-        elongation: lowest and highest ratio of length to width.
-        irregularity: deviation of the outline from an ellipse; 0 for an ellipse.
-        chromatin: amount of stain inside the nucleus.
-        rim: additional stain at the edge of the nucleus.
-        nucleoli: additional stain of two small dots; 0 for none.
-    """
-
-    radius_um: float
-    spread: float
-    elongation: tuple[float, float]
-    irregularity: float
-    chromatin: float
-    rim: float
-    nucleoli: float = 0.0
+    radius_um: float  # mean
+    spread: float  # standard deviation of the logarithm of the radius
+    elongation: tuple[float, float]  # lowest and highest ratio of length to width
+    irregularity: float  # deviation of the outline from an ellipse
+    chromatin: float  # stain inside the nucleus
+    rim: float  # additional stain at the edge
+    nucleoli: float = 0.0  # additional stain of two small dots
 
 
 def jittered_lattice(rng: np.random.Generator, side_um: float, spacing_um: float, jitter: float = 0.30) -> ndarray:
-    """Draw random positions of cells: the points of a triangular lattice, each with a random displacement.
+    """Draw cell positions (N, 2) in micrometres: a triangular lattice, which keeps cells apart, displaced at random.
 
-    The lattice keeps the cells apart, so that their nuclei overlap little.
-
-    Args:
-        rng: NumPy random generator for the displacements and the lattice's offset.
-        side_um: side length of the square area in micrometres.
-        spacing_um: distance between neighbouring lattice points in micrometres.
-        jitter: twice the standard deviation of the displacement, as a fraction of `spacing_um`.
-
-    Returns:
-        (N, 2), row and column of each position in micrometres from the top left corner of the area. Some positions lie
-        outside the area.
+    Twice the standard deviation of the displacement is `jitter * spacing_um`. Some positions lie outside the area.
     """
     rows = np.arange(-spacing_um, side_um + spacing_um, spacing_um * 0.866)
     columns = np.arange(-spacing_um, side_um + spacing_um, spacing_um)
@@ -66,21 +43,9 @@ def draw_nuclei(
     rng: np.random.Generator,
     angle: float | None = None,
 ) -> None:
-    """Draw cell nuclei into an image of the haematoxylin stain, in place.
+    """Draw nuclei at `centres_um` (N, 2) into an image of the haematoxylin stain (side, side), in place.
 
-    Each pixel gets the maximum of its old value and the stain of the nucleus at this pixel. Stain therefore does not
-    add up where two nuclei overlap.
-
-    Args:
-        stain_image: (side, side) float32, amount of haematoxylin; it is modified. An amount of 1 gives the optical
-            densities -ln(I / I_0) of red, green and blue, a vector of Euclidean norm 1.
-        centres_um: (N, 2), row and column of each nucleus in micrometres from the top left corner of the image. Nuclei
-            outside the image are ignored.
-        nucleus_type: appearance of the nuclei.
-        um_per_pixel: pixel size of the image in micrometres.
-        rng: NumPy random generator for the variation between nuclei.
-        angle: mean direction of the long axes in radians: 0 is horizontal, pi / 2 is vertical. None for random
-            directions.
+    Where nuclei overlap, the maximum counts. `angle` is the mean direction in radians, 0 is horizontal; None is random.
     """
     n = len(centres_um)
     if not n:
@@ -104,7 +69,7 @@ def _stamps(
     variation: ndarray,
     nucleus_type: NucleusType,
 ) -> ndarray:
-    """Compute the stain of each nucleus in its own small image, (N, w, w) float32 with w = 2 * half + 1."""
+    """Stain of each nucleus in its own small image, (N, w, w) with w = 2 * half + 1."""
     axis = np.arange(-half, half + 1, dtype=np.float32)
     dy = axis[None, :, None] - _column(part[:, 0])
     dx = axis[None, None, :] - _column(part[:, 1])
@@ -125,7 +90,7 @@ def _stamps(
 
 
 def _place_stamps(stain_image: ndarray, stamps: ndarray, corners: ndarray) -> None:
-    """Insert small images (N, w, w) into the stain image with their top left corners at `corners` (N, 2), in place."""
+    """Insert small images (N, w, w) with their top left corners at `corners` (N, 2), in place."""
     width, side = stamps.shape[1], len(stain_image)
     inside = ((corners > -width) & (corners < side)).all(axis=1)
     for stamp, (row, column) in zip(stamps[inside], corners[inside].tolist()):
@@ -135,5 +100,4 @@ def _place_stamps(stain_image: ndarray, stamps: ndarray, corners: ndarray) -> No
 
 
 def _column(values: ndarray) -> ndarray:
-    """Reshape (N,) to (N, 1, 1) float32 for broadcasting."""
     return values.astype(np.float32)[:, None, None]

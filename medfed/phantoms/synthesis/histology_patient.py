@@ -29,15 +29,7 @@ class HistologyPatient:
 
     @classmethod
     def sample(cls, rng: np.random.Generator, stain_spread: float = 0.1) -> HistologyPatient:
-        """Draw the random parameters of one synthetic patient: appearance of the lymph node, the tumour and the slide.
-
-        The tumour's grade is uniform from 0 (small, similar nuclei) to 1 (large nuclei of very different sizes).
-
-        Args:
-            rng: NumPy random generator.
-            stain_spread: standard deviation of the logarithm of the strength of each stain, between the slides of a
-                site.
-        """
+        """Draw a patient; `stain_spread` is the deviation of the logarithm of the stains' strengths."""
         grade = rng.random()
         nucleus_um = 4.3 + 2.0 * grade + rng.normal(0, 0.2)
         return cls(

@@ -25,12 +25,9 @@ _FAR_UM = 1e3
 
 @dataclass(frozen=True)
 class Section:
-    """One stained section.
+    """Stain (side, side, 3): haematoxylin, eosin and blood; tumour (side, side) as a pathologist outlines it.
 
-    Args:
-        stain: (side, side, 3) float32, amounts of haematoxylin, eosin and blood. An amount of 1 gives the optical
-            densities -ln(I / I_0) of red, green and blue, a vector of Euclidean norm 1.
-        tumour: (side, side) bool, the tumour region as a pathologist would outline it.
+    An amount of 1 is an optical density vector (red, green, blue) of norm 1.
     """
 
     stain: ndarray
@@ -38,23 +35,7 @@ class Section:
 
 
 def make_section(patient: HistologyPatient, label: int, rng: np.random.Generator, side: int, um: float) -> Section:
-    """Draw a random stained section of a lymph node, with or without tumour in its middle.
-
-    The middle is the square of the middle third of the rows and the middle third of the columns.
-
-    Args:
-        patient: parameters of the patient.
-        label: 1 for tumour in the middle; 0 for no tumour in the middle. With 0, tumour may still grow near the edge.
-        rng: NumPy random generator for the structure of the tissue.
-        side: height and width of the section in pixels.
-        um: pixel size in micrometres.
-
-    Returns:
-        An object with two fields. `stain`, (side, side, 3) float32, has the amounts of haematoxylin, eosin and blood.
-        An amount of 1 gives the optical densities -ln(I / I_0) of red, green and blue, a vector of Euclidean norm 1. I
-        is the light that passes the section, and I_0 the light of the lamp. `tumour`, (side, side) bool, is the mask of
-        the tumour.
-    """
+    """Draw a section with tumour in its middle third if and only if `label` is 1; it may always grow at the edge."""
     field = _growth(label, rng, side, um)
     names = NORMAL if label == 0 and field.max() <= 0 else BESIDE_TUMOUR
     background = backgrounds.make_background(
@@ -74,10 +55,7 @@ def make_section(patient: HistologyPatient, label: int, rng: np.random.Generator
 
 
 def _growth(label: int, rng: np.random.Generator, side: int, um: float) -> ndarray:
-    """Sample the signed distance to the tumour's edge in micrometres, (side, side), positive inside the tumour.
-
-    The middle third contains tumour if and only if the label is 1.
-    """
+    """Signed distance to the tumour's edge in micrometres, (side, side), positive inside the tumour."""
     kind = rng.random()
     rows, columns = centred_grid(side)
     if label == 0 and kind > 0.22:
@@ -105,7 +83,7 @@ def _nuclei(
     side: int,
     um: float,
 ) -> ndarray:
-    """Sample the haematoxylin of all nuclei, (side, side) float32."""
+    """Haematoxylin of all nuclei, (side, side)."""
     haematoxylin, side_um, no_tumour = np.zeros((side, side), np.float32), side * um, 1 - tumour
     stroma = tumour * (1 - nest)
     infiltrated = stroma * soft_mask(smooth_field(rng, side, 22 / um) + _threshold(patient.infiltration), 0.4)
@@ -150,10 +128,7 @@ def _tumour_stain(
     rng: np.random.Generator,
     um: float,
 ) -> tuple[ndarray, ndarray]:
-    """Return eosin and haematoxylin with the tumour's cytoplasm and stroma added.
-
-    Clefts around nests of tumour cells and the lumina of glands are empty.
-    """
+    """Return eosin and haematoxylin with the tumour's cytoplasm and stroma; clefts and lumina are empty."""
     side = len(eosin)
     strength = patient.cytoplasm * math.exp(rng.normal(0, 0.30))
     grains = 0.32 * smooth_field(rng, side, 2.2 / um) + 0.20 * smooth_field(rng, side, 9 / um)
@@ -168,7 +143,7 @@ def _tumour_stain(
 
 
 def _thickness(patient: HistologyPatient, rng: np.random.Generator, side: int, um: float) -> ndarray:
-    """Sample the relative thickness of the section, (side, side): smooth waves, and rarely a fold of two layers."""
+    """Relative thickness, (side, side): smooth waves, and rarely a fold of two layers."""
     thickness = patient.thickness * math.exp(rng.normal(0, 0.14)) * (1 + 0.05 * smooth_field(rng, side, 40 / um))
     if rng.random() < 0.04:
         angle, (rows, columns) = rng.uniform(0, np.pi), centred_grid(side)
@@ -179,9 +154,6 @@ def _thickness(patient: HistologyPatient, rng: np.random.Generator, side: int, u
 
 
 def _threshold(share: float) -> float:
-    """Return the number to add to a standard normal field so that about the fraction `share` of it is positive.
-
-    The normal quantile is approximated by the logistic quantile divided by 1.702.
-    """
+    """Number to add to a standard normal field so that about the fraction `share` of it is positive."""
     share = min(max(share, 1e-3), 1 - 1e-3)
     return math.log(share / (1 - share)) / 1.702

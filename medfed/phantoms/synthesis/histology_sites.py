@@ -14,48 +14,24 @@ Value = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class HistologySite:
-    """Stain and scanner of one site. The default values are the reference site.
+    """Stain and scanner of one site. The default values are the reference site."""
 
-    Args:
-        haematoxylin_turn: rotation of the haematoxylin colour in degrees; positive is redder.
-        eosin_turn: rotation of the eosin colour in degrees; positive is more orange.
-        haematoxylin: strength of haematoxylin relative to the reference.
-        eosin: strength of eosin relative to the reference.
-        stain_spread: standard deviation of the logarithm of the stain strengths between slides.
-        um_per_pixel: pixel size of the patches in micrometres. It differs between scanners, so the size of a nucleus in
-            pixels differs too.
-        blur_um: standard deviation of the point spread function in micrometres.
-        focus_um: largest additional blur of a patch that is out of focus, in micrometres.
-        white: red, green and blue of the empty slide, in [0, 1].
-        gamma: exponent of the display curve; above 1 darkens the mid-tones.
-        saturation: factor of the colour saturation; 1 leaves it unchanged.
-        noise: standard deviation of the noise at white, as a fraction of white.
-        jpeg_quality: quality of the JPEG compression, 10 to 95.
-    """
-
-    haematoxylin_turn: float = 0.0
-    eosin_turn: float = 0.0
-    haematoxylin: float = 1.0
-    eosin: float = 1.0
-    stain_spread: float = 0.10
-    um_per_pixel: float = 0.97
-    blur_um: float = 0.45
-    focus_um: float = 0.35
-    white: tuple[float, float, float] = (0.95, 0.94, 0.95)
-    gamma: float = 1.0
-    saturation: float = 1.0
-    noise: float = 0.010
-    jpeg_quality: float = 88.0
+    haematoxylin_turn: float = 0.0  # rotation of its colour in degrees; positive is redder
+    eosin_turn: float = 0.0  # rotation of its colour in degrees; positive is more orange
+    haematoxylin: float = 1.0  # strength relative to the reference
+    eosin: float = 1.0  # strength relative to the reference
+    stain_spread: float = 0.10  # standard deviation of the logarithm of the stain strengths between slides
+    um_per_pixel: float = 0.97  # pixel size of the patches
+    blur_um: float = 0.45  # standard deviation of the point spread function
+    focus_um: float = 0.35  # largest additional blur of a patch that is out of focus
+    white: tuple[float, float, float] = (0.95, 0.94, 0.95)  # red, green and blue of the empty slide
+    gamma: float = 1.0  # exponent of the display curve; above 1 darkens the mid-tones
+    saturation: float = 1.0  # factor of the colour saturation
+    noise: float = 0.010  # standard deviation at white, as a fraction of white
+    jpeg_quality: float = 88.0  # 10 to 95
 
     def at_severity(self, severity: float) -> HistologySite:
-        """Return a site whose stain and scanner are interpolated linearly between the reference site and this site.
-
-        The reference site is `HistologySite()`, with the default values.
-
-        Args:
-            severity: position between the two sites, at least 0. 0 returns the reference site, 1 returns this site, and
-                larger values extrapolate beyond this site. Values that leave their valid range are clipped.
-        """
+        """Interpolate linearly from the reference site (0) to this site (1) and beyond, clipped to valid ranges."""
         reference, moved = HistologySite(), dict[str, Any]()
         for field in fields(self):
             moved[field.name] = _between(getattr(reference, field.name), getattr(self, field.name), severity)

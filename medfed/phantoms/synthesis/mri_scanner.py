@@ -18,45 +18,23 @@ SLICE_PROFILE = ((-0.34, 0.3), (0.0, 0.4), (0.34, 0.3))  # (position / slice thi
 
 @dataclass(frozen=True)
 class Scanner:
-    """Parameters of one scanner and protocol. All numbers are positive unless stated otherwise.
+    """Parameters of one scanner and protocol."""
 
-    Args:
-        field_tesla: magnetic field strength in tesla. A stronger field lengthens T1 and shortens T2.
-        te_ms: echo time in ms.
-        tr_ms: repetition time in ms.
-        snr: signal of the normal peripheral zone in the centre of the gland, divided by the standard deviation of the
-            noise of one channel.
-        sharpness: fraction of k-space that is acquired along the phase-encoding direction (y), in (0, 1]. Along x, the
-            fraction is (1 + sharpness) / 2.
-        shading: relative standard deviation of the slow intensity variation that standing waves cause.
-        array_gain: additional brightness at the skin below a surface coil; 0 without one.
-        flare: exponent of the intensity decay with distance from an endorectal coil; 0 without one, 1 for an
-            uncorrected loop coil.
-        gain: stored intensity units per unit of signal.
-        gamma: exponent of the vendor's intensity curve.
-    """
-
-    field_tesla: float
-    te_ms: float
-    tr_ms: float
-    snr: float
-    sharpness: float
-    shading: float
-    array_gain: float
-    flare: float
-    gain: float
-    gamma: float
+    field_tesla: float  # a stronger field lengthens T1 and shortens T2
+    te_ms: float  # echo time
+    tr_ms: float  # repetition time
+    snr: float  # signal of the normal peripheral zone at the gland's centre, divided by the noise of one channel
+    sharpness: float  # fraction of k-space along y (phase encoding), in (0, 1]; along x it is (1 + sharpness) / 2
+    shading: float  # relative standard deviation of the slow intensity variation by standing waves
+    array_gain: float  # additional brightness at the skin below a surface coil; 0 without one
+    flare: float  # exponent of the decay with distance from an endorectal coil, 0 without; 1: uncorrected loop
+    gain: float  # stored intensity units per unit of signal
+    gamma: float  # exponent of the vendor's intensity curve
 
     def interpolate_from(self, reference: Scanner, severity: float) -> Scanner:
-        """Return a scanner whose parameters are interpolated between a reference scanner and this scanner.
+        """Return `reference` for severity 0, this scanner for 1, and an extrapolation above.
 
-        `array_gain` and `flare`, which may be 0, are interpolated linearly. The other parameters are interpolated
-        geometrically.
-
-        Args:
-            reference: the scanner that is returned for severity 0.
-            severity: position between the two scanners, at least 0. 0 returns the reference scanner, 1 returns this
-                scanner, and larger values extrapolate beyond this scanner.
+        Parameters that may be 0 are interpolated linearly, the others geometrically.
         """
 
         def blend(name: str) -> float:
@@ -69,33 +47,16 @@ class Scanner:
         return Scanner(**(values | {"sharpness": min(values["sharpness"], 1.0)}))
 
     def sample_session(self, rng: np.random.Generator) -> Scanner:
-        """Return a copy of this scanner with small random changes, as between two sessions with the same protocol.
-
-        The echo and repetition times, noise, shading, coil decay, gain and intensity curve change.
-
-        Args:
-            rng: NumPy random generator for the changes.
-        """
+        """Return a copy with small random changes, as between sessions with the same protocol."""
         spread = {"te_ms": 0.04, "tr_ms": 0.06, "snr": 0.08, "shading": 0.15, "flare": 0.1, "gain": 0.15, "gamma": 0.03}
         changed = {name: getattr(self, name) * float(np.exp(rng.normal(0, sd))) for name, sd in spread.items()}
         return replace(self, **changed)
 
 
 def tissue_signal(tissue: Tissue, scanner: Scanner, t2_ratio: float = 1.0) -> tuple[float, float]:
-    """Compute the spin echo signal of a tissue in a scanner.
+    """Return the spin echo signal PD (1 - exp(-TR / T1)) exp(-TE / T2), in [0, 1], and TE / T2.
 
-    The signal is PD (1 - exp(-TR / T1)) exp(-TE / T2), with the tissue's proton density PD and relaxation times T1 and
-    T2, and the scanner's repetition time TR and echo time TE.
-
-    Args:
-        tissue: tissue properties at 3 tesla; T1 and T2 are converted to the scanner's field strength.
-        scanner: parameters of the scanner.
-        t2_ratio: factor that is applied to the tissue's T2; 1 leaves it unchanged.
-
-    Returns:
-        Two numbers. The first is the signal, in [0, 1], where 1 is the signal of fully relaxed water. The second is
-        TE / T2 at the scanner's field strength: a small relative change of T2, times this number, is the relative
-        change of the signal.
+    TE / T2 times a small relative change of T2 is the relative change of the signal.
     """
     t1 = tissue.t1_ms * (scanner.field_tesla / 3.0) ** 0.35
     t2 = tissue.t2_ms * t2_ratio * (3.0 / scanner.field_tesla) ** 0.15
@@ -104,17 +65,9 @@ def tissue_signal(tissue: Tissue, scanner: Scanner, t2_ratio: float = 1.0) -> tu
 
 
 def magnetisation(parts: Iterable[Part], grid: Grid, scanner: Scanner, t2_ratios: dict[str, float]) -> ndarray:
-    """Compute the MRI signal of every voxel of an anatomy, without the effect of the coils and without noise.
+    """Return the signal (Z, Y, X) without coils and noise; `t2_ratios` are factors on the T2 of tissues by name.
 
-    Args:
-        parts: anatomical structures in the order of drawing. Later structures cover earlier ones.
-        grid: positions of the voxels, with the random fields by which the relaxation time T2 varies inside a tissue.
-        scanner: parameters of the scanner.
-        t2_ratios: dictionary from the name of a tissue to the factor that is applied to its T2. The T2 of a tissue
-            without an entry is unchanged.
-
-    Returns:
-        (Z, Y, X) float32, at least 0, where 1 is the signal of fully relaxed water.
+    The signal of fully relaxed water is 1.
     """
     image = np.zeros(grid.x.shape, np.float32)
     for part in parts:
@@ -131,35 +84,17 @@ def magnetisation(parts: Iterable[Part], grid: Grid, scanner: Scanner, t2_ratios
 
 
 def average_slices(image: ndarray) -> ndarray:
-    """Average the three sub-slices of every slice, with the weights 0.3, 0.4 and 0.3 of the slice profile.
-
-    Args:
-        image: (3Z, Y, X), three consecutive sub-slices for each slice.
-
-    Returns:
-        (Z, Y, X), in the unit of `image`.
-    """
+    """Average the three sub-slices of every slice, (3Z, Y, X) to (Z, Y, X), with the weights of the slice profile."""
     return sum(np.float32(weight) * image[k :: len(SLICE_PROFILE)] for k, (_, weight) in enumerate(SLICE_PROFILE))
 
 
 def coil_sensitivity(
     grid: Grid, scanner: Scanner, coil_y_mm: float, skin_y_mm: float, rng: np.random.Generator
 ) -> ndarray:
-    """Compute the factor by which the coils of a scanner change the signal of every voxel.
+    """Return the factor of standing waves, surface coils and an endorectal loop coil at `coil_y_mm`, (Z, Y, X).
 
-    The factor is the product of a slow random variation (standing waves), the gain of surface coils in front of and
-    behind the patient, and the decay with distance from an endorectal loop coil.
-
-    Args:
-        grid: positions of the voxels; the origin is the centre of the prostate.
-        scanner: parameters of the scanner, which say how strong each of the three effects is.
-        coil_y_mm: y position of the endorectal coil in mm; y points to the patient's back.
-        skin_y_mm: y position of the skin on the patient's front in mm, a negative number.
-        rng: NumPy random generator for the standing waves.
-
-    Returns:
-        (Z, Y, X), factors above 0. The part of the factor that the endorectal coil causes is 1 in the centre of the
-        prostate.
+    `skin_y_mm` is the front of the patient, a negative number. The endorectal coil's factor is 1 at the prostate's
+    centre.
     """
     waves = np.exp(np.float32(scanner.shading) * random_field(grid, rng, (80, 75, 75)))
     depth, behind = np.clip(grid.y - skin_y_mm, 0, None), np.clip(115 - grid.y, 0, None)
@@ -171,19 +106,7 @@ def coil_sensitivity(
 
 
 def acquire(image: ndarray, scanner: Scanner, rng: np.random.Generator) -> ndarray:
-    """Simulate the acquisition of an MRI volume, slice by slice: add noise and remove the high frequencies.
-
-    Gaussian noise is added to the real and imaginary parts, so that the magnitude has Rician noise. Then the high
-    frequencies of each slice are removed with a smooth window, which blurs the image.
-
-    Args:
-        image: (Z, Y, X), noise-free signal of every voxel, where 1 is the signal of fully relaxed water.
-        scanner: parameters of the scanner, which determine the strength of the noise and the width of the window.
-        rng: NumPy random generator for the noise.
-
-    Returns:
-        (Z, Y, X) float32, magnitude of the reconstructed image, in the unit of `image`.
-    """
+    """Add Rician noise to a volume (Z, Y, X) and remove the high frequencies of each slice."""
     reference, _ = tissue_signal(TISSUES["peripheral"], scanner)
     noise = rng.standard_normal((2, *image.shape), dtype=np.float32) * np.float32(reference / scanner.snr)
     noisy = (image + noise[0]) + 1j * noise[1]
@@ -194,23 +117,13 @@ def acquire(image: ndarray, scanner: Scanner, rng: np.random.Generator) -> ndarr
 
 
 def _fermi_window(n: int, kept_fraction: float) -> ndarray:
-    """Compute a Fermi window over the frequencies of `n` samples that keeps the lowest `kept_fraction` of them."""
+    """A Fermi window over the frequencies of `n` samples that keeps the lowest `kept_fraction` of them."""
     frequency = np.abs(fft.fftfreq(n)) * 2
     return (1 / (1 + np.exp((frequency - 0.92 * kept_fraction) / 0.06))).astype(np.float32)
 
 
 def to_stored_units(image: ndarray, scanner: Scanner) -> ndarray:
-    """Convert MRI signal to the intensities that a scanner stores: apply its intensity curve and gain, round and clip.
-
-    Args:
-        image: array of any shape, signal of at least 0, where 1 is the signal of fully relaxed water.
-        scanner: parameters of the scanner. The intensity curve divides the signal by the signal of fat, raises the
-            quotient to the power `gamma`, and multiplies the result by the signal of fat. The signal of fat itself thus
-            stays unchanged.
-
-    Returns:
-        Array of the same shape, float32 integers from 0 to 4095 (12 bits).
-    """
+    """Apply the vendor's intensity curve, which keeps the signal of fat, and the gain: integers from 0 to 4095."""
     fat, _ = tissue_signal(TISSUES["fat"], scanner)
     curved = fat * (image / np.float32(fat)) ** np.float32(scanner.gamma)
     return np.clip(np.rint(curved * np.float32(scanner.gain)), 0, 4095).astype(np.float32)

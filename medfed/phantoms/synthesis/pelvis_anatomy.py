@@ -19,13 +19,7 @@ SIDES = (-1, 1)  # the patient's right, left
 
 @dataclass(frozen=True)
 class Part:
-    """One anatomical structure on a part of the grid. Structures are drawn in order: later ones cover earlier ones.
-
-    Args:
-        tissue: name of the tissue, a key of `tissues.TISSUES`.
-        cover: fraction of each voxel in `box` that the structure covers, in [0, 1].
-        box: z, y and x slices of the covered part of the grid.
-    """
+    """One anatomical structure: which fraction of each voxel in `box` (z, y and x slices) its tissue covers."""
 
     tissue: str
     cover: ndarray
@@ -33,19 +27,7 @@ class Part:
 
 
 def paint(tissue: str, grid: Grid, distance_mm: ndarray, opacity: float | ndarray = 1.0, soft_mm: float = 0.0) -> Part:
-    """Create an anatomical structure on a grid from the signed distance to its surface.
-
-    Args:
-        tissue: name of the tissue, such as "muscle", "fat" or "marrow" (a key of `tissues.TISSUES`).
-        grid: positions of the voxels, usually only a part of the whole grid.
-        distance_mm: (Z, Y, X), signed distance of each voxel of `grid` to the surface in mm, negative inside.
-        opacity: factor of the coverage, in [0, 1]; a number or an array that broadcasts to (Z, Y, X).
-        soft_mm: minimum width of the soft edge in mm; 0 uses the edge width of the grid.
-
-    Returns:
-        The structure: the name of its tissue, an array (Z, Y, X) in [0, 1] with the fraction of each voxel of `grid`
-        that the structure covers, and the position of `grid` in the whole grid.
-    """
+    """Draw a structure from the signed distance to its surface, negative inside, with an edge of at least `soft_mm`."""
     return Part(tissue, coverage(distance_mm, max(grid.edge_mm, soft_mm)) * np.float32(opacity), grid.box)
 
 
@@ -65,13 +47,7 @@ class Body:
 
     @classmethod
     def sample(cls, rng: np.random.Generator, gland_mm: tuple[float, float, float], rectum_mm: float) -> Body:
-        """Draw the random size and shape of one patient's pelvis, so that a given prostate and rectum fit into it.
-
-        Args:
-            rng: NumPy random generator.
-            gland_mm: width, thickness (front to back) and length of the prostate in mm.
-            rectum_mm: radius of the rectum in mm.
-        """
+        """Draw a pelvis that a prostate (width, thickness front to back, length) and a rectum (radius) fit into."""
         fat_mm, (width, thick, length) = rng.uniform(12, 34), gland_mm
         return cls(
             apex_mm=-length / 2,
@@ -87,18 +63,7 @@ class Body:
 
 
 def pelvis(body: Body, grid: Grid) -> Iterator[Part]:
-    """Yield all structures of the pelvis except prostate, bladder and rectum, in the order of drawing.
-
-    Later structures cover earlier ones.
-
-    Args:
-        body: size and shape of the pelvis.
-        grid: positions of the voxels, as `add_textures` returns them. Its random field "coarse" bends the outlines.
-
-    Yields:
-        One structure: the name of its tissue, the box of the grid that contains the structure, and the fraction, in
-        [0, 1], of each voxel of this box that the structure covers.
-    """
+    """Yield all structures except prostate, bladder and rectum in the order of drawing: later ones cover earlier."""
     yield from _trunk(body, grid)
     yield from _muscles(body, grid)
     yield from _bones(body, grid)
@@ -108,7 +73,7 @@ def pelvis(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _trunk(body: Body, grid: Grid) -> Iterator[Part]:
-    """Yield the skin, the fat of the trunk, the muscles of the abdominal wall and the gluteal cleft."""
+    """Skin, fat of the trunk, muscles of the abdominal wall and gluteal cleft."""
     depth = 112.0 * body.size
     skin = ellipse(grid, (body.lean_mm, body.skin_y_mm + depth), (185 * body.size, depth))
     yield paint("skin", grid, skin)
@@ -124,7 +89,7 @@ def _trunk(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _muscles(body: Body, grid: Grid) -> Iterator[Part]:
-    """Yield the muscles of hip and thigh, and the obturator internus on both sides of the pelvis."""
+    """Muscles of hip and thigh, and the obturator internus on both sides."""
     a, s, bulk = body.apex_mm, body.size, body.muscle
     for side in SIDES:
         lateral = grid.crop(*_sided(side, 84, 190), (-90, 90))
@@ -141,7 +106,7 @@ def _muscles(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _obturator(side: int, body: Body, grid: Grid) -> Iterator[Part]:
-    """Yield the obturator internus of one side, which runs from the pubis backwards along acetabulum and ischium."""
+    """The obturator internus of one side, which runs from the pubis backwards along acetabulum and ischium."""
     a, s = body.apex_mm, body.size
     box = grid.crop(*_sided(side, 15, 95), (-60, 75))
     near = body.floor_mm + 8.5 * body.muscle
@@ -154,20 +119,20 @@ def _obturator(side: int, body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _sided(side: int, near_mm: float, far_mm: float) -> tuple[tuple[float, float]]:
-    """Return the bounds of x, as a tuple of one pair, of a structure on one side of the body."""
+    """Bounds of x, as a tuple of one pair, of a structure on one side of the body."""
     near, far = side * near_mm, side * far_mm
     return ((min(near, far), max(near, far)),)
 
 
 def _bone(grid: Grid, distance_mm: ndarray, cortex_mm: float = 1.4, opacity: float | ndarray = 1.0) -> Iterator[Part]:
-    """Yield a bone: dark cortical bone of varying thickness, filled with marrow."""
+    """Dark cortical bone of varying thickness, filled with marrow."""
     uneven = distance_mm + 0.5 * grid.fields["coarse"]
     yield paint("void", grid, uneven, opacity, soft_mm=2.0)
     yield paint("marrow", grid, uneven + cortex_mm, opacity, soft_mm=2.0)
 
 
 def _bones(body: Body, grid: Grid) -> Iterator[Part]:
-    """Yield pubis, symphysis, pubic rami, ischium and coccyx."""
+    """Pubis, symphysis, pubic rami, ischium and coccyx."""
     a, s = body.apex_mm, body.size
     for side in SIDES:
         low = grid.crop(*_sided(side, 0, 85), (-65, 60), (-100, a + 10))
@@ -189,7 +154,7 @@ def _bones(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _ischium(side: int, body: Body, grid: Grid) -> Iterator[Part]:
-    """Yield the ischium of one side, which continues as the posterior column of the hip."""
+    """The ischium of one side, which continues as the posterior column of the hip."""
     a, s = body.apex_mm, body.size
     box = grid.crop(*_sided(side, 45, 105), (0, 75))
     centre = (side * box.along_z((a - 10, 63), (a + 10, 70), (a + 40, 79)) * s, box.along_z((a, 44), (a + 25, 32)))
@@ -198,7 +163,7 @@ def _ischium(side: int, body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _joint_and_hips(body: Body, grid: Grid) -> Iterator[Part]:
-    """Yield acetabulum, femoral head and femoral neck of both sides."""
+    """Acetabulum, femoral head and femoral neck of both sides."""
     z, s = body.apex_mm + body.hips_up_mm, body.size
     for side in SIDES:
         near = grid.crop(*_sided(side, 52, 150), (-55, 45), (z - 38, z + 45))
@@ -214,7 +179,7 @@ def _joint_and_hips(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _vessels(body: Body, grid: Grid) -> Iterator[Part]:
-    """Yield the femoral arteries and veins (dark because of blood flow) and the spermatic cords."""
+    """Femoral arteries and veins (dark because of blood flow) and spermatic cords."""
     y = body.skin_y_mm + body.fat_mm
     for side in SIDES:
         groin = grid.crop(*_sided(side, 50, 90), (y - 5, y + 40))
@@ -229,7 +194,7 @@ def _vessels(body: Body, grid: Grid) -> Iterator[Part]:
 
 
 def _pelvic_floor(body: Body, grid: Grid) -> Iterator[Part]:
-    """Yield pelvic fat, the levator muscle around prostate and rectum, and penile bulb and perineum below the apex."""
+    """Pelvic fat, the levator muscle around prostate and rectum, and penile bulb and perineum below the apex."""
     a = body.apex_mm
     inside = grid.crop((-45, 45), (-50, 60), (a, 100))
     wide, there = inside.along_z((a, 15), (a + 12, 27), (a + 40, 44)), inside.along_z((a, 0), (a + 8, 1))

@@ -1,8 +1,7 @@
-"""Generator of the prostate phantom: synthetic T2-weighted MRI from six simulated sites.
+"""Generator of the prostate phantom: T2-weighted MRI from six simulated sites in the file layout of the dataset
+`prostate`.
 
-The file layout is that of the dataset of Liu et al., "Shape-aware Meta-learning for Generalizing Prostate MRI
-Segmentation to Unseen Domains", MICCAI 2020 (the dataset `prostate`). The images contain no patient data. Scores on
-them show whether the code works; they say nothing about the performance of a method in a hospital.
+The images contain no patient data. Scores on them show whether the code works, not how a method performs in a hospital.
 """
 
 from __future__ import annotations
@@ -37,12 +36,9 @@ SLICES = (12, 22)  # smallest and largest number of slices
 
 @dataclass(frozen=True)
 class Examination:
-    """One simulated examination with its mask.
+    """Image (X, Y, Z) of integers from 0 to 4095, mask, and affine (4, 4) from voxels to RAS coordinates in mm.
 
-    Args:
-        image: (X, Y, Z) float32, integers from 0 to 4095.
-        mask: (X, Y, Z) uint8: 0 background, 1 gland; or 1 peripheral zone and 2 transition zone.
-        affine: (4, 4), from voxel indices to RAS coordinates in mm.
+    The mask is 1 in the gland; where the site distinguishes zones, 1 in the peripheral and 2 in the transition zone.
     """
 
     image: ndarray
@@ -53,23 +49,7 @@ class Examination:
 def simulate_examination(
     site_name: str, number: int, matrix: int = 128, seed: int = 0, severity: float = 1.0
 ) -> Examination:
-    """Simulate one T2-weighted MRI examination of the prostate at one site, with the mask of the prostate.
-
-    Args:
-        site_name: name of the site: "RUNMC", "BMC", "I2CVB", "UCL", "BIDMC" or "HK".
-        number: number of the case. Equal arguments give the same examination.
-        matrix: number of rows and of columns of a slice. The field of view and the anatomy are the same for every
-            matrix size.
-        seed: seed of all random draws. Another seed gives other patients.
-        severity: strength of the differences between the sites' scanners and fields of view, at least 0. With 0, all
-            sites have the same scanner and field of view. With 1, each site has its own scanner and field of view.
-            Larger values exaggerate the differences.
-
-    Returns:
-        An object with three fields. `image` is the volume, (X, Y, Z) float32 with integers from 0 to 4095. `mask`,
-        (X, Y, Z) uint8, is 0 outside the prostate. Inside, it is 1; at RUNMC and BMC it is 1 in the peripheral zone and
-        2 in the transition zone. `affine` is the matrix (4, 4) from voxel indices to RAS coordinates in mm.
-    """
+    """Simulate one case, which equal arguments repeat; for every `matrix`, anatomy and field of view are the same."""
     site, rng = SITES[site_name], stream(seed, "scan", site_name, number)
     patient = Patient.sample(stream(seed, "patient", site_name, number), balloon=site.coil == "endorectal")
     scanner = site.scanners[rng.integers(len(site.scanners))].interpolate_from(REFERENCE, severity).sample_session(rng)
@@ -124,25 +104,10 @@ def make_prostate_phantom(
     progress: Callable[[int, int], None] | None = None,
     severity: float = 1.0,
 ) -> None:
-    """Generate synthetic prostate MRI of six sites and write it to a folder, completely or not at all.
+    """Write the volumes and masks of six sites, completely or not at all; equal arguments give identical files.
 
-    Args:
-        root: path of the folder to create; it must not exist, or must be empty.
-        cases_per_site: maximum number of cases (a volume with its mask) of each site, at least 1. A site never has more
-            cases than the published dataset (RUNMC and BMC 30, I2CVB 19, UCL 13, BIDMC and HK 12).
-        matrix: number of rows and of columns of a slice, at least 32. The field of view and the anatomy are the same
-            for every matrix size.
-        seed: seed of all random draws. The same arguments give identical files.
-        progress: function that is called after each case with (number of finished cases, total number of cases); None
-            for no progress.
-        severity: strength of the differences between the sites' scanners and fields of view, at least 0. With 0, all
-            sites have the same scanner and field of view. With 1, each site has its own scanner and field of view.
-            Larger values exaggerate the differences. With every severity, the prostate is compressed at the sites that
-            use an endorectal coil.
-
-    Raises:
-        UserError: if `root` is not empty.
-        ValueError: if `cases_per_site`, `matrix` or `severity` is out of range.
+    `severity` 0 gives all sites the same scanner and field of view, 1 each site its own; larger values exaggerate the
+    differences. An endorectal coil compresses the prostate with every severity.
     """
     if cases_per_site < 1 or matrix < 32 or severity < 0:
         given = f"{cases_per_site}, {matrix} and {severity}"

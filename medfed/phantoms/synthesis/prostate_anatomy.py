@@ -1,7 +1,4 @@
-"""Synthetic prostate with its zones, bladder, seminal vesicles and rectum, sampled on a grid in millimetres.
-
-The parameters are those of a `Patient`. The same patient can be sampled on any grid, at any resolution.
-"""
+"""Synthetic prostate with its zones, bladder, seminal vesicles and rectum, sampled on any grid in millimetres."""
 
 from __future__ import annotations
 
@@ -18,28 +15,14 @@ from medfed.phantoms.synthesis.shapes import Grid, band, bend, coverage, ellipse
 
 @dataclass(frozen=True)
 class Gland:
-    """Signed distances to the surfaces of the prostate and of its transition zone on a grid.
-
-    Args:
-        surface: (Z, Y, X), signed distance to the surface of the gland in mm, negative inside.
-        transition: (Z, Y, X), signed distance to the surface of the transition zone in mm, negative inside.
-    """
+    """Signed distances (Z, Y, X) to the surfaces of the prostate and of its transition zone in mm, negative inside."""
 
     surface: ndarray
     transition: ndarray
 
 
 def add_textures(patient: Patient, grid: Grid) -> Grid:
-    """Return a grid that is deformed for one patient and has random fields, which vary the signal inside tissues.
-
-    Args:
-        patient: parameters of the patient; `texture_seed` determines the deformation and the fields.
-        grid: a regular grid; it is not modified.
-
-    Returns:
-        A copy of the grid with displaced x and y positions, and with ten random fields (Z, Y, X) by name, such as
-        "fine" or "coarse". `Tissue.grain` names the field by which the relaxation time T2 varies inside a tissue.
-    """
+    """Return the grid deformed for one patient, with the random fields by which T2 varies inside tissues."""
     rng = np.random.default_rng(patient.texture_seed)
 
     def field(z_mm: float, y_mm: float, x_mm: float) -> ndarray:
@@ -64,19 +47,7 @@ def add_textures(patient: Patient, grid: Grid) -> Grid:
 
 
 def sample_gland(patient: Patient, grid: Grid) -> Gland:
-    """Compute the distance of every voxel to the surfaces of a patient's prostate and of its transition zone.
-
-    The cross-section of the prostate is a rounded trapezium, narrow in front and with a groove behind. The apex is
-    conical and the base is blunt.
-
-    Args:
-        patient: parameters of the patient.
-        grid: positions of the voxels.
-
-    Returns:
-        Two arrays (Z, Y, X): `surface`, the signed distance of each voxel to the surface of the prostate in mm, and
-        `transition`, the signed distance to the surface of the transition zone in mm. Both are negative inside.
-    """
+    """The cross-section is a rounded trapezium, narrow in front and with a groove behind; the apex is conical."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     t = grid.z / length
     below, above = (patient.widest - t) / (1 + patient.widest), (t - patient.widest) / (1 - patient.widest)
@@ -90,7 +61,7 @@ def sample_gland(patient: Patient, grid: Grid) -> Gland:
 
 
 def _transition(patient: Patient, grid: Grid, size: ndarray) -> ndarray:
-    """Compute the signed distance to the transition zone: two lobes next to the urethra that grow towards the base."""
+    """Signed distance to the transition zone: two lobes next to the urethra that grow towards the base."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     grow = grid.along_z((-0.75 * length, 0.05), (-0.3 * length, 0.8), (0.2 * length, 1.0), (length, 0.95)) * size
     lobes = [
@@ -105,18 +76,7 @@ def _transition(patient: Patient, grid: Grid, size: ndarray) -> ndarray:
 
 
 def anatomy(patient: Patient, grid: Grid) -> Iterator[Part]:
-    """Yield all anatomical structures of a patient's pelvis and prostate, in the order of drawing.
-
-    Later structures cover earlier ones.
-
-    Args:
-        patient: parameters of the patient.
-        grid: positions of the voxels, as `add_textures` returns them.
-
-    Yields:
-        One structure: the name of its tissue, the box of the grid that contains the structure, and the fraction, in
-        [0, 1], of each voxel of this box that the structure covers.
-    """
+    """Yield all structures of pelvis and prostate, in the order of drawing; `grid` comes from `add_textures`."""
     yield from pelvis(patient.body, grid)
     yield from _rectum(patient, grid)
     yield from _bladder(patient, grid)
@@ -129,7 +89,7 @@ def anatomy(patient: Patient, grid: Grid) -> Iterator[Part]:
 
 
 def _rectum(patient: Patient, grid: Grid) -> Iterator[Part]:
-    """Yield anal canal and rectum; the balloon of an endorectal coil widens the rectum and compresses the mucosa."""
+    """Anal canal and rectum; the balloon of an endorectal coil widens the rectum and compresses the mucosa."""
     apex, behind, r = patient.body.apex_mm, patient.gland_mm[1] / 2 - 0.6 * patient.dent_mm, patient.rectum_mm
     tube = grid.crop((-26, 26), (0, 75))
     upper = -apex + 12
@@ -146,7 +106,7 @@ def _rectum(patient: Patient, grid: Grid) -> Iterator[Part]:
 
 
 def _bladder(patient: Patient, grid: Grid) -> Iterator[Part]:
-    """Yield wall and urine of the bladder, above and in front of the prostate's base."""
+    """Wall and urine of the bladder, above and in front of the prostate's base."""
     wide, deep, tall = patient.bladder_mm
     thick, base = patient.gland_mm[1] / 2, -patient.body.apex_mm
     centre = (patient.body.lean_mm, -0.55 * thick - 0.45 * deep, base + 0.62 * tall)
@@ -157,7 +117,7 @@ def _bladder(patient: Patient, grid: Grid) -> Iterator[Part]:
 
 
 def _seminal_vesicles(patient: Patient, grid: Grid) -> Iterator[Part]:
-    """Yield the seminal vesicles: convoluted bright tubes behind the bladder, above the base of the prostate."""
+    """Convoluted bright tubes behind the bladder, above the base of the prostate."""
     base, back = -patient.body.apex_mm, 0.30 * patient.gland_mm[1]
     box = grid.crop((-42, 42), (back - 16, back + 22), (base - 8, base + 30))
     rise = box.along_z((base - 5, 0.1), (base + 3, 1.0), (base + 16, 0.9), (base + 26, 0.1))
@@ -169,7 +129,7 @@ def _seminal_vesicles(patient: Patient, grid: Grid) -> Iterator[Part]:
 
 
 def _surroundings(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
-    """Yield veins in front of the gland and at its sides, neurovascular bundles, and the sphincter below the apex."""
+    """Veins in front of the gland and at its sides, neurovascular bundles, and the sphincter below the apex."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     collar = np.maximum(gland.surface - 4.5, grid.y - 0.5 * thick)
     yield paint("vein", grid, np.maximum(collar, 1.3 - 1.6 * grid.fields["middle"]), 0.7, soft_mm=2.5)
@@ -185,7 +145,7 @@ def _surroundings(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
 
 
 def _prostate(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
-    """Yield the structures of the prostate from the capsule inwards."""
+    """The structures of the prostate from the capsule inwards."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     inside = coverage(gland.surface, grid.edge_mm)
     apex = grid.along_z((-length, 0.45), (-0.72 * length, 1.0))  # transition to the sphincter
@@ -212,7 +172,7 @@ def _prostate(patient: Patient, grid: Grid, gland: Gland) -> Iterator[Part]:
 
 
 def _blob(blob: FocalStructure, grid: Grid, gland: Gland) -> Iterator[Part]:
-    """Yield a nodule with a dark rim, limited to the transition zone, or a lesion with a soft edge."""
+    """A nodule with a dark rim, limited to the transition zone, or a lesion with a soft edge."""
     x_mm, y_mm, z_mm = ((c - r - 2, c + r + 2) for c, r in zip(blob.centre, blob.radii))
     start = [part.start for part in grid.box]
     box = grid.crop(x_mm, y_mm, z_mm)
@@ -229,15 +189,7 @@ def _blob(blob: FocalStructure, grid: Grid, gland: Gland) -> Iterator[Part]:
 
 
 def zone_coverage(patient: Patient, grid: Grid) -> tuple[ndarray, ndarray]:
-    """Compute which fraction of each voxel lies in a patient's prostate, and which in the prostate's transition zone.
-
-    Args:
-        patient: parameters of the patient.
-        grid: positions of the voxels, as `add_textures` returns them.
-
-    Returns:
-        Two arrays (Z, Y, X) in [0, 1]: the fraction of each voxel in the whole prostate, and in the transition zone.
-    """
+    """Return the fraction of each voxel, (Z, Y, X), in the whole prostate, and in its transition zone."""
     gland = sample_gland(patient, grid)
     whole = coverage(gland.surface, grid.edge_mm)
     return whole, coverage(np.maximum(gland.transition, gland.surface), grid.edge_mm)

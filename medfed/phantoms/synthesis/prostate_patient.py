@@ -15,13 +15,7 @@ SHAPE_FACTOR = 0.55  # volume of the gland divided by width x thickness x length
 
 @dataclass(frozen=True)
 class FocalStructure:
-    """An ellipsoid inside the gland: a nodule or a lesion.
-
-    Args:
-        tissue: name of its tissue, a key of `tissues.TISSUES`.
-        centre: (x, y, z) in mm.
-        radii: semi-axes along x, y and z in mm.
-    """
+    """An ellipsoid inside the gland, a nodule or a lesion: (x, y, z) centre and semi-axes in mm."""
 
     tissue: str
     centre: tuple[float, float, float]
@@ -30,8 +24,6 @@ class FocalStructure:
 
 @dataclass(frozen=True)
 class Patient:
-    """Parameters of one synthetic patient."""
-
     volume_ml: float  # volume of the gland before the random deformation
     gland_mm: tuple[float, float, float]  # width, thickness (front to back) and length of the gland
     widest: float  # position of the widest slice, from -1 (apex) to 1 (base)
@@ -48,14 +40,9 @@ class Patient:
 
     @classmethod
     def sample(cls, rng: np.random.Generator, balloon: bool = False) -> Patient:
-        """Draw the random parameters of one synthetic patient, with a prostate of 23 to 80 ml (median 42 ml).
+        """Draw a patient with a prostate of 23 to 80 ml (median 42 ml) before `add_textures` deforms it.
 
-        This is the volume before the anatomy is randomly deformed (`add_textures`).
-
-        Args:
-            rng: NumPy random generator.
-            balloon: whether the balloon of an endorectal coil is in place. The balloon compresses the prostate and
-                widens the rectum.
+        The balloon of an endorectal coil compresses the prostate and widens the rectum.
         """
         volume_ml = float(np.clip(42 * np.exp(rng.normal(0, 0.36)), 23, 80))
         shape = np.array([1.28, 0.84, 0.98]) * np.exp(rng.normal(0, 0.05, 3))

@@ -15,28 +15,14 @@ from medfed.phantoms.synthesis.mri_scanner import Scanner
 
 @dataclass(frozen=True)
 class MriSite:
-    """Cases, image geometry and scanners of one site.
-
-    Args:
-        numbers: published case numbers.
-        suffix: last part of the name of the mask files.
-        fov_mm: smallest and largest side length of the square field of view in mm.
-        gap_mm: smallest and largest distance between the centres of neighbouring slices in mm.
-        scanners: scanners of the site; each examination uses one of them at random.
-        coil: "surface", "endorectal", or "none" for the scanner's body coil.
-        zones: whether the masks distinguish the peripheral zone (1) from the transition zone (2). If not, 1 is the
-            whole gland.
-        thickness_ratio: slice thickness divided by the distance between slices.
-    """
-
-    numbers: tuple[int, ...]
-    suffix: str
-    fov_mm: tuple[float, float]
-    gap_mm: tuple[float, float]
-    scanners: tuple[Scanner, ...]
-    coil: str = "none"
-    zones: bool = False
-    thickness_ratio: float = 1.0
+    numbers: tuple[int, ...]  # published case numbers
+    suffix: str  # of the names of the mask files
+    fov_mm: tuple[float, float]  # smallest and largest side length of the square field of view
+    gap_mm: tuple[float, float]  # smallest and largest distance between the centres of neighbouring slices
+    scanners: tuple[Scanner, ...]  # each examination uses one of them at random
+    coil: str = "none"  # "surface", "endorectal", or "none" for the scanner's body coil
+    zones: bool = False  # whether masks distinguish the peripheral zone (1) from the transition zone (2)
+    thickness_ratio: float = 1.0  # slice thickness divided by the distance between slices
 
 
 REFERENCE_FOV_MM = 196.0

@@ -24,29 +24,14 @@ LENS = (0.02, 0.12, 0.55)  # absorbance of a fully yellowed lens
 
 @dataclass(frozen=True, eq=False)
 class Outlines:
-    """Signed distances to the outlines of the optic disc and the optic cup.
-
-    Args:
-        disc: (Y, X), signed distance to the edge of the disc in mm, negative inside.
-        cup: (Y, X), signed distance to the edge of the cup in mm, negative inside.
-    """
+    """Signed distances (Y, X) to the edges of the optic disc and cup in mm, negative inside."""
 
     disc: ndarray
     cup: ndarray
 
 
 def outlines(eye: Eye, x: ndarray, y: ndarray) -> Outlines:
-    """Compute the distance of every pixel to the outlines of optic disc and optic cup. The cup lies inside the disc.
-
-    Args:
-        eye: parameters of the eye.
-        x: (Y, X), x positions in mm from the centre of the disc, positive towards the temple.
-        y: (Y, X), y positions in mm from the centre of the disc, positive downwards.
-
-    Returns:
-        Two arrays (Y, X), `disc` and `cup`: the signed distances of each pixel to the edge of the disc and to the edge
-        of the cup in mm, negative inside.
-    """
+    """`x` (towards the temple) and `y` (downwards) are mm from the centre of the disc, which contains the cup."""
     rx, ry = eye.disc_mm
     cup = (rx * min(eye.cup_ratio * eye.cup_width, 0.9), ry * eye.cup_ratio)
     away = [share * 0.5 * (outer - inner) for share, outer, inner in zip(eye.cup_offset, eye.disc_mm, cup)]
@@ -55,7 +40,7 @@ def outlines(eye: Eye, x: ndarray, y: ndarray) -> Outlines:
 
 
 def _outline(eye: Eye, x: ndarray, y: ndarray, radii: tuple[float, float], wobble: float) -> ndarray:
-    """Compute the signed distance in mm, (Y, X), to an ellipse with an irregular outline; `radii` are (x, y) in mm."""
+    """Signed distance in mm, (Y, X), to an ellipse with an irregular outline; `radii` are (x, y) in mm."""
     tilt = np.radians(eye.tilt_degrees)
     cos, sin = float(np.cos(tilt)), float(np.sin(tilt))
     place = (cos * x + sin * y) / radii[0] + np.complex64(1j) * ((cos * y - sin * x) / radii[1])
@@ -67,16 +52,7 @@ def _outline(eye: Eye, x: ndarray, y: ndarray, radii: tuple[float, float], wobbl
 
 
 def reflectance(eye: Eye, grid: Grid, shape: Outlines) -> ndarray:
-    """Compute which fraction of red, green and blue light every point of an eye's retina reflects.
-
-    Args:
-        eye: parameters of the eye.
-        grid: positions of the points in mm, in one layer (Z = 1), with the centre of the optic disc at the origin.
-        shape: distances to the outlines of disc and cup at these points, from `outlines`.
-
-    Returns:
-        (Y, X, 3), linear RGB, 0 to about 1.
-    """
+    """Return the reflected fraction of red, green and blue light, (Y, X, 3), on a grid of one layer."""
     x, y = grid.x[0], grid.y[0]
     rng = np.random.default_rng(eye.texture_seed)
     image = _choroid(eye, grid, rng)
@@ -89,7 +65,7 @@ def reflectance(eye: Eye, grid: Grid, shape: Outlines) -> ndarray:
 
 
 def _choroid(eye: Eye, grid: Grid, rng: np.random.Generator) -> ndarray:
-    """Compute the background (Y, X, 3): mottled pigment above blood. Pigment is dense between choroidal vessels."""
+    """The background (Y, X, 3): mottled pigment above blood. Pigment is dense between choroidal vessels."""
     network = np.maximum(*(np.exp(-((_field(grid, rng, grain) / 0.55) ** 2)) for grain in (0.22, 0.36)))
     network = network * np.clip(0.7 + 0.45 * _field(grid, rng, 0.7), 0.1, 1.1)
     mottle = 0.05 * _field(grid, rng, 0.05) + 0.07 * _field(grid, rng, 0.16) + 0.10 * _field(grid, rng, 0.9)
@@ -100,7 +76,7 @@ def _choroid(eye: Eye, grid: Grid, rng: np.random.Generator) -> ndarray:
 
 
 def _crescent(eye: Eye, x: ndarray, y: ndarray, disc: ndarray) -> ndarray:
-    """Compute the coverage (Y, X) of the crescent-shaped atrophy next to the disc, in [0, 1]."""
+    """Coverage (Y, X) of the crescent-shaped atrophy next to the disc, in [0, 1]."""
     if not eye.crescent_mm:
         return np.zeros(x.shape, np.float32)
     facing = np.cos(np.arctan2(y, x) - np.radians(eye.crescent_degrees))
@@ -108,7 +84,7 @@ def _crescent(eye: Eye, x: ndarray, y: ndarray, disc: ndarray) -> ndarray:
 
 
 def _streaks(eye: Eye, x: ndarray, y: ndarray, disc: ndarray, rng: np.random.Generator) -> ndarray:
-    """Compute the brightness (Y, X) of the nerve fibres: two bundles, above and below, that bend to the temple."""
+    """Brightness (Y, X) of the nerve fibres: two bundles, above and below, that bend to the temple."""
     bent = np.arctan2(y, x + 0.25 * np.abs(y))
     rays = sum(np.sin(k * bent + rng.uniform(0, 2 * np.pi)) for k in rng.integers(25, 90, 6)) / 3.0
     bundles = np.exp(-(((np.abs(bent) - 1.25) / 0.5) ** 2))
@@ -141,7 +117,6 @@ def _add_vessels_and_lens(image: ndarray, eye: Eye, grid: Grid) -> ndarray:
 
 
 def _float32(colour: tuple[float, float, float] | ndarray) -> ndarray:
-    """Convert a colour to a float32 array."""
     return np.asarray(colour, np.float32)
 
 
@@ -151,10 +126,10 @@ def _blend(image: ndarray, colour: tuple[float, float, float] | ndarray, cover: 
 
 
 def _soft_step(distance: ndarray, width: float | ndarray) -> ndarray:
-    """Return a smooth step from 1 at negative to 0 at positive distances; the transition is about `width` wide."""
+    """A smooth step from 1 at negative to 0 at positive distances; the transition is about `width` wide."""
     return 1 / (1 + np.exp(np.clip(distance / (0.25 * width), -30, 30)))
 
 
 def _field(grid: Grid, rng: np.random.Generator, grain_mm: float) -> ndarray:
-    """Sample smooth noise (Y, X) of unit variance with structures of size `grain_mm`, independent of resolution."""
+    """Smooth noise (Y, X) of unit variance with structures of size `grain_mm`, independent of resolution."""
     return random_field(grid, rng, (1.0, grain_mm, grain_mm), FIELD_MM)[0]

@@ -1,7 +1,7 @@
 """Random parameters of one synthetic eye, which any simulated camera can photograph at any resolution.
 
-Positions are in mm on the retina, relative to the centre of the optic disc. x points to the temple in every eye (the
-image of a left eye is mirrored when it is photographed), y points downwards.
+Positions are in mm on the retina from the centre of the optic disc. x points to the temple in every eye (the image of a
+left eye is mirrored when it is photographed), y points downwards.
 """
 
 from __future__ import annotations
@@ -15,61 +15,30 @@ from medfed.phantoms.synthesis.retina_vessels import Vessel, sample_vessels
 
 @dataclass(frozen=True)
 class Eye:
-    """Parameters of one synthetic eye.
-
-    Args:
-        left: whether it is a left eye.
-        disc_mm: half the width and half the height of the optic disc in mm.
-        tilt_degrees: rotation of the disc's long axis.
-        wobble: (2, 3), amplitudes of cos and sin of 2, 3 and 4 times the angle, which make the outline irregular.
-        cup_ratio: vertical cup-to-disc ratio.
-        cup_width: horizontal cup-to-disc ratio divided by `cup_ratio`.
-        cup_offset: (x, y) offset of the cup's centre, as a fraction (-1 to 1) of half the free space inside the disc.
-        cup_edge_mm: width of the transition from rim to cup floor in mm.
-        cup_pallor: how pale the floor of the cup is, 0 to 1.
-        rim_edge_mm: width of the disc's soft edge in mm, on the temporal and on the nasal side.
-        pallor: colour of the rim, from 0 (pink) to 1 (pale).
-        melanin: pigmentation of the background, from 0 (fair) to 1 (dark).
-        tessellation: visibility of the choroidal vessels, 0 to 1.
-        crescent_mm: width of the atrophy next to the disc in mm; 0 for none.
-        crescent_degrees: direction of the atrophy; 0 is temporal.
-        fibres: brightness of the nerve fibre layer, 0 to 1.
-        lens: yellowing and clouding of the lens, 0 to 1.
-        spots: (x, y, radius, brightness) of bright spots such as drusen; the first three in mm, brightness 0 to 1.
-        vessels: the retinal vessels.
-        texture_seed: seed of the random textures.
-    """
-
     left: bool
-    disc_mm: tuple[float, float]
-    tilt_degrees: float
-    wobble: tuple[tuple[float, ...], ...]
-    cup_ratio: float
-    cup_width: float
-    cup_offset: tuple[float, float]
-    cup_edge_mm: float
-    cup_pallor: float
-    rim_edge_mm: tuple[float, float]
-    pallor: float
-    melanin: float
-    tessellation: float
-    crescent_mm: float
-    crescent_degrees: float
-    fibres: float
-    lens: float
-    spots: tuple[tuple[float, float, float, float], ...]
+    disc_mm: tuple[float, float]  # half the width and half the height of the optic disc
+    tilt_degrees: float  # rotation of the disc's long axis
+    wobble: tuple[tuple[float, ...], ...]  # outline: amplitudes of cos and sin of 2, 3 and 4 times the angle
+    cup_ratio: float  # vertical cup-to-disc ratio
+    cup_width: float  # horizontal cup-to-disc ratio divided by `cup_ratio`
+    cup_offset: tuple[float, float]  # (x, y) of the cup, as a fraction (-1 to 1) of half the free space inside the disc
+    cup_edge_mm: float  # width of the transition from rim to cup floor
+    cup_pallor: float  # how pale the floor of the cup is, 0 to 1
+    rim_edge_mm: tuple[float, float]  # width of the disc's soft edge, on the temporal and on the nasal side
+    pallor: float  # colour of the rim, from 0 (pink) to 1 (pale)
+    melanin: float  # pigmentation of the background, from 0 (fair) to 1 (dark)
+    tessellation: float  # visibility of the choroidal vessels, 0 to 1
+    crescent_mm: float  # width of the atrophy next to the disc; 0 for none
+    crescent_degrees: float  # direction of the atrophy; 0 is temporal
+    fibres: float  # brightness of the nerve fibre layer, 0 to 1
+    lens: float  # yellowing and clouding of the lens, 0 to 1
+    spots: tuple[tuple[float, float, float, float], ...]  # (x, y, radius, brightness) of bright spots such as drusen
     vessels: tuple[Vessel, ...]
     texture_seed: int
 
     @classmethod
     def sample(cls, rng: np.random.Generator, melanin_shift: float = 0.0) -> Eye:
-        """Draw the random parameters of one synthetic eye.
-
-        Args:
-            rng: NumPy random generator.
-            melanin_shift: number that is added to the mean pigmentation of the eyes, which is 0.5 on a scale from 0
-                (fair) to 1 (dark). Each site of the phantom has its own shift, which describes its population.
-        """
+        """`melanin_shift` is added to the mean pigmentation 0.5; it describes a site's population."""
         height = float(np.clip(rng.normal(0.92, 0.08), 0.74, 1.12))
         disc_mm = (height * float(np.clip(rng.normal(0.92, 0.05), 0.8, 1.05)), height)
         cup_ratio = float(np.clip(0.2 + 0.65 * rng.beta(1.8, 1.7), 0.2, 0.85))

@@ -26,12 +26,7 @@ TWIGS = ((-28, 0.42), (-8, 0.36), (14, 0.4), (32, 0.42), (165, 0.5), (190, 0.45)
 
 @dataclass(frozen=True, eq=False)  # == of arrays is not a single truth value
 class Vessel:
-    """One vessel segment without branches.
-
-    Args:
-        artery: True for an artery, False for a vein.
-        points: (N, 3), x, y and radius in mm along the centre line; neighbouring points are 0.03 mm apart.
-    """
+    """Segment without branches; points (N, 3) are x, y and radius in mm along the centre line, 0.03 mm apart."""
 
     artery: bool
     points: ndarray
@@ -39,12 +34,9 @@ class Vessel:
 
 @dataclass(frozen=True, eq=False)
 class VesselAbsorption:
-    """Optical effect of the vessels on every pixel.
+    """Relative light path through arterial and venous blood, and reflected light from 0 to 1, (Y, X) each.
 
-    Args:
-        artery: (Y, X), relative length of the light's path through arterial blood; 1 in the centre of a wide vessel.
-        vein: (Y, X), relative length of the light's path through venous blood; 1 in the centre of a wide vessel.
-        reflex: (Y, X), light reflected by the centre of the vessels, 0 to 1.
+    A path of 1 is the one in the centre of a vessel with a diameter of 0.14 mm.
     """
 
     artery: ndarray
@@ -53,19 +45,7 @@ class VesselAbsorption:
 
 
 def sample_vessels(rng: np.random.Generator, disc_mm: tuple[float, float]) -> tuple[Vessel, ...]:
-    """Draw the random arteries and veins of one eye.
-
-    All vessels start near one point, which lies on the nasal side of the optic disc's centre. Positions are relative to
-    the disc's centre: x points to the temple, y points downwards.
-
-    Args:
-        rng: NumPy random generator for the shapes of the vessels.
-        disc_mm: half the width and half the height of the optic disc in mm.
-
-    Returns:
-        The vessels as segments without branches. A segment is an artery or a vein and has an array (N, 3): x, y and
-        radius in mm along the centre line.
-    """
+    """Draw arteries and veins, which start near one point on the nasal side of the disc's centre."""
     centre = np.array([-0.22 * disc_mm[0], 0.0]) + rng.normal(0, 0.06, 2)
     tree: list[Vessel] = []
     for artery in (True, False):
@@ -124,19 +104,7 @@ def _walk(rng: np.random.Generator, origin: ndarray, headings: tuple[float, floa
 
 
 def vessel_absorption(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel_mm: float) -> VesselAbsorption:
-    """Compute for every pixel how much blood the light passes in the vessels, and how much light the vessels reflect.
-
-    Args:
-        vessels: the vessels of one eye.
-        x: (Y, X), x position of every pixel in mm from the centre of the optic disc, positive towards the temple.
-        y: (Y, X), y position of every pixel in mm from the centre of the optic disc, positive downwards.
-        pixel_mm: size of a pixel in mm. Vessels thinner than a pixel are drawn paler instead of thinner.
-
-    Returns:
-        Three arrays (Y, X). `artery` and `vein` are the relative lengths of the light's path through arteries and
-        through veins; a length of 1 is the one in the centre of a vessel with a diameter of 0.14 mm. `reflex` is the
-        relative amount of light that the vessels reflect, 0 to 1.
-    """
+    """`x` and `y` (Y, X) are mm from the disc's centre. Vessels thinner than a pixel are paler instead of thinner."""
     pixels = np.column_stack([x.ravel(), y.ravel()])
     low, high = pixels.min(0) - 0.1, pixels.max(0) + 0.1
     columns, reflex = {}, np.zeros(x.shape, np.float32)
@@ -154,7 +122,7 @@ def vessel_absorption(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel
 
 
 def _cross_section(points: ndarray, pixels: ndarray, pixel_mm: float) -> tuple[ndarray, ndarray]:
-    """Compute the relative depth of blood and the reflex of each pixel (N,), from the nearest vessel point."""
+    """Relative depth of blood and the reflex of each pixel (N,), from the nearest vessel point."""
     tree = cKDTree(points[:, :2], balanced_tree=False, compact_nodes=False)
     distance, nearest = tree.query(pixels, distance_upper_bound=points[:, 2].max() + pixel_mm)
     hit = np.isfinite(distance)

@@ -7,21 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tissue:
-    """Magnetic resonance properties of one tissue at 3 tesla.
+    """Magnetic resonance properties of one tissue at 3 tesla."""
 
-    Args:
-        proton_density: relative to water; 0 gives no signal.
-        t1_ms: longitudinal relaxation time in ms.
-        t2_ms: transverse relaxation time in ms. For fat, the long apparent T2 of fast spin echo sequences.
-        grain: name of the random field (`Grid.fields`) by which T2 varies inside the tissue; "" for a uniform tissue.
-        variation: relative change of T2 for one standard deviation of that field.
-    """
-
-    proton_density: float
+    proton_density: float  # relative to water
     t1_ms: float = 1000.0
-    t2_ms: float = 50.0
-    grain: str = ""
-    variation: float = 0.0
+    t2_ms: float = 50.0  # for fat, the long apparent T2 of fast spin echo sequences
+    grain: str = ""  # random field (`Grid.fields`) by which T2 varies inside the tissue; "" for a uniform one
+    variation: float = 0.0  # relative change of T2 for one standard deviation of that field
 
 
 TISSUES = {
