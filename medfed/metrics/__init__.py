@@ -1,11 +1,7 @@
 """Metrics for segmentation and classification, and the rules for summaries over patients, sites and methods.
 
-Segmentation: `Dice`, `HausdorffDistance`, `HausdorffDistance95`, `AverageSurfaceDistance` and
-`PooledHausdorffDistance95` compare two masks, `MaskCalibrationError` compares probabilities with a mask;
-`compute_mask_metrics` computes several at once. Classification:
-`Accuracy`, `BalancedAccuracy`, `AreaUnderROC` and `ExpectedCalibrationError` compare probabilities with classes;
-`compute_class_metric` computes one. To write a metric, inherit from `MaskMetric` or `ClassMetric`. `vertical_ratio`
-is the ratio of two structures' heights, such as the cup-to-disc ratio. `wilcoxon_test` compares two methods.
+`compute_mask_metrics` computes the metrics of two masks, `compute_class_metric` one of classified images. To write a
+metric, inherit from `MaskMetric` or `ClassMetric`.
 
 >>> import numpy as np
 >>> from medfed.metrics import AreaUnderROC, Dice, HausdorffDistance, compute_class_metric, compute_mask_metrics

@@ -20,14 +20,4 @@ class AverageSurfaceDistance(MaskMetric):
     higher_is_better = False
 
     def value(self, masks: MaskPair) -> float:
-        """Return the mean distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
-
-        The mean is over the edge voxels of both masks.
-
-        Args:
-            masks: the predicted mask and the true mask (reference), each with at least one voxel.
-
-        Returns:
-            Distance, at least 0, in mm if the voxel size is known, otherwise in pixels.
-        """
         return float(np.concatenate(masks.surface_distances).mean())

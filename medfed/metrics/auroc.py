@@ -1,7 +1,7 @@
-"""Area under the ROC curve (AUROC).
+"""Area under the ROC curve (AUROC), as a rank statistic for many weightings at once.
 
-MONAI's `compute_roc_auc` takes no weights, which the jackknife over patients needs, and returns NaN if a class has no
-images. Here AUROC is a rank statistic that is computed for many weightings at once, and tested against MONAI's.
+MONAI's `compute_roc_auc`, against which it is tested, takes no weights, which the jackknife over patients needs, and
+returns NaN if a class has no images.
 """
 
 from __future__ import annotations
@@ -17,12 +17,6 @@ class AreaUnderROC(ClassMetric):
     With two classes, class 1 is the positive class. With more classes, the probability is computed for each class
     against all other classes, and averaged over the classes that have both positive and negative images. The metric is
     undefined (NaN) if there is no such class.
-
-    Example:
-        >>> from medfed.metrics.class_metric import compute_class_metric
-        >>> probabilities = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]])
-        >>> compute_class_metric(AreaUnderROC(), probabilities, np.array([0, 0, 1]))
-        1.0
     """
 
     name = "auroc"
@@ -35,19 +29,6 @@ class AreaUnderROC(ClassMetric):
     )
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the area under the ROC curve (AUROC) under each weighting of the images.
-
-        AUROC is the probability that a positive image has a higher score than a negative image (the Mann-Whitney
-        statistic). Ties count one half. With two classes, class 1 is positive. With more classes, AUROC is computed for
-        each class against all other classes, and averaged over the classes that occur.
-
-        Args:
-            images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
-                weights is one weighting of the images, such as one that leaves a patient out.
-
-        Returns:
-            (R,) float64 in [0, 1], one value per weighting; NaN if only one class occurs in a weighting.
-        """
         areas = []
         for score, positive in one_vs_rest(images.probabilities, images.labels):
             order, starts = sort_with_ties(score)
@@ -60,18 +41,11 @@ class AreaUnderROC(ClassMetric):
         return mean_of_defined(np.stack(areas, axis=1))
 
     def values_without_each_patient(self, images: ScoredImages, patient_of: np.ndarray) -> np.ndarray | None:
-        """Compute AUROC without each patient from ranks, in a time of O(N log N) instead of O(N P).
+        """Compute AUROC without each patient from ranks, in O(N log N) instead of O(N P).
 
         Without a patient, the Mann-Whitney statistic is smaller by the pairs of the patient's positive images with all
         negative images and of the patient's negative images with all positive images. Pairs of two images of the
-        patient are in both sums and count once.
-
-        Args:
-            images: N images with one weighting, in which all weights are 1.
-            patient_of: (N,) integers in 0..P-1, the patient of each image.
-
-        Returns:
-            (P,) float64, the values that `values` returns for the same images; None in a subclass with other `values`.
+        patient are in both sums and count once. The result is None in a subclass with other `values`.
         """
         if type(self).values is not AreaUnderROC.values:
             return None
@@ -86,16 +60,7 @@ class AreaUnderROC(ClassMetric):
 
 
 def _n_below(values: np.ndarray, counted: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """Return, for each value, how many counted values of the same group are below it; equal ones count one half.
-
-    Args:
-        values: (N,), finite numbers.
-        counted: (N,) bool, the values to count.
-        group: (N,), integers from 0.
-
-    Returns:
-        (N,) float64.
-    """
+    """Return, for each value (N,), how many `counted` values of its group are below it; equal ones count one half."""
     order = np.lexsort((values, group))
     is_start = (np.diff(values[order], prepend=-np.inf) != 0) | (np.diff(group[order], prepend=-1) != 0)
     tie = is_start.cumsum() - 1  # the number of each value's set of equal values

@@ -18,14 +18,9 @@ def write_rows(
     keys: Sequence[str],
     format_value: Callable[[object, str], str],
 ) -> None:
-    """Write sorted rows to a CSV file. The file is replaced in one step, so it is never half written.
+    """Replace a CSV file by rows sorted by the entries `keys`; entries that are not in `columns` are ignored.
 
-    Args:
-        path: the file to write.
-        rows: one dict per line of the file, with values by column name. Entries that are not in `columns` are ignored.
-        columns: names of the columns, in the order of the file.
-        keys: names of the entries by which the rows are sorted, the most important name first.
-        format_value: function from a value and its column's name to the text in the file.
+    `format_value` returns the text of a value in the column of the given name.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -36,14 +31,6 @@ def write_rows(
 
 
 def read_csv(path: str | Path) -> list[list[str]]:
-    """Read a CSV file.
-
-    Args:
-        path: the file, in UTF-8.
-
-    Returns:
-        The values of each line as strings, the header line first; [] for an empty file.
-    """
     with open(path, encoding="utf-8", newline="") as file:
         return list(csv.reader(file))
 
@@ -51,22 +38,7 @@ def read_csv(path: str | Path) -> list[list[str]]:
 def parse_row(
     path: str | Path, number: int, columns: Sequence[str], line: Sequence[str], numbers: Sequence[str]
 ) -> dict:
-    """Convert one line of a CSV file to a dict of values by column name.
-
-    Args:
-        path: the file, for error messages.
-        number: the line's number in the file, counted from 1, for error messages.
-        columns: the names of the columns.
-        line: the values of the line as strings, in the order of the columns.
-        numbers: names of the columns that hold numbers; an empty value becomes None.
-
-    Returns:
-        Values by column name: a float or None in the number columns, else a string.
-
-    Raises:
-        UserError: if the number of values differs from the number of columns, or a value in a number column is not a
-            number.
-    """
+    """Convert a line to a dict by column name, with a float, or None for an empty text, in the columns `numbers`."""
     if len(line) != len(columns):
         raise UserError(
             f"{path}, line {number}: has {len(line)} values, expected {len(columns)}; is the file cut off? Copy it "

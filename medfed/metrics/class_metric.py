@@ -24,8 +24,6 @@ N_BINS = 15  # of the top probability, for the calibration error and the reliabi
 class ScoredImages:
     """Predicted probabilities and true classes of N images, with R different weightings of the images.
 
-    A weighting is a set of N weights, one per image. Leaving out one patient gives one weighting.
-
     Args:
         probabilities: (N, K) in [0, 1], K classes, at least 2.
         labels: (N,), true classes, integers in 0..K-1.
@@ -40,7 +38,6 @@ class ScoredImages:
     weights: np.ndarray
 
     def __post_init__(self) -> None:
-        """Check the arrays and convert them to float64 and int64."""
         probabilities, labels = check_scores(self.probabilities, self.labels)
         weights = np.asarray(self.weights, dtype=np.float64)
         if weights.ndim != 2 or weights.shape[1] != len(labels):
@@ -62,7 +59,7 @@ class ScoredImages:
 
     @cached_property
     def total(self) -> np.ndarray:
-        """(R,) float64: the sum of the N images' weights in each of the R weightings."""
+        """(R,) float64: the sum of the images' weights in each weighting."""
         return self.weights.sum(axis=1)
 
 
@@ -86,24 +83,14 @@ class ClassMetric(Metric):
     has_interval: ClassVar[bool] = True
 
     def missing_declarations(self) -> list[str]:
-        """Return what a metric of classified images must define and this class does not define.
-
-        Returns:
-            Names of attributes, such as "label", and "method values" if the class does not override `values`. The list
-            is empty if nothing is missing.
-        """
         has_values = type(self).values is not ClassMetric.values
         return super().missing_declarations() + ["method values"] * (not has_values)
 
     def values(self, images: ScoredImages) -> np.ndarray:
-        """Compute the metric under each weighting of the images; a subclass must override this method.
-
-        Args:
-            images: N images, with probabilities (N, K), true classes (N,) and weights (R, N). Each of the R rows of
-                weights is one weighting of the images, such as one that leaves a patient out.
+        """Compute the metric under each of the R weightings of the images; a subclass must override this method.
 
         Returns:
-            (R,) float64, one value per weighting; NaN for a weighting under which the metric is undefined.
+            (R,) float64; NaN for a weighting under which the metric is undefined.
         """
         raise NotImplementedError
 
@@ -126,15 +113,12 @@ def compute_class_metrics(
     """Compute several metrics of a set of classified images, once for each of several weightings of the images.
 
     Args:
-        metrics: the metrics to compute.
         probabilities: (N, K) in [0, 1], K classes, at least 2.
         labels: (N,), true classes, integers in 0..K-1.
-        weights: (R, N), at least 0. Each of the R rows has one weight per image, for example how often a bootstrap
-            sample contains the image.
+        weights: (R, N), at least 0, for example how often a bootstrap sample contains each image.
 
     Returns:
-        Dictionary from the name of a metric to (R,) float64: one value per row of weights; NaN where the metric is
-        undefined.
+        By name of a metric, (R,) float64: one value per row of weights; NaN where the metric is undefined.
 
     Raises:
         ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
@@ -148,21 +132,9 @@ def compute_class_metrics(
 def compute_without_each_patient(
     metrics: Iterable[ClassMetric], probabilities: np.ndarray, labels: np.ndarray, patient_of: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Compute several metrics of a set of classified images, once without each patient, as the jackknife needs it.
+    """Compute metrics once without each patient, (P,) float64 by name, for the jackknife; NaN where undefined.
 
-    Args:
-        metrics: the metrics to compute.
-        probabilities: (N, K) in [0, 1], K classes, at least 2.
-        labels: (N,), true classes, integers in 0..K-1.
-        patient_of: (N,) integers in 0..P-1, the patient of each image. Each patient has at least one image.
-
-    Returns:
-        Dictionary from the name of a metric to (P,) float64: one value per patient who is left out; NaN where the
-        metric is undefined.
-
-    Raises:
-        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
-        UserError: if a metric raises an error or returns values of another shape.
+    `patient_of` (N,) has the patient, 0..P-1, of each image. The rest is as in `compute_class_metrics`.
     """
     metrics, n = tuple(metrics), int(patient_of.max()) + 1
     images = ScoredImages(probabilities, labels, np.ones((1, len(labels))))
@@ -198,107 +170,49 @@ def _values(metric: ClassMetric, images: ScoredImages) -> np.ndarray:
 def compute_class_metric(metric: ClassMetric, probabilities: np.ndarray, labels: np.ndarray) -> float | None:
     """Compute one metric of a set of classified images that all have the same weight.
 
-    Args:
-        metric: the metric to compute.
-        probabilities: (N, K) in [0, 1], K classes, at least 2.
-        labels: (N,), true classes, integers in 0..K-1.
+    `probabilities` and `labels`, and the errors, are those of `compute_class_metrics`.
 
     Returns:
         The value; None if the metric is undefined for these images. A fraction is in [0, 1], even if tables show it in
         percent.
-
-    Raises:
-        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
-        UserError: if the metric raises an error or returns a value of another shape.
     """
     value = float(compute_class_metrics([metric], probabilities, labels, np.ones((1, len(labels))))[metric.name][0])
     return None if np.isnan(value) else value
 
 
 def one_vs_rest(probabilities: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield binary problems of the kind "this class or another class?", over which AUROC and ROC curves are averaged.
+    """Yield for each problem "this class or another?" the class's probability (N,) and whether it is true (N,).
 
-    With two classes, there is one problem, in which class 1 is the positive class. With more classes, each class is the
-    positive class of one problem.
-
-    Args:
-        probabilities: (N, K) in [0, 1], K at least 2.
-        labels: (N,), true classes, integers in 0..K-1.
-
-    Yields:
-        For each problem, a pair: the predicted probability of the positive class, (N,), and (N,) bool, True for the
-        images of the positive class.
+    With two classes, class 1 is the only positive class.
     """
     for index in (1,) if probabilities.shape[1] == 2 else range(probabilities.shape[1]):
         yield probabilities[:, index], labels == index
 
 
 def sort_with_ties(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the order that sorts values, and where each group of equal values starts.
-
-    Args:
-        values: (N,), finite numbers.
-
-    Returns:
-        A pair: (N,) int64, the indices that sort the values in ascending order; and (M,) int64, the position in the
-        sorted values at which each of the M groups of equal values starts.
-    """
+    """Return the indices that sort (N,) values, and (M,) where each of the M groups of equal values then starts."""
     order = values.argsort(kind="stable")
     return order, np.flatnonzero(np.diff(values[order], prepend=-np.inf))
 
 
 def mean_of_defined(values: np.ndarray) -> np.ndarray:
-    """Return the mean of each row over the values that are not NaN.
-
-    Args:
-        values: (R, K), NaN where a value is not defined.
-
-    Returns:
-        (R,); NaN for a row without any value.
-    """
+    """Return the mean of each row (R, K) over the values that are not NaN; NaN for a row without any value."""
     known = ~np.isnan(values)
     return np.where(known, values, 0).sum(axis=1) / known.sum(axis=1)
 
 
 def confidence_bins(probabilities: np.ndarray) -> np.ndarray:
-    """Return the bin of each image's largest probability (`probability_bins`).
-
-    Args:
-        probabilities: (N, K) in [0, 1], for K classes.
-
-    Returns:
-        (N,) integers in 0..14, the numbers of the bins.
-    """
+    """Return the `probability_bins` of the images' largest probabilities (N, K), (N,) integers."""
     return probability_bins(probabilities.max(axis=1))
 
 
 def probability_bins(probabilities: np.ndarray) -> np.ndarray:
-    """Return the bin of each probability. There are 15 bins of equal width in [0, 1].
-
-    Bin m contains probabilities above m / 15 and up to (m + 1) / 15; bin 0 also contains 0.
-
-    Args:
-        probabilities: values in [0, 1], of any shape.
-
-    Returns:
-        Integers in 0..14, the numbers of the bins, in the shape of `probabilities`.
-    """
+    """Return the bin, 0..14, of each probability; bin m is (m / 15, (m + 1) / 15], and bin 0 also contains 0."""
     return np.digitize(probabilities, np.arange(1, N_BINS) / N_BINS, right=True)
 
 
 def check_scores(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Check predicted probabilities and true classes, and return them as arrays of float64 and int64.
-
-    Args:
-        probabilities: (N, K) in [0, 1], K at least 2.
-        labels: (N,), true classes, integers in 0..K-1.
-
-    Returns:
-        The probabilities (N, K) float64 and the true classes (N,) int64.
-
-    Raises:
-        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1] or NaN.
-    """
+    """Check probabilities (N, K) in [0, 1] and true classes (N,), and return them as float64 and int64."""
     probabilities, labels = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
     if probabilities.ndim != 2 or probabilities.shape[1] < 2 or labels.shape != (len(probabilities),):
         raise ValueError(

@@ -10,21 +10,9 @@ Curve = tuple[np.ndarray, np.ndarray]
 
 
 def reliability_curve(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the reliability curve: how often predictions of a given confidence are right.
+    """Return the mean confidence, the accuracy and the number of images of each of 15 bins that is not empty.
 
-    The confidence of an image is the probability of its most probable class. Images are grouped by confidence into 15
-    bins of equal width, and empty bins are left out.
-
-    Args:
-        probabilities: (N, K) in [0, 1], K at least 2.
-        labels: (N,), true classes, integers in 0..K-1.
-
-    Returns:
-        Three arrays (M,), with one value for each of the M bins that are not empty: the mean confidence in [0, 1], the
-        accuracy in [0, 1], and the number of images.
-
-    Raises:
-        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
+    The confidence of an image is the probability of its most probable class; the bins have equal width.
     """
     probabilities, labels = check_scores(probabilities, labels)
     place, correct = confidence_bins(probabilities), probabilities.argmax(axis=1) == labels
@@ -35,19 +23,7 @@ def reliability_curve(probabilities: np.ndarray, labels: np.ndarray) -> tuple[np
 
 
 def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
-    """Return the receiver operating characteristic (ROC) curve of a binary problem.
-
-    Args:
-        score: (N,), predicted scores; a higher score means that the positive class is more likely.
-        positive: (N,) of 0 and 1, 1 for the positive images; both must occur.
-
-    Returns:
-        A pair: the false positive rate (M,) and the true positive rate (M,) of the M points of the curve, both in
-        [0, 1]. The first point is (0, 0), and each different score adds one point. The last point is (1, 1).
-
-    Raises:
-        ValueError: if there are no positive or no negative images.
-    """
+    """Return the false and the true positive rates of the ROC curve, from (0, 0) to (1, 1), one point per score."""
     score, positive = np.asarray(score, dtype=np.float64), np.asarray(positive).astype(bool)
     if positive.all() or not positive.any():
         raise ValueError("an ROC curve needs positive and negative images, got only one kind")
@@ -58,22 +34,10 @@ def roc_curve(score: np.ndarray, positive: np.ndarray) -> Curve:
 
 
 def macro_roc_curve(probabilities: np.ndarray, labels: np.ndarray) -> Curve | None:
-    """Return the ROC curve whose area is the metric AUROC.
+    """Return the ROC curve whose area is the metric AUROC; None if only one class occurs.
 
-    With two classes, the result is the curve of class 1. With more classes, there is one curve for each class that
-    occurs, against all other classes, and the true positive rates of these curves are averaged at each false positive
-    rate. Both ends of every vertical step are kept, so that the area equals AUROC.
-
-    Args:
-        probabilities: (N, K) in [0, 1], K at least 2.
-        labels: (N,), true classes, integers in 0..K-1.
-
-    Returns:
-        A pair: the false positive rate (M,) and the true positive rate (M,) of the M points of the curve, both in
-        [0, 1]. None if only one class occurs, because AUROC is then undefined.
-
-    Raises:
-        ValueError: if a shape differs, a label is not a class, or a probability is outside [0, 1].
+    With more than two classes, the true positive rates of the classes' curves against all other classes are averaged at
+    each false positive rate. Both ends of every vertical step are kept, so that the area equals AUROC.
     """
     probabilities, labels = check_scores(probabilities, labels)
     curves = [roc_curve(score, hit) for score, hit in one_vs_rest(probabilities, labels) if 0 < hit.sum() < len(hit)]

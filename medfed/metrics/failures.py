@@ -22,11 +22,11 @@ class Share:
     """The share of patients for whom something failed.
 
     Args:
-        count: number of failed patients. With several images, models or seeds, it is the sum over the patients of
-            the fraction of their scores that failed.
+        count: number of failed patients. With several images, models or seeds, it is the sum over the patients of the
+            fraction of their scores that failed.
         n: number of patients.
         low: lower end of the 95 % interval of the share, in [0, 1].
-        high: upper end of the 95 % interval of the share, in [0, 1].
+        high: upper end.
     """
 
     count: float
@@ -46,19 +46,12 @@ class Share:
 
 
 def share_of(failed: Sequence[float]) -> Share | None:
-    """Compute the share of failed patients with its 95 % interval.
+    """Compute the share of failed patients, given one number in [0, 1] each, with its Clopper-Pearson 95 % interval.
 
-    The interval is that of Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the case of
-    the binomial", Biometrika 1934, https://doi.org/10.1093/biomet/26.4.404. Its coverage is at least 95 %, also for few
-    patients and without any failure. It regards the patients as independent and equally likely to fail. For whole
-    counts it is the exact interval of `scipy.stats.binomtest`, which does not take the fractions of several models.
-
-    Args:
-        failed: one value per patient: 1 if the patient failed, otherwise 0; a fraction for the mean of several images
-            or models.
-
-    Returns:
-        The share; None without patients.
+    See "The use of confidence or fiducial limits illustrated in the case of the binomial", Biometrika 1934,
+    https://doi.org/10.1093/biomet/26.4.404. The coverage is at least 95 %, also for few patients and without any
+    failure, if patients are independent and equally likely to fail. `scipy.stats.binomtest` gives the same interval,
+    but takes no fractions of several models.
     """
     n, count = len(failed), round(sum(failed), 9)
     if not n:
@@ -70,20 +63,11 @@ def share_of(failed: Sequence[float]) -> Share | None:
 
 
 def failure_shares(rows: Iterable[Mapping], dice_below: float) -> dict[str, Share | None]:
-    """Compute the shares of failures of one structure.
+    """Compute the shares of failures of one structure from its rows of `cases.csv`; None without patients.
 
-    Args:
-        rows: rows of `cases.csv` of one structure, with "site", "patient", "dice" and "status". A patient has several
-            rows if several images were scored, or by several models.
-        dice_below: a Dice below this value, in (0, 1], is a failure.
-
-    Returns:
-        Three shares by name; None without patients:
-
-        * "low_dice": the Dice is below the limit, of all patients with the structure in the true or predicted mask.
-          A missed structure and a false alarm have the Dice 0.
-        * "missed": the predicted mask is empty, of all patients with the structure in the true mask.
-        * "false_alarm": the predicted mask is not empty, of all patients without the structure in the true mask.
+    "low_dice": the Dice is below the limit, of all patients with the structure in the true or predicted mask (a missed
+    structure and a false alarm have the Dice 0); "missed": the predicted mask is empty, of all patients with the
+    structure; "false_alarm": the predicted mask is not empty, of all patients without the structure.
     """
     of_patient: dict[str, dict[tuple, list[bool]]] = {kind: {} for kind in KINDS}
     for row in rows:
@@ -96,16 +80,10 @@ def failure_shares(rows: Iterable[Mapping], dice_below: float) -> dict[str, Shar
 
 
 def summarise_failures(rows: Sequence[Mapping], dice_below: float) -> dict:
-    """Summarise the failures of a run by role, site and structure.
+    """Summarise the failures of a run from all rows of `cases.csv`.
 
-    Args:
-        rows: all rows of `cases.csv`, one per image and structure.
-        dice_below: a Dice below this value, in (0, 1], is a failure.
-
-    Returns:
-        JSON values: "dice_below", "interval_method", and for each role {"sites": {SITE: {STRUCTURE: SHARES}}, "all":
-        {STRUCTURE: SHARES}}, where "all" has the patients of all sites of the role together. SHARES are those of
-        `failure_shares`, with the fields of `Share` by name.
+    Returns "dice_below", "interval_method", and for each role {"sites": {SITE: {STRUCTURE: SHARES}}, "all": {STRUCTURE:
+    SHARES}}, where "all" has the patients of all sites of the role. SHARES are those of `failure_shares`.
     """
     summary: dict = {"dice_below": dice_below, "interval_method": SHARE_METHOD}
     for role in present_roles(rows):

@@ -22,17 +22,5 @@ class HausdorffDistance95(MaskMetric):
     note = "HD95 is the larger of the two directed 95th percentiles of the surface distances (MONAI's definition)"
 
     def value(self, masks: MaskPair) -> float:
-        """Return the 95 % Hausdorff distance (HD95) of two masks.
-
-        A surface distance is the distance from an edge voxel of one mask to the nearest edge voxel of the other mask.
-        The 95th percentile of these distances is computed for the edge voxels of the predicted mask, and for the edge
-        voxels of the true mask. The larger of the two percentiles is returned.
-
-        Args:
-            masks: the predicted mask and the true mask (reference), each with at least one voxel.
-
-        Returns:
-            Distance, at least 0, in mm if the voxel size is known, otherwise in pixels.
-        """
         there, back = masks.surface_distances
         return float(max(np.percentile(there, 95), np.percentile(back, 95)))

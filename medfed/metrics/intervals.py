@@ -23,14 +23,9 @@ Limits = tuple[float, float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimated mean with its standard error.
+    """An estimated mean with its standard error `se` and the degrees of freedom `df` of that error.
 
-    Args:
-        mean: the estimate.
-        se: standard error of the mean, at least 0.
-        df: degrees of freedom of the standard error.
-        n: number of patients.
-        n_smallest: number of patients of the site with the fewest patients.
+    `n` is the number of patients, `n_smallest` that of the site with the fewest.
     """
 
     mean: float
@@ -41,14 +36,7 @@ class Estimate:
 
 
 def estimate_mean(values: Sequence[float] | np.ndarray) -> Estimate | None:
-    """Estimate a mean from the values of independent patients of one site.
-
-    Args:
-        values: (n,), one value per patient.
-
-    Returns:
-        The mean with the standard error sd / sqrt(n) and n - 1 degrees of freedom; None for fewer than two patients.
-    """
+    """Estimate a mean from one value per patient of a site, se = sd / sqrt(n); None for fewer than two patients."""
     n = len(values)
     if n < 2:
         return None
@@ -58,17 +46,11 @@ def estimate_mean(values: Sequence[float] | np.ndarray) -> Estimate | None:
 
 
 def estimate_average(sites: Sequence[Estimate | None]) -> Estimate | None:
-    """Estimate the average of several sites' means, in which all sites have the same weight.
+    """Estimate the average of several sites' means with equal weights; None if a site has no estimate.
 
-    With k sites and standard errors se_i, the standard error of the average is sqrt(sum(se_i^2)) / k. Its degrees of
-    freedom are those of Welch and Satterthwaite (Satterthwaite, "An approximate distribution of estimates of variance
-    components", Biometrics Bulletin 1946, https://doi.org/10.2307/3002019): sum(se_i^2)^2 / sum(se_i^4 / df_i).
-
-    Args:
-        sites: the estimate of each site.
-
-    Returns:
-        The estimate; None if the estimate of a site is None, or without sites.
+    With k sites, the standard error is sqrt(sum(se_i^2)) / k. Its degrees of freedom are those of Welch and
+    Satterthwaite (Satterthwaite, "An approximate distribution of estimates of variance components", Biometrics Bulletin
+    1946, https://doi.org/10.2307/3002019): sum(se_i^2)^2 / sum(se_i^4 / df_i).
     """
     known = [site for site in sites if site is not None]
     if not known or len(known) < len(sites):
@@ -88,15 +70,8 @@ def interval(estimate: Estimate | None, limits: Limits = NO_LIMITS) -> tuple[flo
     """Compute the 95 % interval of an estimated mean, by Student's t distribution.
 
     A score with two finite limits is transformed by the logit, so that the interval lies between the limits and is
-    longer on the side with more room. Otherwise the interval is mean +- t * se, cut at the limits.
-
-    Args:
-        estimate: the estimated mean; None for an unknown one.
-        limits: the smallest and the largest possible value.
-
-    Returns:
-        The ends of the interval. (None, None) if a site has fewer than 5 patients, or if all patients have the same
-        value, because the spread is unknown then.
+    longer on the side with more room. Otherwise the interval is mean +- t * se, cut at the limits. It is unknown,
+    (None, None), if a site has fewer than 5 patients, or if all patients have the same value.
     """
     if estimate is None or estimate.n_smallest < MIN_PATIENTS or not estimate.se:
         return None, None
@@ -112,14 +87,7 @@ def interval(estimate: Estimate | None, limits: Limits = NO_LIMITS) -> tuple[flo
 
 
 def interval_over_seeds(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:
-    """Compute the 95 % interval of the mean of values that differ in the seed, by Student's t distribution.
-
-    Args:
-        values: one value per seed.
-
-    Returns:
-        The ends of the interval; (None, None) for fewer than two seeds.
-    """
+    """Compute the 95 % t interval of the mean of one value per seed; (None, None) for fewer than two seeds."""
     estimate = estimate_mean(values)
     if estimate is None:
         return None, None
@@ -130,15 +98,8 @@ def interval_over_seeds(values: Sequence[float]) -> tuple[float, float] | tuple[
 def detectable_difference(estimate: Estimate | None, n_tests: int) -> float | None:
     """Compute the smallest true difference that a comparison detects with a probability of 80 %.
 
-    It is se * (t(1 - alpha / 2) + t(0.8)), with quantiles of Student's t distribution and the level
-    alpha = 0.05 / n_tests of the first step of Holm's correction.
-
-    Args:
-        estimate: the estimated paired difference, whose standard error is that of this comparison.
-        n_tests: number of differences that are tested together, at least 1.
-
-    Returns:
-        The difference, above 0, in the unit of the estimate. None where `interval` has no interval.
+    It is se * (t(1 - alpha / 2) + t(0.8)), with quantiles of Student's t distribution and the level alpha = 0.05 /
+    n_tests of the first step of Holm's correction. It is None where `interval` has no interval.
     """
     if estimate is None or estimate.n_smallest < MIN_PATIENTS or not estimate.se:
         return None

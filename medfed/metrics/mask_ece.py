@@ -1,4 +1,4 @@
-"""Expected calibration error (ECE) of a predicted mask: how far the probabilities are from observed frequencies."""
+"""Expected calibration error (ECE) of a predicted mask."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ class MaskCalibrationError(MaskMetric):
 
     The voxels are grouped into 15 bins of equal width by the probability p that they belong to the structure. The error
     is the mean over the bins of |mean p - share of voxels of the structure|, weighted by the number of voxels (eq. 3 of
-    Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, https://arxiv.org/abs/1706.04599). For p this is
-    the reading of Mehrtash et al., "Confidence Calibration and Predictive Uncertainty Estimation for Deep Medical Image
-    Segmentation", IEEE TMI 2020, https://arxiv.org/abs/1911.13273: of 100 voxels with p = 0.7, 70 should belong to it.
+    Guo et al., ICML 2017, https://arxiv.org/abs/1706.04599). For p this is the reading of Mehrtash et al., "Confidence
+    Calibration and Predictive Uncertainty Estimation for Deep Medical Image Segmentation", IEEE TMI 2020,
+    https://arxiv.org/abs/1911.13273: of 100 voxels with p = 0.7, 70 should belong to it. The value is unknown for masks
+    without probabilities.
 
     In a whole image, most voxels are background that is easy to predict, so the error would be close to 0 for every
     network. Only the voxels near the structure count: those in the bounding box of the true mask, extended on each side
     by a quarter of its length, at least by one voxel. The prediction has no influence on this box, because otherwise a
     false positive far away would add easy background and improve the error. If the true mask is empty, it is the box of
     the predicted mask. The box and its margin are a choice of medfed.
-
-    The value is unknown for masks without probabilities.
     """
 
     name = "ece"
@@ -43,16 +42,7 @@ class MaskCalibrationError(MaskMetric):
     )
 
     def value(self, masks: MaskPair) -> float | None:
-        """Return the expected calibration error near the structure.
-
-        The bins are accumulated slice by slice, so that the function needs little memory.
-
-        Args:
-            masks: the predicted mask, the true mask (reference) and the probabilities. At most one mask is empty.
-
-        Returns:
-            A number in [0, 1]: 0 means that the probabilities are perfectly calibrated. None without probabilities.
-        """
+        """Accumulate the bins slice by slice, so that little memory is needed."""
         if masks.probability is None:
             return None
         mask = masks.reference if masks.reference.any() else masks.prediction

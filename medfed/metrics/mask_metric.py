@@ -1,9 +1,9 @@
 """Metrics of one structure of one patient: a predicted mask against a reference mask.
 
-Edges and surface distances are those of MONAI, computed faster and once for all metrics of a pair of masks. Two things
-that MONAI lacks are added: a rule for empty masks (MONAI's HD95 is NaN for a missed organ, and its mean skips NaN), and
-the unit in the column's name. Images without a voxel size may differ in size, and a mean over their distances in pixels
-has no meaning: a distance of such an image is a percentage of the image's diagonal.
+Edges and surface distances are those of MONAI, computed faster. Two things that MONAI lacks are added: a rule for empty
+masks (MONAI's HD95 is NaN for a missed organ, and its mean skips NaN), and the unit in the column's name. A distance of
+an image without a voxel size is a percentage of the image's diagonal, because a mean over distances in pixels of images
+of different sizes has no meaning.
 """
 
 from __future__ import annotations
@@ -51,17 +51,13 @@ class MaskPair:
         spacing_mm: tuple[float, float, float] | None,
         probability: Mask | None = None,
     ) -> MaskPair:
-        """Check two masks and their voxel size, and return them as a pair.
+        """Check two masks and their voxel size, and return them as a pair, without the axis D if D = 1.
 
         Args:
             prediction: the predicted mask, (H, W, D) of 0 and 1, a tensor on any device or an array.
-            reference: the true mask, (H, W, D) of 0 and 1, in the shape of `prediction`.
+            reference: the true mask, in the shape of `prediction`.
             spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
             probability: predicted probability of each voxel, (H, W, D) in [0, 1]; None if it is unknown.
-
-        Returns:
-            The masks as bool arrays with their voxel size. If the volume has one slice (D = 1), the axis D is removed
-            from the masks, the probabilities and the voxel size.
 
         Raises:
             ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is
@@ -79,11 +75,7 @@ class MaskPair:
 
     @cached_property
     def status(self) -> str:
-        """Which of the two masks are empty, as one of four words.
-
-        "ok" means that no mask is empty, "missed" that only the predicted mask is empty, "false_alarm" that only the
-        true mask (reference) is empty, and "absent" that both masks are empty.
-        """
+        """Which masks are empty: "ok" (none), "missed" (prediction), "false_alarm" (reference) or "absent" (both)."""
         if self.reference.any():
             return OK if self.prediction.any() else MISSED
         return FALSE_ALARM if self.prediction.any() else ABSENT
@@ -92,28 +84,18 @@ class MaskPair:
     def surface_distances(self) -> DistancePair:
         """For each edge voxel of one mask, the distance to the nearest edge voxel of the other mask.
 
-        Two float64 arrays: the first has a value for each edge voxel of the predicted mask, the second for each edge
-        voxel of the true mask. The unit is mm if the voxel size is known, otherwise pixels. Both masks must have at
-        least one voxel.
+        Two float64 arrays, for the edge voxels of the predicted and of the true mask, in mm if the voxel size is known,
+        otherwise in pixels. Both masks must have at least one voxel.
         """
         return self._directed(self.spacing)
 
     @cached_property
     def surface_distances_in_voxels(self) -> DistancePair:
-        """For each edge voxel of one mask, the distance in voxels to the nearest edge voxel of the other mask.
-
-        The distances are in voxels even if the voxel size in mm is known. Two float64 arrays: the first has a value for
-        each edge voxel of the predicted mask, the second for each edge voxel of the true mask. Both masks must have at
-        least one voxel.
-        """
+        """The `surface_distances` in voxels, even if the voxel size in mm is known."""
         return self.surface_distances if self.spacing is None else self._directed(None)
 
     def diagonal(self, in_voxels: bool = False) -> float:
-        """Return the length of the image's diagonal: in mm if the voxel size is known, otherwise in voxels.
-
-        Args:
-            in_voxels: True returns the length in voxels even if the voxel size is known.
-        """
+        """Return the length of the image's diagonal: in mm, or in voxels without a voxel size or if `in_voxels`."""
         return image_diagonal(self.reference.shape, None if in_voxels else self.spacing)
 
     @cached_property
@@ -123,7 +105,6 @@ class MaskPair:
         return mask_edge(self.prediction[box]), mask_edge(self.reference[box])
 
     def _directed(self, spacing: tuple[float, ...] | None) -> DistancePair:
-        """Compute the surface distances in both directions, in the unit of `spacing` (None: voxels)."""
         first, second = self._edges
         steps = spacing or (1.0,) * first.ndim
         return distances_to_edge(first, second, steps), distances_to_edge(second, first, steps)
@@ -156,12 +137,6 @@ class MaskMetric(Metric):
     accepts_empty_masks: ClassVar[bool] = False
 
     def missing_declarations(self) -> list[str]:
-        """Return what a metric of two masks must define and this class does not define.
-
-        Returns:
-            Names of attributes, such as "label" or "finite worst", and "method value" if the class does not override
-            `value`. The list is empty if nothing is missing.
-        """
         own_rule = type(self).value_of_failure is not MaskMetric.value_of_failure
         worst = getattr(self, "worst", None)
         is_finite = isinstance(worst, int | float) and math.isfinite(worst)
@@ -172,9 +147,7 @@ class MaskMetric(Metric):
     def value(self, masks: MaskPair) -> float | None:
         """Compute the metric of two masks that both have at least one voxel; a subclass must override this method.
 
-        Args:
-            masks: the predicted mask, the true mask (reference) and their voxel size. One mask may be empty only if the
-                metric has `accepts_empty_masks`.
+        One mask may be empty only if the metric has `accepts_empty_masks`.
 
         Returns:
             The value of the metric, or None if the value is unknown. A fraction is in [0, 1]. A distance is in mm if
@@ -187,9 +160,6 @@ class MaskMetric(Metric):
 
         The value of a distance is the length of the image's diagonal, in mm if the voxel size is known, otherwise in
         voxels. The value of any other metric is its attribute `worst`.
-
-        Args:
-            masks: the predicted mask and the true mask (reference). Exactly one of the two is empty.
         """
         return masks.diagonal() if self.unit == DISTANCE else self.worst
 
@@ -203,27 +173,15 @@ def compute_mask_metrics(
 ) -> dict[str, object]:
     """Compute several metrics of the predicted and the true mask of one structure of one patient.
 
-    Args:
-        metrics: the metrics to compute.
-        prediction: the predicted mask, (H, W, D) of 0 and 1, a tensor on any device or an array; D = 1 for a single
-            image.
-        reference: the true mask, (H, W, D) of 0 and 1, in the shape of `prediction`.
-        spacing_mm: voxel size in mm along H, W and D; None if it is unknown.
-        probability: predicted probability of each voxel, (H, W, D) in [0, 1], for metrics of calibration; None if it is
-            unknown.
+    The masks, their voxel size and the errors are those of `MaskPair.from_masks`; D = 1 for a single image.
 
     Returns:
-        One entry per metric, by the metric's name, and "status". A distance has two entries, one of which is None:
-        NAME_mm is the distance in mm if the voxel size is known; otherwise NAME_percent_of_diagonal is the distance in
-        percent of the length of the image's diagonal, in [0, 100]. A value that is not finite becomes None. "status" is
-        "ok" (no mask is empty), "missed" (only the predicted mask is empty), "false_alarm" (only the true mask is
-        empty) or "absent" (both masks are empty). For "missed" and "false_alarm", each metric has its worst value, as
-        `MaskMetric.value_of_failure` returns it; a distance is then 100 % of the diagonal. Only a metric that accepts
-        an empty mask is computed. For "absent", all values are None.
+        One entry per metric, by the metric's name, and "status" (see `MaskPair.status`). A distance has two entries,
+        one of which is None: NAME_mm if the voxel size is known, else NAME_percent_of_diagonal, in [0, 100]. A value
+        that is not finite becomes None. For the status "missed" or "false_alarm", each metric has its worst value,
+        `MaskMetric.value_of_failure`, unless it accepts an empty mask. For "absent", all values are None.
 
     Raises:
-        ValueError: if a mask is not (H, W, D) or has other values than 0 and 1, the shapes differ, or a spacing is not
-            positive.
         UserError: if a metric raises an error, or returns a value that is worse than the metric's own worst value.
     """
     metrics = tuple(metrics)
@@ -259,24 +217,12 @@ def _value(metric: MaskMetric, masks: MaskPair) -> float | None:
 
 
 def image_diagonal(shape: tuple[int, ...], spacing: tuple[float, ...] | None = None) -> float:
-    """Return the length of an image's diagonal. No distance between two voxels of the image is larger.
-
-    Args:
-        shape: number of voxels along each axis.
-        spacing: voxel size along each axis, in any unit; None means 1 along each axis.
-
-    Returns:
-        The length in the unit of `spacing`; in voxels if `spacing` is None.
-    """
+    """Return the length of an image's diagonal in the unit of `spacing` (None: voxels), its largest distance."""
     return math.hypot(*(n * step for n, step in zip(shape, spacing or (1.0,) * len(shape))))
 
 
 def bounding_box(*masks: np.ndarray) -> tuple[slice, ...]:
-    """Return the smallest box that contains all True voxels of some masks, as one slice for each axis.
-
-    Args:
-        masks: bool arrays of the same shape. At least one voxel is True.
-    """
+    """Return the smallest box that contains all True voxels of some masks, as one slice for each axis."""
     box: list[slice] = []
     for axis in range(masks[0].ndim):  # each axis searches only the part that the axes before it have left
         others = tuple(a for a in range(masks[0].ndim) if a != axis)
@@ -287,12 +233,10 @@ def bounding_box(*masks: np.ndarray) -> tuple[slice, ...]:
 
 
 def _array(values: Mask) -> np.ndarray:
-    """Return a tensor on any device, or an array, as an array."""
     return np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
 
 
 def _binary(mask: Mask, name: str) -> np.ndarray:
-    """Return a mask (H, W, D) of 0 and 1 as a bool array."""
     array = _array(mask)
     if array.ndim != 3 or not array.size:
         raise ValueError(f"{name} must be (H, W, D), got {array.shape}; an image of one slice has D = 1")

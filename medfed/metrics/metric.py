@@ -40,11 +40,7 @@ class Metric:
     note: ClassVar[str] = ""
 
     def missing_declarations(self) -> list[str]:
-        """Return the names of the attributes that every metric must define and this class does not define.
-
-        Returns:
-            "name", "label" or both; a subclass may add further texts. The list is empty if nothing is missing.
-        """
+        """Return the names of the attributes and methods that such a metric must define and this class does not."""
         return [name for name in ("name", "label") if not isinstance(getattr(self, name, None), str)]
 
 
@@ -54,7 +50,7 @@ class Column:
 
     Args:
         key: the column's name in files, for example "hd95_mm".
-        unit: the unit, for example "mm"; "%" for fractions; "" for no unit.
+        unit: for example "mm"; "%" for fractions; "" for no unit.
         metric: the metric.
     """
 
@@ -64,7 +60,7 @@ class Column:
 
     @property
     def scale(self) -> float:
-        """Factor by which a stored value is multiplied for printing: 100 if the unit is "%", otherwise 1."""
+        """Factor by which a stored value is multiplied for printing."""
         return 100.0 if self.unit == "%" else 1.0
 
     @property
@@ -76,30 +72,21 @@ class Column:
 
     @property
     def title(self) -> str:
-        """Title of a figure's axis or of a part of a table, such as "HD95 (mm)".
-
-        The title of a fraction has no unit, because axes show fractions from 0 to 1 and not in %.
-        """
+        """Title such as "HD95 (mm)"; without a unit for a fraction, as axes show fractions from 0 to 1."""
         return f"{self.metric.label} ({self.unit})" if self.unit not in ("", "%") else self.metric.label
 
 
 def metric_columns(metric: Metric) -> tuple[Column, ...]:
-    """Return the columns of a metric; a column is the metric in one of its units.
-
-    A distance has two columns: one in mm, and one in percent of the image's diagonal ("% of diagonal") for images
-    without a voxel size. Any other metric has one column.
-    """
+    """Return the columns of a metric: for a distance in mm and in percent of the image's diagonal, else one."""
     if metric.unit == DISTANCE:
         return tuple(Column(f"{metric.name}_{end}", unit, metric) for end, unit in DISTANCE_UNITS.items())
     return (Column(metric.name, metric.unit, metric),)
 
 
 def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
-    """Return the columns of several metrics in the order in which files contain them.
+    """Return the columns of several metrics in the order of files, which is that of the metrics with one exception.
 
-    A column is a metric in one unit: a distance has one column in mm and one column in percent of the image's diagonal,
-    any other metric has one column. The columns are in the order of the metrics, with one exception: of distances that
-    directly follow each other, first all columns in mm are returned, then all others.
+    Of distances that directly follow each other, all columns in mm come before all others.
     """
     result: list[Column] = []
     for _, group in groupby(metrics, key=lambda metric: metric.unit == DISTANCE):
@@ -109,31 +96,13 @@ def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
 
 
 def describe_metric(metric: Metric) -> dict[str, Any]:
-    """Return the attributes that describe a metric as JSON values for `summary.json`.
-
-    From this description, a program can show the scores of a run even if the code of the metric is not installed.
-
-    Args:
-        metric: the metric to describe.
-
-    Returns:
-        "name", "label", "unit", "higher_is_better", "decimals", "limits" (a list of two numbers, or None) and "note":
-        the attributes of `Metric` by name.
-    """
+    """Return the attributes of `Metric` for `summary.json`, which can be shown without the metric's code."""
     facts = {name: getattr(metric, name) for name in DECLARED_FIELDS}
     return facts | {"limits": None if metric.limits is None else list(metric.limits)}
 
 
 def metric_from_description(facts: Mapping[str, Any]) -> Metric:
-    """Create a metric from its description. The metric can be shown in tables and figures, but not computed.
-
-    Args:
-        facts: the attributes of the metric by name ("name", "label", "unit", "limits", ...), as `describe_metric`
-            returns them.
-
-    Raises:
-        ValueError: if an attribute is missing or has another type.
-    """
+    """Create a metric from `describe_metric`, which can be shown, but not computed."""
     metric = Metric()
     kinds = {"higher_is_better": bool, "decimals": int}
     for name in DECLARED_FIELDS:
@@ -153,16 +122,7 @@ def metric_from_description(facts: Mapping[str, Any]) -> Metric:
 
 
 def check_declarations(metrics: Sequence[Metric], taken: Iterable[str]) -> None:
-    """Check that every metric defines all required attributes with valid values, and that all column names differ.
-
-    Args:
-        metrics: the metrics of one table.
-        taken: names of the table's other columns, which no metric may use.
-
-    Raises:
-        ValueError: if an attribute is missing or not valid, or a column name occurs twice. The message names the class
-            of the metric.
-    """
+    """Check that every metric declares valid attributes, and that no column name occurs twice or is in `taken`."""
     known = set(taken)
     for metric in metrics:
         where = f"{type(metric).__module__}.{type(metric).__qualname__}"

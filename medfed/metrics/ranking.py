@@ -13,12 +13,11 @@ N_BOOTSTRAP = 2000
 
 @dataclass(frozen=True)
 class Rank:
-    """The rank of one method among all methods, by the average over sites.
+    """The rank of one method among all methods by the average over sites, 1 for the best; equal methods share a rank.
 
     Args:
-        rank: 1 for the best method; equal methods have the same rank.
         low: percentile 2.5 of the rank over the bootstrap samples.
-        high: percentile 97.5 of the rank over the bootstrap samples.
+        high: percentile 97.5.
         first_share: fraction of the bootstrap samples in which the rank is 1, in [0, 1].
     """
 
@@ -29,18 +28,10 @@ class Rank:
 
 
 def rank_methods(sites: Sequence[np.ndarray], higher_is_better: bool, seed: Sequence[object]) -> list[Rank]:
-    """Rank methods by their average over sites, and repeat this over 2000 bootstrap samples.
+    """Rank M methods by their average over sites, and repeat this over 2000 bootstrap samples.
 
     A bootstrap sample draws, at each site, as many patients as the site has, with replacement, and the same patients
-    for all methods.
-
-    Args:
-        sites: for each site, the values (M, n) of M methods for its n patients, n at least 1.
-        higher_is_better: whether the largest average has rank 1.
-        seed: names and numbers that determine the samples.
-
-    Returns:
-        The rank of each of the M methods.
+    for all methods. `sites` has an array (M, n) for the n patients of each site; `seed` determines the samples.
     """
     sign = -1.0 if higher_is_better else 1.0
     digest = hashlib.sha256("\0".join(map(str, seed)).encode()).digest()

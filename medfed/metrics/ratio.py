@@ -24,28 +24,16 @@ def vertical_ratio(inner: Tensor, outer: Tensor) -> float | None:
         outer: (H, W, D), above 0 inside the outer structure, which surrounds the inner structure.
 
     Returns:
-        The vertical diameter of the inner structure divided by the vertical diameter of the outer structure, at least
-        0. The ratio is 0 if only the inner structure is empty, and None if the outer structure is empty.
+        The ratio, at least 0. It is 0 if only the inner structure is empty, and None if the outer structure is empty.
     """
     heights = [_height(mask) for mask in (inner, outer)]
     return heights[0] / heights[1] if heights[1] else None
 
 
 def ratio_row(site: str, role: str, patient: str, image: str, reference: float | None, predicted: float | None) -> dict:
-    """Return one image's row of `ratios.csv`: the ratio of two structures' heights (optic cup to optic disc).
+    """Return one image's row of `ratios.csv`: the arguments, and "error", the absolute difference or None.
 
-    Args:
-        site: name of the patient's site.
-        role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it did not
-            train, but may have helped to select the round).
-        patient: identifier of the patient.
-        image: name of the patient's image or volume, unique within the site.
-        reference: ratio in the true mask; None if the outer structure of the true mask is empty.
-        predicted: ratio in the predicted mask; None if the outer structure of the predicted mask is empty. For the
-            error, None counts as 0.
-
-    Returns:
-        The arguments by name, and "error": the absolute difference of the two ratios, or None if `reference` is None.
+    A ratio is None if the outer structure of the mask is empty; a predicted None counts as 0 for the error.
     """
     row = {"site": site, "role": role, "patient": patient, "image": image} | {
         "reference": reference,
@@ -55,18 +43,11 @@ def ratio_row(site: str, role: str, patient: str, image: str, reference: float |
 
 
 def summarise_ratios(rows: Sequence[Mapping]) -> dict:
-    """Summarise, by role and site, the errors of a predicted ratio of heights, such as optic cup to optic disc.
+    """Summarise the errors of rows of `ratio_row` by role and site.
 
-    Args:
-        rows: one dict per image, with "site", "role" ("seen", "unseen" or "validation"), "patient" and "error" (the
-            absolute error of the ratio, or None), as `ratio_row` returns them.
-
-    Returns:
-        {ROLE: {"sites": {SITE: {"n", "mean_error"}}, "mean_error"}}. For a site, "n" is the number of patients whose
-        error is known, and "mean_error" is the mean of their errors (of each, the mean of
-        the images first). A site without such patients is
-        left out. For a role, "mean_error" is the mean of the sites' mean errors, or None if the role has no sites. The
-        dict is empty if there are no rows.
+    Returns {ROLE: {"sites": {SITE: {"n", "mean_error"}}, "mean_error"}}: for a site, the number of patients whose error
+    is known, and the mean of their errors (of each, the mean of the images first); for a role, the mean of its sites'
+    means, or None without sites. A site without such patients is left out.
     """
     summary: dict = {}
     for role in present_roles(rows) if rows else ():
@@ -84,18 +65,11 @@ def summarise_ratios(rows: Sequence[Mapping]) -> dict:
 
 
 def write_ratios(path: str | Path, rows: Sequence[Mapping]) -> None:
-    """Write the file `ratios.csv`, sorted by role, site and image. The value None becomes an empty cell.
-
-    Args:
-        path: the file to write.
-        rows: one dict per image, with the ratio of two structures' heights in the true and in the predicted mask, as
-            `ratio_row` returns it.
-    """
+    """Write the file `ratios.csv`, sorted by role, site and image. The value None becomes an empty cell."""
     write_rows(path, [dict(row) for row in rows], COLUMNS, ("role", "site", "image"), _format_value)
 
 
 def _format_value(value: object, column: str) -> str:
-    """Format a value of `ratios.csv`: numbers with six decimals, None as an empty text."""
     return "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value)
 
 

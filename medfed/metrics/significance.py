@@ -20,12 +20,8 @@ def wilcoxon_test(a: Mapping[tuple, float], b: Mapping[tuple, float], cases: str
         cases: what a case is, in the plural (for example "patients"); used in the text of `reason`.
 
     Returns:
-        A dict with these keys:
-
-        * `p`: the p value; None if the values of fewer than six cases differ.
-        * `n`: the number of common cases.
-        * `n_differ`: the number of common cases with different values.
-        * `reason`: a sentence that says why there is no p value; None if there is one.
+        `p`, the p value, None if the values of fewer than six cases differ; `n`, the number of common cases;
+        `n_differ`, the number of common cases with different values; `reason`, why there is no p value, or None.
     """
     difference = np.array([a[case] - b[case] for case in sorted(a.keys() & b.keys())]).round(9)
     n, difference = len(difference), difference[difference != 0]
@@ -45,28 +41,16 @@ def _needed(n: int) -> str:
 
 
 def smallest_p(n: int, n_tests: int = 1) -> float:
-    """Return the smallest p value that the Wilcoxon signed-rank test can have with n differing pairs.
-
-    Args:
-        n: number of pairs with different values, at least 0.
-        n_tests: number of tests in Holm's correction; the result is corrected for it.
-    """
+    """Return the smallest Wilcoxon p value possible with n differing pairs, after Holm's correction for `n_tests`."""
     return min(1.0, n_tests * 2 / 2**n)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p values for the number of tests, by Holm's method.
+    """Correct m p values for the number of tests by Holm's method: the k-th smallest is multiplied by m + 1 - k.
 
-    Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979,
-    https://www.jstor.org/stable/4615733. If all tests with a corrected p below 0.05 are called significant, the
-    probability of at least one wrong call is at most 5 %.
-
-    Args:
-        p_values: m p values in [0, 1].
-
-    Returns:
-        The corrected p values in the same order: the k-th smallest is multiplied by m + 1 - k, is at least as large as
-        the corrected ones before it, and at most 1.
+    Each is at least as large as the corrected ones before it, and at most 1. If all tests with a corrected p below 0.05
+    are called significant, the probability of at least one wrong call is at most 5 %. Holm, "A simple sequentially
+    rejective multiple test procedure", Scandinavian Journal of Statistics 1979, https://www.jstor.org/stable/4615733.
     """
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, kind="stable")

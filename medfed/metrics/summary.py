@@ -31,29 +31,26 @@ def summarise(
 ) -> dict:
     """Compute the scores of each role, site and structure from the rows of a run, then their means over the sites.
 
-    A row is a dict with the results of one image, or of one structure of one image. The role of a site is "seen" (it
-    trained), "unseen" (it did not train) or "validation" (it did not train, but may have helped to select the round).
+    A row has the results of one image, or of one structure of one image. The role of a site is "seen" (it trained),
+    "unseen" (it did not train) or "validation" (it did not train, but may have helped to select the round).
 
     Args:
-        rows: all rows of the run, each with at least `site`, `role` and `image`.
         structure_of: function from a row to the name of its structure.
-        score_group: function that computes the scores of one group. Its argument is the rows of one role, site and
-            structure. It returns the counts by name and, for each of `metrics`, a dict with at least `n` (number of
-            values), `mean`, and the entries of `interval_entries`.
-        counts: names of the counts that are summed over sites. The first name belongs to the number of cases for which
-            every metric should have a value.
+        score_group: function from the rows of one role, site and structure to the counts by name and, for each of
+            `metrics`, a dict with at least `n` (number of values), `mean`, and the entries of `interval_entries`.
+        counts: names of the counts that are summed over sites. The first is the number of cases that should have
+            values.
         metrics: the smallest and the largest possible value of each metric, by its name.
         in_gap: names of those metrics for which the gap between seen and unseen sites is computed.
         with_spread: True adds the standard deviation over the sites, as `sd`, to each mean over the sites.
 
     Returns:
-        JSON values. `result[role]["sites"][site][structure]` is the result of `score_group`.
-        `result[role]["mean"][structure]` contains the summed counts and, for each metric, a dict with `n_sites`, the
-        mean over these sites, in which every site has the same weight, and the ends of its 95 % interval, `low` and
-        `high` (None if one of the sites has no interval). A site counts for a metric only if all cases of the site have
-        a value. `result["gap"][structure][metric]` is the mean of the seen sites minus the mean of the
-        unseen sites. The gap is None if a site lacks the metric, or if a role has no sites. The role "validation" is
-        included only if rows have this role.
+        `result[role]["sites"][site][structure]` is the result of `score_group`. `result[role]["mean"][structure]` has
+        the summed counts and, for each metric, `n_sites`, the mean over these sites with equal weights, and its 95 %
+        interval, `low` and `high` (None if a site has no interval). A site counts for a metric only if all its cases
+        have a value. `result["gap"][structure][metric]` is the mean of the seen minus the mean of the unseen sites;
+        None if a site lacks the metric, or if a role has no sites. The role "validation" is included only if rows have
+        it.
     """
     summary: dict = {}
     for role in present_roles(rows):
@@ -81,16 +78,7 @@ def summarise(
 
 
 def interval_entries(values: Sequence[float] | np.ndarray, limits: Limits) -> dict:
-    """Return the entries of a site's score that state how exact its mean is.
-
-    Args:
-        values: (n,), one value per patient.
-        limits: the smallest and the largest possible value.
-
-    Returns:
-        "n_patients", "se" (standard error of the mean; None for fewer than two patients), and "low" and "high", the
-        ends of the 95 % interval of the mean (None for fewer than five patients).
-    """
+    """Return "n_patients", and the standard error "se" and the 95 % interval "low" and "high" of a site's mean."""
     estimate = estimate_mean(values)
     low, high = interval(estimate, limits)
     return {"n_patients": len(values), "se": estimate.se if estimate else None, "low": low, "high": high}
@@ -139,9 +127,5 @@ def _generalisation_gap(
 
 
 def present_roles(rows: Rows) -> tuple[str, ...]:
-    """Return the roles of sites that a summary shows: always "seen" and "unseen", and "validation" if a row has it.
-
-    Args:
-        rows: rows with the entry `role`: "seen", "unseen" or "validation".
-    """
+    """Return the roles that a summary shows: always "seen" and "unseen", and "validation" if a row has it."""
     return (*ROLES, VALIDATION) if any(row["role"] == VALIDATION for row in rows) else ROLES

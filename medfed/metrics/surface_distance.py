@@ -19,12 +19,6 @@ def mask_edge(mask: np.ndarray) -> np.ndarray:
     """Return the edge voxels of a mask: its voxels with a neighbour (along an axis) outside the mask or the image.
 
     `monai.metrics.utils.get_mask_edges` without a spacing returns the same voxels.
-
-    Args:
-        mask: bool, of any shape.
-
-    Returns:
-        A bool array of the same shape.
     """
     padded = np.pad(mask, 1)
     inside = mask.copy()
@@ -37,17 +31,7 @@ def mask_edge(mask: np.ndarray) -> np.ndarray:
 
 
 def distances_to_edge(points: np.ndarray, edge: np.ndarray, spacing: tuple[float, ...]) -> np.ndarray:
-    """Return the distances from given voxels to the nearest edge voxel of a mask.
-
-    Args:
-        points: bool, (H, W) or (H, W, D): True at the voxels from which distances are measured.
-        edge: bool, in the shape of `points`: True at the edge voxels of the mask; at least one.
-        spacing: voxel size along each axis, in any unit.
-
-    Returns:
-        (N,) float64, in the unit of `spacing`, one distance for each True voxel of `points` in the order of
-        `np.argwhere(points)`.
-    """
+    """Return the distances (N,) from the True voxels of `points`, in index order, to the nearest one of `edge`."""
     if points.ndim == 2:
         return distances_to_edge(points[..., None], edge[..., None], (*spacing, 1.0))
     voxels = np.argwhere(points)
@@ -67,10 +51,9 @@ def distances_to_edge(points: np.ndarray, edge: np.ndarray, spacing: tuple[float
 
 
 def _steps_along_first_axis(edge: np.ndarray) -> np.ndarray:
-    """Return the number of steps along the first axis from each voxel to the nearest edge voxel.
+    """Return the number of steps along the first axis to the nearest edge voxel: (1, 0, 1, 2) for (0, 1, 0, 0).
 
-    Example: for the column (0, 1, 0, 0) the result is (1, 0, 1, 2). For a column without an edge voxel, the numbers are
-    larger than any distance in the image.
+    For a column without an edge voxel, the numbers are larger than any distance in the image.
     """
     steps = np.where(edge, 0, MAX_STEPS).astype(np.int32)
     for index in range(1, len(steps)):
@@ -81,13 +64,9 @@ def _steps_along_first_axis(edge: np.ndarray) -> np.ndarray:
 
 
 def _search_nearby(voxels: np.ndarray, along_first: np.ndarray, spacing: tuple[float, ...], reach: float) -> np.ndarray:
-    """Return the squared distance from each voxel to the nearest edge voxel; it is exact if it is at most `reach` ** 2.
+    """Return the squared distance from each voxel, an index (N, 3), to the nearest edge voxel, exact up to `reach`^2.
 
-    Args:
-        voxels: (N, 3), the indices of the voxels.
-        along_first: (H, W, D), squared distance of each voxel to the nearest edge voxel along the first axis.
-        spacing: voxel size along each axis.
-        reach: distance that the search covers along the second and the third axis, in the unit of `spacing`.
+    `along_first` has the squared distances along the first axis; the other axes are searched up to `reach`.
     """
     nearest = along_first.copy()
     for shift in range(1, min(int(reach / spacing[2]), along_first.shape[2] - 1) + 1):

@@ -15,28 +15,14 @@ THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the mean 
 
 
 def small_mask(mask: torch.Tensor) -> np.ndarray:
-    """Return a mask on a grid of 64 x 64 pixels for each slice, by nearest neighbour.
-
-    Args:
-        mask: (S, H, W, D) of 0 and 1, for S structures.
-
-    Returns:
-        (S, 64, 64, D) uint8 of 0 and 1.
-    """
+    """Return masks (S, H, W, D) of S structures as (S, 64, 64, D) uint8, by nearest neighbour."""
     slices = mask.float().permute(3, 0, 1, 2)
     small = F.interpolate(slices, size=(GRID, GRID), mode="nearest")
     return small.permute(1, 2, 3, 0).to(torch.uint8).numpy()
 
 
 def mean_mask(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean of all slices of some masks as a mask, at the threshold with the best mean Dice on these masks.
-
-    Args:
-        masks: one mask (H, W, D) of 0 and 1 for each volume, all with the same H and W; at least one.
-
-    Returns:
-        (H, W, 1) float64 of 0 and 1; 0 everywhere if all masks are empty.
-    """
+    """Return the mean slice (H, W, 1) of masks (H, W, D), at the threshold with the best mean Dice on these masks."""
     total = sum(mask.sum(axis=-1) for mask in masks)
     mean = (total / sum(mask.shape[-1] for mask in masks))[..., None]
     if not mean.any():
@@ -46,12 +32,7 @@ def mean_mask(masks: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def constant_dice(prediction: np.ndarray, mask: np.ndarray) -> float:
-    """Return the Dice of a prediction that is the same for all slices; 1 if prediction and mask are empty.
-
-    Args:
-        prediction: (H, W, 1) of 0 and 1, or one number for all pixels.
-        mask: the true mask, (H, W, D) of 0 and 1.
-    """
+    """Return the Dice of a prediction, (H, W, 1) or one number, for all slices; 1 if prediction and mask are empty."""
     whole = np.broadcast_to(prediction, mask.shape)
     size = whole.sum() + mask.sum()
     return float(2 * (whole * mask).sum() / size) if size else 1.0
