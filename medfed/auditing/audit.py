@@ -43,24 +43,19 @@ def audit(
     """Attack what a site would send, and measure how much it reveals about the site's images and patients.
 
     Shared statistics are the tensors that a site sends before the first round: those of the federated method, such as
-    styles or amplitudes of frequencies, and with `data.standardise: dataset` the moments of its images. The attacks on
-    shared statistics are left out if the site sends none. An update is the network's weights after local training,
-    which the site sends in every round, whatever the method.
+    styles or amplitudes of frequencies, and with `data.standardise: dataset` the moments of its images. An update is
+    the network's weights after local training, which the site sends in every round, whatever the method.
 
     Args:
-        config: the config of the federation.
-        experiment: what `build_experiment` makes of the config: task, initial network, and the prepared images of all
-            sites that train.
         name: name of the audited site; None for the first site in alphabetical order.
         n_images: number of images that the attack on shared statistics tries to reconstruct, at least 1.
         n_gallery: largest number of images among which the re-identification attack searches, at least 2.
-        quiet: True hides the progress bar.
         n_weights_steps: number of steps of the attack on each update; 0 leaves updates out.
         model: folder of a run or file with trained weights, for membership inference; None leaves it out.
 
     Returns:
-        The results as plain JSON values (the content of the file `audit.json`), and two lists for figures: the images
-        that were reconstructed from shared statistics, and those from updates.
+        The content of `audit.json`, and for figures the images that were reconstructed from statistics and from
+            updates.
 
     Raises:
         UserError: if no site that trains has this name, or if the trained weights cannot be used.
@@ -125,16 +120,10 @@ _NOT_SHARED: dict[str, Any] = {
 
 
 def own_images_only(config: Config, name: str | None) -> Config:
-    """Return the config of an audit that reads the images of one site only, such as those of the hospital that runs it.
+    """The config of an audit that reads the images of one site only, such as those of the hospital that runs it.
 
     The site then trains alone: no site is unseen or only validates, and the site is not divided among clients.
-
-    Args:
-        config: the config of the federation.
-        name: the name of the site; None for the only site in the folder of the images.
-
-    Raises:
-        UserError: if no name is given and the folder has several sites.
+    UserError if no name is given and the folder has several sites.
     """
     names = config.data.ensure_available(None).site_names()
     if name is None and len(names) > 1:
@@ -163,7 +152,7 @@ def own_images_only(config: Config, name: str | None) -> Config:
 def _of_weights(
     weights: Tensors, cases: list[Case], trained: Tensors | None, of_model: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the results of the attacks on weights as plain JSON values."""
+    """The results of the attacks on weights as plain JSON values."""
     update = [
         {
             "case": case.name,
@@ -180,7 +169,7 @@ def _of_weights(
 
 
 def _n_steps_of_statistics(own: SharedStatistics, held_out: Samples | None, n_images: int, n_gallery: int) -> int:
-    """Return how often `_measure_statistics` advances the progress bar, at most."""
+    """How often `_measure_statistics` advances the progress bar, at most."""
     return (
         n_images
         + n_gallery
@@ -211,11 +200,11 @@ def _measure_statistics(
 
 
 def _held_out(dataset: Dataset, task: Task, split: Split) -> Samples | None:
-    """Return the site's validation and test images, which the shared statistics are not computed from."""
+    """The site's validation and test images, which the shared statistics are not computed from."""
     with ProgressBar(disable=True) as bar:
         return SiteImages(dataset, task, bar).samples([*split.validation, *split.test])
 
 
 def _mirror_axis(dataset: Dataset) -> int:
-    """Return the axis of an image (C, H, W) that runs from left to right: -2 for MRI slices, -1 for photographs."""
+    """The axis of an image (C, H, W) that runs from left to right: -2 for MRI slices, -1 for photographs."""
     return -1 if dataset.intensity_range or dataset.classes else -2

@@ -54,11 +54,7 @@ class Observation:
     signed: bool = False
 
     def distance(self, images: Tensor) -> Tensor:
-        """Return 1 minus the cosine similarity of the images' gradient and the change, a scalar in [0, 2].
-
-        Args:
-            images: (B, C, H, W) in [0, 1].
-        """
+        """1 minus the cosine similarity of the images' gradient and the change, a scalar in [0, 2]."""
         gradients = torch.autograd.grad(
             self.loss(images),
             self.parameters,
@@ -78,16 +74,9 @@ def invert(
 ) -> tuple[Tensor, float]:
     """Search for images whose gradient has the same direction as the observed change of weights.
 
-    Args:
-        observation: what the attacker has.
-        shape: (B, C, H, W), the shape of the images, which the attacker knows.
-        n_steps: number of steps of Adam, at least 1.
-        rng: CPU random generator of the starting images, which are grey with weak noise.
-        tick: function without arguments that is called after every 10 steps (`n_ticks`).
-
-    Returns:
-        Two values: the images (B, C, H, W) in [0, 1] with the smallest distance of all steps, on the CPU, and this
-        distance, 1 minus the cosine similarity. The original images are not needed for the choice.
+    `n_steps` steps of Adam start at grey with weak noise; `tick` is called `n_ticks` times. Returned are the images (B,
+    C, H, W) in [0, 1] with the smallest distance of all steps, on the CPU, and this distance. The original images are
+    not needed for the choice.
     """
     start = 0.5 + 0.01 * torch.randn(*shape, generator=rng)
     images = start.to(observation.change[0].device).requires_grad_()
@@ -110,23 +99,15 @@ def invert(
 
 
 def n_ticks(n_steps: int) -> int:
-    """Return how often `invert` calls `tick`.
-
-    Args:
-        n_steps: number of steps of `invert`.
-    """
     return -(-n_steps // TICK_STEPS)
 
 
 def favourable_observation(image: Tensor, seed: int) -> Observation:
-    """Return an observation from which the attack must succeed, if the attack works for such images at all.
+    """An observation from which the attack must succeed, if it works for images like this one (1, C, H, W) at all.
 
-    The network has two convolutions with many channels, smooth activations, no normalisation and no pooling. The change
-    is the exact gradient of the cross-entropy of this single image, with a class that the attacker knows.
-
-    Args:
-        image: (1, C, H, W) in [0, 1]; H and W are multiples of 4.
-        seed: the seed of the network's random weights.
+    The network has two convolutions with many channels, smooth activations, no normalisation and no pooling; H and W
+    are multiples of 4. The change is the exact gradient of the cross-entropy of this image, with a class that the
+    attacker knows.
     """
     channels, (height, width) = image.shape[1], image.shape[2:]
     with seeded_layers(seed, "favourable network"):
@@ -148,18 +129,12 @@ def favourable_observation(image: Tensor, seed: int) -> Observation:
 
 
 def score(estimates: Tensor, originals: Tensor, distance: float) -> tuple[list[dict[str, float]], Tensor]:
-    """Compare reconstructed images with the originals, in the order in which they fit best.
-
-    Args:
-        estimates: (B, C, H, W) in [0, 1], the reconstructed images.
-        originals: (B, C, H, W) in [0, 1].
-        distance: the distance of the gradients that the attack reached.
+    """Compare reconstructed images (B, C, H, W) with the originals, in the order in which they fit best.
 
     Returns:
-        Two values. The first has one dict for each original image: "correlation" and "detail_correlation" as in
-        `medfed.auditing.reconstruction.Reconstruction`; "ssim", the structural similarity index after the linear change
-        of brightness and contrast that fits best; and "misfit", the given distance. The second value is one channel of
-        the reconstructed images, (B, H, W), each aligned with its original.
+        For each original image "correlation" and "detail_correlation" (as in `reconstruction.Reconstruction`); "ssim",
+            the structural similarity after the linear change of brightness and contrast that fits best; and "misfit",
+            the given distance. And one channel of the reconstructed images, (B, H, W), each aligned with its original.
     """
     channel = scored_channel(originals)
     pairs = [[align(estimate, original) for estimate in estimates[:, channel]] for original in originals[:, channel]]
@@ -176,7 +151,7 @@ def score(estimates: Tensor, originals: Tensor, distance: float) -> tuple[list[d
 
 
 def _scores(image: Tensor, original: Tensor) -> dict[str, float]:
-    """Return the correlation, the detail correlation and the SSIM of two images (H, W)."""
+    """The correlation, the detail correlation and the SSIM of two images (H, W)."""
     inside = original > 0.05
     centred, spread = image - image.mean(), original - original.mean()
     slope = (centred * spread).sum() / centred.square().sum().clamp_min(1e-12)
@@ -190,10 +165,9 @@ def _scores(image: Tensor, original: Tensor) -> dict[str, float]:
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-    """Return the inner product of two lists of tensors."""
     return torch.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]).sum()
 
 
 def _total_variation(images: Tensor) -> Tensor:
-    """Return the mean absolute difference of neighbouring pixels, in both directions together."""
+    """The mean absolute difference of neighbouring pixels, in both directions together."""
     return images.diff(dim=-2).abs().mean() + images.diff(dim=-1).abs().mean()

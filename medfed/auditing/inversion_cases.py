@@ -39,13 +39,12 @@ class Case:
     """One attacked update, and the same attack on an update without the images.
 
     Args:
-        name: the name of the case, one of `CASES`.
+        name: one of `CASES`.
         facts: what the update was computed from, as plain JSON values.
         originals: (B, H, W), one channel of the images.
         estimates: (B, H, W), the images that were reconstructed from the update.
         controls: (B, H, W), the images that the same attack found in an update without the images.
-        scores: one dict of scores for each image (`medfed.auditing.inversion.score`).
-        control_scores: the same for `controls`.
+        scores, control_scores: one dict for each image (`medfed.auditing.inversion.score`).
     """
 
     name: str
@@ -68,17 +67,11 @@ class Case:
 
 
 def attack_updates(site: Site, weights: Tensors, n_steps: int, tick: Tick = lambda: None) -> list[Case]:
-    """Try to reconstruct images of a site from updates, and from updates that do not contain the images.
+    """Try to reconstruct images of a site from updates, and from updates that do not contain the images; one result per
+    case.
 
-    Args:
-        site: the audited site. Neither its network nor its memory is changed.
-        weights: the global weights before the first round.
-        n_steps: number of steps of the attack on four images and the plan's network, at least 1. A single image is
-            attacked with four times as many steps.
-        tick: function without arguments that is called `total_ticks(n_steps)` times.
-
-    Returns:
-        One result for each case, in the order of `CASES`.
+    `n_steps` is for four images and the plan's network; a single image is attacked with four times as many. The site's
+    network and memory stay unchanged. `tick` is called `total_ticks(n_steps)` times.
     """
     chosen = Chosen.of_site(site.training)
     first = chosen.targets.batch([0])
@@ -115,24 +108,12 @@ def attack_updates(site: Site, weights: Tensors, n_steps: int, tick: Tick = lamb
 
 
 def total_ticks(n_steps: int) -> int:
-    """Return how often `attack_updates` calls `tick`.
-
-    Args:
-        n_steps: the same argument of `attack_updates`.
-    """
     return 2 * (n_ticks(EASY_STEPS) + n_ticks(ONE_IMAGE_FACTOR * n_steps) + 2 * n_ticks(n_steps))
 
 
 def verdict(case: Case, cases: Sequence[Case]) -> str:
-    """Say what the result of a case means, compared with its negative control and with the easier cases.
-
-    Args:
-        case: the case.
-        cases: all cases of the audit.
-
-    Returns:
-        A sentence without a full stop.
-    """
+    """What a result means, compared with its negative control and with the easier cases; a sentence without a full
+    stop."""
     by_name = {each.name: each for each in cases}
     if by_name["easy"].detail < SUCCESS or by_name["easy"].control_detail > SUCCESS - MARGIN:
         return "the attack is too weak here to say anything: its positive control failed"
@@ -172,7 +153,7 @@ def _attack(
 
 
 def _noise(observation: Observation, seed: int) -> Observation:
-    """Return the observation with a change that is Gaussian noise of the same norm."""
+    """The observation with a change that is Gaussian noise of the same norm."""
     rng = stream(seed, "inversion", "noise")
     noise = [torch.randn(change.shape, generator=rng).to(change.device) for change in observation.change]
     norms = [torch.stack([entry.norm() for entry in tensors]).norm() for tensors in (observation.change, noise)]

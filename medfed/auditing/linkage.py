@@ -25,30 +25,22 @@ def reidentify(
 ) -> dict | None:
     """Measure how often an attacker who has a changed copy of an image finds the statistics of this image.
 
-    For some methods, a site sends one vector of statistics for each image, as one row of a tensor. The attacker
-    computes the vector of the changed copy, and chooses the most similar vector among N vectors that the site sent (the
-    gallery). The choice is correct if the chosen vector belongs to the original image. There are five types of changed
-    copies: "noise", "mirrored", "shifted", "JPEG" (compressed), and "copy" (changed brightness, shift, noise and JPEG
-    compression together).
-
-    In a sixth test, "neighbour", the attacker has no changed copy, but another image of the same patient: the next
-    image of the patient (in a volume, the next slice) or, if there is none, the previous one. The vector of this other
-    image is removed from the gallery. The choice is correct if the chosen vector belongs to any image of the same
-    patient.
+    For some methods, a site sends one vector of statistics for each image. The attacker computes the vector of the
+    changed copy ("noise", "mirrored", "shifted", "JPEG", or "copy", which has changed brightness, shift, noise and JPEG
+    together), and chooses the most similar of N sent vectors (the gallery). The choice is correct if it belongs to the
+    original image. In "neighbour", the attacker has another image of the same patient: the next one (in a volume, the
+    next slice) or else the previous one, whose vector is not in the gallery. The choice is correct if it belongs to the
+    same patient.
 
     Args:
-        shared: the audited site and the statistics that it sends.
-        n_images: largest number N of vectors in the gallery. N random images of the site are used whose vectors were
-            sent.
+        n_images: largest number N of vectors in the gallery, for random images whose vectors were sent.
         mirror_axis: axis along which the mirrored copy of an image (C, H, W) is flipped: -1 (W) or -2 (H).
-        tick: function without arguments that is called after each gallery image.
+        tick: called after each gallery image.
 
     Returns:
-        {"n": N, "perturbations": {NAME: {"top_1", "chance", "n"}}}, where NAME is "noise", "mirrored", "shifted",
-        "JPEG", "copy" or "neighbour". "top_1" is the fraction of correct choices. "chance" is the fraction that is
-        expected if a vector is chosen at random. The inner "n" is the number of choices in this test. The result is
-        None if the site does not send one vector for each image, or if fewer than two vectors can be assigned to an
-        image.
+        {"n": N, "perturbations": {NAME: {"top_1", "chance", "n"}}}: the fraction of correct choices, the fraction
+            expected by chance, and the number of choices. None if the site does not send one vector for each image, or
+            if fewer than two vectors can be assigned to an image.
     """
     if not shared.per_image_entries:
         return None
@@ -129,6 +121,6 @@ def _distances(
     batch: Batch,
     *purpose: str | int,
 ) -> Tensor | None:
-    """Compute the distances (N,) of a batch of one image from the gallery rows; None if it has no statistics."""
+    """The distances (N,) of a batch of one image from the gallery rows; None if it has no statistics."""
     row = shared.vectors(shared.statistics_of(batch, *purpose))
     return distance.pairwise(row, gallery)[0] if len(row) else None

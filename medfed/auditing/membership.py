@@ -24,25 +24,19 @@ def membership_inference(
 ) -> dict | None:
     """Measure how well an attacker can find out which patients' images the shared statistics were computed from.
 
-    Shared statistics are the tensors that a site computes from its training images and sends before the first round. A
-    member is a patient whose images were used for the shared statistics. The attacker has images of a patient and
-    computes the statistics of these images. If the patient's statistics are close to the shared statistics, the
-    attacker concludes that the patient is a member.
+    A member is a patient whose images were used. The attacker has images of a patient, computes their statistics, and
+    concludes that the patient is a member if they are close to the shared statistics.
 
     Args:
-        shared: the audited site and the statistics that it shares.
-        held_out: images and labels of patients of the same site who are not members. None if there are none; the result
-            is then None too.
-        tick: function without arguments that is called after each tested patient.
+        held_out: images of patients of the same site who are not members.
+        tick: called after each tested patient.
 
     Returns:
-        {"members", "others", "same_images", "second_look"}. The first two are the numbers of tested members and of
-        tested non-members. The last two are the results of two attacks: "same_images" uses the patient's unchanged
-        images, and "second_look" uses copies with changed brightness, shift, noise and JPEG compression. The result
-        of an attack is {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap
-        interval. The result of an attack is None if statistics could be computed for fewer than two members or fewer
-        than two non-members. The function returns None if there are fewer than two members or fewer than two
-        non-members.
+        "members" and "others", the numbers of tested patients, and two attacks: "same_images" uses the patient's
+            unchanged images, "second_look" copies with changed brightness, shift, noise and JPEG compression. An attack
+            has {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap interval;
+            None if statistics could be computed for fewer than two members or two others. None if there are fewer than
+            two members or two others.
     """
     if held_out is None:
         return None
@@ -67,52 +61,21 @@ def membership_inference(
 
 
 def n_tested_patients(shared: SharedStatistics, held_out: Samples | None) -> int:
-    """Return the number of patients that `membership_inference` tests: at most 40 members and at most 40 non-members.
-
-    Shared statistics are the tensors that a site computes from its training images and sends before the first round. A
-    member is a patient whose images were used for the shared statistics.
-
-    Args:
-        shared: the audited site, whose training set gives the members.
-        held_out: images of patients of the same site who are not members. For None, only members are counted.
-    """
+    """How many patients `membership_inference` tests: at most 40 members and at most 40 non-members."""
     return sum(
         min(MAX_PATIENTS, len(images_by_patient(samples))) for samples in (shared.site.training, held_out) if samples
     )
 
 
 def auc(members: Tensor, others: Tensor) -> Tensor:
-    """Compute the area under the ROC curve (AUC) of a membership attack.
-
-    The attack guesses whether the images of a patient were used to compute what a site sent. A member is a patient
-    whose images were used. The AUC is the probability that a random member has a higher attack score than a random
-    non-member.
-
-    Args:
-        members: (..., M), attack scores of M members; a higher score means "more likely a member".
-        others: (..., N), attack scores of N patients who are not members.
-
-    Returns:
-        (...), in [0, 1]. Equal scores count half, and 0.5 is chance.
-    """
+    """Area under the ROC curve in [0, 1], (...): the probability that a random member has a higher score than a non-
+    member. `members` (..., M) and `others` (..., N) are attack scores; equal scores count half."""
     higher = (members[..., :, None] > others[..., None, :]).double()
     return (higher + 0.5 * (members[..., :, None] == others[..., None, :])).mean(dim=(-2, -1))
 
 
 def bootstrap_interval(members: Tensor, others: Tensor, rng: torch.Generator) -> tuple[float, float]:
-    """Compute the 95 % bootstrap interval of the area under the ROC curve (AUC) of a membership attack.
-
-    The attack guesses whether the images of a patient were used to compute what a site sent. A member is a patient
-    whose images were used. Members and non-members are resampled separately, with replacement.
-
-    Args:
-        members: (M,), attack scores of M members; a higher score means "more likely a member".
-        others: (N,), attack scores of N patients who are not members.
-        rng: CPU random generator for the resampling.
-
-    Returns:
-        Lower and upper bound of the interval, in [0, 1].
-    """
+    """95 % bootstrap interval of `auc`; members and others are resampled separately, with replacement."""
     resampled = [
         group[torch.randint(len(group), (N_BOOTSTRAP, len(group)), generator=rng)] for group in (members, others)
     ]
@@ -136,5 +99,5 @@ def _attack(shared: SharedStatistics, members: Sequence[Tensor], others: Sequenc
 
 
 def _copies(images: Tensor, rng: torch.Generator) -> Tensor:
-    """Return a degraded copy of every image (N, C, H, W)."""
+    """A degraded copy of every image (N, C, H, W)."""
     return torch.stack([degraded_copy(image, rng) for image in images])

@@ -44,15 +44,10 @@ CONTROL_AUC = 0.8  # the AUC that the attack must reach for the overfitted netwo
 
 
 def read_weights(path: Path, network: nn.Module, config: Config) -> Tensors:
-    """Read trained weights from the folder of a run, or from a file in the safetensors format.
+    """Read trained weights from the folder of a run (`model.safetensors`), or from a safetensors file.
 
-    Args:
-        path: the folder of a run, which contains `model.safetensors`, or a file.
-        network: the network of the config, whose entries the weights must have.
-        config: the config of the audit. It must divide the patients as the config of the run did, if that is there.
-
-    Raises:
-        UserError: if the file is missing or damaged, does not fit the network, or was trained on other patients.
+    UserError if the file is missing or damaged, does not fit the network, or was trained on other patients: the config
+    must divide the patients as the config of the run did, if that is there.
     """
     file = path / MODEL_FILE if path.is_dir() else path
     if not file.is_file():
@@ -74,7 +69,7 @@ def read_weights(path: Path, network: nn.Module, config: Config) -> Tensors:
 
 
 def _check_same_split(path: Path, of_run: Path, config: Config) -> None:
-    """Raise UserError if the config of the run, which lies beside the weights, divides the patients differently."""
+    """UserError if the config of the run, which lies beside the weights, divides the patients differently."""
     if not of_run.is_file():
         return
     run = load(of_run)
@@ -101,18 +96,17 @@ def membership_in_model(
     """Measure how well the losses of a trained network reveal which patients of a site took part in the training.
 
     Args:
-        site: the audited site, whose training patients are the members. Neither its network nor its memory is changed.
-        held_out: images of patients of the same site that no training used; None if there are none.
-        start: the initial weights of the network.
-        trained: the trained weights; None measures nothing.
-        tick: function without arguments that is called `n_model_ticks` times.
+        site: its training patients are the members. Neither its network nor its memory is changed.
+        held_out: images of patients of the same site that no training used.
+        start, trained: the initial and the trained weights.
+        tick: called `n_model_ticks` times.
 
     Returns:
-        None if `trained` is None, or if there are fewer than two members or fewer than two other patients. Otherwise a
-        dict with the numbers of patients "members" and "others", and one dict for each of "loss", "calibrated",
-        "untrained" and "overfitted": {"auc", "low", "high"}, the area under the ROC curve (0.5 is chance) with its 95 %
-        bootstrap interval over patients. "loss" also has "tpr", which maps a false positive rate to the fraction of
-        members that are found, if there are enough other patients (20 for the rate 0.1, 200 for 0.01).
+        The numbers of patients "members" and "others", and for "loss", "calibrated", "untrained" and "overfitted"
+            {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap interval over
+            patients. "loss" also has "tpr": false positive rate -> fraction of members that are found, if there are
+            enough other patients (20 for the rate 0.1, 200 for 0.01). None without trained weights, or with fewer than
+            two members or two others.
     """
     if trained is None or held_out is None or not can_measure(site, held_out):
         return None
@@ -138,36 +132,23 @@ def membership_in_model(
 
 
 def can_measure(site: Site, held_out: Samples | None) -> bool:
-    """Return whether the site has at least two training patients and at least two patients who were held out."""
+    """Whether the site has at least two training patients and at least two patients who were held out."""
     return held_out is not None and all(len(images_by_patient(group)) >= 2 for group in (site.training, held_out))
 
 
 def n_model_ticks() -> int:
-    """Return how often `membership_in_model` calls `tick` if it measures anything."""
     return 1 + OVERFIT_STEPS
 
 
 def true_positive_rate(members: Tensor, others: Tensor, false_positive_rate: float) -> float:
-    """Return the fraction of members that are found at the given rate of false alarms.
-
-    Args:
-        members: (M,), attack scores of members; a higher score means "more likely a member".
-        others: (N,), attack scores of patients who are not members.
-        false_positive_rate: largest fraction of non-members whose scores may be above the threshold, in [0, 1).
-    """
+    """The fraction of members that are found if at most this fraction of the others is above the threshold. Higher
+    scores mean "more likely a member"; `members` is (M,), `others` (N,)."""
     threshold = others.sort(descending=True).values[int(false_positive_rate * len(others))]
     return float((members > threshold).double().mean())
 
 
 def verdict(result: Mapping[str, Any]) -> str:
-    """Say what a result of `membership_in_model` means, compared with both controls.
-
-    Args:
-        result: what `membership_in_model` returned, not None.
-
-    Returns:
-        A sentence without a full stop.
-    """
+    """What a result means, compared with both controls; a sentence without a full stop."""
     if result["overfitted"]["auc"] < CONTROL_AUC or result["overfitted"]["low"] <= 0.5:
         return (
             "the attack is too weak here to say anything: it does not recognise the patients of an overfitted network"
@@ -181,7 +162,7 @@ def verdict(result: Mapping[str, Any]) -> str:
 
 
 def _patient_losses(network: nn.Module, weights: Tensors, task: Task, samples: Samples) -> Tensor:
-    """Return the loss of each patient, (P,) float64: of at most 40 patients, over at most 24 images each."""
+    """The loss of each patient, (P,) float64: of at most 40 patients, over at most 24 images each."""
     device = next(network.parameters()).device
     network.load_state_dict({name: entry.to(device) for name, entry in weights.items()})
     network.eval()
@@ -215,13 +196,13 @@ def _overfitted_losses(
 
 
 def _one_image_each(samples: Samples) -> ImageSet:
-    """Return the middle image of at most eight patients, at 64 x 64 pixels; each image then counts as a patient."""
+    """The middle image of at most eight patients, at 64 x 64 pixels; each image then counts as a patient."""
     patients = evenly_spaced(images_by_patient(samples), N_OVERFITTED)
     return small_images(samples, [patient[len(patient) // 2] for patient in patients])
 
 
 def _result(losses: tuple[Tensor, Tensor] | list[Tensor], seed: int, purpose: str) -> dict[str, float]:
-    """Return the AUC of the attack "a small number means a member", with its bootstrap interval."""
+    """The AUC of the attack "a small number means a member", with its bootstrap interval."""
     members, others = (-group for group in losses)
     low, high = bootstrap_interval(members, others, stream(seed, "model membership", purpose))
     return {"auc": float(auc(members, others)), "low": low, "high": high}

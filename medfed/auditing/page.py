@@ -30,12 +30,7 @@ REAL = "REAL data: the images below show patients. Protect this page as you prot
 
 @dataclass(frozen=True)
 class Leaving:
-    """Content of the page's section about what the site would send.
-
-    Attributes:
-        facts: (name, value) pairs, such as the site, the method and the number of images.
-        tensors: a table with one row for each tensor that the site would send.
-    """
+    """What the site would send: facts as (name, value), and a table with one row per tensor."""
 
     facts: list[tuple[str, str]]
     tensors: Table
@@ -43,7 +38,7 @@ class Leaving:
 
 @dataclass(frozen=True)
 class Measures:
-    """Content of the page's section about what the shared statistics and the weights reveal.
+    """What the shared statistics and the weights reveal.
 
     Attributes:
         table: one row for each measure: its name, its value, and a value to compare with.
@@ -56,13 +51,8 @@ class Measures:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attacked image of the site and its reconstructions, as the page shows them.
-
-    Attributes:
-        caption: which image is shown.
-        data_label: which data the image belongs to: synthetic phantom data or real data.
-        images: (image, text below it) pairs: first the original, then each reconstruction and control.
-    """
+    """One attacked image of the site and its reconstructions. `images` are (image, text below it): first the original,
+    then each reconstruction and control."""
 
     caption: str
     data_label: str
@@ -70,16 +60,8 @@ class Attempt:
 
 
 def build_page(result: Mapping[str, Any], figures: Figures, axes: str | None) -> str:
-    """Return the report of a privacy audit as the text of one HTML page. Equal arguments give an equal text.
-
-    The page shows what the site would send, what this reveals, and the images that the audit reconstructed.
-
-    Args:
-        result: the results of the audit, which are the content of the file `audit.json`.
-        figures: the images that were reconstructed from shared statistics and from updates, as `audit` returns them.
-        axes: two letters for the directions in the patient in which the first and the second image axis increase, such
-            as "RA" for right and anterior; None for images that are not from a scanner.
-    """
+    """The report of a privacy audit as one HTML page; equal arguments give an equal text. `result` and `figures` are
+    what `audit` returns; `axes` as in `medfed.outputs.figures.figure.to_display_orientation`."""
     is_phantom = result["data"] == "phantom"
     label = PHANTOM if is_phantom else "Real data"
     reconstructions, cases = figures
@@ -163,7 +145,7 @@ def _attempt(image: Reconstruction, caption: str, label: str, axes: str | None) 
 
 
 def _of_update(case: Case, facts: Mapping[str, Any], label: str, axes: str | None) -> Attempt:
-    """Return the originals of a case, each followed by its reconstruction and its negative control."""
+    """The originals of a case, each followed by its reconstruction and its negative control."""
     shown = []
     for k, original in enumerate(case.originals):
         shown += [

@@ -19,15 +19,8 @@ Perturbation = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def perturbations(mirror_axis: int) -> dict[str, Perturbation]:
-    """Return the functions that make changed copies of an image for the audit, by name.
-
-    The names are "noise", "mirrored", "shifted", "JPEG" and "copy" (changed brightness, shift, noise and JPEG at once).
-    Each function takes an image (C, H, W) in [0, 1] and a CPU random generator, and returns a new image of the same
-    shape in [0, 1].
-
-    Args:
-        mirror_axis: axis along which "mirrored" flips an image (C, H, W): -1 (W) or -2 (H).
-    """
+    """Functions that make a changed copy of an image (C, H, W) in [0, 1] with a CPU random generator, by name.
+    `mirror_axis` is the axis along which "mirrored" flips the image: -1 (W) or -2 (H)."""
     return {
         "noise": add_noise,
         "mirrored": lambda image, rng: image.flip(mirror_axis),
@@ -38,31 +31,13 @@ def perturbations(mirror_axis: int) -> dict[str, Perturbation]:
 
 
 def add_noise(image: Tensor, rng: torch.Generator) -> Tensor:
-    """Return a copy of an image with Gaussian noise, clipped to [0, 1]. The noise has a standard deviation of 0.03.
-
-    Args:
-        image: (C, H, W) in [0, 1].
-        rng: CPU random generator for the noise.
-
-    Returns:
-        (C, H, W) in [0, 1].
-    """
+    """Gaussian noise with standard deviation 0.03, clipped to [0, 1]."""
     return (image + NOISE * torch.randn(image.shape, generator=rng)).clamp(0, 1)
 
 
 def random_shift(image: Tensor, rng: torch.Generator) -> Tensor:
-    """Return a copy of an image that is shifted along H and along W by 3 % of the image's shorter side.
-
-    The shift is rounded to whole pixels and is at least one pixel. The direction along each axis is random. The new
-    border is filled by repeating the edge pixels.
-
-    Args:
-        image: (C, H, W), any intensity range.
-        rng: CPU random generator for the directions.
-
-    Returns:
-        (C, H, W), in the unit of the image.
-    """
+    """Shift along H and W, in random directions, by 3 % of the shorter side (at least one pixel); edge pixels fill the
+    border."""
     reach = max(1, round(SHIFT * min(image.shape[1:])))
     down, right = (2 * reach * torch.randint(2, (2,), generator=rng)).tolist()
     wide = F.pad(image[None], (reach,) * 4, mode="replicate")[0]
@@ -70,15 +45,7 @@ def random_shift(image: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def jpeg_compressed(image: Tensor) -> Tensor:
-    """Compress an image with JPEG at quality 75 and decode it again.
-
-    Args:
-        image: (C, H, W) in [0, 1]. An image with three channels is compressed as RGB; otherwise each channel is
-            compressed as a grey image.
-
-    Returns:
-        (C, H, W) float32 in [0, 1].
-    """
+    """Compress (C, H, W) in [0, 1] with JPEG at quality 75: three channels as RGB, otherwise each channel as grey."""
     pixels = (image * 255).round().to(torch.uint8).numpy()
     if len(pixels) == 3:
         return torch.from_numpy(_through_jpeg(pixels.transpose(1, 2, 0)).transpose(2, 0, 1).copy()).float() / 255
@@ -86,18 +53,7 @@ def jpeg_compressed(image: Tensor) -> Tensor:
 
 
 def degraded_copy(image: Tensor, rng: torch.Generator) -> Tensor:
-    """Return a copy of an image with changed brightness, a small shift, noise, and JPEG compression, in this order.
-
-    The image is multiplied by a random number in [0.95, 1.05]. The other changes are those of `random_shift`,
-    `add_noise` and `jpeg_compressed`.
-
-    Args:
-        image: (C, H, W) in [0, 1].
-        rng: CPU random generator for the changes.
-
-    Returns:
-        (C, H, W) float32 in [0, 1].
-    """
+    """Multiply by a random number in [0.95, 1.05], then `random_shift`, `add_noise` and `jpeg_compressed`."""
     gain = 1 + GAIN * (2 * torch.rand((), generator=rng) - 1)
     return jpeg_compressed(add_noise(random_shift((gain * image).clamp(0, 1), rng), rng))
 

@@ -28,12 +28,10 @@ ACCEPTED_RESIDUAL = 5e-3  # new starts are tried until one residual is below thi
 
 
 class ImageEstimate(NamedTuple):
-    """A reconstructed image.
+    """A reconstructed image (H, W) in [0, 1], 0 outside the support (the region in which it may be different from 0).
 
-    Args:
-        image: (H, W) in [0, 1], 0 outside the support, the region in which the image may be different from 0.
-        residual: relative error of the amplitudes (or other statistics) of this image compared with the known
-            amplitudes (or statistics). 0 is a perfect fit.
+    `residual` is the relative error of its amplitudes, or other statistics, compared with the known ones; 0 fits
+    perfectly.
     """
 
     image: Tensor
@@ -50,27 +48,20 @@ def retrieve_phase(
     n_waves: int = 4,
     beta: float = 0.6,
 ) -> ImageEstimate:
-    """Reconstruct an image from the amplitudes of its Fourier spectrum; the phases are unknown.
+    """Reconstruct an image from the amplitudes of its Fourier spectrum, without the phases.
 
-    The algorithm is Fienup's hybrid input-output, followed by error reduction. It is repeated from several random
-    starting images, and the result whose amplitudes are closest to the known amplitudes is returned. The original image
-    is not needed for this choice.
+    Fienup's hybrid input-output, followed by error reduction, from several random starting images. The result whose
+    amplitudes are closest to the known amplitudes is returned; the original image is not needed for this choice.
 
     Args:
-        amplitude: (H, W // 2 + 1), |rfft2| of an image in [0, 1]. The computation uses the dtype of this tensor,
-            float32 or float64.
-        known: (H, W // 2 + 1) bool; True where the amplitude is known. All other values of `amplitude` are ignored.
+        amplitude: (H, W // 2 + 1), |rfft2| of an image in [0, 1], float32 or float64.
+        known: (H, W // 2 + 1) bool; True where the amplitude is known.
         support: (H, W) bool, the region in which the image may be different from 0.
         rng: CPU random generator for the starting images.
         n_steps: largest number of steps from each starting image.
         n_starts: number of starting images of one wave, which are computed together.
-        n_waves: largest number of waves, at least 1. No further wave is computed if the relative error of the
-            amplitudes is below 5e-3.
+        n_waves: largest number of waves, at least 1. No further wave is computed if the residual is below 5e-3.
         beta: feedback factor of hybrid input-output in (0, 1]. The common value 0.9 converges less often here than 0.6.
-
-    Returns:
-        The image, (H, W) in [0, 1], and `residual`, the relative error of its amplitudes compared with the known
-        amplitudes (0 is a perfect fit).
 
     Raises:
         ValueError: if the shapes do not match, if no amplitude is known, or if `n_waves` is below 1.
@@ -96,18 +87,8 @@ def retrieve_phase(
 
 
 def align(estimate: Tensor, original: Tensor) -> Tensor:
-    """Align an image from phase retrieval with the original: undo a circular shift and a rotation by 180 degrees.
-
-    Phase retrieval cannot determine the shift and the rotation, because neither of them changes the amplitudes.
-
-    Args:
-        estimate: (H, W), reconstructed image.
-        original: (H, W), image to align with.
-
-    Returns:
-        (H, W), the estimate, rotated by 0 or 180 degrees and shifted circularly so that its cross-correlation with the
-        original is highest.
-    """
+    """Rotate an estimate (H, W) by 0 or 180 degrees and shift it circularly, to the highest cross-correlation with
+    `original`. Phase retrieval cannot determine either, because neither changes the amplitudes."""
     centred = torch.fft.rfft2(original - original.mean())
     best, highest = estimate, -math.inf
     for candidate in (estimate, estimate.flip(0, 1)):
@@ -121,15 +102,7 @@ def align(estimate: Tensor, original: Tensor) -> Tensor:
 
 
 def image_detail(image: Tensor, sigma_px: float) -> Tensor:
-    """Return the fine details of an image, such as edges and texture: the image minus its Gaussian blur.
-
-    Args:
-        image: (H, W), in any intensity unit. The border is extended by repeating the edge pixels.
-        sigma_px: standard deviation of the Gaussian blur in pixels.
-
-    Returns:
-        (H, W), in the unit of the image, with positive and negative values.
-    """
+    """Edges and texture: the image (H, W) minus its Gaussian blur; edge pixels are repeated beyond the border."""
     reach = max(1, math.ceil(3 * sigma_px))
     places = torch.arange(-reach, reach + 1, dtype=image.dtype)
     weights = torch.exp(-0.5 * (places / sigma_px) ** 2)
@@ -140,36 +113,18 @@ def image_detail(image: Tensor, sigma_px: float) -> Tensor:
 
 
 def correlation(a: Tensor, b: Tensor, inside: Tensor) -> float:
-    """Compute Pearson's correlation coefficient of the intensities of two images inside a mask.
-
-    Args:
-        a: (H, W), first image, in any intensity unit.
-        b: (H, W), second image, in any intensity unit.
-        inside: (H, W) bool, True for the pixels that are compared.
-
-    Returns:
-        A number in [-1, 1]; 0 if an image is constant inside the mask.
-    """
+    """Pearson's correlation of two images (H, W) where `inside` is True; 0 if an image is constant there."""
     a, b = (image[inside].double() - image[inside].double().mean() for image in (a, b))
     size = float(a.norm() * b.norm())
     return float(a @ b) / size if size > 0 else 0.0
 
 
 def detail_correlation(estimate: Tensor, original: Tensor, inside: Tensor, sigma_px: float) -> float:
-    """Compute Pearson's correlation of the fine details of two aligned images.
+    """Pearson's correlation of the fine details (`image_detail`) of two aligned images (H, W).
 
-    The fine details are the image minus its Gaussian blur. Two different images with the same black background can have
-    a high correlation, but the correlation of their fine details is low.
-
-    Args:
-        estimate: (H, W), reconstructed image.
-        original: (H, W), image to compare with.
-        inside: (H, W) bool, True where the original is not empty. Pixels nearer than 2 `sigma_px` to the edge of this
-            region are left out. If 16 or fewer pixels would remain, the whole region is compared.
-        sigma_px: standard deviation of the Gaussian blur in pixels.
-
-    Returns:
-        A number in [-1, 1]; 1 for identical images, about 0 if the details are unrelated.
+    Two different images with the same black background can have a high correlation, but a low correlation of their fine
+    details. `inside` is True where the original is not empty. Pixels nearer than 2 `sigma_px` to its edge are left out;
+    if 16 or fewer pixels would remain, the whole region is compared.
     """
     reach = max(1, math.ceil(2 * sigma_px))
     outside = F.max_pool2d((~inside).to(estimate)[None, None], 2 * reach + 1, 1, reach)[0, 0]
@@ -197,7 +152,7 @@ def _run_starts(
 
 
 def _step(image: Tensor, amplitude: Tensor, known: Tensor, support: Tensor, beta: float | None) -> Tensor:
-    """Compute one step for (B, H, W): hybrid input-output, or error reduction if `beta` is None."""
+    """One step for (B, H, W): hybrid input-output, or error reduction if `beta` is None."""
     spectrum = torch.fft.rfft2(image)
     size = spectrum.abs()
     fitted = torch.where(known & (size > 0), spectrum * (amplitude / size.clamp_min(1e-30)), spectrum)
@@ -212,6 +167,6 @@ def _apply_constraints(image: Tensor, support: Tensor) -> Tensor:
 
 
 def _residuals(images: Tensor, amplitude: Tensor, known: Tensor) -> list[float]:
-    """Compute the relative error of the known amplitudes of every image (B, H, W)."""
+    """The relative error of the known amplitudes of every image (B, H, W)."""
     difference = (torch.fft.rfft2(images).abs() - amplitude)[:, known]
     return (difference.norm(dim=1) / amplitude[known].norm().clamp_min(1e-30)).tolist()

@@ -39,20 +39,15 @@ KINDS = ("full", "window", "fitted", "mean")
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """One image of the site, and the images that were reconstructed from its statistics in different ways.
-
-    There are up to four reconstructions. "full" uses all amplitudes of the image's spectrum and shows that the attack
-    works. "window" uses the shared amplitudes of low frequencies. "fitted" is an image whose statistics were fitted to
-    the shared statistics. "mean" is the mean image of the site's other patients, which needs no attack.
+    """One image of the site, and the images that were reconstructed from its statistics in up to four ways (see the
+    module).
 
     Args:
         original: (H, W), one channel in [0, 1], reduced to at most 96 x 96 pixels.
-        images: dictionary from the name of a reconstruction ("full" and so on) to the image (H, W), aligned with the
-            original.
-        scores: dictionary from the name of a reconstruction to {"correlation", "detail_correlation", "misfit"}.
-            "correlation" is Pearson's correlation of the intensities with the original, where the original is not
-            empty. "detail_correlation" is the same for the fine details. "misfit" is the relative error of the image's
-            amplitudes or statistics compared with the known values; "mean" has no "misfit".
+        images: name of a reconstruction, such as "full" -> image (H, W), aligned with the original.
+        scores: name of a reconstruction -> "correlation" (Pearson's, with the original where it is not empty),
+            "detail_correlation" (of the fine details), and "misfit" (relative error of the image's amplitudes or
+            statistics compared with the known values; not for "mean").
     """
 
     original: Tensor
@@ -65,18 +60,9 @@ def reconstruct(
 ) -> list[Reconstruction]:
     """Try to reconstruct images of a site from the statistics that it would share, and score the results.
 
-    Shared statistics are the tensors that a site computes from its images and sends before the first round. Patients
-    are chosen at equal distances in the site's training set, and the middle image of each chosen patient is attacked.
-    Images for which the method shares nothing are left out.
-
-    Args:
-        shared: the audited site and the statistics that it shares.
-        n_images: number of attacked patients, and so of attacked images.
-        n_steps: largest number of phase retrieval steps from each random starting image.
-        tick: function without arguments that is called after each image.
-
-    Returns:
-        For each attacked image: the original, the reconstructions, and their scores.
+    The middle image of `n_images` patients, at equal distances in the training set, is attacked; images for which the
+    method shares nothing are left out. `n_steps` limits the phase retrieval from each start; `tick` is called after
+    each image.
     """
     results = []
     for index, others in _choose_images(shared, n_images):
@@ -90,19 +76,13 @@ def reconstruct(
 
 
 def scored_channel(image: Tensor) -> int:
-    """Return the index of the image channel that the attack reconstructs and scores.
-
-    Args:
-        image: (..., C, H, W).
-
-    Returns:
-        1 (green) for images with three channels, otherwise 0.
-    """
+    """The channel of an image (..., C, H, W) that the attack reconstructs: green of three channels, otherwise the
+    first."""
     return 1 if image.shape[-3] == 3 else 0
 
 
 def _choose_images(shared: SharedStatistics, n_images: int) -> list[tuple[int, list[int]]]:
-    """Choose images; return the index of each, with the indices of images of other patients."""
+    """The index of each attacked image, with the indices of images of other patients."""
     patients = images_by_patient(shared.site.training)
     chosen = []
     for own in evenly_spaced(patients, n_images):
@@ -155,19 +135,10 @@ def _from_full_spectrum(original: Tensor, rng: torch.Generator, n_steps: int) ->
 
 
 def reconstruct_from_window(window: Tensor, shape: Sequence[int], rng: torch.Generator, n_steps: int) -> ImageEstimate:
-    """Reconstruct an image from the amplitudes of its lowest frequencies, by phase retrieval.
+    """Reconstruct an image of shape (H, W) from the amplitudes of its lowest frequencies, by phase retrieval.
 
-    Args:
-        window: (S, S), amplitudes of the S x S lowest frequencies of one channel, with the zero frequency in the
-            centre, divided by the number of pixels. `medfed.functional.fourier.low_frequency_window` returns such
-            amplitudes.
-        shape: (H, W), height and width of the reconstructed image in pixels.
-        rng: CPU random generator for the starting images.
-        n_steps: largest number of phase retrieval steps from each random starting image.
-
-    Returns:
-        The image, (H, W) in [0, 1], and `residual`, the relative error of its amplitudes compared with the given
-        amplitudes (0 is a perfect fit).
+    `window` is one channel of `medfed.functional.fourier.low_frequency_window`, (S, S): the zero frequency is in the
+    centre, and the amplitudes are divided by the number of pixels.
     """
     half = len(window) // 2
     amplitude = window.new_zeros(shape[0], shape[1] // 2 + 1)
@@ -182,7 +153,7 @@ def _fit_by_gradient(shared: SharedStatistics, batch: Batch, target: Tensors, in
     """Fit an image to the shared statistics with Adam on its pixels (before a sigmoid).
 
     The error of every number is relative to the number itself, so that small numbers count too. The residual is the
-    root mean square of these errors. Returns None if the method's `share` has no gradient or is empty for noise.
+    root mean square of these errors. None if the method's `share` has no gradient or is empty for noise.
     """
     wanted = shared.vectors(target).float()[:1]
     unit = wanted.abs() + 1e-3 * wanted.abs().max()
@@ -204,7 +175,7 @@ def _fit_by_gradient(shared: SharedStatistics, batch: Batch, target: Tensors, in
 
 
 def _without_gradients(shared: SharedStatistics) -> SharedStatistics:
-    """Return the site with a copy of the network whose weights need no gradients, because no weight is trained here."""
+    """The site with a copy of the network whose weights need no gradients, because no weight is trained here."""
     return replace(shared, site=replace(shared.site, network=deepcopy(shared.site.network).requires_grad_(False)))
 
 

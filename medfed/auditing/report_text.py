@@ -55,15 +55,7 @@ METHOD_NOTES = (
 
 
 def table_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Format the results of a privacy audit as rows of a table.
-
-    Args:
-        result: the result of `medfed.auditing.audit.audit`.
-
-    Returns:
-        One tuple of three texts for each measure: the name of the measure, its value, and what to compare the value
-        with, such as the value that guessing would give.
-    """
+    """(name, value, what to compare the value with, such as chance) of each measure of an audit."""
     of_weights = [*update_rows(result), *model_rows(result)]
     if not result["sent"]["entries"]:
         return of_weights
@@ -77,13 +69,7 @@ def table_rows(result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def to_text(result: Mapping[str, Any]) -> str:
-    """Format the results of a privacy audit as a text for the terminal.
-
-    The text states what the site would send, lists the results in a table, and ends with a caution about their meaning.
-
-    Args:
-        result: the result of `medfed.auditing.audit.audit`.
-    """
+    """The results for the terminal: what the site would send, a table, and a caution about their meaning."""
     rows = table_rows(result)
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     title = f"audit of {result['site']}, {result['method']}, {result['dataset']} ({result['data']} data)"
@@ -102,11 +88,7 @@ def to_text(result: Mapping[str, Any]) -> str:
 
 
 def describe_sent(result: Mapping[str, Any]) -> str:
-    """Return a sentence with the tensors that the site would send before training, and their number of bytes.
-
-    Args:
-        result: the result of `medfed.auditing.audit.audit`.
-    """
+    """A sentence with the tensors that the site would send before training, and their number of bytes."""
     sent = result["sent"]
     if not sent["entries"]:
         return "before training the method would send no statistics of images"
@@ -117,7 +99,7 @@ def describe_sent(result: Mapping[str, Any]) -> str:
 
 
 def _reconstruction(images: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
-    """Format the mean and the range of the detail correlation of every kind of reconstruction."""
+    """Mean and range of the detail correlation of every kind of reconstruction."""
     rows = []
     for kind, label in KIND_LABELS.items():
         values = [scores[kind]["detail_correlation"] for scores in images if kind in scores]
@@ -129,7 +111,7 @@ def _reconstruction(images: Sequence[Mapping[str, Any]]) -> list[tuple[str, str,
 
 
 def _reidentification(result: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    """Format the rate of correct links for every perturbation."""
+    """The rate of correct links for every perturbation."""
     if result is None:
         return [("image re-identified", "none", "no statistics of single images would be sent")]
     return [
@@ -139,7 +121,7 @@ def _reidentification(result: Mapping[str, Any] | None) -> list[tuple[str, str, 
 
 
 def _site(identified: Mapping[str, Any] | None, left_out: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    """Format the rate of identified sites and the influence of one patient."""
+    """The rate of identified sites and the influence of one patient."""
     rows = []
     if identified:
         rows.append(
@@ -163,7 +145,6 @@ def _site(identified: Mapping[str, Any] | None, left_out: Mapping[str, Any] | No
 
 
 def _membership(result: Mapping[str, Any] | None) -> list[tuple[str, str, str]]:
-    """Format the AUC of the membership inference attack."""
     if result is None:
         return [("membership AUC, shared statistics", "none", "fewer than two patients in training or held out")]
     counts = f"{result['members']} patients in training, {result['others']} held out"

@@ -19,20 +19,17 @@ MAX_LEFT_OUT = 12  # largest number of patients that are left out in turn
 def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None) -> dict | None:
     """Measure how often the statistics of half of a site's patients reveal to which site the patients belong.
 
-    Shared statistics are the tensors that a site computes from its images and sends before the first round. The
-    patients of every site are split into two random halves, and the shared statistics are computed for each half. Each
-    second half is then compared with the first halves of all sites. The identification is correct if the most similar
-    first half belongs to the same site.
+    The patients of every site are split into two random halves. The identification of a second half is correct if the
+    most similar first half of all sites belongs to the same site.
 
     Args:
-        sites: the audited site first, then the other sites, each with its statistics.
-        tick: function without arguments that is called after each of five random splits.
+        sites: the audited site first, then the other sites.
+        tick: called after each of five random splits.
 
     Returns:
-        {"sites": number of sites, "halvings": number of random splits, "top_1": fraction of correct identifications
-        over all sites, "chance": 1 / number of sites, "own": fraction of correct identifications of the audited site}.
-        A site counts if it shares statistics and has at least two patients. None if fewer than two sites count, or if
-        the audited site does not count.
+        "sites" (how many count: they share statistics and have at least two patients), "halvings" (number of splits),
+            "top_1" (fraction of correct identifications over all sites), "chance" (1 / number of sites) and "own" (as
+            "top_1", of the audited site). None if fewer than two sites count, or if the audited site does not count.
     """
     compared = [site for site in sites if site.sent and len(images_by_patient(site.site.training)) > 1]
     if len(compared) < 2 or compared[0] is not sites[0]:
@@ -57,26 +54,15 @@ def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object]
 def leave_one_out(
     shared: SharedStatistics, others: Sequence[SharedStatistics], tick: Callable[[], object] = lambda: None
 ) -> dict | None:
-    """Measure how much a site's shared statistics change when the images of one patient are removed.
-
-    Shared statistics are the tensors that a site computes from its images and sends before the first round. At most 12
-    patients are removed, one at a time.
-
-    Args:
-        shared: the audited site and the statistics that it shares.
-        others: the other sites, with their statistics.
-        tick: function without arguments that is called after each removed patient.
+    """Measure how much a site's shared statistics change when the images of one patient are removed; at most 12, one at
+    a time.
 
     Returns:
-        None if the site has fewer than three patients. Otherwise a dict with these keys:
-
-        * "patients": number of removed patients.
-        * "mean_change" and "largest_change": mean and maximum over these patients of the Euclidean distance between the
-          statistics without the patient and the complete statistics, divided by the norm of the complete statistics.
-        * "of_distance": the largest distance between the statistics without a patient and the complete statistics,
-          divided by the median distance between the complete statistics of this site and of the other sites. For both
-          distances, each statistic is first standardised over the sites (`StandardizedDistance`). The key is missing if
-          fewer than two other sites share statistics.
+        None for fewer than three patients. Otherwise "patients", the number of removed ones; "mean_change" and
+            "largest_change", the Euclidean distance from the complete statistics divided by their norm; and
+            "of_distance", the largest distance from the complete statistics divided by their median distance from those
+            of the other sites, each statistic standardised over the sites first (missing if fewer than two other sites
+            share statistics).
     """
     patients = images_by_patient(shared.site.training)
     if len(patients) < 3:
@@ -96,7 +82,7 @@ def leave_one_out(
 
 
 def _halves(shared: SharedStatistics, repeat: int) -> tuple[Tensor, Tensor]:
-    """Compute the mean vectors (1, D) of two random halves of a site's patients."""
+    """The mean vectors (1, D) of two random halves of a site's patients."""
     patients = images_by_patient(shared.site.training)
     rng = stream(shared.site.seed, "halves", shared.site.name, repeat)
     order = torch.randperm(len(patients), generator=rng).tolist()
@@ -106,6 +92,6 @@ def _halves(shared: SharedStatistics, repeat: int) -> tuple[Tensor, Tensor]:
 
 
 def _mean_vector(shared: SharedStatistics, patients: Sequence[list[int]], *purpose: str | int) -> Tensor:
-    """Compute the mean vector (1, D) of some patients' statistics, over at most `MAX_IMAGES` of their images."""
+    """The mean vector (1, D) of some patients' statistics, over at most `MAX_IMAGES` of their images."""
     indices = evenly_spaced([index for patient in patients for index in patient], MAX_IMAGES)
     return shared.mean_vector(shared.site.training.batch(indices), *purpose)

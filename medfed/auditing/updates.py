@@ -49,11 +49,7 @@ class Chosen:
 
     @classmethod
     def of_site(cls, samples: Samples) -> Chosen:
-        """Choose four targets: the middle images of at most four and half of the patients, then others of their images.
-
-        Args:
-            samples: the site's training images.
-        """
+        """Choose four targets: middle images of at most four and half of the patients, then others of their images."""
         patients = images_by_patient(samples)
         attacked = evenly_spaced(patients, max(1, min(MAX_TARGETS, len(patients) // 2)))
         targets = _four_images(attacked)
@@ -71,72 +67,43 @@ class Chosen:
 
 
 def _four_images(patients: Sequence[Sequence[int]]) -> list[int]:
-    """Return the middle image of each of up to four patients, then further images of these patients, up to four."""
+    """The middle image of each of up to four patients, then further images of these patients, up to four."""
     first = [patient[len(patient) // 2] for patient in evenly_spaced(patients, MAX_TARGETS)]
     further = [index for patient in patients for index in patient if index not in first]
     return first + evenly_spaced(further, MAX_TARGETS - len(first))
 
 
 def small_images(samples: Samples, indices: Sequence[int]) -> ImageSet:
-    """Return some images with their labels, resized to 64 x 64 pixels.
-
-    Args:
-        samples: the images of a site.
-        indices: which images, at least one.
-    """
+    """Images at these indices with their labels, resized to 64 x 64 pixels."""
     batches = [_small(samples.batch([index])) for index in indices]
     moments = None if batches[0].moments is None else torch.cat([b.moments for b in batches if b.moments is not None])
     return ImageSet(torch.cat([b.image for b in batches]), torch.cat([b.label for b in batches]), len(indices), moments)
 
 
 def one_step_site(site: Site, images: ImageSet) -> Site:
-    """Return a copy of the site that does one SGD step on the given images, without clipping and noise.
-
-    The update of this site reveals the exact gradient of the loss. The network is a copy.
-
-    Args:
-        site: the audited site.
-        images: the training images of the copy.
-    """
+    """A copy of the site that does one SGD step on the given images, without clipping and noise. Its update reveals the
+    exact gradient of the loss."""
     settings = Training(optimizer="sgd", learning_rate=1.0, batch_size=len(images), augment=False)
     of_step = replace(_audit_site(site, images), settings=settings, local_epochs=1, privacy=Privacy())
     return replace(of_step, local_keys=frozenset())
 
 
 def plan_site(site: Site, images: ImageSet) -> Site:
-    """Return a copy of the site that trains for one round as planned on the given images, without augmentation.
-
-    The optimiser, the batch size, the passes over the images, the clipping and the noise are those of the plan. The
-    network is a copy.
-
-    Args:
-        site: the audited site.
-        images: the training images of the copy.
-    """
+    """A copy of the site that trains for one round as planned on the given images, but without augmentation. The
+    optimiser, the batch size, the passes over the images, the clipping and the noise are those of the plan."""
     return replace(_audit_site(site, images), settings=replace(site.settings, augment=False))
 
 
 def update_of(site: Site, weights: Tensors) -> Message:
-    """Return the reply of a site to the coordinator's training request of the first round: its update.
-
-    Args:
-        site: the site that trains, from `one_step_site` or `plan_site`.
-        weights: the global weights before the round.
-    """
+    """The site's reply to the training request of the first round."""
     return site.reply(Message("train", weights, {}, {"round": 1, "last": 0}))
 
 
 def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> Observation:
-    """Return what the coordinator can compute from an update: how the weights changed, and the loss of any images.
+    """What the coordinator can compute from an update: how the weights changed, and the loss of any images.
 
-    The labels and masks of the images are given to the attacker, which makes the attack stronger. So are the moments by
-    which images are standardised with `data.standardise: volume`.
-
-    Args:
-        site: the site that sent the update, for the task and the optimiser.
-        weights: the global weights before the round.
-        update: the site's reply.
-        known: the images whose labels the attacker knows. The pixels are not used.
+    The attacker also gets the labels and masks of the images `known`, and the moments for `data.standardise: volume`,
+    which makes the attack stronger; their pixels have no effect.
     """
     device = next(site.network.parameters()).device
     network = deepcopy(site.network)
@@ -155,18 +122,12 @@ def observe(site: Site, weights: Tensors, update: Message, known: ImageSet) -> O
 
 
 def task_loss(network: nn.Module, task: Task, batch: Batch) -> Tensor:
-    """Return the task's loss of a batch, a scalar.
-
-    Args:
-        network: the network.
-        task: standardises the images and computes the loss.
-        batch: images in [0, 1] and their labels, on the network's device.
-    """
+    """The task's loss of images in [0, 1], which are standardised first."""
     return task.loss(network(task.standardise(batch.image, batch.moments)), batch.label)
 
 
 def _audit_site(site: Site, images: ImageSet) -> Site:
-    """Return a copy of the site with its own network, other training images, and nothing of earlier rounds."""
+    """A copy of the site with its own network, other training images, and nothing of earlier rounds."""
     return replace(
         site,
         method=FedAvg(),
@@ -181,7 +142,7 @@ def _audit_site(site: Site, images: ImageSet) -> Site:
 
 
 def _small(batch: Batch) -> Batch:
-    """Return a batch with images, and masks if there are any, of 64 x 64 pixels."""
+    """A batch with images, and masks if there are any, of 64 x 64 pixels."""
     image = F.interpolate(batch.image, (SIDE, SIDE), mode="bilinear", antialias=True, align_corners=False).clamp(0, 1)
     is_mask = batch.label.ndim == 4
     label = F.interpolate(batch.label.float(), (SIDE, SIDE), mode="nearest-exact") if is_mask else batch.label

@@ -55,15 +55,7 @@ NOT_TRIED = (
 
 
 def update_rows(result: Mapping[str, Any]) -> list[Row]:
-    """Format the results of the attacks on updates as rows of a table.
-
-    Args:
-        result: the result of `medfed.auditing.audit.audit`.
-
-    Returns:
-        One tuple of three texts for each attacked update: what was attacked, the mean detail correlation of the
-        reconstructed images, and what to compare the number with.
-    """
+    """Rows of a table: the attacked update, the mean detail correlation, and what to compare it with."""
     if not result["update"]:
         return [("images reconstructed from updates", "none", "not measured (--weights-steps 0)")]
     rows = []
@@ -83,24 +75,13 @@ def update_rows(result: Mapping[str, Any]) -> list[Row]:
 
 
 def case_label(facts: Mapping[str, Any]) -> str:
-    """Describe an attacked update in a few words.
-
-    Args:
-        facts: an entry of the list "update" of the audit's result.
-    """
+    """An attacked update in a few words; `facts` is an entry of the list "update" of the audit's result."""
     privacy = ", clipping and noise" if facts["privacy"] else ""
     return CASE_LABELS[facts["case"]].format(**{**facts, "privacy": privacy})
 
 
 def model_rows(result: Mapping[str, Any]) -> list[Row]:
-    """Format the results of membership inference against trained weights as rows of a table.
-
-    Args:
-        result: the result of `medfed.auditing.audit.audit`.
-
-    Returns:
-        One tuple of three texts for each measure: its name, its value, and what to compare the value with.
-    """
+    """Rows of membership inference against trained weights: name, value, and what to compare it with."""
     of_model = result["model_membership"]
     if of_model is None:
         too_few = "fewer than two patients in training or held out"
@@ -142,19 +123,11 @@ def model_rows(result: Mapping[str, Any]) -> list[Row]:
 
 
 def describe_update(result: Mapping[str, Any]) -> str:
-    """Return a sentence about the weights that the site would send in every round.
-
-    Args:
-        result: the result of `medfed.auditing.audit.audit`.
-    """
+    """A sentence about the weights that the site would send in every round."""
     return f"in every round the weights of the network would be sent, about {result['update_bytes'] / 1e6:.2f} MB"
 
 
 def mean_scores(scores: Sequence[Mapping[str, float]]) -> str:
-    """Return the mean scores of some reconstructed images as a short text.
-
-    Args:
-        scores: one dict for each image, from `medfed.auditing.inversion.score`.
-    """
+    """The mean of `medfed.auditing.inversion.score` as a short text."""
     detail, whole, ssim = (fmean(each[key] for each in scores) for key in ("detail_correlation", "correlation", "ssim"))
     return f"detail {detail:z.3f}, whole image {whole:z.3f}, SSIM {ssim:z.3f}"

@@ -25,15 +25,11 @@ def time_aggregation(n_sites: int = 50, repeats: int = 3) -> dict[str, float]:
     does. The limit is the time to read all weights once. All three are measured in turn with one thread, by the
     processor time of this process.
 
-    Args:
-        n_sites: number of sites.
-        repeats: how often each of the three is timed.
-
     Returns:
-        `n_sites`; `replies_mb`, the size of the weights of all sites in MB (10^6 bytes); `medfed_s`, `numpy_s` and
-        `reading_s`, the median times in seconds; `times_faster`, `numpy_s` divided by `medfed_s`; `limit`, `numpy_s`
-        divided by `reading_s`; `max_difference`, the largest difference between the two averages; and `peak_models`,
-        the memory that `average` needs in addition to the sites' weights, in multiples of the size of the model.
+        `replies_mb`, the size of the weights of all sites in MB (10^6 bytes); `medfed_s`, `numpy_s` and `reading_s`,
+            the median times; `times_faster`, `numpy_s` / `medfed_s`; `limit`, `numpy_s` / `reading_s`; `max_difference`
+            between the two averages; and `peak_models`, the memory that `average` needs in addition to the sites'
+            weights, in multiples of the size of the model.
     """
     replies, fractions = _replies(n_sites)
     work = {
@@ -61,15 +57,7 @@ def time_aggregation(n_sites: int = 50, repeats: int = 3) -> dict[str, float]:
 
 
 def numpy_average(replies: list[dict[str, Tensor]], fractions: list[float]) -> dict[str, np.ndarray]:
-    """Average the floating-point entries of several state dicts with NumPy: the peer of the benchmark.
-
-    Args:
-        replies: one state dict for each site, on the CPU, all with the same entries.
-        fractions: the weight of each site in the average.
-
-    Returns:
-        The weighted mean of each floating-point entry, in float64.
-    """
+    """The weighted mean of each floating-point entry, in float64: the peer of the benchmark."""
     means: dict[str, np.ndarray] = {}
     for name, entry in replies[0].items():
         if entry.is_floating_point():
@@ -80,11 +68,7 @@ def numpy_average(replies: list[dict[str, Tensor]], fractions: list[float]) -> d
 
 
 def measure_peak(n_sites: int) -> None:
-    """Average the weights of many sites and print the additional memory of this process at its peak, as JSON.
-
-    Args:
-        n_sites: number of sites.
-    """
+    """Average the weights of many sites and print the additional memory of this process at its peak, as JSON."""
     keep_freed_memory()  # as every program of medfed does
     replies, fractions = _replies(n_sites)
     start_bytes = resident_memory_bytes() or peak_bytes()
@@ -93,7 +77,7 @@ def measure_peak(n_sites: int) -> None:
 
 
 def _replies(n_sites: int) -> tuple[list[dict[str, Tensor]], Tensor]:
-    """Return different weights of DenseNet121 for each site, and the weight of each site in the average."""
+    """Different weights of DenseNet121 for each site, and the weight of each site in the average."""
     network = DenseNetwork().build(3, 2)
     rng = torch.Generator().manual_seed(0)
     entries = network.state_dict()
@@ -104,12 +88,11 @@ def _replies(n_sites: int) -> tuple[list[dict[str, Tensor]], Tensor]:
 
 
 def _n_bytes(weights: dict[str, Tensor]) -> int:
-    """Return the size of a state dict in bytes."""
     return sum(entry.nbytes for entry in weights.values())
 
 
 def _noisy(entries: dict[str, Tensor], noise: Tensor, rng: torch.Generator) -> dict[str, Tensor]:
-    """Return a copy of a state dict with noise added to its floating-point entries, without further memory."""
+    """A copy with noise added to the floating-point entries, without further memory."""
     copies = {name: entry.clone() for name, entry in entries.items()}
     for copy in copies.values():
         if copy.is_floating_point():
@@ -118,11 +101,6 @@ def _noisy(entries: dict[str, Tensor], noise: Tensor, rng: torch.Generator) -> d
 
 
 def aggregation_table(result: dict[str, float]) -> str:
-    """Format the result of `time_aggregation` as text.
-
-    Args:
-        result: what `time_aggregation` returned.
-    """
     return (
         f"average of the weights of DenseNet121 over {result['n_sites']} sites ({result['replies_mb']:.0f} MB)\n"
         f"  medfed {result['medfed_s']:.2f} s, NumPy {result['numpy_s']:.2f} s: {result['times_faster']:.2f} times "

@@ -39,15 +39,7 @@ N_SITES = 2
 
 @dataclass(frozen=True)
 class Case:
-    """Size of the computation, as in a config.
-
-    Args:
-        size: height and width of the images in pixels.
-        network: settings of the network.
-        batch_size: number of images in a training step.
-        n_images: number of training images of each site.
-        elcfs: settings of ELCFS.
-    """
+    """Size of the computation, as in a config; `size` is height and width of the images in pixels."""
 
     size: int
     network: NetworkSettings
@@ -93,18 +85,10 @@ def time_elcfs(cases: Sequence[Case] = CASES, repeats: int = 3) -> dict[str, Any
 
     The images are random noise. All times are processor times, so that other programs disturb the results less.
 
-    Args:
-        cases: the sizes of the computation.
-        repeats: how often the training of a site is timed with each method, after a training that is not counted.
-
     Returns:
-        A dict with `repeats` and `rows`, a list with one dict for each case:
-
-        - `size` and `batch_size`: as in the case;
-        - `fedavg_ms` and `elcfs_ms`: the median time of a training step in milliseconds;
-        - `over_fedavg`: `elcfs_ms` divided by `fedavg_ms`; `over_limit`: this ratio divided by 8/3;
-        - `round_s`: the time of a round of two sites with validation, in seconds, with the profiler's own overhead;
-        - `parts_s`: dictionary from the name of a part of the round to its seconds. "other" is the rest.
+        `rows`, one for each case: `fedavg_ms` and `elcfs_ms`, the median time of a training step; `over_fedavg`, their
+            ratio; `over_limit`, this ratio divided by 8/3; `round_s`, the time of a round of two sites with validation
+            and the profiler's own overhead; and `parts_s`, seconds by part of the round.
     """
     with deterministic(threads=1):
         return {"repeats": repeats, "rows": [_measure(case, repeats) for case in cases]}
@@ -127,7 +111,7 @@ def _measure(case: Case, repeats: int) -> dict[str, Any]:
 
 
 def _time_steps(requests: Mapping[str, Request], repeats: int) -> dict[str, float]:
-    """Return the median time of a training step with each method, in milliseconds."""
+    """The median time of a training step with each method, in milliseconds."""
     times: dict[str, list[float]] = {name: [] for name in requests}
     for _ in range(repeats):
         for name, (site, request) in requests.items():
@@ -138,7 +122,7 @@ def _time_steps(requests: Mapping[str, Request], repeats: int) -> dict[str, floa
 
 
 def _fedavg_request(case: Case) -> Request:
-    """Return a site that has trained once with FedAvg, to warm up, and the request to train again."""
+    """A site that has trained once with FedAvg, to warm up, and the request to train again."""
     (site, *_), start = _build(case, FedAvg())
     request = Message("train", start.weights, FedAvg().broadcast(start, site.name), {"round": 2})
     site.reply(request)
@@ -146,11 +130,8 @@ def _fedavg_request(case: Case) -> Request:
 
 
 def _profile_round(case: Case) -> tuple[dict[str, float], Request]:
-    """Profile the second round of ELCFS; the first round warms up.
-
-    Returns:
-        The seconds of each part of the round, and one of the two sites with the request to train a third time.
-    """
+    """Profile the second round of ELCFS; the first round warms up. Returns the seconds of each part, and one of the two
+    sites with the request to train a third time."""
     sites, start = _build(case, case.elcfs)
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder))
@@ -173,7 +154,7 @@ def _profile_round(case: Case) -> tuple[dict[str, float], Request]:
 
 
 def _seconds(profile: cProfile.Profile, file: str, name: str, caller_file: str) -> float:
-    """Return the total time of the calls of some functions in seconds: all calls, or those from one file."""
+    """The total time of the calls of a function: all calls, or those from one file."""
     seconds = 0.0
     for (path, _, function), (_, _, _, all_calls, callers) in profile.stats.items():
         if path.endswith(file) and name in (function, ""):
@@ -183,7 +164,7 @@ def _seconds(profile: cProfile.Profile, file: str, name: str, caller_file: str) 
 
 
 def _build(case: Case, method: Method) -> tuple[list[Site], State]:
-    """Return two sites with images of noise, and the state before the first round."""
+    """Two sites with images of noise, and the state before the first round."""
     task = Segmentation(("organ",), 1, case.size, (0.0, 1.0))
     with seeded_layers(0, "initial weights"):
         network = method.wrap_network(case.network.build(1, 1), case.network)
@@ -208,14 +189,6 @@ def _build(case: Case, method: Method) -> tuple[list[Site], State]:
 
 
 def elcfs_table(result: dict[str, Any]) -> str:
-    """Format the times of ELCFS as a text table for the terminal.
-
-    Args:
-        result: the result of `time_elcfs`.
-
-    Returns:
-        Several lines of text, without a line break at the end.
-    """
     rows = result["rows"]
     steps = [
         f"  {row['size']:>4} px, batches of {row['batch_size']:<12}{row['fedavg_ms']:>10.1f}{row['elcfs_ms']:>10.1f}"

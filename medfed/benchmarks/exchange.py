@@ -21,23 +21,14 @@ AXES = (-2, -1)
 def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats: int = 3) -> dict[str, float | int]:
     """Time three implementations of ELCFS's amplitude exchange, which gives images the appearance of other sites.
 
-    The images are random float32 RGB images. One batch is mixed with amplitudes of `n_sites` other sites, which gives
-    n_images * n_sites restyled images. The amplitudes of the other sites are computed before the measurement. As in
-    training, each restyled batch is discarded when the next batch is computed, so that little of the measured time is
-    spent on memory allocation.
-
-    Args:
-        size: side of the images in pixels.
-        n_images: number of images in the batch.
-        n_sites: number of other sites.
-        repeats: how often each implementation is timed.
+    One batch of random float32 RGB images is mixed with amplitudes of `n_sites` other sites, which are computed before
+    the measurement. As in training, each restyled batch is discarded when the next batch is computed, so that little of
+    the measured time is spent on memory allocation.
 
     Returns:
-        A dictionary with the arguments by name, and with: `threads`, the number of threads; `numpy_ms`, `torch_fft_ms`
-        and `medfed_ms`, the median times in milliseconds for all restyled images; `times_faster_than_numpy` and
-        `times_faster_than_torch_fft`, the time of the other implementation divided by medfed's time; and
-        `max_relative_difference`, the largest difference between a pixel of medfed and the same pixel of another
-        implementation, relative to the brightest pixel.
+        The arguments, `threads`, the median times in ms for all restyled images and their ratios; and
+            `max_relative_difference`, the largest difference between a pixel of medfed and of another implementation,
+            relative to the brightest pixel.
     """
     implementations = _implementations(size, n_images, n_sites)
     views = {name: list(run()) for name, run in implementations.items()}  # warms up, too
@@ -57,18 +48,16 @@ def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats:
 def numpy_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
     """Mix the low-frequency amplitudes of images with those of other sites, one image at a time, with NumPy.
 
-    Each image needs one `fft2` and one `ifft2`. This is the slow reference implementation of the benchmark. In the
-    lowest frequencies (a 7 x 7 window at 384 x 384 pixels) the new amplitude is (1 - ratio) * own + ratio * other,
-    where "own" is the image's amplitude and "other" the other site's amplitude. All phases stay the same.
+    In the S x S lowest frequencies (S = 7 at 384 x 384 pixels) the new amplitude is (1 - ratio) * own + ratio * other;
+    all phases stay the same. Each image needs one `fft2` and one `ifft2`: the slow reference implementation.
 
     Args:
-        images: (B, C, H, W), non-negative intensities in any unit.
-        others: one tensor for each other site: (B, C, H, W), complete amplitude spectra with the zero frequency in the
-            centre (`fftshift`).
-        ratios: one tensor for each other site: (B,) in [0, 1], the weight of the other site's amplitudes.
+        images: (B, C, H, W), non-negative.
+        others: for each other site (B, C, H, W), complete amplitude spectra with the zero frequency in the centre.
+        ratios: for each other site (B,) in [0, 1].
 
     Yields:
-        For each other site in turn, the restyled batch, (B, C, H, W), not clipped.
+        For each other site the restyled batch, (B, C, H, W), not clipped.
     """
     for other, ratio in zip(others, ratios, strict=True):
         arguments = zip(images.numpy(), other.numpy(), ratio.numpy(), strict=True)
@@ -76,21 +65,7 @@ def numpy_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> I
 
 
 def torch_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
-    """Mix the low-frequency amplitudes of images with those of other sites, a whole batch at a time, with `torch.fft`.
-
-    Each restyled batch needs one `fft2` and one `ifft2`. In the S x S lowest frequencies, the new amplitude is
-    (1 - ratio) * own + ratio * other, where "own" is the image's amplitude and "other" the other site's amplitude. S is
-    2 * floor(0.01 * min(H, W)) + 1, for example 7 at 384 x 384 pixels. All phases stay the same.
-
-    Args:
-        images: (B, C, H, W), non-negative intensities in any unit.
-        others: one tensor for each other site: (B, C, H, W), complete amplitude spectra with the zero frequency in the
-            centre (`fftshift`).
-        ratios: one tensor for each other site: (B,) in [0, 1], the weight of the other site's amplitudes.
-
-    Yields:
-        For each other site in turn, the restyled batch, (B, C, H, W), not clipped.
-    """
+    """As `numpy_views`, a whole batch at a time, with `torch.fft`."""
     window = _window_slices(tuple(images.shape[-2:]))
     for other, ratio in zip(others, ratios, strict=True):
         spectrum = torch.fft.fftshift(torch.fft.fft2(images), dim=AXES)
@@ -101,20 +76,10 @@ def torch_views(images: Tensor, others: list[Tensor], ratios: list[Tensor]) -> I
 
 
 def medfed_views(images: Tensor, windows: list[Tensor], ratios: list[Tensor]) -> Iterator[Tensor]:
-    """Mix the low-frequency amplitudes of images with those of other sites, with `medfed.functional.fourier`.
+    """As `numpy_views`, with `medfed.functional.fourier`; `windows` are (B, C, S, S), from `low_frequency_window`.
 
     The low frequencies of the batch are computed once. Each restyled batch is then the batch plus a small correction,
-    without another FFT. In the lowest frequencies the new amplitude is (1 - ratio) * own + ratio * other, where "own"
-    is the image's amplitude and "other" the other site's amplitude. All phases stay the same.
-
-    Args:
-        images: (B, C, H, W), non-negative intensities in any unit.
-        windows: one tensor for each other site: (B, C, S, S), the amplitudes of the S x S lowest frequencies, as
-            `low_frequency_window` returns them (S = 7 at 384 x 384 pixels).
-        ratios: one tensor for each other site: (B,) in [0, 1], the weight of the other site's amplitudes.
-
-    Yields:
-        For each other site in turn, the restyled batch, (B, C, H, W), not clipped.
+    without another FFT.
     """
     spectrum = fourier.low_frequency_spectrum(images, ALPHA)
     for window, ratio in zip(windows, ratios, strict=True):
@@ -132,7 +97,7 @@ def _numpy_view(image: np.ndarray, other: np.ndarray, ratio: np.floating) -> np.
 
 
 def _window_slices(shape: tuple[int, ...]) -> tuple:
-    """Return the index of the window in a shifted spectrum."""
+    """The index of the window in a shifted spectrum."""
     half = fourier.window_half_width(shape, ALPHA)
     return (..., *(slice(size // 2 - half, size // 2 + half + 1) for size in shape))
 
@@ -155,14 +120,6 @@ def _relative_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
 
 
 def exchange_table(result: dict[str, float | int]) -> str:
-    """Format the times of three implementations of the amplitude exchange as a text table for the terminal.
-
-    Args:
-        result: the result of `time_exchange`.
-
-    Returns:
-        Several lines of text, without a line break at the end.
-    """
     rows = [
         ("numpy fft2, image by image", result["numpy_ms"], result["times_faster_than_numpy"]),
         ("torch.fft, a batch at a time", result["torch_fft_ms"], result["times_faster_than_torch_fft"]),

@@ -35,18 +35,11 @@ TRAINING = Training(batch_size=4)
 def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: int = 3) -> dict[str, float | int]:
     """Time one round of FedAvg with medfed, and the same training steps in plain loops without a federation.
 
-    The sites train a small U-Net for segmentation on images of random noise.
-
-    Args:
-        size: side of the images in pixels.
-        n_sites: number of sites.
-        n_images: number of images of each site.
-        repeats: how often both variants are timed, after one training step at each site to warm up.
+    The sites train a small U-Net for segmentation on images of random noise, after one training step at each to warm
+    up.
 
     Returns:
-        A dictionary with the arguments by name, and with: `threads`, the number of threads; `bare_s`, the median time
-        in seconds of one round in plain loops; `federated_s`, the median time in seconds of one round with medfed; and
-        `federated_over_bare`, `federated_s` divided by `bare_s`.
+        The arguments, `threads`, the median seconds `bare_s` and `federated_s`, and `federated_over_bare`, their ratio.
     """
     task = Segmentation(("organ",), 1, size, (0.0, 1.0))
     with seeded_layers(0, "initial weights"):
@@ -70,7 +63,7 @@ def time_round(size: int = 80, n_sites: int = 5, n_images: int = 84, repeats: in
 def _time_variants(
     task: Segmentation, network: torch.nn.Module, data: dict[str, Slices], start: State
 ) -> dict[str, float]:
-    """Return how many seconds one round takes without and with the federation."""
+    """Seconds of one round without and with the federation."""
     with tempfile.TemporaryDirectory() as folder:
         return {
             "bare": _time_call(partial(_train_without_federation, task, network, data, start)),
@@ -113,13 +106,7 @@ def _train_federated(
 
 
 def noise_slices(index: int, n_images: int, size: int) -> Slices:
-    """Return random images with random masks of one structure, as the training data of a site.
-
-    Args:
-        index: number of the site, which seeds the random numbers.
-        n_images: number of images. Each image is of another patient.
-        size: height and width of the images in pixels.
-    """
+    """Random images with random masks of one structure, each of another patient; `index` seeds the random numbers."""
     rng = stream(0, "noise", index)
     images = torch.rand(n_images, 1, size, size, generator=rng)
     labels = (torch.rand(n_images, 1, size, size, generator=rng) > 0.5).to(torch.uint8)
@@ -127,21 +114,12 @@ def noise_slices(index: int, n_images: int, size: int) -> Slices:
 
 
 def _time_call(work: Callable[[], None]) -> float:
-    """Return how many seconds a call takes."""
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
 
 
 def round_table(result: dict[str, float | int]) -> str:
-    """Format the times of one round with and without the federation as a text table for the terminal.
-
-    Args:
-        result: the result of `time_round`.
-
-    Returns:
-        Several lines of text, without a line break at the end.
-    """
     overhead = 100 * (result["federated_over_bare"] - 1)
     return "\n".join(
         [

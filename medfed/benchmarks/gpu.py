@@ -56,17 +56,14 @@ def time_gpu(cases: Cases = CASES, repeats: int = 3, n_steps: int = 6, device: s
     """Time the local training of one site on a GPU under the settings of the shipped paper configs.
 
     Args:
-        cases: by name of a shipped config, the number of its classes (0: masks) and the methods to time: "fedavg" or
-            the config's own.
-        repeats: how often the training of a site is timed in each variant, after a training that is not counted.
-        n_steps: number of steps of a site's training that is timed.
-        device: PyTorch device of the network. On "cpu" the peaks are 0, and all variants are deterministic.
+        cases: name of a shipped config -> the number of its classes (0: masks) and the methods to time: "fedavg" or the
+            config's own.
+        repeats: how often the training is timed in each variant, after a training that is not counted.
+        device: on "cpu" the peaks are 0, and all variants are deterministic.
 
     Returns:
-        A dict with `gpu`, the name of the GPU or "" if there is none, `repeats`, and `rows`, an empty list if there is
-        no GPU. A row has `config`, `method`, `size` (pixels), `batch_size`, and two dicts by name of a variant:
-        `step_ms`, the median time of a training step in milliseconds, and `peak_gib`, the largest memory in GiB that
-        PyTorch held on the GPU during the training.
+        `gpu`, its name or "", and `rows`, empty without a GPU, with dicts by name of a variant: `step_ms`, the median
+            time of a training step, and `peak_gib`, the largest memory that PyTorch held on the GPU.
     """
     if device == "cuda" and not torch.cuda.is_available():
         return {"gpu": "", "repeats": repeats, "rows": []}
@@ -79,7 +76,7 @@ def time_gpu(cases: Cases = CASES, repeats: int = 3, n_steps: int = 6, device: s
 
 
 def _measure(name: str, n_classes: int, method_name: str, repeats: int, n_steps: int, device: str) -> dict[str, Any]:
-    """Return a row of the table: a config with one method, in all variants."""
+    """A row of the table: a config with one method, in all variants."""
     config = load(shipped_configs()[name])
     size, batch_size = config.data.image_size, config.training.batch_size
     method = FedAvg() if method_name == "fedavg" else _with_small_codec(config.method)
@@ -112,7 +109,7 @@ def _measure(name: str, n_classes: int, method_name: str, repeats: int, n_steps:
 
 
 def _noise_samples(name: str, n_images: int, size: int, n_classes: int) -> Slices:
-    """Return RGB images of random pixels for a site. Image i has class i modulo the number of classes."""
+    """RGB images of random pixels for a site; image i has class i modulo the number of classes."""
     rng = stream(0, "noise", name)
     images, number = torch.rand(n_images, 3, size, size, generator=rng), torch.arange(n_images)
     return Slices(images, number % n_classes, number)
@@ -127,10 +124,8 @@ def _prepare_round(
     training: Training,
     device: str,
 ) -> tuple[Site, Message]:
-    """Return the first of three sites, with `n_images` images and shared statistics, and the request to train.
-
-    `samples` returns the images of a site from its number and its number of images. The other sites have 4 images.
-    """
+    """The first of three sites, with `n_images` images and shared statistics, and the request to train. `samples`
+    returns the images of a site from its number and its number of images. The other sites have 4 images."""
     with seeded_layers(0, "initial weights"):
         network = method.wrap_network(settings.build(task.channels, task.out_channels), settings).to(device)
     start = State.of(network)
@@ -158,7 +153,7 @@ def _prepare_round(
 
 
 def _time_steps(site: Site, message: Message, repeats: int, device: str) -> tuple[float, float]:
-    """Return the median time of a training step in milliseconds, and the peak of the GPU's memory in GiB."""
+    """The median time of a training step in milliseconds, and the peak of the GPU's memory in GiB."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     times_ms = []
@@ -170,26 +165,18 @@ def _time_steps(site: Site, message: Message, repeats: int, device: str) -> tupl
 
 
 def _time_reply(site: Site, message: Message) -> tuple[float, int]:
-    """Return how many seconds a site takes to reply to a request, and the number of its training steps."""
+    """Seconds of a reply to a request, and the number of its training steps."""
     began = time.perf_counter()
     reply = site.reply(message)
     return time.perf_counter() - began, reply.facts.get("steps", 0)
 
 
 def _with_small_codec(method: Method) -> Method:
-    """Return the method with the codec that needs no downloaded weights, if the method is FISC."""
+    """FISC with the codec that needs no downloaded weights; other methods unchanged."""
     return replace(method, codec="small") if isinstance(method, FISC) else method
 
 
 def gpu_table(result: dict[str, Any]) -> str:
-    """Format the times on a GPU as a text table for the terminal.
-
-    Args:
-        result: the result of `time_gpu`.
-
-    Returns:
-        One or more lines of text, without a line break at the end.
-    """
     if not result["gpu"]:
         return "a training step of the paper configs on a GPU: not measured, because PyTorch found no CUDA GPU"
     rows = [

@@ -39,21 +39,14 @@ N_TIMED = 20  # largest number of images that are timed
 def time_images(sets: Sequence[Set] = SETS, repeats: int = 3) -> dict[str, Any]:
     """Measure time and memory to read and prepare sets of 2-D images with their masks, with one thread, as in a run.
 
-    Args:
-        sets: for each set of images a name, the shape of the images (channels, height, width), the number of images,
-            and the side length of the prepared images in pixels.
-        repeats: how often each implementation is timed.
+    A set is a name, the shape of the images (channels, height, width), their number, and the side of the prepared
+    images.
 
     Returns:
-        A dict with `threads` (the number of CPU threads), `repeats` and `rows`, a list of one dict for each set:
-
-        - `name`: the name of the set;
-        - `ours_ms` and `pillow_ms`: the median time for one image and its mask in milliseconds. medfed reads, checks
-          and resizes them; Pillow opens and resizes them;
-        - `times_pillow`: `ours_ms` divided by `pillow_ms`;
-        - `prepared_mib`: the size of all prepared images and masks in MiB;
-        - `peak_mib`: the peak memory of a process that prepares the set, above its memory at the start, in MiB;
-        - `times_prepared`: `peak_mib` divided by `prepared_mib`.
+        `rows`, one for each set: `ours_ms` and `pillow_ms`, the median time for one image and its mask (medfed reads,
+            checks and resizes them; Pillow opens and resizes them); `times_pillow`, their ratio; `prepared_mib`, the
+            size of all prepared images and masks; `peak_mib`, the peak memory of a process that prepares the set, above
+            its memory at the start; and `times_prepared`, their ratio.
     """
     rows = []
     for name, shape, n_images, size in sets:
@@ -77,14 +70,6 @@ def time_images(sets: Sequence[Set] = SETS, repeats: int = 3) -> dict[str, Any]:
 
 
 def images_table(result: dict[str, Any]) -> str:
-    """Format the times and the memory to prepare images as a text table for the terminal.
-
-    Args:
-        result: the result of `time_images`.
-
-    Returns:
-        Several lines of text, without a line break at the end.
-    """
     return "\n".join(
         [
             f"reading and preparing images with masks, {result['threads']} thread, median of {result['repeats']}",
@@ -129,14 +114,7 @@ def _pillow(cases: list[Case], size: int) -> Iterator[Tensor]:
 
 
 def measure_peak(folder: str, shape: tuple[int, int, int], n_images: int, size: int) -> None:
-    """Prepare images and print the peak memory of this process above its start, in MiB, as JSON.
-
-    Args:
-        folder: the folder with the files image.png and mask.png.
-        shape: channels, height and width of the image.
-        n_images: how often the image is read and prepared. All prepared copies are kept in memory.
-        size: side length of the prepared images in pixels.
-    """
+    """Prepare one image `n_images` times; print the peak memory of this process above its start, in MiB, as JSON."""
     keep_freed_memory()  # as every program of medfed does
     with tempfile.TemporaryDirectory() as small:
         _prepare(_write(Path(small), (shape[0], 40, 40), 1), shape[0], 16)

@@ -40,21 +40,17 @@ def time_jobs(
     """Time one round of five sites and a comparison of several runs, in one process and in several processes.
 
     Args:
-        jobs: the number of processes, at least 2. None takes what the cores and the memory allow, but at least 2.
+        jobs: number of processes; None takes what the cores and the memory allow, but at least 2.
         cases: number of synthetic patients of each site.
         size: height and width of the images in pixels, at least 32.
-        repeats: how often a round is timed. An additional first round, in which the processes start, is not timed.
-        n_runs: number of runs of the comparison, at most 6. Each run has one round and another unseen site. The
-            comparison is timed once, including the start of the processes.
+        repeats: how often a round is timed, after a first round in which the processes start.
+        n_runs: number of runs of the comparison, at most 6, each with one round and another unseen site. It is timed
+            once, including the start of the processes.
 
     Returns:
-        A dict with these entries:
-
-        - `jobs`, `size`, `n_runs` and `repeats`: the arguments; `jobs` is the number of processes, never None;
-        - `round_1_s` and `round_s`: the median seconds of a round in one process and in `jobs` processes;
-        - `round_times_faster`: `round_1_s` divided by `round_s`; `round_limit`: the largest possible value of this
-          ratio, for the way in which the sites are divided among the processes;
-        - `runs_1_s`, `runs_s`, `runs_times_faster` and `runs_limit`: the same four numbers for the comparison.
+        `round_1_s` and `round_s`, the median seconds in one and in `jobs` processes; `round_times_faster`, their ratio;
+            `round_limit`, its largest possible value for the way in which the sites are divided; and the same four of
+            `runs`.
     """
     jobs = jobs or max(2, max_processes(threads=1))
     with tempfile.TemporaryDirectory() as folder, deterministic(threads=1):
@@ -95,7 +91,7 @@ def _time_round(config: Config, folder: Path, jobs: int, repeats: int) -> dict[s
 
 
 def _time_exchange(experiment: Experiment, number: int) -> float:
-    """Return how many seconds the training of all sites takes."""
+    """Seconds of the training of all sites."""
     request = Message("train", experiment.start.weights, {}, {"round": number, "last": 0})
     start = time.perf_counter()
     experiment.engine.exchange("train", dict.fromkeys(experiment.engine.sites(), request))
@@ -103,7 +99,7 @@ def _time_exchange(experiment: Experiment, number: int) -> float:
 
 
 def _time_runs(config: Config, folder: Path, jobs: int, n_runs: int) -> float:
-    """Return how many seconds some runs with different unseen sites take."""
+    """Seconds of some runs with different unseen sites."""
     folds = [
         Fold(
             ComparisonRow("fedavg"),
@@ -119,14 +115,6 @@ def _time_runs(config: Config, folder: Path, jobs: int, n_runs: int) -> float:
 
 
 def jobs_table(result: dict[str, Any]) -> str:
-    """Format the result of `time_jobs` as a text table for the terminal.
-
-    Args:
-        result: the result of `time_jobs`.
-
-    Returns:
-        Several lines of text, without a line break at the end.
-    """
     names = {
         "round": f"a round of 5 sites, median of {result['repeats']}",
         "runs": f"{result['n_runs']} runs with their start",

@@ -27,20 +27,13 @@ def time_metrics(shape: tuple[int, int, int] = (384, 384, 24), repeats: int = 3)
     """Time medfed's HD95, medfed's four surface distances together, and MONAI's HD95, for pairs of masks.
 
     The masks of three pairs are ellipsoids; those of the pair "full" fill the volume. Times are CPU times of this
-    process. The computations are timed in turn, so that a change of the processor's speed affects all of them.
-
-    Args:
-        shape: number of voxels along each axis of the volume.
-        repeats: how often each computation is timed.
+    process, taken in turn, so that a change of the processor's speed affects all of them.
 
     Returns:
-        For each pair ("prostate", "large", "tiny" and "full") a dict with these entries:
-
-        - `hd95_ms` and `all_ms`: median time of medfed's HD95, and of the four distances together, in milliseconds;
-        - `monai_ms` and `monai_box_ms`: median time of MONAI's HD95 on the whole volume, and on the bounding box of the
-          two masks, in milliseconds;
-        - `times_faster` and `times_faster_box`: these two times divided by `hd95_ms`;
-        - `difference_mm`: the absolute difference between medfed's and MONAI's HD95 in mm.
+        For each pair `hd95_ms` and `all_ms`, median times of medfed's HD95 and of the four distances together;
+            `monai_ms` and `monai_box_ms`, of MONAI's HD95 on the whole volume and on the bounding box of the masks;
+            `times_faster` and `times_faster_box`, these two divided by `hd95_ms`; and `difference_mm` between medfed's
+            and MONAI's HD95.
     """
     pairs = {name: _ellipsoids(shape, name) for name in RADII}
     pairs["full"] = np.ones(shape, bool), np.ones(shape, bool)
@@ -104,11 +97,6 @@ def _median_ms(functions: dict[str, Callable[[], object]], repeats: int) -> dict
 
 
 def metrics_table(result: dict[str, dict[str, float]]) -> str:
-    """Format the result of `time_metrics` as text, with one line for each pair of masks.
-
-    Args:
-        result: the result of `time_metrics`.
-    """
     head = "masks          HD95     all 4   MONAI HD95   ratio   in the box   ratio   difference"
     lines = [
         f"{name:9} {t['hd95_ms']:6.1f} ms {t['all_ms']:6.1f} ms {t['monai_ms']:9.1f} ms {t['times_faster']:7.1f} "

@@ -34,9 +34,9 @@ def time_networks(
         repeats: how often each is timed, after a first time that is not counted.
 
     Returns:
-        `threads`, and `rows`: of each network and size `network`, `size`, `batch_size`, the median times `step_ms` and
-        `predict_ms` with feature maps channels last, and the medians `step_times_faster` and `predict_times_faster` of
-        the time with contiguous feature maps divided by this time.
+        `rows`, of each network and size: the median times `step_ms` and `predict_ms` with feature maps channels last,
+            and `step_times_faster` and `predict_times_faster`, the time with contiguous feature maps divided by this
+            time.
     """
     rows = []
     for settings, batch_size in networks:
@@ -54,7 +54,7 @@ def time_networks(
 
 
 def _time_both(network: nn.Module, stem: str, images: Tensor) -> tuple[float, float]:
-    """Return the times in ms with feature maps channels last, and contiguous."""
+    """Milliseconds with feature maps channels last, and contiguous."""
     ours = _time(network, images)
     with replace_output(network, {stem: Tensor.contiguous}):
         return ours, _time(network, images)
@@ -74,7 +74,6 @@ def _time(network: nn.Module, images: Tensor) -> float:
 
 
 def networks_table(result: dict[str, Any]) -> str:
-    """Format the result of `time_networks` as a text table for the terminal."""
     return "\n".join(
         [
             f"networks whose feature maps are channels last, {result['threads']} threads",

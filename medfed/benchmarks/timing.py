@@ -10,16 +10,8 @@ from torch import Tensor
 
 
 def time_alternating(implementations: dict[str, Callable[[], Iterator[Tensor]]], repeats: int) -> dict[str, float]:
-    """Time several implementations in turn, so that other load on the machine affects all of them equally.
-
-    Args:
-        implementations: functions without arguments, by name. Each returns an iterator over tensors. The measured time
-            is the time from the call of the function to the end of its iterator.
-        repeats: how often each implementation is timed, at least 1.
-
-    Returns:
-        By name, the median time of the implementation in milliseconds.
-    """
+    """Median milliseconds of each implementation, run in turn, so that other load on the machine affects all equally.
+    The time is from the call of an implementation to the end of its iterator."""
     times_ms: dict[str, list[float]] = {name: [] for name in implementations}
     for _ in range(repeats):
         for name, run in implementations.items():

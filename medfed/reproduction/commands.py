@@ -32,7 +32,6 @@ class Command:
         vary: varied settings, as texts KEY=V1,V2,...
         sites: names of the unseen sites; empty takes all.
         pairs: pairs UNSEEN/VALIDATION; empty leaves one site out.
-        seeds: number of seeds.
         stand_in: what the images are, if they are not those of the paper's dataset; "" otherwise.
     """
 
@@ -52,11 +51,7 @@ class Command:
         return bool(self.pairs)
 
     def arguments(self, out: Path | None = None) -> list[str]:
-        """Return the arguments of `python -m medfed.evaluate`.
-
-        Args:
-            out: folder of the results; None leaves `--out` away.
-        """
+        """The arguments of `python -m medfed.evaluate`; None leaves `--out` away."""
         words = [self.config, "--leave-two-sites-out" if self.pairs else "--leave-one-site-out"]
         for flag, values in (("pairs", self.pairs), ("methods", self.methods), ("sites", self.sites)):
             words += [f"--{flag}", *values] if values else []
@@ -67,33 +62,22 @@ class Command:
         return [*words, "--out", str(out)] if out else words
 
     def to_text(self, out: Path | None = None) -> str:
-        """Return the command as a user types it.
-
-        Args:
-            out: folder of the results; None leaves `--out` away.
-        """
         words = (word if SHELL_SAFE.fullmatch(word) else shlex.quote(word) for word in self.arguments(out))
         return " ".join(("python -m medfed.evaluate", *words))
 
     def load(self) -> Config:
-        """Return the base config of the comparison.
-
-        Raises:
-            UserError: if a change does not fit the config.
-        """
+        """The base config; UserError if a change does not fit it."""
         from medfed.api import find_config
         from medfed.config.schema import load
 
         return load(find_config(self.config), self.set)
 
     def choices(self) -> list[MethodChoice]:
-        """Return the methods as the comparison takes them."""
         from medfed.experiments.method_choice import MethodChoice
 
         return [MethodChoice.parse(method) for method in self.methods]
 
     def varied(self) -> list[list[Override]]:
-        """Return the values of each varied setting as the comparison takes them."""
         from medfed.config.overrides import Override
 
         return [Override.parse_each(text, "--vary") for text in self.vary]
@@ -106,12 +90,11 @@ def commands_of(
     more: Sequence[str] = (),
     seeds: int | None = None,
 ) -> list[Command]:
-    """Return the comparisons of a table or figure.
+    """The comparisons of a table or figure.
 
     Args:
-        entry: the table or figure.
-        small: whether to use few, small images: of the phantoms, or of the folders that are given. With folders, only
-            the parts of their datasets are among the comparisons.
+        small: use few, small images: of the phantoms, or of the given folders; then only the parts of their datasets
+            are among the comparisons.
         folders: the folder of each dataset, by its name in `data.yaml`. Other datasets are in the folder that the
             config names.
         more: further changes of the config, as texts KEY=VALUE; they come last.
@@ -122,16 +105,8 @@ def commands_of(
 
 
 def read_folders(entry: Entry, texts: Sequence[str], small: bool) -> dict[str, str]:
-    """Return the folders of datasets that a user gave as NAME=FOLDER, or as FOLDER if there is one dataset only.
-
-    Args:
-        entry: the table or figure.
-        texts: what the user wrote.
-        small: whether the run is small. Then, FOLDER alone stands for the first dataset.
-
-    Raises:
-        UserError: if a folder is missing, or if the dataset is unknown or not clear.
-    """
+    """Parse folders of datasets that a user gave as NAME=FOLDER, or as FOLDER if there is one dataset only. In a small
+    run, FOLDER alone stands for the first dataset. UserError if a folder is missing, or the dataset unknown."""
     names = list(dict.fromkeys(part.data for part in entry.parts))
     folders = {}
     for text in texts:
@@ -155,17 +130,7 @@ def read_folders(entry: Entry, texts: Sequence[str], small: bool) -> dict[str, s
 
 
 def choose_parts(entry: Entry, commands: Sequence[Command], names: Sequence[str], small: bool) -> list[Command]:
-    """Return the comparisons of the parts that a user chose.
-
-    Args:
-        entry: the table or figure.
-        commands: its comparisons, from `commands_of`.
-        names: names of parts; empty takes all comparisons.
-        small: whether the run is small.
-
-    Raises:
-        UserError: if a name is not that of one of the comparisons.
-    """
+    """The comparisons of the named parts; empty takes all. UserError if a name is not that of one of them."""
     known = {command.part.name: command for command in commands}
     for name in names:
         if not entry.parts:
@@ -178,7 +143,7 @@ def choose_parts(entry: Entry, commands: Sequence[Command], names: Sequence[str]
 
 
 def _command(part: Part, small: bool, folder: str | None, more: Sequence[str], seeds: int | None) -> Command:
-    """Return the comparison of one part."""
+    """The comparison of one part."""
     source, change = load_source(part.data), part.small
     root = (f"data.root={folder}",) if folder else ()
     if not small:
@@ -198,5 +163,5 @@ def _command(part: Part, small: bool, folder: str | None, more: Sequence[str], s
 
 
 def _last_of_each_key(changes: Sequence[str]) -> tuple[str, ...]:
-    """Return the changes KEY=VALUE without those that a later one replaces."""
+    """The changes KEY=VALUE without those that a later one replaces."""
     return tuple({change.partition("=")[0]: change for change in changes}.values())

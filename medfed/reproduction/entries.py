@@ -37,8 +37,7 @@ class Source:
         small: changes of the config, as texts KEY=VALUE, for a run on few, small images.
         phantom: changes that use a phantom (synthetic images) instead; applied by `--small` without `--data`.
         phantom_sites: names of the unseen sites if the phantom stands in for another dataset; empty takes all.
-        stand_in: what the phantom is, if it is a phantom of another dataset with other sites; "" if it is a phantom of
-            this dataset.
+        stand_in: what the phantom is, if it is a phantom of another dataset with other sites; "" otherwise.
     """
 
     name: Name
@@ -62,8 +61,7 @@ class Result:
         block: title of the block of the published table.
         columns: for each column of the block, the name of our site, or the varied value KEY=VALUE whose average is
             shown. Empty takes the columns of the dataset.
-        at: the sites whose scores are shown: "unseen"; "validation", if two sites are left out; or "both" for a block
-            with columns of both.
+        at: the sites whose scores are shown: "unseen"; "validation", if two sites are left out; or "both".
     """
 
     metric: str
@@ -75,20 +73,13 @@ class Result:
 
     @property
     def roles(self) -> Texts:
-        """The roles of these sites: "unseen", "validation", or both."""
         return ("unseen", "validation") if self.at == "both" else (self.at,)
 
 
 @dataclass(frozen=True)
 class Overall:
-    """A block of a published table with the mean of several averages, such as that of PACS and of Office-Home.
-
-    Args:
-        metric: column of the comparison tables.
-        table: name of the published table.
-        block: title of the block, which has one column.
-        structures: names of the structures. The mean is over the average of each of them in each part of the entry.
-    """
+    """A block of a published table with the mean of several averages, such as that of PACS and of Office-Home. `block`
+    has one column; the mean is over the average of each of the `structures` in each part of the entry."""
 
     metric: str
     table: str
@@ -98,13 +89,8 @@ class Overall:
 
 @dataclass(frozen=True)
 class Small:
-    """What `--small` changes in a part of an entry. None keeps the value of the part.
-
-    Args:
-        run: whether `--small` runs the part without `--data`. With `--data`, the parts of the given datasets are run.
-        set: further changes of the config, as texts KEY=VALUE, after those of the dataset.
-        methods, vary, sites, pairs: these replace the part's values.
-    """
+    """What `--small` changes in a part of an entry; None keeps the value of the part. `run`: whether `--small` runs the
+    part without `--data`. `set`: further changes KEY=VALUE, after those of the dataset."""
 
     run: bool = True
     set: Texts = ()
@@ -122,16 +108,11 @@ class Part:
         name: name of the part and of its folder.
         data: name of the dataset in `data.yaml`.
         config: name of a config that comes with medfed.
-        methods: methods in the notation of `medfed.evaluate --methods`. FedAvg is among them, because a table whose
-            FedAvg is not above a trivial predictor has no result.
-        set: changes of the config, as texts KEY=VALUE.
-        vary: varied settings, as texts KEY=V1,V2,...
-        sites: names of the unseen sites; empty takes all.
-        pairs: pairs UNSEEN/VALIDATION, if two sites are left out.
-        seeds: number of seeds.
+        methods: as in `Command`; FedAvg is among them, because a table whose FedAvg is not above a trivial predictor
+            has no result.
+        set, vary, sites, pairs: as in `Command`.
         results: the blocks of scores to show.
-        chart: how to draw the scores: "none", "bars" (a group of bars for each site) or "lines" (over the varied
-            setting).
+        chart: "none", "bars" (a group of bars for each site) or "lines" (over the varied setting).
         figures: names of figures in the run folders that correspond to the paper's figure.
         costs: whether to show times and bytes.
         cost_table: name of the published table with the paper's times and bytes; "" if there is none.
@@ -168,7 +149,6 @@ class Entry:
 
     Args:
         name: such as "table_1" or "figure_6b".
-        title: what it shows.
         parts: the comparisons that make it; empty if it cannot be made.
         missing: what cannot be made, and why; "" if everything can.
         departs: differences from the paper that the configs do not list.
@@ -192,28 +172,22 @@ class Entry:
 
     @property
     def state(self) -> str:
-        """Return "runs" if a command makes everything, "partly" if it makes something, and "cannot" otherwise."""
+        """ "runs" if a command makes everything, "partly" if it makes something, and "cannot" otherwise."""
         if not self.parts:
             return "cannot"
         return "partly" if self.missing else "runs"
 
     @property
     def heading(self) -> str:
-        """Return the name as a paper writes it, such as "Table 1" or "Figure 6b"."""
+        """The name as a paper writes it, such as "Table 1" or "Figure 6b"."""
         kind, _, number = self.name.partition("_")
         return f"{kind.capitalize()} {number}"
 
 
 @dataclass(frozen=True)
 class Paper:
-    """All tables and figures of a paper.
-
-    Args:
-        title: short name of the paper.
-        citation: authors, full title, venue and link.
-        read: what of the paper was available to read, and what was not.
-        entries: the tables and figures, in the order of the paper.
-    """
+    """All tables and figures of a paper, in its order; `read` says what of the paper was available to read, and what
+    was not."""
 
     title: str
     citation: str
@@ -221,14 +195,7 @@ class Paper:
     entries: tuple[Entry, ...]
 
     def entry(self, name: str) -> Entry:
-        """Return the table or figure with a name such as "table_2".
-
-        Args:
-            name: the name; capital letters, spaces and "fig" are accepted.
-
-        Raises:
-            UserError: if the paper has no such table or figure.
-        """
+        """Find "table_2" or a similar spelling (capital letters, spaces, "fig"); UserError without such an entry."""
         plain = name.lower().replace(" ", "_").replace("fig_", "figure_")
         known = {entry.name: entry for entry in self.entries}
         if plain not in known:
@@ -238,14 +205,7 @@ class Paper:
 
 @cache
 def load_paper(name: str) -> Paper:
-    """Read the tables and figures of a paper.
-
-    Args:
-        name: one of `PAPERS`.
-
-    Raises:
-        UserError: if there is no such paper, or if its file has wrong content.
-    """
+    """`name` is one of `PAPERS`; UserError if the file has wrong content."""
     if name not in PAPERS:
         raise UserError(f"{name}: no such paper. {suggestion(name, PAPERS)}")
     path = FOLDER / f"{name}.yaml"
@@ -259,14 +219,7 @@ def load_paper(name: str) -> Paper:
 
 
 def load_source(name: str) -> Source:
-    """Return a dataset by its name in the entries, such as "pacs".
-
-    Args:
-        name: the name in `data.yaml`.
-
-    Raises:
-        UserError: if there is no such dataset.
-    """
+    """`name` as in `data.yaml`, such as "pacs"."""
     known = _sources()
     if name not in known:
         raise UserError(f"{FOLDER / 'data.yaml'}: no dataset '{name}'. {suggestion(name, known)}")
@@ -280,7 +233,7 @@ class _Sources:
 
 @cache
 def _sources() -> dict[str, Source]:
-    """Return the datasets of `data.yaml` by name."""
+    """The datasets of `data.yaml` by name."""
     path = FOLDER / "data.yaml"
     listed = validation.load_settings(_Sources, strict_yaml.parse(strict_yaml.read(path), str(path)), str(path))
     _check_names(path, [source.name for source in listed.datasets])
@@ -288,7 +241,7 @@ def _sources() -> dict[str, Source]:
 
 
 def _check_names(path: Path, names: Iterable[str]) -> None:
-    """Raise UserError if a name comes twice."""
+    """UserError if a name comes twice."""
     names = list(names)
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"{path}: the name '{twice[0]}' comes twice; change one of them")

@@ -17,7 +17,7 @@ STATES = {
 
 
 def list_papers() -> str:
-    """Return one line for each table and figure of each paper: name, state, datasets, title."""
+    """One line for each table and figure of each paper: name, state, datasets, title."""
     parts = []
     for name in PAPERS:
         paper = load_paper(name)
@@ -40,14 +40,6 @@ def list_papers() -> str:
 
 
 def describe_paper(name: str) -> str:
-    """Return a description of all tables and figures of a paper.
-
-    Args:
-        name: one of `PAPERS`.
-
-    Raises:
-        UserError: if there is no such paper.
-    """
     paper = load_paper(name)
     entries = (describe_entry(name, entry, commands_of(entry)) for entry in paper.entries)
     head = ["\n".join(_wrapped(text, "")) for text in (f"{paper.title}: {paper.citation}", f"Read: {paper.read}")]
@@ -55,14 +47,8 @@ def describe_paper(name: str) -> str:
 
 
 def describe_entry(name: str, entry: Entry, commands: Sequence[Command], numbers: bool = False) -> str:
-    """Return what a table or figure needs, its commands, and how it differs from the paper.
-
-    Args:
-        name: name of the paper.
-        entry: the table or figure.
-        commands: its comparisons, from `commands_of`.
-        numbers: whether to print the paper's numbers.
-    """
+    """What a table or figure needs, its commands, and how it differs from the paper; `numbers` adds the paper's
+    numbers."""
     lines = [f"{name} {entry.name}: {entry.title} [{entry.state}]"]
     for dataset in _datasets(entry):
         source = load_source(dataset)
@@ -83,7 +69,7 @@ def describe_entry(name: str, entry: Entry, commands: Sequence[Command], numbers
 
 
 def _readable(entry: Entry) -> str:
-    """Return whether the paper's numbers can be read."""
+    """Say whether the paper's numbers can be read."""
     if entry.printed:
         return "in the paper's text; --dry-run prints them"
     if any(part.cost_table or result.table for part in entry.parts for result in part.results):

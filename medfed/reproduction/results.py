@@ -22,12 +22,7 @@ from medfed.reproduction.trivial import Trivial, baseline_score, planned_sites, 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The finished comparison of one part of an entry.
-
-    Args:
-        command: the comparison that was run.
-        comparison: its tables and runs.
-    """
+    """The finished comparison of one part of an entry."""
 
     command: Command
     comparison: Comparison
@@ -44,14 +39,8 @@ class Outcome:
         return trivial_scores(self.comparison, tuple(self.tables))
 
     def no_result(self, structure: str, roles: Sequence[str] = ("unseen",)) -> str:
-        """Return why the scores of a structure are no result; "" if FedAvg is above the trivial predictor.
-
-        FedAvg and the trivial predictor are compared at all planned sites of a role.
-
-        Args:
-            structure: name of the structure; "all" for classification.
-            roles: roles of the sites whose scores are shown; roles that no site of the comparison has are left out.
-        """
+        """Why the scores of a structure are no result; "" if FedAvg is above the trivial predictor. Both are compared
+        at all planned sites of a role; roles that no site of the comparison has are left out."""
         for role in (role for role in roles if role in self.tables):
             sites = planned_sites(self.comparison, role)
             baseline = baseline_score(self.tables[role], structure, sites)
@@ -66,7 +55,7 @@ class Outcome:
         return ""
 
     def to_text(self) -> str:
-        """Return the scores of the part, each beside the paper's number, and the files with more."""
+        """The scores of the part, each beside the paper's number, and the files with more."""
         parts = [result_text(self, result) for result in self.command.part.results]
         if self.command.part.costs:
             parts.append(f"cost, ours\n{_aligned(cost_rows(self.comparison.tables.costs))}\n  note: {NOTE}")
@@ -81,34 +70,20 @@ class Outcome:
 
 
 def published_text(part: Part) -> str:
-    """Return the paper's numbers for all results of a part; "" if none can be read.
-
-    Args:
-        part: the part of an entry.
-    """
+    """The paper's numbers for all results of a part; "" if none can be read."""
     scores = [_paper_alone(*_published(result)) for result in part.results if result.table]
     return "\n\n".join([*scores, *_published_costs(part)])
 
 
 def published_table(name: str) -> str:
-    """Return the paper's numbers of all blocks of a table.
-
-    Args:
-        name: name of the published table, such as "fisc_table_3".
-    """
+    """The paper's numbers of all blocks of a table, such as "fisc_table_3"."""
     table = load_table(name)
     return "\n\n".join(_paper_alone(table, block) for block in table.blocks)
 
 
 def result_text(outcome: Outcome, result: Result) -> str:
-    """Return one block of scores: ours, beside the paper's where its columns are the same sites or settings.
-
-    If the block is of validation sites and the runs have none, the text says so and has the paper's numbers alone.
-
-    Args:
-        outcome: the finished comparison.
-        result: which scores to show.
-    """
+    """One block of scores: ours, beside the paper's where its columns are the same sites or settings. If the block is
+    of validation sites and the runs have none, the text says so and has the paper's numbers alone."""
     table, block = _published(result) if result.table else (None, None)
     tables = [outcome.tables[role] for role in result.roles if role in outcome.tables]
     alone = [_paper_alone(table, block)] if table and block else []
@@ -129,13 +104,7 @@ def result_text(outcome: Outcome, result: Result) -> str:
 
 
 def overall_text(entry: Entry, outcomes: Sequence[Outcome], overall: Overall) -> str:
-    """Return the mean of several averages: ours beside the paper's, or the paper's alone with the reason.
-
-    Args:
-        entry: the table or figure.
-        outcomes: its finished comparisons; some of its parts may be missing.
-        overall: the averages, and the block of the published table with their means.
-    """
+    """The mean of several averages: ours beside the paper's, or the paper's alone with the reason for that."""
     table = load_table(overall.table)
     block, alone = table.block(overall.block), published_overall(overall)
     if absent := [part.name for part in entry.parts if part not in [outcome.command.part for outcome in outcomes]]:
@@ -155,17 +124,13 @@ def overall_text(entry: Entry, outcomes: Sequence[Outcome], overall: Overall) ->
 
 
 def published_overall(overall: Overall) -> str:
-    """Return the paper's numbers of a block of means.
-
-    Args:
-        overall: names the block of the published table.
-    """
+    """The paper's numbers of a block of means."""
     table = load_table(overall.table)
     return _paper_alone(table, table.block(overall.block))
 
 
 def _published_costs(part: Part) -> list[str]:
-    """Return the paper's times and bytes, one text for each block; empty if it has none."""
+    """The paper's times and bytes, one text for each block; empty if it has none."""
     table = load_table(part.cost_table) if part.cost_table else None
     return [_paper_alone(table, block) for block in table.blocks if block.unit != "%"] if table else []
 
@@ -176,7 +141,7 @@ def _published(result: Result) -> tuple[PublishedTable, PublishedBlock]:
 
 
 def _paper_alone(table: PublishedTable, block: PublishedBlock) -> str:
-    """Return the paper's numbers of a block with its notes."""
+    """The paper's numbers of a block with its notes."""
     return f"{published_title(block)}, as printed\n{_aligned(paper_rows(block))}{_footnotes(table, block)}"
 
 
@@ -185,5 +150,4 @@ def _aligned(rows: Rows, n_left: int = 1) -> str:
 
 
 def _footnotes(table: PublishedTable, block: PublishedBlock) -> str:
-    """Return the notes of a published block, one line each."""
     return "".join(f"\n  {note}" for note in footnotes(table, block))

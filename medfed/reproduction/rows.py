@@ -17,23 +17,14 @@ _VARIED = re.compile(r"[\w.]+=.*")  # a column that is a varied value KEY=VALUE
 
 @dataclass(frozen=True)
 class Scores:
-    """Our scores of one structure and metric, at the unseen sites and the validation sites.
-
-    Args:
-        parts: each table that has the scores, with the block of the scores.
-    """
+    """Our scores of one structure and metric: each table that has them, with the block of the scores."""
 
     parts: tuple[tuple[Table, Block], ...]
 
     @classmethod
     def of(cls, tables: Sequence[Table], structure: str, metric: str) -> Scores | None:
-        """Return the scores of a comparison; None if it has none of this structure and metric.
-
-        Args:
-            tables: tables of the comparison: that of the unseen sites, that of the validation sites, or both.
-            structure: name of the structure; "all" for classification.
-            metric: column of the tables, such as "dice".
-        """
+        """The scores in the tables of the unseen sites, the validation sites, or both; None without this structure and
+        metric."""
         parts = tuple(
             (table, block)
             for table in tables
@@ -44,21 +35,14 @@ class Scores:
 
     @property
     def decimals(self) -> int:
-        """Number of decimals to print."""
         return self.parts[0][1].decimals
 
     def labels(self) -> list[str]:
-        """Return the methods of the comparison, without varied settings."""
+        """The methods of the comparison, without varied settings."""
         return list(dict.fromkeys(line.method.partition(", ")[0] for line in self.parts[0][1].lines))
 
     def cell(self, label: str, column: str) -> Cell | None:
-        """Return the score of a method.
-
-        Args:
-            label: the method.
-            column: name of a site; a varied value KEY=VALUE, for the average over the sites with this value; or
-                "average", for the average over the sites.
-        """
+        """`column` is a site; KEY=VALUE, for the average over sites with this value; or "average", over the sites."""
         varied, averaged = _VARIED.fullmatch(column) is not None, column == "average"
         name = f"{label}, {column}" if varied else label
         for table, block in self.parts:
@@ -69,14 +53,8 @@ class Scores:
 
 
 def mean_scores(parts: Sequence[Scores]) -> Scores:
-    """Return the mean of the averages of several scores as the only column, "mean", of a table.
-
-    Args:
-        parts: scores in the same metric, at least one, of different structures or datasets.
-
-    Returns:
-        One line for each method of the first scores. Its score is None if one of the averages is unknown.
-    """
+    """The mean of the averages of several scores in the same metric, as the only column, "mean"; None if one is
+    unknown."""
     table, block = parts[0].parts[0]
     lines = []
     for label in parts[0].labels():
@@ -88,11 +66,7 @@ def mean_scores(parts: Sequence[Scores]) -> Scores:
 
 
 def paper_rows(block: PublishedBlock) -> Rows:
-    """Return the paper's numbers: a header row, then one row for each method.
-
-    Args:
-        block: the part of a published table for one dataset and one metric.
-    """
+    """The paper's numbers: a header row, then one row for each method."""
     averaged = _is_averaged(block)
     rows = [["paper", *block.columns, *["average"] * averaged]]
     for row in block.rows:
@@ -101,11 +75,7 @@ def paper_rows(block: PublishedBlock) -> Rows:
 
 
 def our_rows(scores: Scores) -> Rows:
-    """Return all our scores: a header row, then one row for each method and varied value.
-
-    Args:
-        scores: our scores of one structure and metric.
-    """
+    """A header row, then one row for each method and varied value."""
     table, block = scores.parts[0]
     cells = {line.method: (*line.cells, line.average) for line in block.lines}
     lines = [[method, *(_text(cell, block.decimals) for cell in row)] for method, row in cells.items()]
@@ -113,14 +83,10 @@ def our_rows(scores: Scores) -> Rows:
 
 
 def paired_rows(block: PublishedBlock, scores: Scores, columns: Mapping[str, str]) -> Rows:
-    """Return two rows for each method, the paper's numbers and ours below them, and our further methods at the end.
+    """Two rows for each method, the paper's numbers and ours below them, and our further methods at the end.
 
-    Our average is shown only if each column has a number.
-
-    Args:
-        block: the paper's numbers.
-        scores: our scores.
-        columns: the site or the varied value KEY=VALUE of ours for each column of the paper.
+    `columns` gives our site or varied value KEY=VALUE for each column of the paper. Our average is shown only if each
+    column has a number.
     """
     averaged, shown = _is_averaged(block), set()
     rows = [["", "", *block.columns, *["average"] * averaged]]
@@ -134,18 +100,8 @@ def paired_rows(block: PublishedBlock, scores: Scores, columns: Mapping[str, str
 
 
 def match(published: str, labels: Sequence[str]) -> str | None:
-    """Return the label of our row that stands for a published row.
-
-    It has the same methods and all settings of the published row. If there are several, it is the one with the fewest
-    further settings.
-
-    Args:
-        published: method and settings of the published row, such as "ccst:style=overall,k=3".
-        labels: the labels of our rows in the same notation.
-
-    Returns:
-        The label; None if there is none.
-    """
+    """The label of our row that stands for a published row such as "ccst:style=overall,k=3"; None if there is none. It
+    has the same methods and all settings of the published row, and the fewest further settings."""
     wanted = [_settings(text) for text in split(published, "+")]
     found: list[tuple[int, str]] = []
     for label in labels:
@@ -157,7 +113,7 @@ def match(published: str, labels: Sequence[str]) -> str | None:
 
 
 def _settings(text: str) -> tuple[str, frozenset[str]]:
-    """Return the name and the settings of a method, such as ("ccst", {"k=3"})."""
+    """Name and settings of a method, such as ("ccst", {"k=3"})."""
     name, _, written = text.partition(":")
     return name, frozenset(filter(None, split(written, ",")))
 
@@ -167,7 +123,7 @@ def _is_averaged(block: PublishedBlock) -> bool:
 
 
 def _our_values(block: PublishedBlock, scores: Scores, columns: Mapping[str, str], label: str) -> list[str]:
-    """Return our numbers of one method in the columns of the paper."""
+    """Our numbers of one method in the columns of the paper."""
     cells = [scores.cell(label, columns[name]) for name in block.columns]
     known = [cell.mean for cell in cells if cell]
     average = f"{sum(known) / len(known):.{scores.decimals}f}" if known and len(known) == len(cells) else MISSING
@@ -175,7 +131,7 @@ def _our_values(block: PublishedBlock, scores: Scores, columns: Mapping[str, str
 
 
 def _text(cell: Cell | None, decimals: int) -> str:
-    """Return mean and standard deviation as text."""
+    """Mean and standard deviation."""
     if cell is None:
         return MISSING
     return f"{cell.mean:.{decimals}f}" + (f" ± {cell.sd:.{decimals}f}" if cell.sd is not None else "")

@@ -30,26 +30,11 @@ def run_entry(
     progress: bool = False,
     show: Callable[[str], None] = print,
 ) -> int:
-    """Run the comparisons of a table or figure, and write and show the scores beside those of the paper.
+    """Run the comparisons of a table or figure, and write (`result.txt`) and show the scores beside those of the paper.
 
-    Each comparison has a folder in `out` with the tables of `medfed.evaluate`. The text is in `result.txt`.
-
-    Args:
-        paper: the paper.
-        entry: the table or figure.
-        commands: its comparisons, from `commands_of`.
-        out: folder of all results.
-        small: whether the comparisons are small; every output then says so.
-        resume: whether to continue the comparisons in `out`.
-        jobs: how many runs work at the same time; None lets medfed decide.
-        progress: whether to draw progress bars on stderr.
-        show: function that prints a text.
-
-    Returns:
-        The number of runs that failed or were locked by another process.
-
-    Raises:
-        UserError: if the config, the data or the folder do not allow a comparison.
+    Each comparison has a folder in `out` with the tables of `medfed.evaluate`. If `small`, every output says so. `jobs`
+    is the number of runs at the same time; None lets medfed decide. Returns the number of runs that failed or were
+    locked.
     """
     configs = [command.load() for command in commands]
     for config in configs:
@@ -101,42 +86,25 @@ def run_entry(
 
 
 def heading(paper: Paper, entry: Entry, small: bool) -> str:
-    """Return the lines above a result: the paper, the table or figure, and whether the run is small.
-
-    Args:
-        paper: the paper.
-        entry: the table or figure.
-        small: whether the run is small.
-    """
+    """The lines above a result: the paper, the table or figure, and whether the run is small."""
     lines = [f"{paper.title}, {entry.heading}: {entry.title}", *[SMALL] * small]
     return "\n".join(lines)
 
 
 def part_heading(command: Command, folder: Path) -> str:
-    """Return the name and the command of one comparison.
-
-    Args:
-        command: the comparison.
-        folder: its folder.
-    """
+    """The name and the command of one comparison."""
     lines = [f"{command.part.name}: {command.to_text(folder)}"]
     lines += [f"The images are {command.stand_in}."] if command.stand_in else []
     return "\n".join(lines)
 
 
 def folder_of(command: Command, out: Path, small: bool) -> Path:
-    """Return the folder of one comparison; the name of a small one ends with "-small".
-
-    Args:
-        command: the comparison.
-        out: folder of the whole result.
-        small: whether the comparison is small.
-    """
+    """The folder of one comparison; the name of a small one ends with "-small"."""
     return out / (command.part.name + "-small" * small)
 
 
 def _data(outcome: Outcome) -> str:
-    """Return the line that marks results on a phantom."""
+    """The line that marks results on a phantom."""
     return PHANTOM if outcome.comparison.tables.unseen.data == "phantom" else ""
 
 

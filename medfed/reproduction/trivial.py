@@ -22,37 +22,24 @@ Masks = Mapping[str, Sequence[np.ndarray]]  # (S, H, W, D) masks of 0 and 1 by s
 
 @dataclass(frozen=True)
 class Trivial:
-    """The score of the best trivial predictor.
-
-    Args:
-        score: mean over the sites, in percent.
-        name: what the predictor does, such as "every pixel is foreground".
-    """
+    """The score of the best trivial predictor: mean over the sites, in percent, and its name ("every pixel is
+    foreground")."""
 
     score: float
     name: str
 
 
 def planned_sites(comparison: Comparison, role: str) -> list[str]:
-    """Return the names of the sites that have a role in a run of the comparison, whether it is finished or not.
-
-    Args:
-        comparison: the comparison.
-        role: "unseen" or "validation".
-    """
+    """The sites that are "unseen" or "validation" in a run of the comparison, whether it is finished or not."""
     return list(dict.fromkeys(getattr(fold.config.federation, f"{role}_site") for fold in comparison.plan.folds))
 
 
 def trivial_scores(comparison: Comparison, roles: Iterable[str]) -> dict[str, dict[str, Trivial]]:
-    """Return the score of the best trivial predictor for each role and structure; key "all" for classification.
+    """The best trivial predictor for each role and structure ("all" for classification), over all sites of the role.
 
-    For classification, it is the most frequent class of the site. For masks, it is the best of an empty mask, a mask of
-    all pixels, and the mean mask of the other sites at the threshold with the best Dice there. Each predictor is scored
-    by Dice, the mean over the cases, on a grid of 64 x 64 pixels for each slice.
-
-    Args:
-        comparison: a comparison in which FedAvg is finished at all sites of these roles.
-        roles: roles of sites: "unseen", "validation" or both. Each score is the mean over all sites of its role.
+    FedAvg must be finished at all these sites. For classification, it is the most frequent class of the site. For
+    masks, it is the best of an empty mask, a mask of all pixels, and the mean mask of the other sites at the threshold
+    with the best Dice there, scored by Dice, the mean over the cases, on a grid of 64 x 64 pixels for each slice.
     """
     dataset = comparison.plan.folds[0].config.data.ensure_available()
     if dataset.structures:
@@ -70,22 +57,16 @@ def trivial_scores(comparison: Comparison, roles: Iterable[str]) -> dict[str, di
 
 
 def trivial_accuracy(labels: Sequence[Sequence[str]]) -> Trivial:
-    """Return the accuracy of the predictor that gives the most frequent class of each site.
-
-    Args:
-        labels: the true classes of the images of each site.
-    """
+    """The accuracy of predicting the most frequent class of each site."""
     shares = [Counter(of_site).most_common(1)[0][1] / len(of_site) for of_site in labels]
     return Trivial(100 * fmean(shares), "the most frequent class of each site")
 
 
 def trivial_dice(masks: Masks, structures: Sequence[str], left_out: Sequence[str]) -> dict[str, Trivial]:
-    """Return the Dice of the best of three trivial predictors for each structure: empty, all pixels, mean mask.
+    """The Dice of the best of three trivial predictors for each structure: empty, all pixels, mean mask.
 
-    Args:
-        masks: masks (S, H, W, D) of each site, all with the same H and W.
-        structures: names of the S structures.
-        left_out: names of the sites that do not train. The mean mask of such a site is that of all other sites.
+    `masks` has masks (S, H, W, D) of each site, all with the same H and W. The mean mask of a left-out site, which does
+    not train, is that of all other sites.
     """
     best = {}
     for index, name in enumerate(structures):
@@ -106,14 +87,7 @@ def trivial_dice(masks: Masks, structures: Sequence[str], left_out: Sequence[str
 
 
 def read_masks(dataset: Dataset) -> dict[str, list[np.ndarray]]:
-    """Read the masks of all cases, resized to 64 x 64 pixels for each slice.
-
-    Args:
-        dataset: a dataset with masks that is on the disk.
-
-    Returns:
-        For each site, a list of masks (S, 64, 64, D) of 0 and 1.
-    """
+    """The masks of all cases by site, (S, 64, 64, D) of 0 and 1; each slice is resized."""
     masks: dict[str, list[np.ndarray]] = {}
     for site in dataset.site_names():
         volumes = (dataset.read_mask(case, []).as_tensor() for case in dataset.cases(site))
@@ -122,17 +96,8 @@ def read_masks(dataset: Dataset) -> dict[str, list[np.ndarray]]:
 
 
 def baseline_score(table: Table, structure: str, sites: Sequence[str]) -> tuple[str, float] | None:
-    """Return the metric and the average of FedAvg over some sites; the best of its rows if a setting is varied.
-
-    Args:
-        table: the scores of a comparison.
-        structure: name of the structure; "all" for classification.
-        sites: names of the sites.
-
-    Returns:
-        "dice" or "accuracy", and the score in percent; None if a row of FedAvg has no score at one of the sites, or if
-        there is no such row.
-    """
+    """The metric ("dice" or "accuracy") and the average of FedAvg over some sites, in percent. The best of its rows if
+    a setting is varied; None without a row, or if one has no score at one of the sites."""
     for block in table.blocks:
         if block.structure == structure and block.metric in CHECKED:
             lines = [line for line in block.lines if line.method.partition(",")[0] == BASELINE]

@@ -14,20 +14,15 @@ from medfed.core.device import to_device
 def draw_affine(
     n: int, rng: torch.Generator, max_rotation_deg: float = 15.0, max_scaling: float = 0.15, flip: bool = True
 ) -> Tensor:
-    """Draw n random affine maps, each of a rotation, a scaling and possibly a flip.
+    """Draw n random affine maps, each of a rotation, a scaling and possibly a flip, for `warp`.
 
-    Args:
-        n: number of maps.
-        rng: generator of the random numbers, on the CPU.
-        max_rotation_deg: the angles are uniform in [-max_rotation_deg, max_rotation_deg] degrees.
-        max_scaling: the scale factors are uniform in [1 - max_scaling, 1 + max_scaling]. A factor above 1 enlarges the
-            image content.
-        flip: whether each map also mirrors the image along its axis H, with probability 0.5. H is the left-right axis
-            in prepared slices of volumes, and the vertical axis in 2-D image files.
+    The angle is uniform in +-max_rotation_deg, the scale factor in 1 +- max_scaling; above 1 enlarges the content.
+    `flip` mirrors along H with probability 0.5: left-right in prepared slices of volumes, upside down in 2-D image
+    files.
 
     Returns:
-        (n, 2, 3) float64 on the CPU, for `warp`. A map converts output coordinates to input coordinates. Coordinates
-        are in the order (H, W), and run from -1 to 1 across the image.
+        (n, 2, 3) float64 on the CPU, from output to input coordinates. Coordinates are in the order (H, W), and run
+            from -1 to 1 across the image.
     """
     angle, scale, mirror = torch.rand(3, n, generator=rng, dtype=torch.float64)
     angle = (2 * angle - 1) * math.radians(max_rotation_deg)
@@ -42,18 +37,10 @@ def draw_affine(
 
 
 def warp(image: Tensor, theta: Tensor, mode: str = "bilinear") -> Tensor:
-    """Transform each image of a batch by its own affine map.
+    """Transform each image (B, C, H, W) by its own map (B, 2, 3) of `draw_affine`; use "nearest" for masks.
 
     A pixel that comes from outside the image takes the value of the nearest edge pixel. Zeros would change the low
     frequencies of the image, which some methods exchange between sites.
-
-    Args:
-        image: (B, C, H, W), of any numeric type.
-        theta: (B, 2, 3), one map per image from output to input coordinates in [-1, 1], as `draw_affine` returns them.
-        mode: interpolation: "bilinear", or "nearest" for masks.
-
-    Returns:
-        (B, C, H, W), a new tensor of the type of `image`.
     """
     values = image if image.is_floating_point() else image.float()
     theta = torch.cat([theta[:, :, :2].flip(1, 2), theta[:, :, 2:].flip(1)], dim=2)  # PyTorch's order is (W, H)

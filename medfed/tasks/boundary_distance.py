@@ -17,20 +17,19 @@ N_LEVELS = 2  # number of decoder levels, the finest, as in ELCFS; the same for 
 def boundary_distance(levels: Sequence[Tensor], mask: Tensor) -> Tensor:
     """Compute the cosine distance between the features on the boundary of each structure and those of the background.
 
-    For each image and structure, the mean feature vector over the structure's boundary pixels is compared with the mean
-    feature vector over a ring of background around the structure. The boundary pixels belong to the structure and touch
-    a pixel outside of it. The distance does not depend on the scale of the features, so networks and rounds can be
-    compared. ELCFS (Liu et al., "FedDG", CVPR 2021) shows this distance in Figure 7.
+    The mean feature vectors are compared over the boundary pixels (of the structure, with a neighbour outside) and over
+    a ring of background around the structure. The distance does not depend on the scale of the features, so networks
+    and rounds can be compared. ELCFS (Liu et al., "FedDG", CVPR 2021), Figure 7.
 
     Args:
         levels: feature maps of several decoder levels, each (B, D, h, w), where D, h and w depend on the level. They
             are interpolated to the size of the mask and concatenated along the channels.
-        mask: (B, S, H, W) of 0 and 1, one channel for each of S structures. The ring is 5 pixels wide if the shorter
-            side of the mask has 384 pixels. The width scales with this side, and is at least 2 pixels.
+        mask: (B, S, H, W) of 0 and 1, one channel per structure. The ring is 5 pixels wide if the shorter side has 384
+            pixels, in proportion otherwise, and at least 2 pixels.
 
     Returns:
         (n,) float64 in [0, 2]: 1 minus the cosine similarity, for each image and structure whose boundary and ring both
-        contain a pixel.
+            contain a pixel.
     """
     size = mask.shape[-2:]
     width = max(2, round(5 * min(size) / 384))

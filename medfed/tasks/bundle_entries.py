@@ -10,14 +10,5 @@ INTERPOLATE, NARROW = "torch.nn.functional.interpolate", "torch.narrow"  # funct
 
 
 def step(class_: str, keys: str | list[str] = "image", **arguments: Any) -> Json:
-    """Return the JSON entry of one MONAI dictionary transform for a bundle's config.
-
-    Args:
-        class_: name of the transform's class in `monai.transforms`, such as "Resized".
-        keys: key or keys of the data dictionary whose values the transform changes.
-        arguments: further arguments of the transform's class.
-
-    Returns:
-        The class under "_target_", the keys under "keys", and each further argument under its name.
-    """
+    """The JSON entry of the dictionary transform `class_` of `monai.transforms`, such as "Resized"."""
     return {"_target_": f"monai.transforms.{class_}", "keys": keys, **arguments}

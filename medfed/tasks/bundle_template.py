@@ -57,10 +57,8 @@ FILE_KINDS = (
 
 
 class BundleTemplate(ABC):
-    """Base class that fills the template of a MONAI bundle for one task.
-
-    A template is a folder of `bundles/` that contains the config, the metadata and the model card. Values that depend
-    on the run are missing in it.
+    """Fills the template of a MONAI bundle, a folder of `bundles/`, with the values that depend on the task and the
+    run.
 
     Attributes:
         folder: name of the template folder in `bundles/`.
@@ -76,30 +74,16 @@ class BundleTemplate(ABC):
 
     @abstractmethod
     def fill_inference(self, config: Json) -> None:
-        """Set the values of a bundle's `configs/inference.json` that depend on the run, such as the transforms.
-
-        Other code sets the definition of the network.
-
-        Args:
-            config: content of `configs/inference.json` in the bundle's template folder; it is changed in place.
-        """
+        """Set the values of `configs/inference.json` that depend on the run, such as the transforms, in place; not the
+        network."""
 
     @abstractmethod
     def fill_metadata(self, content: Json) -> None:
-        """Set the values of a bundle's `configs/metadata.json` that depend on the task: descriptions and data format.
-
-        Args:
-            content: content of `configs/metadata.json` in the bundle's template folder; it is changed in place.
-        """
+        """Set the descriptions and the data format in `configs/metadata.json`, in place."""
 
     @abstractmethod
     def training_parts(self, training: Mapping[str, Any], inference: Json) -> TrainingParts:
-        """Return what this task contributes to the bundle's `configs/train.json`.
-
-        Args:
-            training: the settings under `training` in the run's config.
-            inference: content of `configs/inference.json`.
-        """
+        """What this task contributes to `configs/train.json`. `training` is that block of the run's config."""
 
     @property
     @abstractmethod
@@ -107,99 +91,55 @@ class BundleTemplate(ABC):
         """Sentence of the model card: which folders hold the images and labels for training."""
 
     def training_text(self, has_training: bool) -> str:
-        """Return the section of the model card about training and evaluating the bundle on other images.
-
-        Args:
-            has_training: whether the bundle contains `configs/train.json`.
-        """
+        """The section of the model card about training and evaluating the bundle on other images."""
         if not has_training:
             return f"## Training\n\n{NO_TRAINING}\n\n"
         return TRAINING_TEXT.replace("FOLDERS", self.training_folders)
 
     @abstractmethod
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """Return the texts for those placeholders of the model card that only this task has.
-
-        A placeholder is a name in braces, such as {threshold}, in the template's `docs/README.md`. The placeholders of
-        all tasks, such as {title}, are filled by other code.
-
-        Args:
-            module: the exported network.
-
-        Returns:
-            Dictionary from the name of a placeholder to its text.
-        """
+        """Text for each placeholder of the model card, such as {threshold}, that only this task has."""
 
 
 def colour_scale(channels: int) -> Constants:
-    """Return the mean and the standard deviation by which `data.standardise: imagenet` scales each image channel.
-
-    Args:
-        channels: 3 returns the values of ImageNet for red, green and blue; any other number returns the values for
-            grey.
-
-    Returns:
-        The means and the standard deviations. Each is a tuple with one number per channel, for intensities in [0, 1].
-    """
+    """Mean and standard deviation per channel for `data.standardise: imagenet`: ImageNet's for 3 channels, else one for
+    grey."""
     return (COLOUR_MEAN, COLOUR_STD) if channels == 3 else (GREY_MEAN * channels, GREY_STD * channels)
 
 
 def scale_channels(constants: Constants) -> Json:
-    """Return the config entry of the MONAI transform that standardises each channel by fixed numbers.
-
-    Args:
-        constants: the means and the standard deviations, one number per channel each.
-    """
+    """The MONAI transform that standardises each channel by fixed numbers."""
     mean, std = constants
     return step("NormalizeIntensityd", subtrahend=list(mean), divisor=list(std), channel_wise=True)
 
 
 def describe_constants(constants: Constants) -> str:
-    """Return the words of the model card for standardising by fixed numbers, such as "minus 0.5, divided by 0.2".
-
-    Args:
-        constants: the means and the standard deviations, one number per channel each.
-    """
+    """For the model card, such as "minus 0.5, divided by 0.2"."""
     mean, std = (", ".join(f"{number:.7g}" for number in numbers) for numbers in constants)
     return f"minus {mean}, divided by {std} (fixed numbers)"
 
 
 def read_2d(channels: int, key: str = "image") -> list[Json]:
-    """Return the config entries of the MONAI transforms that read a 2-D image file as (C, H, W).
+    """MONAI transforms that read a 2-D image file as (C, H, W), with the pixels of `medfed.datasets.image_files`.
 
-    The pixels are those that `medfed.datasets.image_files` reads in training. MONAI reads (C, W, H), so the last
-    transform swaps the two axes. When MONAI inverts the transforms, the axes are swapped back.
-
-    Args:
-        channels: number of channels of the result: 1 (grey) or 3 (RGB).
-        key: key of the path, and then of the image.
+    MONAI reads (C, W, H), so the last transform swaps the two axes. When MONAI inverts the transforms, they are swapped
+    back.
     """
     load = step("LoadImaged", key, converter=CONVERTERS[channels])
     return [load, step("EnsureChannelFirstd", key), step("Transposed", key, indices=[0, 2, 1])]
 
 
 def channel_names(channels: int) -> dict[str, str]:
-    """Return the names of the input channels by channel number, as MONAI's metadata contain them.
-
-    Args:
-        channels: number of channels. Three channels are {"0": "red", "1": "green", "2": "blue"}; with any other number,
-            every channel is called "image".
-    """
+    """Names by channel number, as MONAI's metadata contain them: red, green and blue, or "image" for each channel."""
     return RGB if channels == 3 else {str(index): "image" for index in range(channels)}
 
 
 def file_kinds(channels: int) -> str:
-    """Return a phrase for the model card: the 2-D image files that the model accepts.
-
-    An example of how the phrase begins is "8-bit grey images as PNG, JPEG or BMP".
-
-    Args:
-        channels: number of channels that the network expects; 3 means RGB, any other number means grey.
-    """
+    """For the model card: the image files that the model accepts, such as "8-bit grey images as PNG, JPEG or BMP"."""
     colour = "colour images (RGB, palette, CMYK, without alpha)"
     return FILE_KINDS.format(colour if channels == 3 else "grey images")
 
 
 def capitalise(text: str) -> str:
-    """Return the text with its first letter in upper case and all others unchanged."""
+    """Change only the first letter, unlike `str.capitalize`."""
     return f"{text[:1].upper()}{text[1:]}"

@@ -51,10 +51,8 @@ class TrainingParts:
         top: entries at the top of the config. "cases" is the list of all cases, each with an image and a label.
         train: transforms of a training case; the last key that they fill are "image" and "label".
         validate: transforms of a validation case.
-        loss: the loss.
         postprocessing: transforms of the network's output, before the metric.
         metric: the metric of training and validation, by its name.
-        batch_size: cases in a training batch.
         inferer: how the network is applied to a validation case.
     """
 
@@ -69,13 +67,8 @@ class TrainingParts:
 
 
 def train_config(inference: Json, parts: TrainingParts, training: Mapping[str, Any]) -> Json:
-    """Return the content of `configs/train.json`: one epoch by default, with the run's optimiser.
-
-    Args:
-        inference: content of `configs/inference.json`, whose network is taken.
-        parts: what the task contributes.
-        training: the settings under `training` in the run's config (`Training`).
-    """
+    """The content of `configs/train.json`: one epoch by default, with the run's optimiser and the network of
+    `inference`."""
     return {
         "imports": inference["imports"],
         **{key: inference[key] for key in COPIED},
@@ -112,18 +105,13 @@ def train_config(inference: Json, parts: TrainingParts, training: Mapping[str, A
 
 
 def evaluate_config() -> Json:
-    """Return the content of `configs/evaluate.json`, which MONAI reads after `train.json`."""
+    """The content of `configs/evaluate.json`, which MONAI reads after `train.json`."""
     return {"run": ["$@validate#evaluator.run()"]}
 
 
 def random_transforms(flip_axis: int, modes: list[str], keys: list[str]) -> list[Json]:
-    """Return MONAI transforms that rotate, scale and flip an image at random, with the ranges of medfed's training.
-
-    Args:
-        flip_axis: spatial axis that is reversed with probability 0.5.
-        modes: interpolation of each key.
-        keys: "image", or "image" and "label".
-    """
+    """MONAI transforms that rotate, scale and flip an image at random, with the ranges of medfed's training. `modes`
+    has the interpolation of each key; `flip_axis` is reversed with probability 0.5."""
     affine = step(
         "RandAffined",
         keys,
@@ -137,13 +125,8 @@ def random_transforms(flip_axis: int, modes: list[str], keys: list[str]) -> list
 
 
 def resize_label(size: int, is_2d: bool, key: str = "label") -> list[Json]:
-    """Return MONAI transforms that resize a mask, slice by slice, as `Segmentation.prepare` does: (K, S, S, D).
-
-    Args:
-        size: side of the result in pixels.
-        is_2d: whether the mask is (K, H, W) instead of (K, H, W, D).
-        key: key of the mask.
-    """
+    """MONAI transforms that resize a mask, slice by slice, to (K, S, S, D), as `Segmentation.prepare` does; S is
+    `size`."""
     nearest = {"_target_": INTERPOLATE, "_mode_": "callable", "size": [size] * 2, "mode": "nearest-exact"}
     first = (
         step("EnsureChannelFirstd", key, channel_dim="no_channel")
@@ -165,7 +148,7 @@ def _optimizer(training: Mapping[str, Any]) -> Json:
 
 
 def _train(parts: TrainingParts) -> Json:
-    """Return the block `train`, with the names that `MonaiAlgo` looks for."""
+    """The block `train`, with the names that `MonaiAlgo` looks for."""
     stats = {"_target_": "monai.handlers.StatsHandler", "tag_name": "train_loss", "output_transform": LOSS}
     return {
         "preprocessing": {"_target_": "monai.transforms.Compose", "transforms": parts.train},
@@ -232,7 +215,7 @@ def _validate(parts: TrainingParts) -> Json:
 
 
 def _dataset(block: str, part: int) -> Json:
-    """Return the dataset of a block; it keeps the images in memory as they are before the first random transform."""
+    """It keeps the images in memory as they are before the first random transform."""
     return {
         "_target_": "monai.data.CacheDataset",
         "data": f"$@parts[{part}]",

@@ -38,13 +38,8 @@ BATCH_NOTE = (
 class ClassBundle(BundleTemplate):
     """Fills the MONAI bundle of a classification model, which writes the class probabilities of each image to a table.
 
-    Args:
-        classes: names of the classes, in the order of the logits.
-        channels: number of image channels, 1 or 3.
-        image_size: side length in pixels of the images that the network receives.
-        standardised: the setting `data.standardise` of the run.
-        constants: the means and the standard deviations by which every image is standardised, one number per channel
-            each; None if the image's own are used, or none.
+    `classes` are in the order of the logits. `constants` are the means and the standard deviations of the channels by
+    which every image is standardised; None if the image's own are used, or none.
     """
 
     classes: tuple[str, ...]
@@ -58,35 +53,20 @@ class ClassBundle(BundleTemplate):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Name of the bundle's folder, such as "normal_tumour_classification".
-
-        With more than three classes, the name contains the number of classes instead of their names, such as
-        "5_classes_classification".
-        """
+        """Such as "normal_tumour_classification", or "5_classes_classification" for more than three classes."""
         names = self.classes if len(self.classes) <= MAX_NAMED_CLASSES else (str(len(self.classes)), "classes")
         return re.sub(r"[^\w-]+", "_", f"{'_'.join(names)}_classification")
 
     @property
     def title(self) -> str:  # type: ignore[override]
-        """First words of the model card, such as "Normal or tumour classification"."""
         return f"{capitalise(', '.join(self.classes[:-1]))} or {self.classes[-1]} classification"
 
     def fill_inference(self, config: Json) -> None:
-        """Set the transforms and the batch size in the bundle's `configs/inference.json`.
-
-        Args:
-            config: content of `configs/inference.json` in the bundle's template folder; it is changed in place.
-        """
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["dataloader"]["batch_size"] = MAX_BATCH
         config["postprocessing"]["transforms"] = _postprocessing()
 
     def fill_metadata(self, content: Json) -> None:
-        """Set the descriptions and the data format in the bundle's `configs/metadata.json`.
-
-        Args:
-            content: content of `configs/metadata.json` in the bundle's template folder; it is changed in place.
-        """
         names, n = ", ".join(self.classes), len(self.classes)
         content |= {
             "task": f"Classification of images ({names}), trained over several sites without sharing images",
@@ -104,17 +84,6 @@ class ClassBundle(BundleTemplate):
         data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": [1, n], "channel_def": classes}
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """Return the texts for those placeholders of the model card that only classification has.
-
-        A placeholder is a name in braces, such as {classes}, in the template of the model card.
-
-        Args:
-            module: the exported network. If its batch normalisation uses the statistics of the test batch, one text
-                contains a note about this.
-
-        Returns:
-            Dictionary from the name of a placeholder to its text.
-        """
         own = "" if self.standardised == "none" else "; every channel is scaled to zero mean and unit variance"
         norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
         uses_batch_statistics = any(not norm.track_running_stats for norm in norms)
@@ -128,14 +97,7 @@ class ClassBundle(BundleTemplate):
         }
 
     def training_parts(self, training: Mapping[str, Any], inference: Json) -> TrainingParts:
-        """Return what classification contributes to the bundle's `configs/train.json`.
-
-        A class is a folder of images; the label of an image is a vector with 1 at its class.
-
-        Args:
-            training: the settings under `training` in the run's config.
-            inference: content of `configs/inference.json`.
-        """
+        """A class is a folder of images; the label of an image is a vector with 1 at its class."""
         n, cases = len(self.classes), []
         for index, name in enumerate(self.classes):
             label = [float(number == index) for number in range(n)]
@@ -162,14 +124,13 @@ class ClassBundle(BundleTemplate):
 
     @property
     def training_folders(self) -> str:
-        """Sentence of the model card: which folders hold the images of each class for training."""
         return f"Put the images of each class into its folder: {', '.join(f'`DATA/{name}`' for name in self.classes)}."
 
     def _preprocessing(self) -> list[Json]:
-        """Return MONAI transforms that are bit-identical to `ImageSamples` and `Classification.standardise`.
+        """MONAI transforms that are bit-identical to `ImageSamples` and `Classification.standardise`.
 
-        MONAI's `Resized` smooths differently before shrinking, so PyTorch's interpolation is used. It needs
-        (1, C, H, W), so an axis is added before and removed after it.
+        MONAI's `Resized` smooths differently before shrinking, so PyTorch's interpolation is used. It needs (1, C, H,
+        W), so an axis is added before and removed after it.
         """
         size = [self.image_size] * 2
         resize = {"_target_": INTERPOLATE, "_mode_": "callable", "size": size, "mode": "bilinear"}
@@ -188,10 +149,7 @@ class ClassBundle(BundleTemplate):
 
 
 def _postprocessing() -> list[Json]:
-    """Return the transforms that compute the softmax and write one line of the CSV file.
-
-    MONAI's transform takes the name of the image file from the metadata of the image.
-    """
+    """The softmax, and one line of the CSV file, with the name of the image file from the image's metadata."""
     save = {"meta_keys": "image_meta_dict", "output_dir": "@output_dir", "filename": PREDICTIONS}
     return [
         step("Activationsd", "pred", softmax=True),

@@ -32,12 +32,7 @@ CLASS_METRICS: tuple[Metric, ...] = (Accuracy(), BalancedAccuracy(), AreaUnderRO
 
 @dataclass(frozen=True)
 class ClassScoring(Scoring):
-    """Computes, stores and describes the results of a classification run, from one row (a dict) per image.
-
-    Args:
-        metrics: all metrics of the run; the first is the main metric.
-        chosen: names of the metrics listed in the config key `evaluation.metrics`.
-    """
+    """Computes, stores and describes the results of a classification run, from one row (a dict) per image."""
 
     metrics: tuple[Metric, ...] = CLASS_METRICS
 
@@ -63,27 +58,11 @@ class ClassScoring(Scoring):
     figures = ("reliability", "roc", "confusion", "image_examples")
 
     def structure_of(self, row: Mapping) -> str:
-        """Return the name of the structure to which the scores of an image belong: always "all" for classification.
-
-        Args:
-            row: the results of one image; it has no effect.
-        """
         return ALL
 
     def score_group(self, rows: list[dict]) -> Group:
-        """Compute counts and scores from the images of one site.
-
-        Args:
-            rows: one row (a dict) per image, all of the same site. The role of the site is the same in all rows: "seen"
-                (it trained), "unseen" (it did not train) or "validation" (it did not train, but may have helped to
-                select the round).
-
-        Returns:
-            "n" (number of images), "n_patients" (patients), "n_wrong" (misclassified images), "n_by_class" (images per
-            class), and for each metric {"n" (number of images), "mean" (the score over all images)} and the entries of
-            `medfed.metrics.summary.interval_entries`. There is no interval for a metric without one, or if the score is
-            undefined without one of the patients.
-        """
+        """The group also has "n_wrong" (misclassified images) and "n_by_class" (images per class). There is no interval
+        for a metric without one, or if the score is undefined without one of the patients."""
         classes = classes_of(rows)
         group: Group = {
             "n": len(rows),
@@ -99,55 +78,24 @@ class ClassScoring(Scoring):
         return group
 
     def patient_values(self, rows: Sequence[dict], key: str) -> dict[str, float]:
-        """Return the jackknife value of each patient, which shows how much the score depends on the patient.
-
-        Args:
-            rows: the rows of one run and site, one per image.
-            key: name of a metric, such as "accuracy".
-        """
+        """The jackknife value of each patient (`_jackknife_values`)."""
         metrics = [metric for metric in self._computable if metric.name == key and metric.has_interval]
         return self._jackknife_values(rows, metrics).get(key, {}) if rows and metrics else {}
 
     def patient_scores(self, rows: Sequence[dict], key: str, absent: float | None = None) -> dict[tuple, float]:
-        """Return the fraction of correctly classified images of each patient, by (site, patient).
-
-        Args:
-            rows: the rows of one or more runs, one per image and run.
-            key: name of a metric. Only "accuracy" has scores of single patients; others return an empty dict.
-            absent: not used, because every image has a class.
-        """
+        """The fraction of correct images of each patient; only "accuracy" has scores of single patients."""
         correct: dict[tuple, list[int]] = {}
         for row in rows if key == "accuracy" else ():
             correct.setdefault((row["site"], row["patient"]), []).append(row["correct"])
         return {patient: sum(values) / len(values) for patient, values in correct.items()}
 
     def summarise(self, rows: Sequence[dict]) -> dict[str, Any]:
-        """Compute all scores of a classification run, as the part of `summary.json` that describes them.
-
-        Args:
-            rows: all rows of the run, one per image.
-
-        Returns:
-            JSON values: the entries of `Scoring.summarise` ("task", "metrics", the scores by role and site, ...), and
-            "classes", the names of the classes.
-
-        Raises:
-            ValueError: if a row is invalid or an image has two rows.
-        """
+        """Also "classes", the names of the classes."""
         return super().summarise(rows) | {"classes": list(classes_of(rows))}
 
     def check(self, rows: Sequence[dict]) -> None:
-        """Check that every row is valid, and that no image has two rows.
-
-        A row is invalid if a value is missing or out of range, or if `predicted` (the name of a class) and `correct` (0
-        or 1) do not follow from the probabilities and the label.
-
-        Args:
-            rows: all rows of a run, one per image.
-
-        Raises:
-            ValueError: if a row is invalid, or an image has two rows.
-        """
+        """A row is invalid if a value is missing or out of range, or if `predicted` and `correct` do not follow from
+        the others."""
         classes, checked = classes_of(rows), set()
         for row in rows:
             case, name = (row["site"], row["image"]), f"{row['site']}/{row['image']}"
@@ -173,34 +121,12 @@ class ClassScoring(Scoring):
                 )
 
     def write_cases(self, path: str | Path, rows: Sequence[dict]) -> None:
-        """Write the rows to the file `cases.csv`, sorted by role, site and name of the image.
-
-        Probabilities have all their digits, so that the scores of the file are exactly those of the rows.
-
-        Args:
-            path: the file.
-            rows: all rows of a run, one per image.
-
-        Raises:
-            ValueError: if a row is invalid or an image has two rows.
-        """
+        """Probabilities have all their digits, so that the scores of the file are exactly those of the rows."""
         self.check(rows)
         header = (*self.other_columns, *(f"p_{name}" for name in classes_of(rows)), "correct")
         write_rows(path, rows, header, ("role", "site", "image"), lambda value, _: str(value))
 
     def read_cases(self, path: str | Path) -> list[dict]:
-        """Read the rows of a classification run from a CSV file that `write_cases` wrote.
-
-        Args:
-            path: the file.
-
-        Returns:
-            One dict per image, by column name: "site", "role", "patient", "image" (its name), "label" and "predicted"
-            (names of classes), "p_CLASS" (probability of each class) and "correct" (0 or 1).
-
-        Raises:
-            UserError: if the file has another header, or a line that is not valid.
-        """
         header, *lines = read_csv(path) or [[]]
         n = len(self.other_columns)
         numbers = header[n:]
@@ -219,82 +145,31 @@ class ClassScoring(Scoring):
         return [row | {"correct": int(row["correct"])} for row in rows]
 
     def overall_score(self, rows: Sequence[dict], key: str) -> float | None:
-        """Compute a metric over all images of one site.
-
-        Args:
-            rows: all rows of the site, one per image.
-            key: name of a metric, such as "accuracy".
-
-        Returns:
-            The score. None if there are no rows, if the metric is not defined for these images, or if the code of the
-            metric is not available.
-        """
+        """None also if the code of the metric is not available."""
         return self._scores(rows).get(key) if rows else None
 
     def has_value(self, rows: Sequence[dict], key: str) -> bool:
-        """Return whether a comparison table shows a metric for these rows.
-
-        The metric is shown if there is at least one row, and if `key` is the name of a metric of the run.
-
-        Args:
-            rows: one dict of results per image. Only their number has an effect.
-            key: name to look for, such as "accuracy".
-        """
         return bool(rows) and any(metric.name == key for metric in self.metrics)
 
     def paired_test(self, rows_a: Sequence[dict], rows_b: Sequence[dict], key: str) -> dict:
-        """Compare the accuracy of two methods by a paired Wilcoxon signed-rank test over patients.
-
-        The value of a patient is the fraction of the patient's images that are classified correctly, over all seeds.
-        The test is over patients because images of one patient are not independent.
-
-        Args:
-            rows_a: rows of the first method, one per image and seed.
-            rows_b: rows of the second method, one per image and seed.
-            key: name of a metric; only "accuracy" can be tested.
-
-        Returns:
-            A dict with at least these keys:
-
-            * "p": the two-sided p value; None if there is none.
-            * "n": the number of patients with results of both methods; None if `key` is not "accuracy".
-            * "reason": a sentence that says why there is no p value; None if there is one.
-        """
+        """Compare the accuracy, the only metric that can be tested, over patients. Images of one patient are not
+        independent; the value of a patient is the fraction of correct images over all seeds."""
         if key != "accuracy":
             reason = f"{key} is a score of a site and not of a patient, so there are no pairs"
             return {"p": None, "n": None, "reason": reason}
         return wilcoxon_test(self.patient_scores(rows_a, key), self.patient_scores(rows_b, key), "patients")
 
     def is_failure(self, row: Mapping) -> bool:
-        """Return whether a comparison table counts an image as a failure: if the image is classified wrongly.
-
-        Args:
-            row: the results of one image, with "correct" (0 or 1).
-        """
         return not row["correct"]
 
     def is_case(self, row: Mapping) -> bool:
-        """Return whether a comparison table counts an image in the number of cases: always True for classification.
-
-        Args:
-            row: the results of one image; it has no effect.
-        """
         return True
 
     def has_cross(self, row: Mapping) -> bool:
-        """Return whether box plots draw the value of an image as a cross: always False for classification.
-
-        Args:
-            row: the results of one image; it has no effect.
-        """
         return False
 
     def box_plot_values(self, rows: Sequence[Mapping]) -> list[BoxPlotValue]:
-        """Return the only quantity that box plots show: the predicted probability of an image's true class, in [0, 1].
-
-        Args:
-            rows: one dict of results per image; the rows have no effect.
-        """
+        """Only the predicted probability of an image's true class, in [0, 1]."""
         title = "predicted probability of the true class"
         return [BoxPlotValue(title, (0.0, 1.0), _true_probability, is_main=True)]
 
@@ -335,22 +210,7 @@ class ClassScoring(Scoring):
 def case_row(
     site: str, role: str, patient: str, image: str, label: int, probabilities: Sequence[float], classes: Sequence[str]
 ) -> dict:
-    """Make the row of one image for `cases.csv`.
-
-    Args:
-        site: name of the site.
-        role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it did not
-            train, but may have helped to select the round).
-        patient: identifier of the patient whom the image shows.
-        image: name of the image, unique within its site.
-        label: true class of the image, a class number in 0..K-1.
-        probabilities: (K,) predicted probabilities in [0, 1]; the predicted class is the most probable one.
-        classes: names of the K classes, in the order of the class numbers.
-
-    Returns:
-        "site", "role", "patient" and "image" as given, "label" and "predicted" (names of classes), "p_CLASS" (the
-        probability of each class) and "correct" (1 if the predicted class is the true one, else 0).
-    """
+    """The row of one image for `cases.csv`; see the module. The most probable of the K classes is the predicted one."""
     values = [float(value) for value in probabilities]
     predicted = int(np.argmax(values))
     row = {"site": site, "role": role, "patient": patient, "image": image, "label": classes[label]}
@@ -360,25 +220,12 @@ def case_row(
 
 
 def classes_of(rows: Sequence[Mapping]) -> tuple[str, ...]:
-    """Return the names of the classes in rows of results, in the order of the class numbers.
-
-    Args:
-        rows: one dict per image. Its entries "p_CLASS" (the predicted probability of each class) give the names.
-            Without rows, the result is empty.
-    """
+    """The names of the classes in rows of results, in the order of the class numbers; empty without rows."""
     return tuple(column[2:] for column in rows[0] if column.startswith("p_")) if rows else ()
 
 
 def probabilities_and_labels(rows: Sequence[Mapping]) -> tuple[np.ndarray, np.ndarray]:
-    """Convert N rows of results to arrays of predicted probabilities and true classes.
-
-    Args:
-        rows: one dict per image, with "label" (the name of the true class) and "p_CLASS" (the predicted probability of
-            each of K classes).
-
-    Returns:
-        Probabilities (N, K) float64 in [0, 1] and class numbers (N,) int64 in 0..K-1, in the order of the rows.
-    """
+    """Probabilities (N, K) float64 in [0, 1] and class numbers (N,) int64 of N rows, in the order of the rows."""
     classes = classes_of(rows)
     probabilities = np.array([[row[f"p_{name}"] for name in classes] for row in rows], dtype=np.float64)
     return probabilities, np.array([classes.index(row["label"]) for row in rows], dtype=np.int64)

@@ -29,28 +29,19 @@ Read = Callable[[Case], MetaTensor]  # reads an image (C, H, W, 1) in [0, 255]
 
 
 def even_parts(order: Tensor) -> tuple[Tensor, ...]:
-    """Split N indices into batches of at most 64 (MAX_BATCH) whose sizes differ by at most one.
-
-    No batch has a single image unless N is 1, because batch normalisation needs at least two.
-
-    Args:
-        order: (N,) indices in any order.
-
-    Returns:
-        The batches, consecutive parts of `order`; an empty tuple if N is 0.
-    """
+    """Split indices (N,) into batches of at most 64 (MAX_BATCH) whose sizes differ by at most one; empty if N is 0. No
+    batch has a single image unless N is 1, because batch normalisation needs at least two."""
     return order.tensor_split(-(-len(order) // MAX_BATCH)) if len(order) else ()
 
 
 @dataclass(frozen=True)
 class ImageSamples:
-    """Images of several cases, which are read on demand and kept in memory up to a limit.
+    """Images of several cases, which are read on demand and kept in memory up to `max_cache_bytes`.
 
     Args:
         cases: cases with a `label`. A case is one image of a patient.
         read: reads the image of a case, (C, H, W, 1) in [0, 255].
         size: side length S in pixels; images are resized to it (bilinear, with anti-aliasing).
-        max_cache_bytes: largest number of bytes of images that are kept in memory.
         moments_of: computes the moments of the images of a batch, as `Task.moments_of`; None computes none.
     """
 
@@ -63,44 +54,32 @@ class ImageSamples:
     _free: list[Tensor] = field(default_factory=list, repr=False)  # reserved memory, each for one image
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.cases)
 
     @property
     def n_patients(self) -> int:
-        """Number of different patients; it is smaller than the number of images if a patient has several images."""
+        """Smaller than the number of images if a patient has several."""
         return len(self.patient.unique())
 
     @property
     def patient(self) -> Tensor:
-        """The patient of each image: (N,) int64, with equal numbers for images of the same patient."""
+        """(N,) int64, with equal numbers for images of the same patient."""
         return numbered_patients(self.cases)
 
     @property
     def labels(self) -> Tensor:
-        """Class numbers of all images, (N,) int64."""
+        """Class numbers, (N,) int64."""
         return torch.tensor([case.label for case in self.cases])
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the images at the given indices as a batch.
-
-        Args:
-            indices: B positions in the list of cases, starting at 0.
-
-        Returns:
-            Images (B, C, S, S) float32 in [0, 1], where S is `size`, and class numbers (B,) int64.
-        """
+        """Images (B, C, S, S) float32 in [0, 1] and class numbers (B,) int64 at the given positions."""
         image = torch.stack([self._image(index) for index in indices]).float() / 255
         labels = torch.tensor([self.cases[index].label for index in indices])
         return Batch(image, labels, moments=self.moments_of(image) if self.moments_of else None)
 
     def preload(self) -> Iterator[None]:
-        """Read images into memory until `max_cache_bytes` is reached, so that damaged files are found before training.
-
-        Yields:
-            None, once for each image of the samples, also for an image that was not read. The caller can count the
-            steps for a progress bar.
-        """
+        """Read images into memory up to the limit, so that damaged files are found before training. It yields once for
+        each image, also for one that was not read, so that the caller can show progress."""
         for index in range(len(self)):
             kept = next(iter(self._cache.values()), None)
             if index == 0 or (kept is not None and self._n_left(kept) > 0):
@@ -108,7 +87,7 @@ class ImageSamples:
             yield
 
     def _n_left(self, image: Tensor) -> int:
-        """Return how many further images of the same size may be kept in memory."""
+        """How many further images of the same size may be kept in memory."""
         return min(self.max_cache_bytes // image.nbytes, len(self)) - len(self._cache)
 
     def _keep(self, index: int, image: Tensor) -> None:
@@ -125,7 +104,7 @@ class ImageSamples:
             self._cache[index] = self._free.pop().copy_(image)
 
     def _image(self, index: int) -> Tensor:
-        """Return the image at an index, (C, S, S) uint8."""
+        """(C, S, S) uint8."""
         if index in self._cache:
             return self._cache[index]
         image = self._read(index)
@@ -134,7 +113,7 @@ class ImageSamples:
 
     @return_large_blocks()
     def _read(self, index: int) -> Tensor:
-        """Read and resize the image at an index, (C, S, S) uint8."""
+        """(C, S, S) uint8."""
         pixels = self.read(self.cases[index]).as_tensor()[..., 0]
         if pixels.shape[1:] != (self.size, self.size):
             size = (self.size, self.size)
@@ -148,12 +127,9 @@ class Classification(Task):
 
     Args:
         classes: names of the classes, in the order of the logits.
-        channels: number of image channels, 1 or 3.
-        image_size: side length S in pixels of the images that the network receives.
         evaluation: the settings under `evaluation` in the config; those about masks have no effect.
         standardised: the setting `data.standardise`. The numbers of the default "imagenet" are fixed, because an
             image's own mean is its stain, the style that sites exchange.
-        constants: see `Task`.
     """
 
     classes: tuple[str, ...]
@@ -173,12 +149,10 @@ class Classification(Task):
 
     @property
     def out_channels(self) -> int:
-        """Number of logits K that the network returns per image: one for each class."""
         return len(self.classes)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the classes."""
         return self.classes
 
     @property
@@ -187,71 +161,30 @@ class Classification(Task):
         return True
 
     def prepare(self, cases: Sequence[Case], read: Read) -> ImageSamples:
-        """Return samples that read the images of the given cases on demand. No file is opened yet.
-
-        Args:
-            cases: cases with a `label`. A case is one image of a patient.
-            read: function that reads the image of a case as (C, H, W, 1) in [0, 255].
-        """
+        """Samples that read the images of the given cases on demand; no file is opened yet."""
         return ImageSamples(tuple(cases), read, self.image_size, moments_of=self.moments_of)
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """Apply a random rotation, scaling and left-right flip to each image of a batch.
-
-        The angle is uniform in [-15, 15] degrees, the scale factor is uniform in [0.85, 1.15], and half of the images
-        are flipped on average.
-
-        Args:
-            batch: images (B, C, S, S) with class numbers (B,), where S is `image_size`.
-            rng: generator of the random numbers, on the CPU.
-
-        Returns:
-            A new batch with images of the same shape and the same class numbers; the given batch stays unchanged.
-        """
         theta = draw_affine(len(batch.image), rng)
         # The sampled maps flip the first image axis, which is up-down here; so the axes are swapped for the transform.
         return batch.transform(lambda image: warp(image.mT, theta).mT.contiguous(), batch.label)
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
-        """Compute the cross-entropy loss, averaged over the batch.
-
-        Args:
-            logits: (B, K), one logit for each of K classes.
-            label: (B,), class numbers in 0..K-1.
-
-        Returns:
-            A scalar tensor.
-        """
+        """Cross-entropy, averaged over the batch."""
         return F.cross_entropy(logits, label)
 
     def validate(
         self, network: nn.Module, samples: ImageSamples, decoder_levels: Sequence[str] = ()
     ) -> dict[str, float]:
-        """Compute the accuracy of a network on validation images.
-
-        Args:
-            network: the network; it is set to evaluation mode.
-            samples: the validation images with their class numbers.
-            decoder_levels: ignored, because classification networks have no decoder.
-
-        Returns:
-            "score": the fraction of correctly classified images, in [0, 1].
-        """
+        """Return "score", the accuracy."""
         is_correct = self.probabilities(network, samples).argmax(dim=1) == samples.labels
         return {"score": float(is_correct.double().mean())}
 
     def trivial_scores(self, training: ImageSamples, samples: ImageSamples) -> dict[str, float]:
-        """Compute the accuracy of the predictions that give every image the same class; one for each class.
+        """The accuracy of predicting the same class for every image, for each class.
 
-        The class is not chosen by the site's own most frequent class: one prediction is compared for all sites, so that
-        sites with different shares of the classes do not have an easier one.
-
-        Args:
-            training: the site's training images; not used.
-            samples: the images to score; only their classes are read.
-
-        Returns:
-            The share of the images of each class, by a description of the prediction.
+        The class is not the site's own most frequent one: one prediction is compared for all sites, so that sites with
+        different shares of the classes do not have an easier one.
         """
         counts = torch.bincount(samples.labels, minlength=self.out_channels).double() / len(samples)
         return {_always(name): share for name, share in zip(self.classes, counts.tolist(), strict=True)}
@@ -259,7 +192,7 @@ class Classification(Task):
     def evaluate_trivial(
         self, prediction: str, training: Sequence[ImageSamples], dataset: Dataset, cases: Sequence[Case], role: str
     ) -> list[dict]:
-        """Score the prediction of the same class for every image on the test cases of one site; no image is read."""
+        """No image is read."""
         values = [float(_always(name) == prediction) for name in self.classes]
         return [
             case_row(case.site, role, case.patient, case.name, case.label, values, self.classes)
@@ -269,18 +202,11 @@ class Classification(Task):
 
     @torch.no_grad()
     def probabilities(self, network: nn.Module, samples: ImageSamples, match: Match | None = None) -> Tensor:
-        """Predict the class probabilities of all samples: the softmax of the logits.
+        """Softmax of the logits of N images, (N, K) float64 on the CPU; the network is set to evaluation mode.
 
         Batches are formed in a fixed random order that does not depend on the classes. The order matters because some
-        methods (Tent, batch statistics) adapt to all images of a batch together.
-
-        Args:
-            network: the network; it is set to evaluation mode.
-            samples: N images.
-            match: changes images (B, C, S, S) in [0, 1] before they are standardised; None leaves them as they are.
-
-        Returns:
-            (N, K) float64 on the CPU for K classes, in the order of the samples.
+        methods (Tent, batch statistics) adapt to all images of a batch together. `match` changes images (B, C, S, S) in
+        [0, 1] before they are standardised.
         """
         network.eval()
         device = next(network.parameters()).device
@@ -305,23 +231,7 @@ class Classification(Task):
         max_cache_bytes: int = MAX_CACHE_BYTES,
         observe: Observe | None = None,
     ) -> ImageSamples:
-        """Return the images of a site for training or validation, with as many as possible read into memory.
-
-        The other images are read from disk each time they are used.
-
-        Args:
-            dataset: the dataset of the cases, which reads their files.
-            cases: cases of one site. A case is one image of a patient, with its class.
-            notice: called each time an image is read, with its case and short texts about unusual properties of the
-                file.
-            advance: called with 1 for each case, for a progress bar.
-            max_cache_bytes: largest number of bytes of images that stay in memory.
-            observe: called each time an image is read, with its case, the image (C, H, W, 1) and None; None calls
-                nothing.
-
-        Raises:
-            UserError: if one of the images that are read into memory is damaged or missing.
-        """
+        """As many images as possible are read into memory, the others from disk each time they are used."""
         samples = replace(self.prepare(cases, _reader(dataset, notice, observe)), max_cache_bytes=max_cache_bytes)
         for _ in samples.preload():
             advance(1)
@@ -329,30 +239,13 @@ class Classification(Task):
 
     @return_large_blocks()
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
-        """Read the first 20,000 test images once, to find damaged files before training starts.
-
-        Args:
-            dataset: the dataset of the cases, which reads their files.
-            cases: test cases. A case is one image of a patient.
-            notice: not called here; `evaluate` reports unusual properties of files.
-            advance: called with 1 after each image that was read, for a progress bar.
-
-        Raises:
-            UserError: if a file cannot be read.
-        """
+        """Read the first 20,000 test images; `evaluate` reports unusual properties."""
         for case in cases[:MAX_HASHED_CASES]:  # reading all of a very large dataset would take too long
             dataset.read_image(case, [])
             advance(1)
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Yield the test images in batches (B, C, S, S) in [0, 1], prepared for the network but not yet standardised.
-
-        A batch has at most 64 images (MAX_BATCH). C is `channels` and S is `image_size`.
-
-        Args:
-            dataset: the dataset of the cases, which reads their files.
-            cases: test cases, in the order in which their images are yielded. A case is one image of a patient.
-        """
+        """A batch has at most 64 images (MAX_BATCH)."""
         samples = self.prepare(cases, lambda case: dataset.read_image(case, []))
         samples = replace(samples, max_cache_bytes=0)  # each image is needed once
         for start in range(0, len(samples), MAX_BATCH):
@@ -368,23 +261,7 @@ class Classification(Task):
         advance: Advance,
         match: Match | None = None,
     ) -> EvaluationResult:
-        """Predict and score the test images of one site.
-
-        Args:
-            network: the trained network.
-            dataset: the dataset of the cases, which reads their files.
-            cases: test cases of the site. A case is one image of a patient, with its class.
-            role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it
-                did not train, but may have helped to select the round).
-            notice: called for each image that is read, with its case and short texts about unusual properties of the
-                file.
-            advance: called with the number of images that were scored since the last call, for a progress bar.
-            match: changes images (B, C, S, S) in [0, 1] before they are standardised; None leaves them as they are.
-
-        Returns:
-            In `rows`, one dict per image (as `medfed.tasks.class_scoring.case_row` returns it), in a random order that
-            is the same in every run.
-        """
+        """The rows are in a random order that is the same in every run."""
         rows: Rows = []
         read = _reader(dataset, notice)
         # Tent and batch statistics use the images of a batch together, so their order must not depend on the class.
@@ -399,31 +276,16 @@ class Classification(Task):
         return EvaluationResult(rows)
 
     def typical_image(self, samples: ImageSamples) -> Tensor:
-        """Return one image that represents a site in figures of the appearance of the sites' images.
-
-        The classes are numbered from 0. The result is the first image with the highest class number that occurs in the
-        samples. For the classes "normal" (number 0) and "tumour" (number 1), the result is the first image with a
-        tumour.
-
-        Args:
-            samples: images of the site.
-
-        Returns:
-            (C, S, S) in [0, 1], not yet standardised. C is `channels` and S is `image_size`.
-        """
+        """The first image with the highest class number that occurs: for "normal" (0) and "tumour" (1), the first
+        tumour."""
         return samples.batch([int(samples.labels.argmax())]).image[0]
 
     def bundle(self, input_is_2d: bool) -> ClassBundle:
-        """Return the object that fills the MONAI bundle for a trained classification model.
-
-        Args:
-            input_is_2d: ignored, because classified images are always 2-D image files.
-        """
         return ClassBundle(self.classes, self.channels, self.image_size, self.standardised, self.fixed_constants)
 
 
 def _reader(dataset: Dataset, notice: Notice, observe: Observe | None = None) -> Read:
-    """Return a function that reads the image of a case and reports its notices."""
+    """A function that reads the image of a case and reports its notices."""
 
     def read(case: Case) -> MetaTensor:
         notices: list[str] = []
@@ -437,5 +299,5 @@ def _reader(dataset: Dataset, notice: Notice, observe: Observe | None = None) ->
 
 
 def _always(name: str) -> str:
-    """Return the description of the prediction that every image belongs to a class."""
+    """The description of the prediction that every image belongs to a class."""
     return f"every image is '{name}'"

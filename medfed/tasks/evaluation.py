@@ -39,9 +39,9 @@ class Evaluation:
         match_ratio: weight of the federation's mean with `match`, in [0, 1]: 1 replaces the amplitudes or the style of
             the image, 0 keeps them.
         boundary_distance: whether each validation of a source site (a site that trains) also computes the boundary
-            distance. This is the mean cosine distance between the features on the boundary of a structure and the
-            features in a ring of background around the structure (Figure 7 (a) of ELCFS). At sites that do not train,
-            the boundary distance is computed once, at the end. For segmentation only.
+            distance: the mean cosine distance between the features on the boundary of a structure and those in a ring
+            of background around it (Figure 7 (a) of ELCFS). At sites that do not train, it is computed once, at the
+            end. For segmentation only.
         unseen_every: number of rounds between two points of a curve of the unseen site over the rounds (Figure 7 (a) of
             ELCFS). The weights of these rounds are kept, and scored at the unseen site after training. This is a look
             at the target: the scores must not choose a round, a setting or a method. They are written to
@@ -69,15 +69,10 @@ class Evaluation:
     metrics: Annotated[tuple[str, ...], Field(json_schema_extra={"uniqueItems": True})] = ()
 
     def __post_init__(self) -> None:
-        """Check every value.
-
-        Raises:
-            ValueError: if a value is out of its range, or a metric is unknown or named twice.
-        """
         bounds.check(self, self._conflicts)
 
     def _conflicts(self) -> Iterator[tuple[str, str]]:
-        """Yield (key, sentence) for each name that is no metric or is there twice, and for two adaptations at once."""
+        """(key, sentence) for each name that is no metric or is there twice, and for two adaptations at once."""
         if self.tent and self.match != "none":
             yield (
                 "match",
@@ -100,18 +95,10 @@ class Evaluation:
 
 
 def chosen_metrics(kind: str, names: tuple[str, ...]) -> tuple[Metric, ...]:
-    """Create the metrics that the config lists under `evaluation.metrics`.
+    """Create the metrics of `evaluation.metrics`, in the order of the names.
 
-    Args:
-        kind: which metrics are allowed: "mask_metrics" for segmentation, "class_metrics" for classification.
-        names: for each metric, the name of a file of `medfed/metrics` without `.py`, or the dotted name of a class,
-            such as `mypackage.mymodule.MyMetric`. `mypackage.mymodule` is enough if the module defines only one metric.
-
-    Returns:
-        One metric per name, in the order of the names.
-
-    Raises:
-        UserError: if no metric of this kind has the name, or if the metric cannot be imported or created.
+    `kind` is "mask_metrics" or "class_metrics". A name is a file of `medfed/metrics` without `.py`, a dotted class such
+    as `mypackage.mymodule.MyMetric`, or its module if this defines only one metric.
     """
     found = []
     for name in names:

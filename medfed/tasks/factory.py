@@ -18,13 +18,7 @@ TASKS: dict[str, type[Task]] = {task.name: task for task in (Segmentation, Class
 
 
 def task_of_dataset(dataset: Dataset, evaluation: Evaluation) -> Task:
-    """Create the task of a dataset: classification if the dataset has classes, otherwise segmentation.
-
-    Args:
-        dataset: a dataset whose folder exists. The number of channels, the image size, and the classes or structures
-            are read from this object.
-        evaluation: the settings under `evaluation` in the config.
-    """
+    """Classification if the dataset has classes, otherwise segmentation; the dataset's folder must exist."""
     channels, size, standardised = dataset.channels, dataset.image_size, dataset.standardise
     if dataset.classes:
         return Classification(dataset.classes, channels, size, evaluation, standardised)
@@ -32,16 +26,8 @@ def task_of_dataset(dataset: Dataset, evaluation: Evaluation) -> Task:
 
 
 def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evaluation) -> Task:
-    """Create the task (segmentation or classification) of a finished run from the description of its images.
-
-    No image is read.
-
-    Args:
-        images: the entry "images" of the run's `summary.json`. It contains the number of channels, the classes or
-            structures, the intensity range, and how images are standardised.
-        image_size: side length in pixels of the images that the network receives.
-        evaluation: the settings under `evaluation` in the config.
-    """
+    """Create the task of a finished run from the entry "images" of its `summary.json`; no image is read. The entry has
+    the number of channels, the classes or structures, the intensity range, and the standardisation."""
     channels, standardised = images["channels"], images["standardised"]
     if isinstance(standardised, bool):  # of a run of an older version
         word: Standardise = "imagenet" if images.get("classes") else "slice"
@@ -53,17 +39,10 @@ def task_of_images(images: Mapping[str, Any], image_size: int, evaluation: Evalu
 
 
 def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> Scoring:
-    """Create the object that computes and describes the results of a run, from the run's `summary.json`.
+    """Create the scoring of a run from its `summary.json`; `source` names the file in errors.
 
     Code from outside medfed is not imported. A metric from outside is created from its description in the summary
     (name, unit, limits ...), so that its stored values can be shown but not computed again.
-
-    Args:
-        summary: content of `summary.json`.
-        source: name of the file in error messages.
-
-    Raises:
-        UserError: if the summary names an unknown task, or describes a metric that is not valid.
     """
     name = summary.get("task", Segmentation.name)  # older runs do not name their task; it is segmentation
     if not isinstance(name, str) or name not in TASKS:

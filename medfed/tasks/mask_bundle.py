@@ -38,15 +38,12 @@ class MaskBundle(BundleTemplate):
 
     Args:
         structures: names of the structures, in the order of the mask channels.
-        channels: number of image channels.
-        image_size: side length in pixels of the slices that the network receives.
         intensity_range: stored intensities (low, high) that are mapped to 0 and 1. None maps the percentiles 0.5 and
             99.5 of each volume.
         standardised: the setting `data.standardise` of the run.
         constants: the means and the standard deviations by which every image is standardised, one number per channel
             each; None if those of the slice or volume are used, or none.
-        threshold: a voxel belongs to a structure if its probability is above this value, in (0, 1).
-        largest_component: whether only the largest connected component of each structure is kept.
+        threshold, largest_component: see `Evaluation`.
         input_is_2d: whether the images are 2-D image files (PNG) instead of NIfTI volumes.
     """
 
@@ -62,47 +59,30 @@ class MaskBundle(BundleTemplate):
 
     @property
     def folder(self) -> str:  # type: ignore[override]
-        """Name of the bundle's template folder in `bundles/`; volumes and 2-D images have different templates."""
         return IMAGE_2D_TEMPLATE if self.input_is_2d else VOLUME_TEMPLATE
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """Name of the bundle's folder: the structures and "segmentation", such as "cup_disc_segmentation"."""
+        """The structures and "segmentation", such as "cup_disc_segmentation"."""
         return re.sub(r"[^\w-]+", "_", f"{'_'.join(self.structures)}_segmentation")
 
     @property
     def title(self) -> str:  # type: ignore[override]
-        """First words of the model card, such as "Prostate segmentation"."""
         return f"{capitalise(' and '.join(self.structures))} segmentation"
 
     @property
     def packages(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Python packages that the bundle needs in addition to MONAI and PyTorch.
-
-        The packages are "pytorch-ignite", and "pillow" for 2-D image files, or "nibabel" (NIfTI) and "pydicom" (DICOM
-        series) for volumes. If only the largest component of each structure is kept, MONAI also needs "scikit-image".
-        """
         largest = ("scikit-image",) if self.largest_component else ()
         readers = ("pillow",) if self.input_is_2d else ("nibabel", "pydicom")
         return ("pytorch-ignite", *readers, *largest)
 
     def fill_inference(self, config: Json) -> None:
-        """Set file pattern, transforms, slice size and batch size in the bundle's `configs/inference.json`.
-
-        Args:
-            config: content of `configs/inference.json` in the bundle's template folder; it is changed in place.
-        """
         config["image_pattern"] = "*.png" if self.input_is_2d else "*.nii.gz"
         config["preprocessing"]["transforms"] = self._preprocessing()
         config["inferer"] |= {"roi_size": [self.image_size] * 2, "sw_batch_size": MAX_SLICES}
         config["postprocessing"]["transforms"] = self._postprocessing()
 
     def fill_metadata(self, content: Json) -> None:
-        """Set the descriptions and the data format in the bundle's `configs/metadata.json`.
-
-        Args:
-            content: content of `configs/metadata.json` in the bundle's template folder; it is changed in place.
-        """
         names = ", ".join(self.structures)
         slices, grid = ("", "size of the image") if self.input_is_2d else (" slice by slice", "geometry of the file")
         content |= {
@@ -116,16 +96,6 @@ class MaskBundle(BundleTemplate):
         self._fill_data_format(content["network_data_format"])
 
     def card_values(self, module: nn.Module) -> dict[str, object]:
-        """Return the texts for those placeholders of the model card that only segmentation has.
-
-        A placeholder is a name in braces, such as {threshold}, in the template of the model card.
-
-        Args:
-            module: the exported network; it is not used, because all texts follow from the settings.
-
-        Returns:
-            Dictionary from the name of a placeholder to its text.
-        """
         return {
             "structures": ", ".join(self.structures),
             "intensity": self._intensity(),
@@ -170,15 +140,7 @@ class MaskBundle(BundleTemplate):
         data["outputs"]["pred"] |= {"num_channels": n, "spatial_shape": shape, **output}
 
     def training_parts(self, training: Mapping[str, Any], inference: Json) -> TrainingParts:
-        """Return what segmentation contributes to the bundle's `configs/train.json`.
-
-        The loss, the preparation of the images and the standardisation are those of the run. The training batches of
-        volumes consist of random slices of one volume.
-
-        Args:
-            training: the settings under `training` in the run's config.
-            inference: content of `configs/inference.json`.
-        """
+        """The training batches of volumes consist of random slices of one volume."""
         n_slices = 1 if self.input_is_2d else training["batch_size"]
         is_late = self.standardised == "slice" and not self.constants  # the augmented slice is standardised
         early, plain = self._standardisation(), self._unstandardised()
@@ -228,7 +190,6 @@ class MaskBundle(BundleTemplate):
 
     @property
     def training_folders(self) -> str:
-        """Sentence of the model card: which folders hold the images and masks for training."""
         folders = " and ".join(f"`DATA/{key.replace('label', 'labels', 1)}`" for key in self._label_keys())
         return (
             f"Put the images into `DATA/images`, and the masks, with the same file names, into {folders}. In a "
@@ -239,21 +200,21 @@ class MaskBundle(BundleTemplate):
         return ["label"] if len(self.structures) == 1 else [f"label_{name}" for name in self.structures]
 
     def _case(self) -> str:
-        """Return the expression of one case; each mask has the name of its image, in a folder of its structure."""
+        """The expression of one case; each mask has the name of its image, in a folder of its structure."""
         folders = {"image": "images", **{key: key.replace("label", "labels", 1) for key in self._label_keys()}}
         return "{" + ", ".join(f"{key!r}: @dataset_dir + {f'/{name}/'!r} + name" for key, name in folders.items()) + "}"
 
     def _label(self, key: str) -> list[Json]:
-        """Return transforms that read a mask, every value above 0 as the structure, on the grid of prepared slices."""
+        """Read a mask, every value above 0 as the structure, on the grid of prepared slices."""
         read = read_2d(1, key) if self.input_is_2d else _read_volume(key)
         return [*read, step("AsDiscreted", key, threshold=0.5), *resize_label(self.image_size, self.input_is_2d, key)]
 
     def _preprocessing(self) -> list[Json]:
-        """Return MONAI transforms equal to reading, `Segmentation.preprocessing` and `Task.standardise`."""
+        """MONAI transforms equal to reading, `Segmentation.preprocessing` and `Task.standardise`."""
         return [*self._unstandardised(), *self._standardisation()]
 
     def _unstandardised(self) -> list[Json]:
-        """Return MONAI transforms equal to reading and `Segmentation.preprocessing`."""
+        """MONAI transforms equal to reading and `Segmentation.preprocessing`."""
         low, high = PERCENTILES
         output_range: Json = {"b_min": 0.0, "b_max": 1.0, "clip": True}
         if self.intensity_range is None:
@@ -265,7 +226,7 @@ class MaskBundle(BundleTemplate):
         return [*read, scale, *self._resize()]
 
     def _standardisation(self) -> list[Json]:
-        """Return MONAI transforms equal to `Task.standardise`."""
+        """MONAI transforms equal to `Task.standardise`."""
         if self.constants:
             return [scale_channels(self.constants)]
         if self.standardised == "none":
@@ -280,7 +241,7 @@ class MaskBundle(BundleTemplate):
         return [split, *_standardise_slices(channel_keys), concatenate]
 
     def _resize(self) -> list[Json]:
-        """Return MONAI transforms equal to `ResizeSlicesd`: 2-D interpolation with anti-aliasing, and its inverse.
+        """MONAI transforms equal to `ResizeSlicesd`: 2-D interpolation with anti-aliasing, and its inverse.
 
         MONAI has no such transform. PyTorch's interpolation computes the values from a copy of the image. `Resized` of
         the image itself computes values without anti-aliasing and records how MONAI inverts it. Concatenation puts the
@@ -304,7 +265,7 @@ class MaskBundle(BundleTemplate):
         ]
 
     def _postprocessing(self) -> list[Json]:
-        """Return MONAI transforms: the sigmoid, `Segmentation.postprocessing`, and one file per structure."""
+        """The sigmoid, `Segmentation.postprocessing`, and one file per structure, as MONAI transforms."""
         inversion = {"transform": "@preprocessing", "orig_keys": "image", "nearest_interp": False, "to_tensor": True}
         steps = [
             step("Activationsd", "pred", sigmoid=True),
@@ -322,22 +283,19 @@ class MaskBundle(BundleTemplate):
         return steps + [self._save(key, name) for key, name in zip(keys, self.structures, strict=True)]
 
     def _save(self, key: str, structure: str) -> Json:
-        """Return the transform that saves the mask of one structure."""
         file_format: Json = {"output_ext": ".png", "scale": 255} if self.input_is_2d else {"output_ext": ".nii.gz"}
         location = {"output_dir": "@output_dir", "output_postfix": structure, "separate_folder": False}
         return step("SaveImaged", key, **location, **file_format, output_dtype="$np.uint8", resample=False)
 
 
 def _standardise_slices(keys: str | list[str]) -> list[Json]:
-    """Return transforms that standardise every slice of (1, S, S, D) separately.
-
-    MONAI standardises channels, so the slices become channels before and axes again after it.
-    """
+    """Standardise every slice of (1, S, S, D) separately. MONAI standardises channels, so the slices become channels
+    before and axes again after it."""
     transpose = step("Transposed", keys, indices=SLICES_FIRST)
     return [transpose, step("NormalizeIntensityd", keys, channel_wise=True), transpose]
 
 
 def _read_volume(key: str = "image") -> list[Json]:
-    """Return the transforms that read a volume and orient its axes."""
+    """MONAI transforms that read a volume and orient its axes."""
     orient = step("Orientationd", key, axcodes="RAS", labels=[list(ends) for ends in AXES])
     return [step("LoadImaged", key), step("EnsureChannelFirstd", key), orient]

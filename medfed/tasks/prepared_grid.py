@@ -22,38 +22,31 @@ UNIT = "voxels, network's grid"
 
 
 class PreparedDice(Dice):
-    """Dice coefficient on the prepared grid."""
-
     name, label = "dice_prepared", "Dice on the network's grid"
 
 
 class _PreparedDistance(MaskMetric):
-    """A distance on the prepared grid; a missed structure has the diagonal of the prepared image."""
+    """A distance in voxels of the prepared grid; a missed structure has the diagonal of the prepared image."""
 
     unit, note = UNIT, ""
 
     def value_of_failure(self, masks: MaskPair) -> float:
-        """Return the length of the image's diagonal in voxels of the prepared grid."""
         return masks.diagonal(in_voxels=True)
 
 
 class PreparedHausdorffDistance(_PreparedDistance, HausdorffDistance):
-    """Hausdorff distance on the prepared grid."""
-
     name = "hd_prepared"
 
 
 class PreparedHausdorffDistance95(_PreparedDistance, HausdorffDistance95):
-    """HD95, as MONAI defines it, on the prepared grid."""
+    """As MONAI defines it."""
 
     name = "hd95_prepared"
 
 
 class PreparedPooledHausdorffDistance95(_PreparedDistance, PooledHausdorffDistance95):
-    """95th percentile of the surface distances of both directions together, on the prepared grid.
-
-    ELCFS's released code calls this value Hausdorff distance.
-    """
+    """95th percentile of the surface distances of both directions together; ELCFS's released code calls it Hausdorff
+    distance."""
 
     name, unit = "hd95_pooled_prepared", f"{UNIT}, pooled"
 
@@ -67,16 +60,10 @@ PREPARED_METRICS: tuple[MaskMetric, ...] = (
 
 
 def prepared_scores(prediction: Tensor, reference: Tensor, scores: Mapping[str, object]) -> dict[str, object]:
-    """Compute the metrics of one structure on the prepared grid.
+    """Compute `PREPARED_METRICS` of one structure from 0/1 masks (S, S, D) on the prepared grid.
 
-    Args:
-        prediction: the predicted mask, (S, S, D) of 0 and 1.
-        reference: the true mask on the same grid.
-        scores: the scores of the structure on the grid of the file, as `compute_mask_metrics` returns them.
-
-    Returns:
-        One entry per metric of `PREPARED_METRICS`. All values are None if both masks are empty on the prepared grid or
-        on the grid of the file; a structure may be smaller than a pixel of the prepared grid.
+    All values are None if both masks are empty there or on the grid of the file (`scores`, from
+    `compute_mask_metrics`); a structure may be smaller than a pixel of the prepared grid.
     """
     row = compute_mask_metrics(PREPARED_METRICS, prediction, reference, None)
     is_absent = ABSENT in (row["status"], scores["status"])

@@ -17,11 +17,9 @@ class EvaluationResult:
     """Scores and predicted masks of test cases. A case is one image or volume of a patient.
 
     Args:
-        rows: one dict of scores for each image (`medfed.tasks.class_scoring`), or for each structure of each case
-            (`medfed.tasks.mask_scoring`).
-        ratios: one dict per case with the ratio of two structures' heights (`medfed.metrics.ratio`). Empty if the
-            dataset defines no such ratio (`Dataset.ratio_structures`).
-        masks: dictionary from the name of a case of the unseen site to its predicted masks; figures show them.
+        rows: one dict of scores for each image (`class_scoring`), or for each structure of each case (`mask_scoring`).
+        ratios: one dict per case with the ratio of two structures' heights (`medfed.metrics.ratio`); empty without one.
+        masks: predicted masks by name of the case, at the unseen site; figures show them.
         unadapted: rows of the unseen site, scored with the same weights but without the adaptation to its images. Empty
             without an adaptation (`evaluation.tent`, `evaluation.match`).
     """
@@ -32,11 +30,7 @@ class EvaluationResult:
     unadapted: Rows = field(default_factory=list)
 
     def extend(self, other: EvaluationResult) -> None:
-        """Append the rows, ratios, masks and unadapted rows of another result; this object is changed in place.
-
-        Args:
-            other: results of other test cases; it stays unchanged.
-        """
+        """Append another result, in place."""
         self.rows.extend(other.rows)
         self.ratios.extend(other.ratios)
         self.masks.update(other.masks)
@@ -45,27 +39,19 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class PackedMask:
-    """A binary mask that is compressed in memory; masks of organs need about 1 byte per 100 voxels.
-
-    Args:
-        shape: shape of the mask.
-        packed: the voxels, eight per byte, compressed with zlib.
-    """
+    """A binary mask that is compressed in memory (eight voxels per byte, zlib); organs need about 1 byte per 100
+    voxels."""
 
     shape: tuple[int, ...]
     packed: bytes
 
     @classmethod
     def pack(cls, mask: Tensor) -> PackedMask:
-        """Compress a binary mask; the mask stays unchanged.
-
-        Args:
-            mask: uint8 of 0 and 1, of any shape and on any device.
-        """
+        """Compress a uint8 mask of 0 and 1."""
         return cls(tuple(mask.shape), zlib.compress(np.packbits(mask.cpu().numpy()).tobytes(), level=1))
 
     def unpack(self) -> Tensor:
-        """Decompress the mask, and return it as a uint8 tensor of 0 and 1 with its original shape, on the CPU."""
+        """On the CPU."""
         bits = np.frombuffer(zlib.decompress(self.packed), dtype=np.uint8)
         count = int(np.prod(self.shape))
         return torch.from_numpy(np.unpackbits(bits, count=count).reshape(self.shape))

@@ -51,15 +51,11 @@ class Segmentation(Task):
 
     Args:
         structures: names of the structures, in the order of the mask channels.
-        channels: number of image channels.
-        image_size: side length S in pixels of the square slices that the network receives.
         intensity_range: stored intensities (low, high) that are mapped to 0 and 1; None maps the percentiles 0.5 and
             99.5 of each volume.
-        evaluation: the settings under `evaluation` in the config.
         standardised: the setting `data.standardise`. "slice" removes the brightness and contrast of each slice, and so
             most of what a method changed there; "none", as in the published code of ELCFS, "volume" and "dataset" keep
-            such a change.
-        constants: see `Task`.
+            it.
     """
 
     structures: tuple[str, ...]
@@ -80,22 +76,19 @@ class Segmentation(Task):
 
     @property
     def out_channels(self) -> int:
-        """Number of logits that the network returns per pixel: one for each structure."""
         return len(self.structures)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the structures."""
         return self.structures
 
     @property
     def has_fixed_range(self) -> bool:
-        """Whether `intensity_range` is known, so that it is mapped to [0, 1] at every site."""
+        """Whether `intensity_range` is known."""
         return self.intensity_range is not None
 
     @property
     def scoring(self) -> MaskScoring:
-        """The object that computes and describes the results, with the setting `evaluation.failure_dice`."""
         scoring = super().scoring
         assert isinstance(scoring, MaskScoring)
         return replace(scoring, failure_dice=self.evaluation.failure_dice)
@@ -107,20 +100,15 @@ class Segmentation(Task):
 
     @property
     def measures_boundary_distance(self) -> bool:
-        """Whether `validate` also returns "boundary_distance"; the setting `evaluation.boundary_distance` decides it.
-
-        The boundary distance is the mean cosine distance, in [0, 2], between the features on the boundary of a
-        structure and the features in a ring of background around the structure.
-        """
         return self.evaluation.boundary_distance
 
     def preprocessing(self) -> Compose:
-        """Return the MONAI transforms that prepare a volume for the network.
+        """MONAI transforms from {"image": (C, H, W, D)} on the grid of the file to {"image": (C, S, S, D)} for the
+        network.
 
-        Their input is {"image": (C, H, W, D)}, the volume on the voxel grid of its file. The transforms orient the axes
-        (right, anterior, superior), scale the intensities to [0, 1], and resize each slice to S x S pixels, where S is
-        `image_size`. Their output is {"image": (C, S, S, D)}. `standardise` is applied later, because methods that
-        exchange frequencies need intensities that are not negative.
+        They orient the axes (right, anterior, superior), scale the intensities to [0, 1], and resize each slice to
+        `image_size`. `standardise` is applied later, because methods that exchange frequencies need intensities that
+        are not negative.
         """
         low, high = PERCENTILES
         if self.intensity_range is None:
@@ -132,19 +120,12 @@ class Segmentation(Task):
 
     @return_large_blocks()
     def prepare(self, volumes: Iterable[Volume], n_volumes: int = 0) -> Slices:
-        """Prepare volumes for training or validation, and return their slices.
-
-        The volumes are prepared one after another, and none is kept. If `volumes` is an iterator that reads each volume
-        on demand, the function needs little more memory than its result.
+        """Prepare volumes and return their slices; volumes that are read on demand are not kept, so it needs little
+        more memory.
 
         Args:
-            volumes: images (C, H, W, D) with masks (K, H, W, D) of K structures, as loaded from their files; at least
-                one.
-            n_volumes: the number of volumes, so that memory for their slices can be reserved; 0 if it is not known.
-
-        Returns:
-            The slices of all volumes, in the order of the volumes: images (N, C, S, S) in [0, 1], masks (N, K, S, S) of
-            0 and 1, and the index of each slice's volume (N,). S is `image_size`.
+            volumes: at least one, images (C, H, W, D) with masks (K, H, W, D), as loaded from their files.
+            n_volumes: the number of volumes, so that memory can be reserved; 0 if it is not known.
         """
         prepare_image = self.preprocessing()
         images, labels, moments = (SliceBuffer() for _ in range(3))
@@ -163,59 +144,29 @@ class Segmentation(Task):
         return Slices(images.content(), labels.content(), of_volume, all_moments)
 
     def _prepare_mask(self, volume: Volume) -> Tensor:
-        """Return the mask of a volume on the grid of its prepared slices, (D, K, S, S) for K structures."""
+        """The mask of a volume on the grid of its prepared slices, (D, K, S, S)."""
         oriented = Compose([Orientationd("mask", axcodes="RAS", labels=AXES)])({"mask": volume.mask})["mask"]
         size = (self.image_size, self.image_size)
         return F.interpolate(oriented.as_tensor().movedim(-1, 0), size, mode="nearest-exact")
 
     def augment(self, batch: Batch, rng: torch.Generator) -> Batch:
-        """Apply a random rotation, scaling and flip to each image of a batch, and the same transform to its mask.
-
-        The angle is uniform in [-15, 15] degrees, the scale factor is uniform in [0.85, 1.15], and the image is flipped
-        with probability 0.5. The flip is from left to right in slices of volumes, and upside down in 2-D image files.
-
-        Args:
-            batch: images (B, C, S, S) with masks (B, K, S, S) of K structures, where S is `image_size`.
-            rng: generator of the random numbers, on the CPU.
-
-        Returns:
-            A new batch of the same shapes; the given batch stays unchanged.
-        """
         theta = draw_affine(len(batch.image), rng)
         return batch.transform(lambda image: warp(image, theta), warp(batch.label, theta, mode="nearest"))
 
     def loss(self, logits: Tensor, label: Tensor) -> Tensor:
-        """Compute the soft Dice loss of ELCFS, averaged over the structures.
+        """The soft Dice loss of ELCFS, averaged over the structures.
 
         For each structure, the loss is 1 - (2 sum(p y) + s) / (sum(p) + sum(y) + s), with probabilities p =
         sigmoid(logits), labels y and s = 1e-5. The sums are over all pixels of the whole batch.
-
-        Args:
-            logits: (B, K, H, W), one channel for each of K structures.
-            label: (B, K, H, W) of 0 and 1.
-
-        Returns:
-            A scalar tensor.
         """
         return soft_dice_loss(logits, label)
 
     @torch.no_grad()
     def validate(self, network: nn.Module, samples: Slices, decoder_levels: Sequence[str] = ()) -> dict[str, float]:
-        """Compute the mean Dice over volumes and structures on the prepared slices.
+        """Return "score", the mean Dice over volumes and structures on the prepared slices; 0 if no structure is left.
 
-        A structure is left out if neither the true mask nor the predicted mask of a volume contains it. A structure
-        that only one of these masks contains has a Dice of 0.
-
-        Args:
-            network: the network; it is set to evaluation mode.
-            samples: validation slices.
-            decoder_levels: names of the network's decoder modules, finest first. The features of the first two are used
-                for "boundary_distance".
-
-        Returns:
-            "score": the mean Dice, in [0, 1]; 0 if no structure is left. With the setting
-            `evaluation.boundary_distance` also "boundary_distance", in [0, 2]: the mean cosine distance between the
-            features on the boundary of a structure and the features in a ring of background around the structure.
+        A structure is left out if neither the true nor the predicted mask of a volume contains it; if only one contains
+        it, the Dice is 0. The features of the first two decoder levels give "boundary_distance".
         """
         network.eval()
         device = next(network.parameters()).device
@@ -241,18 +192,8 @@ class Segmentation(Task):
         return {"score": score, **({"boundary_distance": float(torch.stack(distances).mean())} if distances else {})}
 
     def trivial_scores(self, training: Slices, samples: Slices) -> dict[str, float]:
-        """Compute the validation scores of three masks that are the same for every slice: empty, full, and mean.
-
-        The mean mask of each structure is that of the site's own training slices, so no mask leaves the site. It is
-        computed on a grid of 64 x 64 pixels, at the threshold with the best Dice on the training slices.
-
-        Args:
-            training: the site's training slices.
-            samples: the slices to score.
-
-        Returns:
-            The "score" of `validate` for each of the three masks, by a description of the mask.
-        """
+        """The scores of three masks that are the same for every slice: empty, full, and mean. The mean mask of each
+        structure is that of the site's own training slices, so no mask leaves the site."""
         mean = mean_masks(training.labels, training.volume)
         masks = {NO_FOREGROUND: torch.zeros_like(mean), ALL_FOREGROUND: torch.ones_like(mean), MEAN_MASK: mean}
         return {name: self.validate(FixedMask(mask), samples)["score"] for name, mask in masks.items()}
@@ -260,10 +201,7 @@ class Segmentation(Task):
     def evaluate_trivial(
         self, prediction: str, training: Sequence[Slices], dataset: Dataset, cases: Sequence[Case], role: str
     ) -> list[dict]:
-        """Score a mask that is the same for every slice on the test cases of one site.
-
-        The mean mask is that of the pixels in which most sites' mean masks are foreground.
-        """
+        """The mean mask is that of the pixels in which most sites' mean masks are foreground."""
         if prediction == MEAN_MASK:
             mask = (torch.stack([mean_masks(site.labels, site.volume) for site in training]).mean(dim=0) >= 0.5).float()
         else:
@@ -272,21 +210,15 @@ class Segmentation(Task):
         return self.evaluate(FixedMask(mask), dataset, cases, role, lambda *_: None, lambda n: None).rows
 
     def postprocessing(self, preprocessing: Compose) -> Compose:
-        """Return the MONAI transforms that convert probabilities to masks.
+        """MONAI transforms from probabilities {"pred": (K, S, S, D)} to masks {"pred": (K, H, W, D)} of 0 and 1.
 
-        Their input contains {"pred": (K, S, S, D)}, the probabilities of K structures on the prepared slices. The
-        transforms resample the probabilities to the voxel grid of the file, apply the threshold, and keep the largest
-        connected component of each structure if `evaluation.largest_component` is set. Their output contains {"pred":
-        (K, H, W, D)} of 0 and 1.
-
-        Args:
-            preprocessing: the transforms that prepared the volume, as `preprocessing` returns them. Their inverse
-                brings the probabilities back to the voxel grid of the file.
+        They resample to the grid of the file (by the inverse of `preprocessing`), apply the threshold, and keep the
+        largest component of each structure with `evaluation.largest_component`.
         """
         return Compose([_to_file_grid(preprocessing), *self._masks_from_probabilities()])
 
     def _masks_from_probabilities(self) -> list[MapTransform]:
-        """Return the MONAI transforms that apply the threshold and keep the largest components, on any grid."""
+        """The MONAI transforms that apply the threshold and keep the largest components, on any grid."""
         steps: list[MapTransform] = [AsDiscreted("pred", threshold=self.evaluation.threshold)]
         if self.evaluation.largest_component:
             # All channels are listed, because MONAI otherwise treats channel 0 as the background.
@@ -295,32 +227,18 @@ class Segmentation(Task):
         return steps
 
     def predict(self, network: nn.Module, volume: Volume) -> Tensor:
-        """Predict the masks of one volume.
-
-        Args:
-            network: the network; it is set to evaluation mode.
-            volume: the volume as loaded from its file, with an image (C, H, W, D). Its mask is not used.
-
-        Returns:
-            (K, H, W, D) uint8 of 0 and 1, one channel for each of K structures, on the voxel grid of the file.
-        """
+        """The masks of one volume, (K, H, W, D) uint8 of 0 and 1, on the grid of its file."""
         return self.predict_on_both_grids(network, volume)[0]
 
     def predict_on_both_grids(
         self, network: nn.Module, volume: Volume, match: Match | None = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Predict the masks of one volume, and the same prediction on the grid that the network receives.
-
-        Args:
-            network: the network; it is set to evaluation mode.
-            volume: the volume as loaded from its file, with an image (C, H, W, D). Its mask is not used.
-            match: changes the slices (D, C, S, S) in [0, 1], before they are standardised; None leaves them as they
-                are.
+        """Predict the masks of one volume, as loaded from its file; its own mask has no effect.
 
         Returns:
-            Three tensors with one channel for each of K structures: the masks on the voxel grid of the file,
-            (K, H, W, D) uint8 of 0 and 1; the probabilities on the same grid, or None if they are not known; and the
-            masks on the prepared slices, (K, S, S, D), or None if no metric needs them (`further_metrics`).
+            The masks on the grid of the file, (K, H, W, D) uint8 of 0 and 1; the probabilities on the same grid, or
+                None if they are not known; and the masks on the prepared slices, (K, S, S, D), or None if no metric
+                needs them.
         """
         item, preprocessing = self._probabilities(network, volume, match)
         to_masks = Compose(self._masks_from_probabilities())
@@ -333,10 +251,8 @@ class Segmentation(Task):
     def _probabilities(
         self, network: nn.Module, volume: Volume, match: Match | None = None
     ) -> tuple[dict[str, MetaTensor], Compose]:
-        """Return the probabilities (K, S, S, D) of K structures on the prepared slices, as the entry "pred".
-
-        The entry "image" holds the prepared image. The second value is the transforms that prepared it.
-        """
+        """The entries "pred", probabilities (K, S, S, D), and "image", the prepared image; and the transforms that
+        prepared it."""
         network.eval()
         device = next(network.parameters()).device
         preprocessing = self.preprocessing()
@@ -362,52 +278,18 @@ class Segmentation(Task):
         max_cache_bytes: int = MAX_CACHE_BYTES,
         observe: Observe | None = None,
     ) -> Slices:
-        """Read all slices of a site's volumes into memory, for training or validation.
-
-        Args:
-            dataset: the dataset of the cases, which reads their files.
-            cases: cases of one site. A case is one image or volume of a patient, with its mask.
-            notice: called for each case that is read, with the case and short texts about unusual properties of its
-                files.
-            advance: called with 1 after each case, for a progress bar.
-            max_cache_bytes: has no effect, because it limits only images that can be read again on demand.
-            observe: called with each case, its image (C, H, W, D) and its mask (K, H, W, D); None calls nothing.
-
-        Raises:
-            UserError: if a file cannot be read.
-        """
+        """All slices are kept in memory, so `max_cache_bytes` has no effect."""
         slices = self.prepare(_volumes(dataset, cases, notice, advance, observe), len(cases))
         return replace(slices, patient_of_volume=numbered_patients(cases))
 
     @return_large_blocks()
     def check_files(self, dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance) -> None:
-        """Read all test volumes and their masks once, to find damaged files before training starts.
-
-        Args:
-            dataset: the dataset of the cases, which reads their files.
-            cases: test cases. A case is one image or volume of a patient, with its mask.
-            notice: called for each case that is read, with the case and short texts about unusual properties of its
-                files.
-            advance: called with 1 after each case, for a progress bar.
-
-        Raises:
-            UserError: if a file cannot be read.
-        """
         for case in cases:
             _load(dataset, case, notice)
             advance(1)
 
     def network_images(self, dataset: Dataset, cases: Sequence[Case]) -> Iterator[Tensor]:
-        """Yield the slices of each test volume, prepared for the network but not yet standardised.
-
-        The slices of one volume are (D, C, S, S) in [0, 1], where D is the number of slices, C is `channels` and S is
-        `image_size`.
-
-        Args:
-            dataset: the dataset of the cases, which reads their files.
-            cases: test cases, in the order in which their slices are yielded. A case is one image or volume of a
-                patient.
-        """
+        """One batch per volume, its D slices."""
         preprocessing = self.preprocessing()
         for case in cases:
             yield preprocessing({"image": dataset.load(case).image})["image"].as_tensor().movedim(-1, 0)
@@ -422,25 +304,6 @@ class Segmentation(Task):
         advance: Advance,
         match: Match | None = None,
     ) -> EvaluationResult:
-        """Predict and score the test volumes of one site.
-
-        Args:
-            network: the trained network.
-            dataset: the dataset of the cases, which reads their files.
-            cases: test cases of the site. A case is one image or volume of a patient, with its mask.
-            role: what the site is in the run: "seen" (it trained), "unseen" (it did not train), or "validation" (it
-                did not train, but may have helped to select the round).
-            notice: called for each case that is read, with the case and short texts about unusual properties of its
-                files.
-            advance: called with 1 after each case, for a progress bar.
-            match: changes the slices (D, C, S, S) of a volume in [0, 1], before they are standardised; None leaves them
-                as they are.
-
-        Returns:
-            In `rows`, one dict of scores per case and structure. In `masks`, the predicted masks by name of the case,
-            if the role is "unseen". In `ratios`, one dict per case, if the dataset defines a ratio of two structures'
-            heights.
-        """
         result = EvaluationResult()
         for case in cases:
             self._evaluate_case(network, dataset, case, role, notice, match, result)
@@ -457,7 +320,7 @@ class Segmentation(Task):
         match: Match | None,
         result: EvaluationResult,
     ) -> None:
-        """Read, predict and score one test volume, and add its rows and masks to the result."""
+        """Read, predict and score one test volume, and add its rows and masks to `result`."""
         volume = _load(dataset, case, notice)
         predicted, probabilities, on_slices = self.predict_on_both_grids(network, volume, match)
         reference = volume.mask.as_tensor()
@@ -481,24 +344,10 @@ class Segmentation(Task):
             result.masks[case.name] = PackedMask.pack(predicted)
 
     def typical_image(self, samples: Slices) -> Tensor:
-        """Return one slice that represents a site in figures of the appearance of the sites' images.
-
-        The result is the slice with the largest sum of the structures' areas.
-
-        Args:
-            samples: slices of the site.
-
-        Returns:
-            (C, S, S) in [0, 1], not yet standardised. C is `channels` and S is `image_size`.
-        """
+        """The slice with the largest sum of the structures' areas."""
         return samples.images[int(samples.labels.flatten(1).sum(dim=1).argmax())]
 
     def bundle(self, input_is_2d: bool) -> MaskBundle:
-        """Return the object that fills the MONAI bundle for a trained segmentation model.
-
-        Args:
-            input_is_2d: whether the images are 2-D image files (PNG) instead of NIfTI volumes.
-        """
         return MaskBundle(
             self.structures,
             self.channels,
@@ -513,17 +362,15 @@ class Segmentation(Task):
 
 
 def _to_file_grid(preprocessing: Compose) -> Invertd:
-    """Return the MONAI transform that resamples the entry "pred" from the prepared slices to the grid of the file."""
+    """The MONAI transform that resamples the entry "pred" from the prepared slices to the grid of the file."""
     return Invertd("pred", preprocessing, orig_keys="image", nearest_interp=False, to_tensor=True)
 
 
 def _volumes(
     dataset: Dataset, cases: Sequence[Case], notice: Notice, advance: Advance, observe: Observe | None = None
 ) -> Iterator[Volume]:
-    """Yield the volume of each case and report its notices. The iterator keeps no volume.
-
-    A case counts as processed when the next volume is requested.
-    """
+    """Yield the volume of each case and report its notices; a case counts as processed when the next volume is
+    requested."""
     for case in cases:
         volume = _load(dataset, case, notice)
         if observe:
@@ -534,7 +381,7 @@ def _volumes(
 
 
 def _load(dataset: Dataset, case: Case, notice: Notice) -> Volume:
-    """Return the volume of a case and report its notices."""
+    """Also report the notices of the case."""
     volume = dataset.load(case)
     notice(case, volume.notices)
     return volume

@@ -14,25 +14,22 @@ from medfed.core.batch import Batch
 class SliceBuffer:
     """A growing tensor of slices, to which the slices of one volume after another are appended.
 
-    The slices are written into their final place, because concatenating them at the end would need twice the memory.
-    A list of small tensors for each volume would also need more memory: each of them stays where a large image was
-    freed, so that the next image does not fit there.
+    The slices are written into their final place, because concatenating them at the end would need twice the memory. A
+    list of small tensors for each volume would also need more memory: each of them stays where a large image was freed,
+    so that the next image does not fit there.
     """
 
     def __init__(self) -> None:
         self._slices, self._length = torch.empty(0), 0
 
     def __len__(self) -> int:
-        """Return the number of appended slices."""
         return self._length
 
     def append(self, slices: Tensor, n_volumes_left: int = 0) -> None:
-        """Copy the slices of one volume behind those of the earlier volumes.
+        """Copy slices (D, ...) of one volume behind those of the earlier volumes; only D may differ between calls.
 
-        Args:
-            slices: (D, ...), with the same shape and dtype in every call, except for D.
-            n_volumes_left: expected number of further calls. If the tensor is too small, memory is reserved for this
-                number of further volumes with D slices each. Reserved memory needs no RAM until it is written.
+        If the tensor is too small, memory is reserved for `n_volumes_left` further volumes with D slices each. Reserved
+        memory needs no RAM until it is written.
         """
         end = self._length + len(slices)
         if end > len(self._slices):
@@ -45,7 +42,7 @@ class SliceBuffer:
         self._length = end
 
     def content(self) -> Tensor:
-        """Return all appended slices, (N, ...), without a copy."""
+        """All appended slices, (N, ...), without a copy."""
         return self._slices[: self._length]
 
 
@@ -58,10 +55,12 @@ class Slices:
         labels: (N, K, S, S) uint8 of 0 and 1, one channel per structure. For images without masks, as in measurements
             of speed, class numbers (N,).
         volume: (N,) int64, the index of the volume that each slice belongs to.
-        moments: (N, 2, C) float32, mean and standard deviation of each channel over the volume of each slice; None
-            if the task does not need them (`Task.moments_of`).
+        moments: (N, 2, C) float32, mean and standard deviation of each channel over the volume of each slice; None if
+            the task does not need them (`Task.moments_of`).
         patient_of_volume: (V,) int64, with equal numbers for volumes of the same patient; None if each volume is of
             another patient.
+        as_read: (V, 9) float64, what `facts_as_read` computes of each volume; None if the volumes were not read from
+            files.
     """
 
     images: Tensor
@@ -71,29 +70,20 @@ class Slices:
     patient_of_volume: Tensor | None = None
 
     def __len__(self) -> int:
-        """Return the number of slices."""
         return len(self.images)
 
     @property
     def n_patients(self) -> int:
-        """Number of different patients that the slices belong to; a patient may have several volumes."""
+        """Number of patients, who may have several volumes."""
         return len(self.patient.unique())
 
     @property
     def patient(self) -> Tensor:
-        """The patient of each slice: (N,) int64, with equal numbers for slices of the same patient."""
+        """(N,) int64, with equal numbers for slices of the same patient."""
         return self.volume if self.patient_of_volume is None else self.patient_of_volume[self.volume]
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return the slices at the given indices as a batch.
-
-        Args:
-            indices: B positions in the list of slices, starting at 0.
-
-        Returns:
-            Images (B, C, S, S) float32 in [0, 1] and masks (B, K, S, S) uint8 of 0 and 1, one channel for each of K
-            structures.
-        """
+        """Images (B, C, S, S) float32 in [0, 1] and masks (B, K, S, S) uint8 of 0 and 1 at the given positions."""
         chosen = torch.as_tensor(indices)
         moments = None if self.moments is None else self.moments[chosen]
         return Batch(self.images[chosen], self.labels[chosen], moments=moments)
