@@ -1,4 +1,4 @@
-"""The program of a coordinator: prepare a federation of real hospitals, run it over NVIDIA FLARE, and score models."""
+"""The program of a coordinator: prepare a federation of real hospitals, and run it over NVIDIA FLARE."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import sys
 from pathlib import Path
 
 from medfed.cli.program import add_code_flag, add_common_flags, run_program
-from medfed.scoring.arguments import DEFAULT_MIN_PATIENTS, ENGINES, NETWORK, add_scoring_arguments
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program `medfed coordinator`, which prepares or runs a federation of hospitals, or scores a model.
+    """Run the program `medfed coordinator`, which prepares or runs a federation of hospitals.
 
     Args:
         argv: the command-line arguments; None reads `sys.argv`.
@@ -56,38 +55,23 @@ def main(argv: list[str] | None = None) -> int:
     runs.add_argument("--resume", action="store_true", help="continue after the last finished round")
     add_code_flag(runs)
     runs.add_argument("--quiet", action="store_true", help="show no progress, only the result")
-    scores = commands.add_parser(
-        "score", help="score a MONAI bundle at the sites of a folder; each site returns means over its patients only"
+    summaries = commands.add_parser(
+        "summaries", help="print one table of the summary.json files that hospitals wrote with medfed.score"
     )
-    add_scoring_arguments(scores)
-    scores.add_argument(
-        "--min-patients",
-        action="append",
-        default=[],
-        metavar="N or SITE=N",
-        help="minimum group size of all sites, or of one: with fewer patients, a site returns no score "
-        f"(default: {DEFAULT_MIN_PATIENTS})",
+    summaries.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a summary.json of a hospital")
+    summaries.add_argument(
+        "--min-patients", type=int, default=5, metavar="N", help="leave out scores of fewer patients (default: 5)"
     )
-    scores.add_argument(
-        "--engine",
-        choices=[*ENGINES, NETWORK],
-        default=ENGINES[0],
-        help="whether the sites work in this process, or each in a process of its own, or are the "
-        f"hospitals ({NETWORK}) of the federation that `prepare` wrote to FOLDER",
-    )
-    scores.add_argument("--kits", type=Path, help="as for run")
-    scores.add_argument("--join-seconds", type=float, default=600.0, help="as for run")
-    add_code_flag(scores)
     args = parser.parse_args(argv)
-    return run_program("medfed.coordinator", lambda: _work(args), args.allow_code)
+    return run_program("medfed.coordinator", lambda: _work(args), getattr(args, "allow_code", False))
 
 
 def _work(args: argparse.Namespace) -> int:
     from medfed.deployment.coordinate import run_coordinator
     from medfed.deployment.prepare import prepare_federation
-    from medfed.deployment.score_hospitals import run_scoring
+    from medfed.scoring.summaries import print_summaries
 
-    return {"prepare": prepare_federation, "run": run_coordinator, "score": run_scoring}[args.command](args)
+    return {"prepare": prepare_federation, "run": run_coordinator, "summaries": print_summaries}[args.command](args)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from medfed.cli.program import add_code_flag, run_program
-from medfed.scoring.arguments import add_scoring_arguments, scoring_inputs
+from medfed.core.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,7 +20,25 @@ def main(argv: list[str] | None = None) -> int:
         The exit code: 0 on success, 2 after an error that the user can correct.
     """
     parser = argparse.ArgumentParser(prog="python -m medfed.score", description=__doc__)
-    add_scoring_arguments(parser)
+    parser.add_argument("bundle", type=Path, help="folder of an unpacked MONAI bundle, from medfed.export or others")
+    parser.add_argument(
+        "folder", type=Path, help="a folder with one folder per site, or a datalist, as for medfed.data check"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="folder for the results (default: scores/BUNDLE-FOLDER)"
+    )
+    parser.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="OWN=BUNDLE",
+        help="the bundle's name of one of your structures or classes: --name gland=prostate",
+    )
+    parser.add_argument("--dataset", metavar="NAME", help="name in a config (default: recognised by the folder layout)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the images: data.sites=[A, B]"
+    )
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
     add_code_flag(parser)
     parser.add_argument("--quiet", action="store_true", help="print only the result, no progress")
     args = parser.parse_args(argv)
@@ -27,17 +46,27 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _score(args: argparse.Namespace) -> int:
+    from medfed.config.overrides import Override
+    from medfed.config.schema import load_dataset
     from medfed.scoring.page import PAGE
     from medfed.scoring.score import check_output, score_bundle, write_scores
 
-    inputs = scoring_inputs(args)
-    out, dataset = args.out or inputs.default_out(), inputs.load_dataset()
+    named = dict(_pair(text) for text in args.name)
+    out = args.out or Path("scores") / f"{args.bundle.resolve().name}-{args.folder.resolve().stem}"
+    dataset = load_dataset(args.folder, args.dataset, [Override.parse(text) for text in args.set])
     check_output(out, dataset)
-    scores = score_bundle(args.bundle, dataset, inputs.named, args.device, args.quiet)
+    scores = score_bundle(args.bundle, dataset, named, args.device, args.quiet)
     write_scores(scores, out)
     print(scores.to_text())
     print(f"\nThe results are in {out}: summary.json, cases.csv, figures/ and the page {PAGE}.")
     return 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    own, sign, predicted = text.partition("=")
+    if not (own and sign and predicted):
+        raise UserError(f"--name {text}: expected YOUR_NAME=NAME_IN_THE_BUNDLE, such as --name gland=prostate")
+    return own, predicted
 
 
 if __name__ == "__main__":

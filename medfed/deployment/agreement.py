@@ -44,20 +44,18 @@ class Agreement:
 
     Args:
         requests: what the site may be asked for: "train" (all requests of a training: to share statistics, to train, to
-            validate, and the final model), "survey" (the description of its images before round 1) and "score" (to
-            score a model on its images).
+            validate, and the final model) and "survey" (the description of its images before round 1).
         sends: names of the tensors that may leave in addition to weights. `*` stands for any text.
         rounds: number of training rounds; greater than 0.
         megabytes_per_round: largest total size of the replies of one round, in units of 10^6 bytes; greater than 0.
             Tensors and facts count, facts with their names. A reply that was lost and is sent again unchanged counts
             once, because it reveals nothing new.
         replies_per_round: how often the site may reply to requests of one kind in a round; greater than 0. More than
-            one is needed if a reply is lost and requested again. For "score", it is the number of replies in the
-            whole federation.
+            one is needed if a reply is lost and requested again.
         min_patients: from how many training patients each number of a shared statistic must be computed at least.
             Statistics are all tensors except weights. 1 also allows statistics of a single patient, such as the
             amplitudes of single images in ELCFS. It is also the smallest group of patients behind each number of a
-            survey or a score, which have minimums of their own; the larger one counts.
+            survey, which has a minimum of its own; the larger one counts.
         max_epsilon: largest epsilon of differential privacy for all weights and statistics that leave in the whole
             federation, for `delta`; greater than 0. Every reply that leaves is counted, apart from a repeated equal
             reply to an equal request. null sets no limit. Facts (numbers of images and steps, losses, validation
@@ -65,7 +63,7 @@ class Agreement:
         delta: the delta of `max_epsilon`, in (0, 1).
     """
 
-    requests: tuple[Literal["train", "survey", "score"], ...] = ("train",)
+    requests: tuple[Literal["train", "survey"], ...] = ("train",)
     sends: tuple[str, ...] = ()
     rounds: PositiveInt = 100
     megabytes_per_round: PositiveFloat = 100.0

@@ -19,13 +19,11 @@ from medfed.federation.image_moments import ASKED, MOMENTS, has_constants
 from medfed.federation.ledger import message_rows
 from medfed.federation.message import Message, digest, fact_bytes, n_bytes
 from medfed.federation.method import NEVER, ONCE
-from medfed.federation.model_transfer import weights_digest
 from medfed.federation.privacy import Privacy
 from medfed.federation.privacy_accounting import Releases
 from medfed.federation.reply_checks import MAX_FACT_BYTES, REPLY_FACTS, is_number
 from medfed.federation.survey import SURVEY
 from medfed.functional.weights import check_same_entries, first_non_finite
-from medfed.scoring.site import SCORE
 
 KINDS = ("share", "train", "validate", "end")
 VALIDATION_KINDS = ("validate", "end")  # of a site that only validates
@@ -37,15 +35,6 @@ MAX_BYTES_DOWN = 2 << 30  # of statistics in one request
 def _counter(request: Message) -> str:
     """Return the key under which replies to a request are counted: the moments of the images have one of their own."""
     return f"{MOMENTS if ASKED in request.facts else request.kind} {request.facts['round']}"
-
-
-def sorted_digest(weights: Mapping[str, Tensor]) -> str:
-    """Return a checksum of weights that depends on names, dtypes, shapes and values, but not on the order or device.
-
-    Args:
-        weights: entries of a network's state dict, by name.
-    """
-    return weights_digest({name: weights[name].cpu() for name in sorted(weights)})
 
 
 @dataclass
@@ -60,11 +49,9 @@ class Guard:
         shares: when the method shares statistics (`Method.shares`).
         share_reads_network: whether the weights come with a request to share (`Method.share_reads_network`).
         fact_names: names of further facts of a reply, by the kind of its request: those that the method reports with
-            an update (`Method.fact_names`), and those of a survey or of a site that scores a model.
+            an update (`Method.fact_names`), and those of a survey.
         privacy: the plan's noise.
         patients_advice: what helps if a statistic has too few patients (`Method.patients_advice`).
-        agreed_weights: checksum of the only weights that a request may contain (`sorted_digest`); "" allows all weights
-            that fit the network.
         n_replies: number of replies by kind and round, such as "train 3". To continue after a restart, the program that
             uses the guard must store `n_replies`, `sent_bytes`, `sent` and `released`.
         sent_bytes: number of bytes that left, by round.
@@ -81,7 +68,6 @@ class Guard:
     fact_names: dict[str, frozenset[str]] = field(default_factory=dict)
     privacy: Privacy = Privacy()
     patients_advice: str = ""
-    agreed_weights: str = ""
     n_replies: Counter[str] = field(default_factory=Counter)
     sent_bytes: Counter[str] = field(default_factory=Counter)
     sent: dict[str, list[str]] = field(default_factory=dict)
@@ -97,11 +83,10 @@ class Guard:
           the number of an agreed round.
         - The site has already replied to this kind of request in this round as often as agreed.
         - The round of the request is more than one round before the latest round in which the site trained.
-        - The request asks for a survey, but round 1 is over; or for scores, which have left as often as agreed, in all
-          rounds together.
+        - The request asks for a survey, but round 1 is over.
         - The request asks for shared statistics, but the method shares none in this round; or for the moments of the
           images, but the plan does not need them.
-        - The weights do not fit the network, or are not those that the hospital agreed to (`agreed_weights`).
+        - The weights do not fit the network.
         - A statistic comes with another request than one to train, is not finite, or the statistics are too large.
         - The agreement limits epsilon, but the plan adds no noise to what the reply would contain.
 
@@ -136,8 +121,6 @@ class Guard:
                 f"{latest}, and a coordinator repeats at most the round before the latest"
             )
         n_replies = self.n_replies[_counter(request)]
-        if request.kind == SCORE:  # of the whole federation, and not of each round
-            n_replies = sum(n for key, n in self.n_replies.items() if key.startswith(f"{request.kind} "))
         if n_replies >= self.agreement.replies_per_round:
             raise Refused(f"was asked to {request.kind} in round {number} more than {n_replies} times")
         self._check_weights(request)
@@ -285,8 +268,3 @@ class Guard:
             raise Refused(f"was sent weights that do not fit its network: {error}") from error
         if name := first_non_finite(request.weights):
             raise Refused(f"was sent weights that are not finite: '{name}' contains NaN or infinite values")
-        if self.agreed_weights and sorted_digest(request.weights) != self.agreed_weights:
-            raise Refused(
-                "was sent other weights than those of the bundle at this hospital, whose scores it agreed to "
-                "send; use the same bundle at the coordinator and at the hospital"
-            )

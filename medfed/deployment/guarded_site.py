@@ -14,7 +14,7 @@ from medfed.core.errors import UserError
 from medfed.core.files import write_atomically
 from medfed.core.registry import suggestion
 from medfed.deployment.agreement import TRAIN, Agreement
-from medfed.deployment.guard import KINDS, VALIDATION_KINDS, Guard, sorted_digest
+from medfed.deployment.guard import KINDS, VALIDATION_KINDS, Guard
 from medfed.deployment.hospital_state import hospital_secret, read_counts, write_counts
 from medfed.engines.in_process import InProcess
 from medfed.experiments.loading import SiteImages
@@ -30,7 +30,6 @@ from medfed.federation.survey import fact_names as survey_facts
 from medfed.federation.validation_site import ValidationSite
 from medfed.outputs.csv_files import append_rows
 from medfed.outputs.run_folder import RunFolder
-from medfed.scoring.site import SCORE, ScoringSite
 
 LEDGER, MODEL = "ledger.csv", "model.safetensors"
 
@@ -92,7 +91,7 @@ class GuardedSite:
         UserError: if the folder has counts or a key that this hospital did not write (`read_counts`).
     """
 
-    site: Site | ValidationSite | ScoringSite
+    site: Site | ValidationSite
     folder: Path
     agreement: Agreement
 
@@ -110,13 +109,6 @@ class GuardedSite:
         if isinstance(self.site, ValidationSite):
             self.guard.kinds = VALIDATION_KINDS if TRAIN in self.agreement.requests else ()
             self._engine = InProcess([], self.folder, validation_site=self.site)
-            return
-        if isinstance(self.site, ScoringSite):
-            self.guard.kinds = (SCORE, "end") if SCORE in self.agreement.requests else ()
-            self.guard.fact_names = {SCORE: self.site.fact_names}
-            self.guard.agreed_weights = sorted_digest(self.site.network.state_dict())
-            self.site.min_patients = max(self.site.min_patients, self.agreement.min_patients)
-            self._engine = InProcess([], self.folder, scoring_sites=[self.site])
             return
         method = self.site.method
         self.guard.local_keys, self.guard.shares = self.site.local_keys, method.shares

@@ -58,9 +58,6 @@ class SiteFile:
         kit: path of this site's startup kit of NVIDIA FLARE.
         folder: path of the folder for the site's ledger, log, stored state and final model.
         agrees: what may leave the hospital.
-        bundle: path of the folder of a MONAI bundle, which the hospital scores on its images; "" takes part in a
-            training. With a bundle, there is no plan.
-        names: the bundle's name of each structure or class whose name at this hospital differs.
     """
 
     site: str
@@ -68,8 +65,6 @@ class SiteFile:
     kit: str = "kit"
     folder: str = "medfed_site"
     agrees: Agreement = Agreement()
-    bundle: str = ""
-    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_site_file(path: Path) -> tuple[SiteFile, Config]:
@@ -158,18 +153,7 @@ def _dotted(block: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, Any]
             yield dotted_key, value
 
 
-def training_work(site_file: SiteFile, config: Config) -> tuple[Mapping[str, object], str]:
-    """Return what the worker of a site that trains does, and the plan's name for the message on the screen.
-
-    Args:
-        site_file: the content of the hospital's YAML file.
-        config: the plan with this hospital's own values.
-    """
-    plan = hashlib.sha256(Path(site_file.plan).read_bytes()).hexdigest()
-    return {"config": to_yaml(config), "source": config.source}, f"the plan {plan[:12]}"
-
-
-def join_federation(site_file: SiteFile, work: Mapping[str, object], purpose: str, file: str, quiet: bool) -> None:
+def join_federation(site_file: SiteFile, config: Config, quiet: bool) -> None:
     """Connect this hospital to the coordinator through NVIDIA FLARE, and wait until the federation is over.
 
     FLARE's client is started with the hospital's startup kit, the folder with certificates and scripts that the
@@ -177,10 +161,7 @@ def join_federation(site_file: SiteFile, work: Mapping[str, object], purpose: st
 
     Args:
         site_file: the content of the hospital's YAML file, as `read_site_file` returns it.
-        work: what the site's worker does (`medfed.deployment.worker.serve`): `config` (the config of the federation
-            with this hospital's own values, as YAML text) and `source`, or the entries of a site that scores.
-        purpose: what the hospital joins for, such as "the plan 0123abcd", for the message on the screen.
-        file: the path of the hospital's YAML file, for error messages.
+        config: the plan with this hospital's own values; its source is the hospital's YAML file.
         quiet: True shows no progress.
 
     Raises:
@@ -196,17 +177,19 @@ def join_federation(site_file: SiteFile, work: Mapping[str, object], purpose: st
     folder, kit = Path(site_file.folder), Path(site_file.kit)
     check_kit(kit, site_file.site)
     with lock_kit(kit):
-        check_output_folder(folder, file)
+        check_output_folder(folder, config.source)
         begin_folder(folder)
         job = {
-            **work,
+            "config": to_yaml(config),
+            "source": config.source,
             "sites": [site_file.site],
             "folder": str(folder.resolve()),
             "directory": os.getcwd(),
             "agreement": asdict(site_file.agrees),
         }
         client = hospital_process(kit, folder, site_file.site, job)
-        print(f"Joining as {site_file.site} with {purpose}. Press Ctrl-C to leave; the same command joins again.")
+        plan = hashlib.sha256(Path(site_file.plan).read_bytes()).hexdigest()[:12]
+        print(f"Joining as {site_file.site} with the plan {plan}. Press Ctrl-C to leave; the same command joins again.")
         _take_part(site_file.site, client, folder, quiet)
 
 

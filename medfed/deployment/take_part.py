@@ -14,8 +14,7 @@ from medfed.datasets.checking import check_dataset
 from medfed.deployment.agreement_check import check_agreement
 from medfed.deployment.dry_run import format_report, outgoing_rows
 from medfed.deployment.guarded_site import LEDGER, MODEL, build_local_site, describe_participation
-from medfed.deployment.join import check_output_folder, join_federation, read_site_file, training_work
-from medfed.deployment.join_scoring import scores_bundle, take_part_in_scoring
+from medfed.deployment.join import check_output_folder, join_federation, read_site_file
 from medfed.experiments.setup import progress_bar
 
 
@@ -33,8 +32,6 @@ def run_site(args: argparse.Namespace) -> int:
         UserError: if the file, the data or the plan cannot be used, the hospital's file does not agree to what would
             leave, or the federation fails.
     """
-    if scores_bundle(args.file):
-        return take_part_in_scoring(args.file, args.dry_run, lambda question: args.yes or _yes(question), args.quiet)
     site_file, config = read_site_file(args.file)
     check_output_folder(Path(site_file.folder), config.source)
     set_deterministic(config.training.threads)
@@ -51,7 +48,7 @@ def run_site(args: argparse.Namespace) -> int:
     if not args.yes and not _yes("\nDo you agree that this leaves your hospital in every round? [yes/no] "):
         print("Nothing was sent.")
         return 0
-    join_federation(site_file, *training_work(site_file, config), config.source, args.quiet)
+    join_federation(site_file, config, args.quiet)
     folder = Path(site_file.folder)
     print(
         f"The federation is over. The model is {folder / MODEL}; everything that was sent and received is listed in "

@@ -37,10 +37,6 @@ from medfed.experiments.setup import build_sites
 from medfed.federation.engine import OnStep
 from medfed.federation.message import Message
 from medfed.federation.site import Site
-from medfed.federation.validation_site import ValidationSite
-from medfed.scoring.arguments import ScoringInputs
-from medfed.scoring.federated import SETTINGS, build_scoring_sites
-from medfed.scoring.site import ScoringSite
 
 Serve = Callable[[Mapping[str, Any], Sequence[bytes]], Iterator[bytes]]  # yields the replies to a request
 LOCK, LOCK_TIMEOUT_S = "site.lock", 60
@@ -80,9 +76,8 @@ def serve(connection: Connection) -> None:
     The first message on the connection is JSON that describes the job. Its entry `directory` is the working directory,
     in which relative paths start. If the worker hosts sites, the job also has the entries `config` (the config as YAML
     text), `source` (the name of the config in error messages), `sites` (the names of the sites), `folder` (the folder
-    of the sites' files) and, only at a hospital, `agreement` (what may leave the hospital). If the sites score a
-    bundle, the entries `scoring` (the bundle and the images) and `min_patients` replace `config` and `source`. Without
-    the entry `sites`, the worker does runs of a comparison.
+    of the sites' files) and, only at a hospital, `agreement` (what may leave the hospital). Without the entry
+    `sites`, the worker does runs of a comparison.
 
     Every request consists of a header, which is JSON, and of messages that follow. For sites, the header has the
     entries `kind` (the kind of the requests), `sites` (for each site, the index of its request among the messages) and
@@ -115,7 +110,7 @@ def serve(connection: Connection) -> None:
                     folder.mkdir(parents=True, exist_ok=True)
                     lock = exclusive_lock(folder / LOCK, lambda holder: _locked_error(folder, holder), LOCK_TIMEOUT_S)
                     stack.enter_context(lock)
-                replies = _scoring_sites(job) if "scoring" in job else _training_sites(job, on_step)
+                replies = _training_sites(job, on_step)
             connection.send_bytes(READY + b"0")
             while True:
                 header = json.loads(connection.recv_bytes())
@@ -142,11 +137,6 @@ def _hospital(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
     site = build_local_site(config, job["sites"][0])
     if isinstance(site, Site):
         site.progress = on_step
-    return _serve_behind_guard(site, job)
-
-
-def _serve_behind_guard(site: Site | ValidationSite | ScoringSite, job: Mapping[str, Any]) -> Serve:
-    """Return the function that lets a hospital's site reply to what the hospital agreed to."""
     lists = {name: tuple(value) for name, value in job["agreement"].items() if isinstance(value, list)}
     agreement = Agreement(**{**job["agreement"], **lists})
     guarded = GuardedSite(site, Path(job["folder"]), agreement)
@@ -161,19 +151,6 @@ def _sites(job: Mapping[str, Any], config: Config, on_step: OnStep) -> Serve:
         warnings.simplefilter("ignore", UserWarning)
         sites, validation_site = build_sites(config, job["sites"])
     engine = InProcess(sites, folder, validation_site, config.federation, on_step=on_step, shares_folder=True)
-    return _serve_by(engine)
-
-
-def _scoring_sites(job: Mapping[str, Any]) -> Serve:
-    inputs = ScoringInputs(**{**job["scoring"], "settings": tuple(job["scoring"]["settings"])})
-    sites = build_scoring_sites(inputs, job["sites"], job["min_patients"])
-    if "agreement" in job:
-        return _serve_behind_guard(sites[0], job)
-    return _serve_by(InProcess([], settings=SETTINGS, scoring_sites=sites))
-
-
-def _serve_by(engine: InProcess) -> Serve:
-    """Return the function that lets the sites of an engine reply."""
 
     def serve_sites(header: Mapping[str, Any], bodies: Sequence[bytes]) -> Iterator[bytes]:
         requests = [Message.from_bytes(body) for body in bodies]

@@ -29,7 +29,7 @@ from medfed.federation.message import WEIGHTS_NEEDED, Message, failed_reply_to_e
 from medfed.federation.model_transfer import ReceivedWeights, weights_digest
 from medfed.federation.settings import Federation
 from medfed.federation.site import Site
-from medfed.federation.validation_site import SiteWithoutTraining, ValidationSite
+from medfed.federation.validation_site import ValidationSite
 
 Commit = Callable[[], None]  # moves a site's new file to its final place
 FIRST_TRAINING_S = 2.0  # how much longer the first training of a process takes, as libraries load parts of themselves
@@ -60,7 +60,6 @@ class InProcess:
             requests); None calls nothing.
         on_step: function that is called after each training step with (site, step, steps of this round); None calls
             nothing.
-        scoring_sites: sites that only score a finished model; the other sites are then none.
     """
 
     local_sites: list[Site]
@@ -74,7 +73,6 @@ class InProcess:
     reading_s: float = 0.0
     on_reply: OnReply | None = None
     on_step: OnStep | None = None
-    scoring_sites: Sequence[SiteWithoutTraining] = ()
     work_s: float | None = field(default=None, init=False)
     _store: SiteStore | None = field(default=None, init=False)
     _workers: WorkerPool | None = field(default=None, init=False)
@@ -86,8 +84,8 @@ class InProcess:
             self._store = SiteStore(self.folder, self.shares_folder)
 
     def sites(self) -> list[str]:
-        """Return the sorted names of the sites that train or score. The validation site is left out."""
-        return sorted([*(site.name for site in self.local_sites), *(site.name for site in self.scoring_sites)])
+        """Return the sorted names of the sites that train. The validation site is left out."""
+        return sorted(site.name for site in self.local_sites)
 
     def exchange(self, kind: str, messages: Mapping[str, Message]) -> dict[str, Message]:
         """Let each site reply to its request.
@@ -283,14 +281,13 @@ class InProcess:
         for site in self.local_sites:
             site.memory = site.memory if site.local_keys else {}
 
-    def _by_name(self) -> dict[str, Site | SiteWithoutTraining]:
-        by_name: dict[str, Site | SiteWithoutTraining] = {site.name: site for site in self.local_sites}
-        by_name |= {site.name: site for site in self.scoring_sites}
+    def _by_name(self) -> dict[str, Site | ValidationSite]:
+        by_name: dict[str, Site | ValidationSite] = {site.name: site for site in self.local_sites}
         if self.validation_site:
             by_name[self.validation_site.name] = self.validation_site
         return by_name
 
-    def _deliver(self, site: Site | SiteWithoutTraining, request: bytes) -> tuple[bytes, Commit | None]:
+    def _deliver(self, site: Site | ValidationSite, request: bytes) -> tuple[bytes, Commit | None]:
         """Return the site's reply, and the function that commits its new file; None if no file was written."""
         message = Message.from_bytes(request)
         if not isinstance(site, Site):
@@ -302,7 +299,7 @@ class InProcess:
             self._store.restore_memory(site, message.facts["last"])
         return self._reply(site, message), None
 
-    def _reply(self, site: Site | SiteWithoutTraining, request: Message) -> bytes:
+    def _reply(self, site: Site | ValidationSite, request: Message) -> bytes:
         """Return the bytes of the site's reply; after a UserError, of a "failed" reply if the federation allows it."""
         try:
             try:

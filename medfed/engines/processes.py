@@ -13,7 +13,6 @@ from medfed.engines.in_process import InProcess
 from medfed.engines.worker_pool import WorkerPool
 from medfed.engines.worker_process import WorkerFailed
 from medfed.federation.message import Message, failed_reply_to_error
-from medfed.federation.settings import Training
 
 
 @dataclass
@@ -41,16 +40,13 @@ class Processes(InProcess):
         """
         if self._workers is None:
             names = [*self.sites(), *([self.validation_site.name] if self.validation_site else [])]
-            n_at_once = self.jobs or max(1, n_cores() // self._threads_of_site())
+            n_at_once = self.jobs or max(1, n_cores() // self.local_sites[0].settings.threads)
             timeout_s = self.settings.reply_timeout_s or None
             self._workers = WorkerPool([[name] for name in names], self._job(), n_at_once, _failed_replies, timeout_s)
         complete, replies = self._complete(messages)
         replies |= self._workers.deliver(kind, complete, self.on_reply, self.on_step)
         self.work_s = self._workers.work_s
         return dict(sorted(replies.items()))
-
-    def _threads_of_site(self) -> int:
-        return self.local_sites[0].settings.threads if self.local_sites else Training().threads
 
 
 def _failed_replies(sites: Sequence[str], error: WorkerFailed) -> dict[str, Message]:

@@ -286,11 +286,10 @@ class Exchange:
         left, needed = list(left), self.settings.quorum or n_asked
         if len(left) < needed:
             which = f" ({', '.join(left)})" if left else ""
-            again = "repeat it" if rejected[0].kind == "score" else f"continue with {argument('resume', True)}"
             raise UserError(
                 f"round {rejected[0].round}: {len(left)} of {n_asked} sites{which} have a valid reply, but "
-                f"federation.quorum needs {self.settings.quorum or 'all'} ({'; '.join(map(str, rejected))}); {again} "
-                "when more sites can reply"
+                f"federation.quorum needs {self.settings.quorum or 'all'} ({'; '.join(map(str, rejected))}); "
+                f"continue with {argument('resume', True)} when more sites can reply"
             )
         for rejection in rejected:
             warnings.warn(f"{rejection}; the run continues without it", UserWarning, stacklevel=2)

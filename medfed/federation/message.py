@@ -45,10 +45,9 @@ class Message:
 
     Attributes:
         kind: what is requested: "share" (send the method's statistics), "train" (train for one round), "validate"
-            (score the weights), "survey" (describe the images), "score" (score a finished model on all images) or
-            "end" (the run is over). A reply has the kind of its request, except in two cases: "failed" (the site gives
-            the reason), and "weights_needed" (the request has only the checksum of weights that the site does not
-            have).
+            (score the weights), "survey" (describe the images) or "end" (the run is over). A reply has the kind of
+            its request, except in two cases: "failed" (the site gives the reason), and "weights_needed" (the request
+            has only the checksum of weights that the site does not have).
         weights: entries of the network's state dict.
         tensors: other tensors that the method sends, by name.
         facts: named values without a shape (plain JSON values), such as the number of the round or a loss.

@@ -27,14 +27,13 @@ MAX_MODELS, EXTRA_BYTES = 8, 2 * 2**30  # a reply is at most this many times as 
 MAX_ENTRIES, MAX_FACTS_CHARACTERS = 100_000, 2**16
 MAX_FACT_BYTES = 32  # of the JSON text of one number
 # The facts that a site's reply may hold, by the kind of the request. A reply to "train" also holds those that the
-# method reports (`Method.fact_names`), one to "score" those of the task (`medfed.scoring.site`), one to "survey"
-# those of `medfed.federation.survey`, and a reply to "share" has `pixels` only with the moments of the images.
+# method reports (`Method.fact_names`), one to "survey" those of `medfed.federation.survey`, and a reply to "share" has
+# `pixels` only with the moments of the images.
 REPLY_FACTS = {
     "share": frozenset({"pixels"}),
     "train": frozenset({"examples", "steps", "loss"}),
     "validate": frozenset({"score", "boundary_distance"}),
     "end": frozenset(),
-    "score": frozenset(),
     "survey": frozenset(),
 }
 DIVERGED = (
@@ -148,7 +147,7 @@ def check_reply(site: str, reply: Message, expected: Expected) -> None:
     _check_size(reply, expected.weights)
     if expected.kind != "train" and reply.weights:
         raise InvalidReply(f"holds {len(reply.weights)} entries of a network, but no weights were requested")
-    if expected.kind in ("validate", "score", "survey") and reply.tensors:
+    if expected.kind in ("validate", "survey") and reply.tensors:
         raise InvalidReply(f"holds {len(reply.tensors)} tensors, but only numbers were requested")
     for name, entry in reply.weights.items():
         low, high = _check_numbers(name, entry)
@@ -247,7 +246,7 @@ def _check_facts(site: str, facts: Mapping[str, Any], expected: Expected) -> Non
             f"has values that are not tensors (facts) of {size:,} characters in total, but at most "
             f"{MAX_FACTS_CHARACTERS:,} are allowed"
         )
-    if expected.kind in ("train", "score", "survey"):
+    if expected.kind in ("train", "survey"):
         _check_all_numbers(facts)
 
 

@@ -36,7 +36,6 @@ CONTENTS = {
     "share": "share",
     "train": "update",
     "validate": "score",
-    "score": "scoring",
     "survey": "survey",
 }
 MAX_REASON_CHARACTERS = 300

@@ -6,30 +6,11 @@ Its score can select the round that is the result (`federation.selection: valida
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import nn
 
 from medfed.federation.local_round import Samples, Task
 from medfed.federation.message import WEIGHTS_NEEDED, Message
-
-
-class SiteWithoutTraining(Protocol):
-    """Interface of a site that never trains: a validation site, or a site that scores a finished model.
-
-    Attributes:
-        name: the name of the site.
-    """
-
-    name: str
-
-    def reply(self, request: Message) -> Message:
-        """Return the site's reply to a request.
-
-        Args:
-            request: a request of a kind that the site supports.
-        """
-        ...
 
 
 @dataclass

@@ -130,18 +130,6 @@ def task_of_bundle(model: BundleModel, dataset: Dataset, named: Mapping[str, str
     return BundleClassification(classes, model.channels, 0, model=model), assigned
 
 
-def task_of_outputs(model: BundleModel) -> BundleTask:
-    """Return the task of a bundle with the bundle's own names, for a coordinator without images.
-
-    Args:
-        model: the bundle.
-    """
-    names = tuple(name for _, name in sorted(model.names.items()))
-    if model.is_segmentation:
-        return BundleSegmentation(names, model.channels, 0, model=model, predicted_names=names)
-    return BundleClassification(names, model.channels, 0, model=model)
-
-
 def with_labels_of(task: BundleTask, dataset: Dataset, cases: Sequence[Case]) -> list[Case]:
     """Return cases whose class numbers are those of the bundle, which may have its classes in another order.
 

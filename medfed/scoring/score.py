@@ -92,7 +92,7 @@ def score_bundle(
     """
     model = load_bundle(bundle, pick_device(device))
     cases = dataset.cases_by_site(dataset.site_names())
-    check_channels(model, dataset)
+    _check_channels(model, dataset)
     task, assigned = task_of_bundle(model, dataset, named or {})
     cases = {site: with_labels_of(task, dataset, of_site) for site, of_site in cases.items()}
     with deterministic(Training().threads):
@@ -100,7 +100,7 @@ def score_bundle(
     result = EvaluationResult()
     for of_site in results.values():
         result.extend(EvaluationResult(of_site.rows, of_site.ratios))  # masks of two sites may have the same name
-    notices = [*name_notices(model, assigned, cases), *notices]
+    notices = [*_name_notices(model, assigned, cases), *notices]
     summary = _summarise(model, task, dataset, assigned, cases, result, notices)
     return Scores(summary, task, dataset, cases, results)
 
@@ -151,43 +151,21 @@ def _predict(
 ) -> tuple[dict[str, EvaluationResult], list[str]]:
     """Return the results of each site, and sentences about unusual images."""
     results: dict[str, EvaluationResult] = {}
-    notices: list[str] = []
+    counts: Counter[tuple[str, str]] = Counter()  # of a site and a sentence
     n_cases = sum(map(len, cases.values()))
+
+    def observe(case: Case, notices: Sequence[str]) -> None:
+        counts.update((case.site, notice) for notice in notices)
+
     with ProgressBar(total=n_cases, desc="scoring", unit="case", disable=quiet, leave=False) as bar:
         for site, of_site in cases.items():
-            results[site], counts = predict_site(model, task, dataset, of_site, bar)
-            notices += [f"{site}: {n} of {len(of_site)} images: {notice}" for notice, n in counts.items()]
+            results[site] = task.evaluate(model.network, dataset, of_site, ROLE, observe, bar.update)
+    notices = [f"{site}: {n} of {len(cases[site])} images: {notice}" for (site, notice), n in counts.items()]
     return results, notices
 
 
-def predict_site(
-    model: BundleModel, task: BundleTask, dataset: Dataset, cases: Sequence[Case], bar: ProgressBar
-) -> tuple[EvaluationResult, Counter[str]]:
-    """Predict and score the cases of one site.
-
-    Args:
-        model: the bundle.
-        task: the task of the bundle.
-        dataset: the labelled images.
-        cases: the cases of the site.
-        bar: a progress bar, which advances by 1 for each case.
-
-    Returns:
-        The scores, and how often each sentence about unusual images applies.
-    """
-    counts: Counter[str] = Counter()
-    result = task.evaluate(model.network, dataset, cases, ROLE, lambda case, found: counts.update(found), bar.update)
-    return result, counts
-
-
-def check_channels(model: BundleModel, dataset: Dataset) -> None:
-    """Raise UserError if the images have another number of channels than the bundle's network.
-
-    Args:
-        model: the bundle.
-        dataset: the labelled images. Its images must have been found (`Dataset.cases_by_site`), because the number of
-            channels is read from them.
-    """
+def _check_channels(model: BundleModel, dataset: Dataset) -> None:
+    """Raise UserError if the images, which were found before, have other channels than the bundle's network expects."""
     if dataset.channels == model.channels:
         return
     settings = "data.image_channels=3 --set data.grey_to_rgb=true" if model.channels == 3 else "data.image_channels=1"
@@ -198,14 +176,8 @@ def check_channels(model: BundleModel, dataset: Dataset) -> None:
     )
 
 
-def name_notices(model: BundleModel, assigned: Mapping[str, str], sites: Collection[str]) -> list[str]:
-    """Return what a reader of the scores should know about the names of labels and sites.
-
-    Args:
-        model: the bundle.
-        assigned: the bundle's name of each structure or class.
-        sites: the names of the scored sites.
-    """
+def _name_notices(model: BundleModel, assigned: Mapping[str, str], sites: Collection[str]) -> list[str]:
+    """Return what a reader of the scores should know about the names of labels and sites."""
     others = [
         f"{own} is compared with {predicted} of the bundle" for own, predicted in assigned.items() if own != predicted
     ]

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from conftest import tiny_yaml
-from scored_bundles import UNET, exported, seeded
 
 import medfed
 from medfed.config.schema import load
@@ -25,7 +24,6 @@ from medfed.experiments.setup import build_experiment
 from medfed.federation import rounds
 from medfed.federation.rounds import federate
 from medfed.outputs.run_folder import RunFolder
-from medfed.tasks.segmentation import Segmentation
 
 pytest.importorskip("nvflare")
 psutil = pytest.importorskip("psutil")
@@ -127,54 +125,6 @@ def test_a_killed_hospital_misses_one_round_only(federation, tmp_path, tiny_phan
     took_part = json.loads((federation / "run" / "summary.json").read_text())["took_part"]
     assert took_part["BMC"] == took_part["UCL"] == ROUNDS
     print("HK took part last in round", took_part["HK"])
-
-
-def test_hospitals_score_a_bundle_over_the_network_and_send_aggregates_only(federation, tmp_path, monkeypatch):
-    """BMC has fewer patients than its minimum; HK and UCL send what their dry run shows."""
-    monkeypatch.chdir(tmp_path)
-    task = Segmentation(("prostate",), 1, 32)
-    bundle = exported(tmp_path / "bundle", UNET, seeded(UNET, 1, 1), task)
-    started: list[subprocess.Popen] = []
-    for site, minimum in zip(SITES, (5, 4, 4), strict=True):
-        shutil.copytree(bundle, tmp_path / site / "bundle")
-        (tmp_path / site / "score.yaml").write_text(
-            f"{{site: {site}, bundle: bundle, folder: scored, data: {{root: data, name: prostate}}, "
-            f"agrees: {{requests: [score], rounds: 1, min_patients: {minimum}}}}}"
-        )
-    log, out = tmp_path / "coordinator.log", tmp_path / "scores"
-    try:
-        run = program(
-            log,
-            "medfed.coordinator",
-            "score",
-            bundle,
-            federation,
-            "--engine",
-            "nvflare",
-            "--out",
-            out,
-            "--join-seconds",
-            240,
-        )
-        started.append(run)
-        started += [
-            program(tmp_path / f"{site}.log", "medfed.site", f"{site}/score.yaml", "--yes", "--quiet") for site in SITES
-        ]
-        assert run.wait(540) == 0, log.read_text()[-3000:]
-        assert [process.wait(60) for process in started] == [0, 0, 0, 0]
-    finally:
-        for process in started:
-            if process.poll() is None:
-                kill_process_tree(process)
-    print(log.read_text())
-    sites = json.loads((out / "summary.json").read_text())["sites"]
-    assert sites["BMC"] == {"too_few_patients": 1} and sites["HK"]["patients"] == sites["UCL"]["patients"] == 4
-    with open(out / "ledger.csv", newline="") as file:
-        sent = {(row["site"], row["name"]) for row in csv.DictReader(file) if row["direction"] == "up"}
-    for site in SITES:
-        with open(tmp_path / site / "scored" / "ledger.csv", newline="") as file:
-            assert {row["name"] for row in csv.DictReader(file) if row["direction"] == "up"} == set(sites[site])
-    assert sent == {(site, name) for site in SITES for name in sites[site]}
 
 
 def check_bits(federation, tmp_path, tiny_phantom, monkeypatch) -> None:

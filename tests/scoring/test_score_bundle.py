@@ -28,6 +28,7 @@ from scored_bundles import (
 import medfed
 from medfed.config.overrides import Override
 from medfed.config.schema import load_dataset
+from medfed.core.device import pick_device
 from medfed.core.errors import UserError
 from medfed.datasets.reading import read_image
 from medfed.networks.densenet import DenseNetwork
@@ -316,3 +317,9 @@ def test_the_program_prints_the_table_and_refuses_a_used_folder_and_one_among_th
     assert main([*arguments[:3], str(tmp_path / "new"), "--quiet"]) == 2
     assert "has no models/model.safetensors or models/model.pt" in capsys.readouterr().err
     assert main([*arguments, "--name", "x"]) == 2 and "expected YOUR_NAME=NAME_IN_THE_BUNDLE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["nogpu", "mps", "cuda:3", "meta", ""])
+def test_an_unknown_device_on_the_command_line_is_one_sentence(name):
+    with pytest.raises(UserError, match=f"^device: is '{name}'; expected auto, cpu or cuda "):
+        pick_device(name)

@@ -14,8 +14,6 @@ from medfed.config.schema import load_dataset, load_text, to_yaml
 from medfed.core.errors import UserError
 from medfed.outputs.bundle.program import PROGRAM, save_program
 from medfed.outputs.run_folder import RunFolder
-from medfed.scoring import federated
-from medfed.scoring.arguments import ScoringInputs
 from medfed.scoring.bundle_model import load_bundle
 from medfed.scoring.score import score_bundle
 from medfed.tasks.factory import task_of_images
@@ -144,13 +142,6 @@ def test_without_its_layers_a_bundle_would_have_other_scores(export):
         network.load_state_dict(module.state_dict(), strict=False)
         with torch.no_grad():
             assert not torch.allclose(network(image), module(image), atol=1e-3)
-
-
-def test_sites_score_a_bundle_with_added_layers_and_return_the_same_means(export):
-    bundle, _, _, dataset = export("fedsr")
-    (facts,) = federated.score_at_sites(ScoringInputs(str(bundle), str(dataset.root), {}), {"here": 1}).facts.values()
-    mean = score_bundle(bundle, dataset).summary["unseen"]["sites"]["here"]["all"]["accuracy"]["mean"]
-    assert facts["all.accuracy.mean"] == pytest.approx(mean)
 
 
 def changed(export, tmp_path, name, change):

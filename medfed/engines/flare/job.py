@@ -14,7 +14,7 @@ from pathlib import Path
 from medfed.core.errors import UserError
 
 CONTROLLER, EXECUTOR = "medfed.engines.flare.controller.FlareController", "medfed.engines.flare.executor.SiteExecutor"
-TASKS = ("survey", "share", "train", "validate", "score", "end")
+TASKS = ("survey", "share", "train", "validate", "end")
 CONNECTION_FILE, SITE_FILE = "medfed_coordinator.json", "medfed_site.json"  # in the local folders of server and site
 COORDINATOR_ROLES = ("project_admin", "lead")  # in certificates by `nvflare provision` and by `nvflare cert`
 NO_REPLY = "did not reply"  # the reason in a failed reply begins with it if the site itself reported nothing

@@ -1,0 +1,79 @@
+"""One table of the `summary.json` files that hospitals wrote with `medfed score` and sent to the coordinator."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from medfed.core.errors import UserError
+from medfed.core.files import read_text
+from medfed.outputs.tables import run_table
+from medfed.outputs.tables.run_notes import data_label
+from medfed.outputs.tables.table import align_columns
+from medfed.scoring.score import ROLE, SITES
+from medfed.tasks.factory import scoring_of
+from medfed.tasks.scoring import Scoring
+
+MAX_BYTES = 1 << 24
+READING_ERRORS = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
+def print_summaries(args: argparse.Namespace) -> int:
+    """Run `python -m medfed.coordinator summaries`; return the exit code 0."""
+    print(summaries_text(args.files, args.min_patients))
+    return 0
+
+
+def summaries_text(paths: Sequence[Path], min_patients: int) -> str:
+    """Return a table with one row for each site and structure, as `medfed score` prints it.
+
+    Args:
+        paths: the files.
+        min_patients: scores of fewer patients are left out of the table.
+
+    Raises:
+        UserError: if a file is no summary of `medfed score`, or has other weights or metrics than the first file.
+    """
+    heads, lines, labels = [], [], set()
+    for path in paths:
+        try:
+            summary = json.loads(read_text(path, MAX_BYTES))
+            scoring = scoring_of(summary, path)
+            head, *rows = _rows(scoring, summary, min_patients)
+            heads.append((summary["bundle"]["name"], summary["bundle"]["weights_sha256"], head))
+            labels.add(data_label(summary["data"]))
+            note = run_table.interval_note(scoring, summary)
+            if not "".join([*map(str, heads[-1][:2]), *head, *sum(rows, ()), note]).isprintable():
+                raise ValueError("control characters")
+        except UserError:
+            raise
+        except READING_ERRORS as error:
+            raise UserError(f"{path}: is not a summary.json of python -m medfed.score ({error!r})") from error
+        if heads[-1] != heads[0]:
+            raise UserError(f"{path}: has another model or other metrics than {paths[0]}; print it alone")
+        lines += rows
+    table = [[(cell, "") for cell in row] for row in [heads[0][2], *lines]]
+    text = align_columns(table, False, n_left=1 + scoring.has_structures)
+    return "\n".join([*sorted(labels), heads[0][0], "", text, "", f"{note}."])
+
+
+def _rows(scoring: Scoring, summary: Mapping[str, Any], min_patients: int) -> list[tuple[str, ...]]:
+    """Return the header row and the rows of one summary, without the scores of fewer than `min_patients` patients."""
+    known: dict[str, dict[str, Any]] = {}
+    few = []
+    for site, of_site in summary[ROLE]["sites"].items():
+        for name, group in of_site.items():
+            if group["n_patients"] < min_patients:
+                few.append((site, *[name] * scoring.has_structures, f"fewer than {min_patients}"))
+            else:
+                known.setdefault(site, {})[name] = {
+                    key: {**scores, "mean": None}
+                    if scoring.has_structures and isinstance(scores, dict) and scores["n_patients"] < min_patients
+                    else scores
+                    for key, scores in group.items()
+                }
+    rows = run_table.score_rows(scoring, {ROLE: {"sites": known}}, SITES, ())
+    return [*rows, *((*row, *[""] * (len(rows[0]) - len(row))) for row in few)]

@@ -1,0 +1,84 @@
+"""The coordinator's table of the summaries that hospitals sent."""
+
+import json
+
+import pytest
+from scored_bundles import exported, foreign_bundle, seeded, write_classes, write_photographs
+
+from medfed.config.schema import load_dataset
+from medfed.coordinator import main
+from medfed.networks.densenet import DenseNetwork
+from medfed.scoring.score import score_bundle
+from medfed.tasks.classification import Classification
+
+
+@pytest.fixture
+def summary(tmp_path):
+    """The summary of six patients, of which one has no structure; and its file."""
+    write_photographs(tmp_path / "data", n=6)
+    scores = score_bundle(foreign_bundle(tmp_path / "tools"), load_dataset(tmp_path / "data"))
+    (tmp_path / "north.json").write_text(json.dumps(scores.summary))
+    return json.loads(json.dumps(scores.summary))
+
+
+def renamed(summary, site):
+    """Return the summary of another hospital with the same scores."""
+    sites = summary["unseen"]["sites"]
+    return {**summary, "unseen": {**summary["unseen"], "sites": {site: sites["here"]}}}
+
+
+def test_the_rows_are_those_that_each_hospital_saw(summary, tmp_path, capsys):
+    (tmp_path / "south.json").write_text(json.dumps(renamed(summary, "south")))
+    files = [str(tmp_path / "north.json"), str(tmp_path / "south.json")]
+    assert main(["summaries", *files]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (here,), (south,) = (
+        [line.split() for line in lines if line.startswith(f"  {site} ")] for site in ("here", "south")
+    )
+    scores = summary["unseen"]["sites"]["here"]["foreground"]
+    assert here[1:] == south[1:] and here[2] == str(scores["n_patients"])
+    assert any(part.startswith(f"{100 * scores['dice']['mean']:.2f}"[:4]) for part in here)
+
+
+def test_scores_of_few_patients_are_left_out(summary, tmp_path, capsys):
+    group = summary["unseen"]["sites"]["here"]["foreground"]
+    file = tmp_path / "north.json"
+    assert main(["summaries", str(file), "--min-patients", str(group["n_patients"] + 1)]) == 0
+    printed = capsys.readouterr().out
+    assert f"fewer than {group['n_patients'] + 1}" in printed and f"{100 * group['dice']['mean']:.2f}" not in printed
+    group["dice"]["n_patients"] = 4
+    file.write_text(json.dumps(summary))
+    assert main(["summaries", str(file)]) == 0
+    assert f"{100 * group['dice']['mean']:.2f}" not in capsys.readouterr().out
+
+
+def test_classes_have_a_row_for_each_site(tmp_path, capsys):
+    write_classes(tmp_path / "data")
+    network = DenseNetwork(4, 2, (1, 1))
+    bundle = exported(tmp_path / "bundle", network, seeded(network, 3, 2), Classification(("a", "b"), 3, 32))
+    summary = score_bundle(bundle, load_dataset(tmp_path / "data")).summary
+    (tmp_path / "a.json").write_text(json.dumps(summary))
+    assert main(["summaries", str(tmp_path / "a.json")]) == 0
+    mean = summary["unseen"]["sites"]["here"]["all"]["accuracy"]["mean"]
+    assert f"{100 * mean:.2f}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("[1]", "is not a summary.json of python -m medfed.score"),
+        ("no json", "is not a summary.json of python -m medfed.score"),
+        ('{"task": "segmentation"}', "is not a summary.json of python -m medfed.score"),
+        ('{"task": "translation"}', "task: found 'translation'"),
+        (None, "is not a summary.json of python -m medfed.score (FileNotFoundError"),
+        (lambda summary: renamed(summary, "\x1b[2J"), "is not a summary.json of python -m medfed.score"),
+        (lambda summary: summary | {"bundle": summary["bundle"] | {"weights_sha256": "0"}}, "has another model"),
+    ],
+)
+def test_a_file_that_is_no_such_summary_is_one_sentence(content, sentence, summary, tmp_path, capsys):
+    file = tmp_path / "other.json"
+    if content is not None:
+        file.write_text(json.dumps(content(summary)) if callable(content) else content)
+    assert main(["summaries", str(tmp_path / "north.json"), str(file)]) == 2
+    printed = capsys.readouterr().err
+    assert f"{file}: {sentence}" in printed and len(printed.strip().splitlines()) == 1
