@@ -1,11 +1,7 @@
 """Networks, codecs and layers.
 
-`build` makes a network by name, ready to train: "unet", "elcfs_unet", "efficientnet_unet", "densenet", "resnet",
-"efficientnet_lite", or "bundle" for a MONAI bundle. Inside medfed a network is described by `NetworkSettings`, the
-`network` block of a config: it names the places in the network that methods read or change. `StyleCodec` encodes an
-image, changes its style and decodes it; `load_codec` loads one. `MixStyle`, `DSU` and `EFDMix` are layers that mix
-feature styles in training, `AmplitudeNormaliser` a layer that normalises amplitudes (HarmoFL), `Highlighter` an
-attention layer (StableFDG), and `Tent` a wrapper that adapts BatchNorm to each test batch.
+`build` makes a network by name, ready to train. Inside medfed a network is described by `NetworkSettings`, the
+`network` block of a config: it names the places in the network that methods read or change.
 
 >>> import torch
 >>> from medfed.networks import build

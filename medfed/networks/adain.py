@@ -4,8 +4,6 @@
 
 See Huang & Belongie, "Arbitrary Style Transfer in Real-time with Adaptive Instance Normalization", ICCV 2017,
 https://arxiv.org/abs/1703.06868. To redraw an image in many styles, encode it once and decode it once per style.
-`StyleCodec.reconstruction_error` measures what encoding and decoding change even without a new style; redrawn small
-structures cannot be more accurate than that.
 """
 
 from __future__ import annotations
@@ -36,7 +34,9 @@ HEADER_KEY = "medfed_codec"
 class StyleCodec(nn.Module):
     """A frozen encoder and decoder that redraw images in a given style.
 
-    The style of an image is the mean and standard deviation of each of its `channels` feature channels.
+    The style of an image is the mean and standard deviation of each of its `channels` feature channels. Images are (B,
+    3, H, W) or (B, 1, H, W) in [0, 1] (one channel is repeated to three), with sides of at least `min_side` pixels;
+    others are a ValueError.
 
     Args:
         encoder: from images (B, 3, H, W) to four feature maps, of which the last carries the style; it has the
@@ -62,7 +62,7 @@ class StyleCodec(nn.Module):
 
     @property
     def channels(self) -> int:
-        """Number C of feature channels that `encode` returns. A style has 2 C numbers: a mean and a std per channel."""
+        """Number of feature channels that `encode` returns. A style has twice as many numbers."""
         return self.encoder.channels[-1]
 
     @property
@@ -76,30 +76,13 @@ class StyleCodec(nn.Module):
         return (1 + self.encoder.margin) * self.downsampling + 1
 
     def train(self, mode: bool = True) -> StyleCodec:
-        """Override `nn.Module.train`: the codec is frozen, so it always stays in evaluation mode.
-
-        Args:
-            mode: ignored.
-
-        Returns:
-            The codec itself.
-        """
+        """Stay in evaluation mode, because the codec is frozen."""
         return super().train(False)
 
     def encoder_levels(self, images: Tensor) -> list[Tensor]:
-        """Return the four feature maps that the encoder computes for images, with gradients if the images require them.
+        """Return the encoder's four feature maps (B, C_i, H_i, W_i), the largest first, with gradients to the images.
 
-        Args:
-            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels. One channel is repeated
-                to three. The images are padded by reflection at the bottom and on the right.
-
-        Returns:
-            Four feature maps (B, C_i, H_i, W_i), in the order in which the encoder computes them: the first one has the
-            largest height and width, and the last one is the map that `encode` returns.
-
-        Raises:
-            ValueError: if the images are not floating point, have another number of channels, or sides below
-                `min_side`.
+        The images are padded by reflection at the bottom and on the right.
         """
         self._check(images)
         weight = next(self.encoder.parameters())
@@ -108,54 +91,29 @@ class StyleCodec(nn.Module):
 
     @torch.no_grad()
     def encode(self, images: Tensor) -> Tensor:
-        """Encode images to feature maps, without gradients.
+        """Encode images to feature maps (B, channels, h, w), float32, without gradients.
 
-        The style of an image consists of the mean and the standard deviation of each channel of its feature map.
-
-        Args:
-            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels. One channel is repeated
-                to three. The images are padded by reflection at the bottom and on the right.
-
-        Returns:
-            (B, channels, h, w), float32. h is ceil(H / downsampling) if the encoder is a `VGGEncoder`, and larger by
-            one if it is a `SmallEncoder`. w follows from W in the same way.
-
-        Raises:
-            ValueError: if the images are not floating point, have another number of channels, or sides below
-                `min_side`.
+        h is ceil(H / downsampling) if the encoder is a `VGGEncoder`, and larger by one if it is a `SmallEncoder`; w
+        follows from W in the same way, because the images are padded by reflection.
         """
         return self.encoder_levels(images)[-1]
 
     @torch.no_grad()
     def decode(self, features: Tensor, size: Sequence[int], channels: int = 3) -> Tensor:
-        """Decode a feature map to images, without gradients.
+        """Decode a feature map to images (B, channels, H, W), float32 in [0, 1], without gradients.
 
         Args:
             features: (B, C, h, w), as `encode` returns them, possibly changed to another style by `adain`.
             size: (H, W) of the images that were encoded. The padding that `encode` added is cut off.
-            channels: number of channels of the returned images: 3 for RGB, 1 for grey (the mean of RGB).
-
-        Returns:
-            (B, channels, H, W), float32, clamped to [0, 1].
+            channels: 3 for RGB, 1 for grey (the mean of RGB).
         """
         images = self.decoder(features)[..., : size[0], : size[1]].clamp(0, 1)
         return images.mean(dim=1, keepdim=True) if channels == 1 else images
 
     def style(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the style of each image: the mean and the standard deviation of each feature channel.
+        """Return the style of each image: mean and standard deviation of the channels, each (B, channels) float32.
 
-        Sites send such styles to each other in the method CCST, 4 bytes per number. A transform can draw from the B
-        styles of the result: `RandAdaINStyle(codec, bank=[codec.style(images)])`.
-
-        Args:
-            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels.
-
-        Returns:
-            mean (B, channels) and std (B, channels), float32.
-
-        Raises:
-            ValueError: if the images are not floating point, have another number of channels, or sides below
-                `min_side`.
+        Sites send such styles to each other in the method CCST, 4 bytes per number.
         """
         return channel_mean_std(self.encode(images))
 
@@ -163,9 +121,8 @@ class StyleCodec(nn.Module):
         """Redraw images in another style.
 
         Args:
-            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels. Grey images stay grey.
-            mean: the mean of each of the C feature channels in the new style, as `style` returns it: (C,), one style
-                for all images, or (B, C), one style per image.
+            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1]. Grey images stay grey.
+            mean: the mean of each feature channel in the new style: (channels,) for all images, or (B, channels).
             std: the standard deviation of each feature channel in the new style, in the shape of `mean`.
             alpha: strength of the new style in [0, 1], one number for all images or (B,). At 0 the images are only
                 encoded and decoded, which changes them slightly.
@@ -182,16 +139,11 @@ class StyleCodec(nn.Module):
     def reconstruction_error(self, images: Tensor) -> dict[str, float]:
         """Measure how much encoding and decoding change images when the style stays the same.
 
-        Args:
-            images: (B, 3, H, W) or (B, 1, H, W) in [0, 1], sides of at least `min_side` pixels.
+        Redrawn small structures cannot be more accurate than that.
 
         Returns:
-            A dict with `mean_absolute_error` and `rmse` (root mean square error) over all pixels, in [0, 1]: 0.01 is
-            one percent of the intensity range.
-
-        Raises:
-            ValueError: if the images are not floating point, have another number of channels, or sides below
-                `min_side`.
+            `mean_absolute_error` and `rmse` (root mean square error) over all pixels, in [0, 1]: 0.01 is one percent of
+            the intensity range.
         """
         decoded = self.decode(self.encode(images), images.shape[2:], images.shape[1])
         difference = decoded.double() - images.to(decoded).double()
@@ -210,22 +162,13 @@ class StyleCodec(nn.Module):
         return F.pad(images, (0, width - images.shape[3], 0, height - images.shape[2]), mode="reflect")
 
     def _cells(self, side: int) -> int:
-        """Return the number of feature positions for an image side of `side` pixels, at least 2."""
         return max(2, -(-side // self.downsampling))
 
 
 def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
-    """Build a style codec (an encoder and a decoder that redraw images in another style) with random weights.
+    """Build a frozen style codec with random weights from `architecture` ("small", "vgg19" or "vgg16").
 
-    Args:
-        settings: a dict. `architecture` is "small", "vgg19" or "vgg16". `channels` is for "small" only: the numbers of
-            channels of the encoder's four feature maps, by default [16, 32, 96, 128].
-
-    Returns:
-        The codec, frozen and in evaluation mode.
-
-    Raises:
-        ValueError: if `architecture` is missing or another word.
+    For "small", `channels` are those of the encoder's four feature maps.
     """
     architecture = settings.get("architecture")
     if architecture == "small":
@@ -237,15 +180,7 @@ def build_codec(settings: Mapping[str, Any]) -> StyleCodec:
 
 
 def serialise_codec(codec: StyleCodec, settings: Mapping[str, Any]) -> bytes:
-    """Return a codec as the bytes of a safetensors file, which `load_codec` can read. Equal codecs give equal bytes.
-
-    Args:
-        codec: the codec to save.
-        settings: the settings with which `build_codec` built the codec; the file's header contains them.
-
-    Returns:
-        The content of the file.
-    """
+    """Return the bytes of a safetensors file for `load_codec`, whose header has the `settings` of `build_codec`."""
     entries = {name: entry.detach().cpu().contiguous() for name, entry in codec.state_dict().items()}
     return safetensors.torch.save(entries, metadata={HEADER_KEY: json.dumps(settings, sort_keys=True)})
 
@@ -261,15 +196,7 @@ def convert_codec(encoder_file: Path, decoder_file: Path, folder: Path) -> Path:
 
 
 def codec_path(name_or_path: str | Path) -> Path:
-    """Return the path of the file that contains a style codec. Whether the file exists is not checked.
-
-    Args:
-        name_or_path: "small" for the codec that is part of medfed, or the path of a codec's file, or the path of a
-            folder that contains the file `codec.safetensors`.
-
-    Returns:
-        The path of the file.
-    """
+    """Return the file of medfed's own codec ("small"), of a codec's path, or of a folder with `codec.safetensors`."""
     path = SMALL_CODEC_FILE if str(name_or_path) == "small" else Path(name_or_path)
     return path / CODEC_FILE_NAME if path.is_dir() else path
 

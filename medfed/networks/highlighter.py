@@ -24,9 +24,8 @@ QueryOf = Literal["both", "own", "partner", "none"]
 class Highlighter(nn.Module):
     """Attention layer that computes an additional part of a network's logits from the last feature map z.
 
-    The layer averages z over all positions, with a learned weight for each position, and applies a linear layer.
-
-    For image i, a partner j of the same class, and 1x1 convolutions q (query) and k (key) to d channels:
+    The layer averages z over all positions, with a learned weight for each position, and applies a linear layer. For
+    image i, a partner j of the same class, and 1x1 convolutions q (query) and k (key) to d channels:
 
         S = ((q(z_j) + q(z_i)) / 2)^T k(z_i)                           eq. 8
         a_i = softmax over positions of the mean of S over the query's positions
@@ -35,10 +34,10 @@ class Highlighter(nn.Module):
     The mean over the query's positions is taken before the product, so the large matrix S is never formed.
 
     The paper's classifier of twice the width on [pool(z), A(z)] equals the network's own last layer on pool(z) plus
-    this module's `classifier` (without bias) on A(z): the same function with the same number of weights, and no entry
-    of the network is renamed. (Random weights are drawn for each half separately, so they start larger by sqrt(2) than
-    those of one wide layer.) The released code also has a value projection and an output convolution that nothing uses;
-    without them the attention has 30,780 weights instead of 46,172 at 512 channels.
+    this module's `classifier` (without bias) on A(z), and no entry of the network is renamed. (Random weights are drawn
+    for each half separately, so they start larger by sqrt(2) than those of one wide layer.) The released code also has
+    a value projection and an output convolution that nothing uses; without them the attention has 30,780 weights
+    instead of 46,172 at 512 channels.
 
     Args:
         channels: C, number of channels of the last feature map.
@@ -47,11 +46,11 @@ class Highlighter(nn.Module):
         similarity: "inner" multiplies queries and keys as eq. 8 says. "cosine" scales queries and keys to length 1 at
             every position first, as in the released code. With "cosine", no position can get more than e^2 = 7.4 times
             the attention of another one.
-        query_of: whose query is used in training. "both": the mean of the partner's and the image's own query
-            (eq. 8). "partner": the partner's query, which is cross-attention (eq. 6). "own": the image's own query,
-            which is self-attention. "none": no query. The score of a position is then the mean of max(0, .) over the
-            2 d channels of q(z_i) and k(z_i), so the layer has the same number of weights but no attention (a baseline
-            of the paper, which does not give its formula; this one is ours).
+        query_of: whose query is used in training. "both": the mean of the partner's and the image's own query (eq. 8).
+            "partner": the partner's query, which is cross-attention (eq. 6). "own": the image's own query, which is
+            self-attention. "none": no query. The score of a position is then the mean of max(0, .) over the 2 d
+            channels of q(z_i) and k(z_i), so the layer has the same number of weights but no attention (a baseline of
+            the paper, which does not give its formula; this one is ours).
     """
 
     def __init__(
@@ -71,18 +70,7 @@ class Highlighter(nn.Module):
         self.second: Tensor | None = None
 
     def scores(self, features: Tensor) -> Tensor:
-        """Return how much attention each position of the feature maps gets.
-
-        The features are projected to queries and keys by learned 1x1 convolutions. A position gets much attention if
-        its key is similar to the mean query of the image. Inside `use_partners`, the mean query of the partner image is
-        used as well, or in place of it, as the argument `query_of` of the class says.
-
-        Args:
-            features: (B, C, H, W), the network's last feature maps.
-
-        Returns:
-            (B, H, W), at least 0, with sum 1 for each image.
-        """
+        """Return the attention (B, H, W) of each position of feature maps (B, C, H, W), with sum 1 for each image."""
         if self.query_of == "none":
             maps = torch.cat([self.query(features), self.key(features)], dim=1)
             return maps.relu().mean(dim=1).flatten(1).softmax(dim=1).unflatten(1, features.shape[2:])
@@ -95,24 +83,14 @@ class Highlighter(nn.Module):
         return torch.einsum("bd,bdx->bx", query, key).softmax(dim=1).unflatten(1, features.shape[2:])
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the part of the logits that comes from the attention, to be added to the network's own logits.
-
-        The features are averaged over all positions, weighted by their attention, and then enter a linear layer.
-
-        Args:
-            features: (B, C, H, W), the network's last feature maps.
-
-        Returns:
-            (B, K), for K classes.
-        """
+        """Return the part (B, K) of the logits that is to be added to the network's own logits."""
         return self.classifier(torch.einsum("bhw,bchw->bc", self.scores(features), features))  # eq. 7
 
     @contextmanager
     def use_partners(self, partners: Tensor, second: Tensor | None = None) -> Iterator[None]:
         """Use a partner image for the attention of each image, inside the `with` block.
 
-        The attention of an image then depends on the image and on its partner, as `scores` describes. Outside of the
-        block, it depends on the image alone (self-attention).
+        Outside of the block, the attention depends on the image alone (self-attention).
 
         Args:
             partners: (B,) int64: the index of each image's partner, usually an image of the same class. 0 to B - 1 are
@@ -135,19 +113,9 @@ class Highlighter(nn.Module):
 
 
 def attach_highlighter(network: nn.Module, features: str, head: str, highlighter: Highlighter) -> None:
-    """Connect a highlighter (an attention layer) with a network, in place.
+    """Add a highlighter as the submodule "highlighter", whose output is added to the logits.
 
-    From then on, the highlighter gets the network's last feature map in each forward pass, and its output is added to
-    the network's logits.
-
-    Args:
-        network: changed in place; the highlighter becomes its submodule "highlighter".
-        features: dotted path of the submodule that outputs the last feature map (B, C, H, W).
-        head: dotted path of the last layer, which outputs the logits (B, K).
-        highlighter: the layer to add, built for C channels and K classes.
-
-    Raises:
-        ValueError: if the network has a highlighter already.
+    `features` is the path of the submodule that outputs the last feature map, `head` that of the last layer.
     """
     add_submodule(network, highlighter, NAME)
     hooks = _FeatureCarrier(highlighter)
@@ -163,10 +131,8 @@ class _FeatureCarrier:
         self.features: Tensor | None = None
 
     def store_features(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
-        """Store the feature map until the last layer is called."""
         self.features = output
 
     def add_attention(self, module: nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        """Return the logits plus the contribution of the attended features."""
         features, self.features = self.features, None
         return output + self.highlighter(features)

@@ -13,13 +13,9 @@ from medfed.functional.standardisation import INPUT_LAYER, standardise_by
 
 
 class InputScale(nn.Module):
-    """Layer that subtracts a constant from each image channel and divides the channel by another constant.
+    """Layer that subtracts a constant `mean` (C,) from the image channels and divides them by a constant `std` (C,).
 
-    The constants are the buffers `mean` and `std`, (C,) each for C channels. They are no parameters, so training does
-    not change them. With the first values 0 and 1, images pass unchanged.
-
-    Args:
-        channels: C, number of channels of the images.
+    They are no parameters, so training does not change them. With the first values 0 and 1, images pass unchanged.
     """
 
     mean: Tensor
@@ -31,18 +27,9 @@ class InputScale(nn.Module):
         self.register_buffer("std", torch.ones(channels))
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return standardised images, (B, C, H, W), for images (B, C, H, W) in [0, 1]."""
         return standardise_by(image, torch.stack([self.mean, self.std])[None])
 
 
 def prepend_input_scale(network: nn.Module, channels: int) -> None:
-    """Insert an `InputScale` before the first layer of a network, in place; no entry of its state dict is renamed.
-
-    Args:
-        network: changed in place. Its state dict gets the entries `input_scale.mean` and `input_scale.std`.
-        channels: number of channels of the images.
-
-    Raises:
-        ValueError: if the network has such a layer already.
-    """
+    """Insert an `InputScale` before the first layer of a network; no entry of its state dict is renamed."""
     prepend_layer(network, InputScale(channels), INPUT_LAYER)

@@ -52,13 +52,7 @@ class MemoryNeeds:
 def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: int) -> MemoryNeeds | None:
     """Return how much memory training needs at least, without allocating it: on PyTorch's device "meta".
 
-    Args:
-        build: function that builds the network.
-        channels: number of image channels.
-        image_size: side of the images in pixels.
-
-    Returns:
-        The lower bounds; None if the network cannot be built without memory.
+    The result is None if the network cannot be built without memory.
     """
     try:
         with torch.device("meta"):
@@ -88,15 +82,9 @@ def estimate_memory(build: Callable[[], nn.Module], channels: int, image_size: i
 
 
 class SizeLimit(TorchFunctionMode):
-    """Context manager in which no network can be built whose tensors have more values in total than allowed.
+    """Context manager in which a ValueError is raised before tensors with more values in total are created.
 
-    The values are counted before PyTorch reserves memory for them.
-
-    Args:
-        max_values: largest number of values of all tensors that are created in the `with` block, in this thread.
-
-    Raises:
-        ValueError: in the block, if there are more values, or more than `MAX_TENSORS` tensors.
+    It is also raised for more than `MAX_TENSORS` tensors. Only tensors of this thread count.
     """
 
     def __init__(self, max_values: int) -> None:
@@ -104,7 +92,6 @@ class SizeLimit(TorchFunctionMode):
         self.max_values, self.n_values, self.n_tensors = max_values, 0, 0
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        """Call a function of PyTorch, after the values are counted that the function creates."""
         kwargs = kwargs or {}
         if func in CREATORS:
             described = {key: value for key, value in kwargs.items() if key != "generator"}

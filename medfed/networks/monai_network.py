@@ -59,11 +59,6 @@ class MonaiNetwork(NetworkSettings):
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the fields, and that MONAI can build the network.
-
-        Raises:
-            ValueError: if MONAI cannot build it, or if an argument is not allowed.
-        """
         super().__post_init__()
         for name, value in self.arguments.items():
             if name in OWN_ARGUMENTS:
@@ -87,40 +82,25 @@ class MonaiNetwork(NetworkSettings):
 
     @property
     def encoder_stages(self) -> tuple[str, ...]:
-        """Dotted paths of the submodules that end the encoder's stages, the first stage first."""
         return self._places.encoder_stages
 
     @property
     def decoder_levels(self) -> tuple[str, ...]:
-        """Dotted paths of the submodules that are the decoder's levels, the finest first; () for classification."""
         return self._places.decoder_levels
 
     @property
     def last_features(self) -> str:
-        """Dotted path of the submodule that outputs the network's last feature map, the input of the last layer."""
         return self._places.last_features
 
     @property
     def embedding(self) -> str:
-        """Dotted path of the submodule whose flattened output (B, d) enters the last layer; "" for segmentation."""
         return self._places.embedding
 
     @property
     def head(self) -> str:
-        """Dotted path of the network's last layer, which computes the logits."""
         return self._places.head
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the network with random weights.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of structures (segmentation) or classes (classification).
-
-        Returns:
-            A module from images (B, in_channels, H, W) to logits: (B, out_channels, H, W) for segmentation, (B,
-            out_channels) for classification.
-        """
         arguments = self._all_arguments(in_channels, out_channels)
         if self.architecture == "DynUNet":
             return _DynUNet(**arguments)
@@ -128,28 +108,11 @@ class MonaiNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of structures (segmentation) or classes (classification).
-
-        Returns:
-            A dict with `_target_`, such as "monai.networks.nets.UNet", and the arguments of this class.
-        """
         arguments = json.loads(json.dumps(self._all_arguments(in_channels, out_channels)))  # lists, not tuples
         return {"_target_": f"monai.networks.nets.{self.architecture}", **arguments}
 
     def monai_weights(self, network: nn.Module, in_channels: int, out_channels: int) -> dict[str, Tensor]:
-        """Return the weights of a network under the names that MONAI's own class expects.
-
-        MONAI's DynUNet has each weight twice, the second time under `skip_layers`.
-
-        Args:
-            network: a network from `build`.
-            in_channels: number of image channels.
-            out_channels: number of structures or classes.
-        """
+        """MONAI's DynUNet has each weight twice, the second time under `skip_layers`."""
         if self.architecture != "DynUNet":
             return network.state_dict()
         complete = nets.DynUNet(**self._all_arguments(in_channels, out_channels))
@@ -157,22 +120,11 @@ class MonaiNetwork(NetworkSettings):
         return complete.state_dict()
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate a state-dict name of MONAI's network to the name in this network; "" for DynUNet's second names.
-
-        Args:
-            name: state-dict name in a file of pretrained weights.
-        """
+        """ "" for the second names of DynUNet's weights."""
         return "" if self.architecture == "DynUNet" and name.startswith(SKIP_LAYERS) else name
 
     def check_image_size(self, size: int) -> None:
-        """Check that the network can process square images of this size, by a forward pass without memory.
-
-        Args:
-            size: side of the images in pixels.
-
-        Raises:
-            UserError: if the size does not fit. The message names the next larger size that fits.
-        """
+        """Check the size by a forward pass without memory."""
         if not self._accepts(size):
             sides = range(-(-size // 8) * 8, MAX_SIDE_SEARCHED, 8)
             fits = next((side for side in sides if self._accepts(side)), 256)
@@ -206,7 +158,6 @@ class MonaiNetwork(NetworkSettings):
         return tuple(shape) == ((1, 3) if self.embedding else (1, 3, size, size))
 
     def _all_arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """Return the keyword arguments of MONAI's class."""
         channels = {"in_channels": in_channels, OUTPUTS.get(self.architecture, "out_channels"): out_channels}
         return {"spatial_dims": 2, **channels, **self.arguments}
 
@@ -223,7 +174,6 @@ class _DynUNet(nets.DynUNet):
         del self.skip_layers  # it holds all other layers a second time
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, K, H, W) for images (B, C, H, W)."""
         x = self.input_block(x)
         skips = [x]
         for layer in self.downsamples:
@@ -236,11 +186,7 @@ class _DynUNet(nets.DynUNet):
 
 
 def is_expression(value: Any) -> bool:
-    """Return whether MONAI would evaluate a value of a config, look it up, or build an object from it.
-
-    Args:
-        value: a plain value, list or dictionary, as read from JSON.
-    """
+    """Return whether MONAI would evaluate a value of a config, look it up, or build an object from it."""
     if isinstance(value, Mapping):
         return any(str(key).startswith("_") for key in value) or any(map(is_expression, value.values()))
     if isinstance(value, (list, tuple)):

@@ -17,28 +17,11 @@ MAX_LISTED_MISMATCHES = 3
 def load_matching_weights(
     network: nn.Module, path: Path, optional_modules: Sequence[str], rename: Callable[[str], str]
 ) -> list[str]:
-    """Load a file of pretrained weights into a network, in place. After an error, the network is unchanged.
+    """Load a file of pretrained weights into a network; after an error, the network is unchanged.
 
-    If the network takes grey images and the file belongs to a network for colour images, the weights of the first
-    convolution are summed over red, green and blue. The network then computes for a grey image what the colour network
-    computes for the same image repeated in three channels.
-
-    Args:
-        network: the network to change.
-        path: a `.safetensors` file, or a `.pt` or `.pth` file with tensors only. The counters `num_batches_tracked` of
-            BatchNorm may be missing in it.
-        optional_modules: dotted paths of submodules, such as the last layer, that need not fit. If their weights are
-            missing in the file or have another shape there, these submodules keep their own weights.
-        rename: function that takes an entry's name in the file and returns the name of this entry in the network; "" if
-            the network has no such layer and the entry is not used.
-
-    Returns:
-        One sentence for each layer whose weights were summed over the colours or were not loaded. The list is empty if
-        all weights were loaded unchanged.
-
-    Raises:
-        UserError: if there is no such file, it cannot be read, or it does not fit. The message names the first entries
-            that are missing, unknown, of another shape or not finite.
+    Returns one sentence for each layer whose weights were not loaded, because it belongs to `optional_modules` and does
+    not fit, or were summed over red, green and blue, because the network takes grey images. `rename` maps an entry's
+    name in the file to that in the network, "" if it is not used. BatchNorm's counters may be missing in the file.
     """
     if not path.is_file():
         raise UserError(
@@ -70,8 +53,7 @@ def load_matching_weights(
 def _sum_colour_channels(network: nn.Module, entries: dict[str, Tensor]) -> list[str]:
     """Sum the first convolution's weights over the colours, in `entries`, if the network takes one channel.
 
-    Returns:
-        A sentence about it, or an empty list if nothing was changed.
+    The network then computes for a grey image what the colour network computes for the same image in three channels.
     """
     convolutions = (item for item in network.named_modules() if isinstance(item[1], nn.Conv2d))
     path, layer = next(convolutions, ("", None))
@@ -99,7 +81,6 @@ def _skipped_modules(
 
 
 def _module_path(name: str) -> str:
-    """Return the module of a state-dict entry: "layer1.conv" for "layer1.conv.weight"."""
     return name.rpartition(".")[0]
 
 

@@ -52,31 +52,14 @@ class ResidualNetwork(NetworkSettings):
 
     @property
     def embedding(self) -> str:
-        """Dotted path of the submodule whose output, flattened to (B, d), enters the network's last layer.
-
-        The path is the pooling "avgpool" if `embedding_size` is 0. Otherwise the path is "fc.embedding", the linear
-        layer that `embedding_size` adds before the last layer.
-        """
+        """The pooling "avgpool", or the linear layer "fc.embedding" that `embedding_size` adds."""
         return "fc.embedding" if self.embedding_size else "avgpool"
 
     @property
     def head(self) -> str:
-        """Dotted path of the network's last linear layer, which computes the logits.
-
-        The path is "fc" if `embedding_size` is 0, and "fc.head" otherwise.
-        """
         return "fc.head" if self.embedding_size else "fc"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the ResNet with random weights.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of classes.
-
-        Returns:
-            A module from images (B, in_channels, H, W) to logits (B, out_channels).
-        """
         network = ResNet(**self._arguments(in_channels, out_channels))
         if self.embedding_size:
             pooled = network.get_submodule("fc").get_parameter("weight").shape[1]
@@ -92,59 +75,25 @@ class ResidualNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of classes.
-
-        Returns:
-            A dict with `_target_`, the name of MONAI's class ("monai.networks.nets.ResNet"), and the arguments of
-            MONAI's class. None if `embedding_size` adds a linear layer, because MONAI has no such ResNet.
-        """
+        """None if `embedding_size` adds a linear layer, because MONAI has no such ResNet."""
         if self.embedding_size:
             return None
         return {"_target_": "monai.networks.nets.ResNet", **self._arguments(in_channels, out_channels)}
 
     def translate_weight_name(self, name: str) -> str:
-        """Translate a state-dict name of torchvision's ResNet to the name of this entry in the network.
-
-        All names are equal, with one exception: if `embedding_size` adds a linear layer before the last one,
-        torchvision's last layer "fc" is called "fc.head" in the network.
-
-        Args:
-            name: state-dict name in a file of pretrained weights.
-
-        Returns:
-            State-dict name in the network that `build` returns.
-        """
+        """Torchvision's last layer "fc" is "fc.head" if `embedding_size` adds a linear layer."""
         return re.sub(r"^fc\.(weight|bias)$", rf"{self.head}.\1", name)
 
     def optional_modules(self) -> tuple[str, ...]:
-        """Return the dotted paths of the submodules that a file of pretrained weights need not fit: only "fc".
-
-        If the file lacks the weights of "fc", or has them in another shape, "fc" keeps its random weights. The
-        submodule "fc" contains the last layer, which in published files has another number of classes. If
-        `embedding_size` is above 0, "fc" also contains a linear layer that published files lack.
-        """
+        """ "fc", which also has the linear layer of `embedding_size` that published files lack."""
         return ("fc",)
 
     def check_image_size(self, size: int) -> None:
-        """Check that square images of this size leave more than one pixel in the network's last feature map.
-
-        BatchNorm needs more than one pixel to train with a batch of one image.
-
-        Args:
-            size: side of the images in pixels, at least 33. The network divides it by 32 and rounds up.
-
-        Raises:
-            UserError: if the size is too small.
-        """
+        """Check that the last feature map has more than one pixel, which BatchNorm needs for a batch of one image."""
         if size <= STRIDE:
             raise UserError(f"data.image_size is {size}, but this network needs at least {STRIDE + 1} pixels per side")
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """Return the keyword arguments of MONAI's class."""
         block, layers = ARCHITECTURES[self.depth]
         return {
             "block": block,

@@ -23,14 +23,10 @@ class SmallEncoder(nn.Module):
 
     Each map is taken after a convolution and a ReLU; the 5x5 convolutions halve the size.
 
-    Args:
-        channels: numbers of channels of the four maps. By default the last map has more numbers per position than the
-            4 x 4 RGB pixels that the position stands for.
-
     Attributes:
         downsampling: how many pixels along a side one position of the last map stands for (4).
-        margin: by how many positions of the last map an image is padded at the bottom and right (1), because halving
-            an even size loses the last difference between pixels.
+        margin: by how many positions of the last map an image is padded at the bottom and right (1), because halving an
+            even size loses the last difference between pixels.
     """
 
     downsampling = 4
@@ -46,15 +42,7 @@ class SmallEncoder(nn.Module):
         self.channels = tuple(channels)
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Return the four feature maps of images.
-
-        Args:
-            images: (B, 3, H, W) in [0, 1], H and W multiples of 4.
-
-        Returns:
-            Four maps: (B, C_1, H, W), (B, C_2, H / 2, W / 2), (B, C_3, H / 4, W / 4) and (B, C_4, H / 4, W / 4). C_i
-            are the numbers of channels with which the encoder was built.
-        """
+        """Return the four feature maps of images (B, 3, H, W) in [0, 1], H and W multiples of 4."""
         levels = []
         for layer in self.layers:
             images = layer(images).relu()
@@ -67,9 +55,6 @@ class SmallDecoder(nn.Module):
 
     Sub-pixel convolutions (pixel shuffle) undo the strides; nearest-neighbour upsampling would blur the content of 4 x
     4 pixels. Padding repeats the edge value, which is what a reflected image has next to its border once it is halved.
-
-    Args:
-        channels: the four numbers of channels of the encoder.
     """
 
     def __init__(self, channels: tuple[int, ...] = CHANNELS) -> None:
@@ -88,14 +73,7 @@ class SmallDecoder(nn.Module):
         )
 
     def forward(self, features: Tensor) -> Tensor:
-        """Decode feature maps to RGB images.
-
-        Args:
-            features: (B, C, h, w), the encoder's last feature maps, possibly with another style.
-
-        Returns:
-            (B, 3, 4h, 4w), approximately in [0, 1] but not clamped.
-        """
+        """Decode the last feature maps (B, C, h, w) to RGB images (B, 3, 4h, 4w)."""
         return self.layers(features)
 
 

@@ -29,9 +29,7 @@ Stages = Annotated[  # numbers of a network's stages, counted from 1, all differ
 class StyleLayer(nn.Module):
     """Base class of the style layers; a subclass overrides `change_style`.
 
-    Args:
-        probability: probability in [0, 1] of acting on a batch in training. At 0 nothing is drawn, so other layers draw
-            the same random numbers as without this layer.
+    At probability 0 nothing is drawn, so other layers draw the same random numbers as without this layer.
     """
 
     def __init__(self, probability: float = 0.5) -> None:
@@ -39,17 +37,9 @@ class StyleLayer(nn.Module):
         self.probability = probability
 
     def forward(self, features: Tensor) -> Tensor:
-        """Change the styles of a batch of feature maps at random in training.
+        """Change the styles of a batch (B, C, H, W) in training, with the layer's probability, else return the input.
 
-        The style of a feature map is the distribution of the values of each channel, such as their mean and standard
-        deviation. In training, either all feature maps of the batch are changed, with the layer's `probability`, or
-        none. In evaluation mode, and for a batch of one image, nothing is changed.
-
-        Args:
-            features: (B, C, H, W), floating point.
-
-        Returns:
-            (B, C, H, W): a changed copy, or the input tensor itself if nothing is changed.
+        A batch of one image is also returned unchanged.
         """
         if not self.training or self.probability == 0 or len(features) < 2:
             return features
@@ -58,15 +48,7 @@ class StyleLayer(nn.Module):
         return self.change_style(features, torch.default_generator)
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Return a copy of a batch of feature maps with changed styles. Each subclass overrides this method.
-
-        Args:
-            features: (B, C, H, W), floating point, B at least 2.
-            rng: a CPU generator for all random numbers.
-
-        Returns:
-            (B, C, H, W).
-        """
+        """Return a copy of a batch of feature maps, (B, C, H, W) with B at least 2, with changed styles."""
         raise TypeError(f"{type(self).__name__} must override change_style(features, rng)")
 
 
@@ -86,17 +68,6 @@ class MixStyle(StyleLayer):
         self.concentration = concentration
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Mix the mean and standard deviation of each channel with those of a random feature map of the same batch.
-
-        The mixing ratio is drawn for each feature map from Beta(c, c), where c is the layer's `concentration`.
-
-        Args:
-            features: (B, C, H, W), floating point; not changed.
-            rng: a CPU generator, which draws a partner and a mixing ratio for each feature map.
-
-        Returns:
-            (B, C, H, W), a new tensor.
-        """
         return mix_styles(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
 
@@ -112,17 +83,6 @@ class EFDMix(MixStyle):
     """
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Mix the histogram of each channel with that of the same channel in a random feature map of the batch.
-
-        The mixing ratio is drawn for each feature map from Beta(c, c), where c is the layer's `concentration`.
-
-        Args:
-            features: (B, C, H, W), floating point; not changed.
-            rng: a CPU generator, which draws a partner and a mixing ratio for each feature map.
-
-        Returns:
-            (B, C, H, W), a new tensor.
-        """
         return mix_histograms(features, *draw_mixing_partners(len(features), self.concentration, rng))
 
 
@@ -142,43 +102,15 @@ class DSU(StyleLayer):
         self.factor = factor
 
     def change_style(self, features: Tensor, rng: torch.Generator) -> Tensor:
-        """Give each channel of each feature map a random new mean and a random new standard deviation.
-
-        The new mean is drawn from a normal distribution around the channel's old mean. The width (standard deviation)
-        of this distribution is the layer's `factor` times the standard deviation of the channel's mean over the batch.
-        The new standard deviation is drawn in the same way around the old one. The new standard deviation may be
-        negative, which mirrors the channel.
-
-        Args:
-            features: (B, C, H, W), floating point, B at least 2; not changed.
-            rng: a CPU generator for all random numbers.
-
-        Returns:
-            (B, C, H, W), a new tensor; the input itself if `factor` is 0.
-        """
         return add_style_noise(features, rng, self.factor)
 
 
 def insert_after_stages(
     network: nn.Module, stage_paths: Sequence[str], stages: Sequence[int], layer: Callable[[], StyleLayer]
 ) -> nn.Module:
-    """Insert a new style layer after each of the given stages of a network, in place.
+    """Insert a new style layer after each of the given stages (from 1) of a network; no entry is renamed.
 
-    A style layer, such as `MixStyle`, changes the style of feature maps at random during training.
-
-    Args:
-        network: changed in place; no entry of its state dict is renamed.
-        stage_paths: dotted paths of the submodules that end the network's stages, the first stage first, as
-            `NetworkSettings.encoder_stages` lists them.
-        stages: numbers of the stages after which a layer is inserted, counted from 1.
-        layer: function without arguments that builds a style layer. It is called once per stage.
-
-    Returns:
-        The same network.
-
-    Raises:
-        UserError: if `stages` has a number above the number of stages, or the network already has a layer of this class
-            after one of the stages.
+    `stage_paths` are those of `NetworkSettings.encoder_stages`; `layer` is called once per stage.
     """
     if max(stages) > len(stage_paths):
         raise UserError(

@@ -27,32 +27,16 @@ BLANK_STD = 0.02  # an image is blank if the standard deviation of its intensiti
 
 
 def shows_something(images: Tensor) -> Tensor:
-    """Return which images are not blank (nearly constant), because the style of a blank image has no meaning.
+    """Return which images (B, C, H, W) are not blank: in a channel, a standard deviation of at least 0.02.
 
-    Args:
-        images: (B, C, H, W) in [0, 1].
-
-    Returns:
-        (B,) bool: True if the intensities have a standard deviation of at least 0.02 in at least one channel.
+    The style of a blank image has no meaning.
     """
     return images.flatten(2).std(dim=2, correction=0).amax(dim=1) >= BLANK_STD
 
 
 @dataclass(frozen=True)
 class StyleTransfer:
-    """Transfer of styles to images with given settings, as the methods CCST and FISC use it.
-
-    A style is a mean and a standard deviation for each of D channels: feature channels of the codec, or the intensity
-    channels of the image.
-
-    Args:
-        transfer: "codec" redraws images with an encoder and a decoder (AdaIN); "moments" matches the mean and standard
-            deviation of the intensities, which cannot move an edge and needs no codec (our variant for segmentation).
-        codec: "small" for the codec that is part of medfed, or a file or folder that `python -m medfed.codec` wrote.
-        alpha: strength of the style in [0, 1]; 0 keeps the image's own style.
-        transfer_size: side in pixels to which images are resized to be redrawn, before they are resized back; 0 redraws
-            them at their own size.
-    """
+    """Transfer of styles to images with given settings, as the methods CCST and FISC use it."""
 
     transfer: Transfer
     codec: str
@@ -60,33 +44,15 @@ class StyleTransfer:
     transfer_size: NonNegativeInt
 
     def __post_init__(self) -> None:
-        """Check every field against its annotation.
-
-        Raises:
-            ValueError: with one sentence for each field whose value is not allowed.
-        """
         bounds.check(self)
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Paths of the files that these settings need: the codec's file or folder, as the setting `codec` names it.
-
-        The tuple is empty for medfed's own codec ("small"), and for transfer "moments", which needs no codec.
-        """
+        """The path of the codec; () for medfed's own codec ("small"), and for transfer "moments", which has none."""
         return (self.codec,) if self.transfer == "codec" and self.codec != BUNDLED_CODEC else ()
 
     def check(self, image_size: int, channels: int) -> None:
-        """Check that the codec, the network that redraws images, can process images of this size.
-
-        Nothing is checked for transfer "moments", which needs no codec and can process all images.
-
-        Args:
-            image_size: side of the images in pixels.
-            channels: number of channels of the images.
-
-        Raises:
-            UserError: if the images are too small or have neither 1 nor 3 channels, or the codec cannot be loaded.
-        """
+        """Raise a UserError if the codec cannot be loaded, or cannot process images of this side and channels."""
         if self.transfer == "moments":
             return
         min_side, side = load_codec(self.codec).min_side, self.transfer_size or image_size
@@ -99,17 +65,10 @@ class StyleTransfer:
             )
 
     def features(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield the codec's feature maps of images, for a few images at a time.
+        """Yield the codec's feature maps (b, D, h, w) of images, for a few images at a time.
 
-        The style of an image consists of the mean and the standard deviation of each channel of its feature map.
-        Process each feature map before you request the next one, because feature maps need much memory.
-
-        Args:
-            images: (B, C, H, W) in [0, 1].
-
-        Yields:
-            (b, D, h, w), floating point: the feature maps of the next b images, with D feature channels. Transfer
-            "moments" uses no codec: the unchanged images (B, C, H, W) are yielded in one part.
+        Process each feature map before you request the next one, because feature maps need much memory. Transfer
+        "moments" uses no codec: the unchanged images (B, C, H, W) are yielded in one part.
         """
         if self.transfer == "moments":
             yield images
@@ -121,14 +80,7 @@ class StyleTransfer:
         """Return a checksum of everything, except the images, on which the bits of restyled images depend.
 
         The checksum covers the settings of this object, the file of the codec, the version of PyTorch, PyTorch's number
-        of threads, the type of the device, and the given tensors.
-
-        Args:
-            device: device on which the images are restyled.
-            tensors: tensors on the CPU, of any shape: the styles, and the style numbers of each image.
-
-        Returns:
-            64 hexadecimal digits.
+        of threads, the type of the device, and the given tensors: the styles, and the style numbers of each image.
         """
         path = codec_path(self.codec)
         codec = hashlib.sha256(path.read_bytes()).hexdigest() if self.transfer == "codec" else ""
@@ -139,10 +91,7 @@ class StyleTransfer:
         return checksum.hexdigest()
 
     def restyle(self, images: Tensor, mean: Tensor, std: Tensor, n_styles: int | None = None) -> Tensor:
-        """Return images in other styles.
-
-        With the setting `transfer` "codec", the images are redrawn by an encoder and a decoder. With "moments", the
-        mean and standard deviation of their intensities are changed.
+        """Return images in other styles, (m, C, H, W) in [0, 1].
 
         The bits of one image in one of its styles do not depend on the other styles of the call.
 
@@ -154,12 +103,6 @@ class StyleTransfer:
             std: (m, D), the standard deviations of the m styles.
             n_styles: in how many styles the image is redrawn by this and all other calls together, at least m. None
                 means m.
-
-        Returns:
-            (m, C, H, W) in [0, 1].
-
-        Raises:
-            ValueError: if the number of images is neither 1 nor the number of styles.
         """
         if len(images) not in (1, len(mean)):
             raise ValueError(f"mean and std must hold one style for each of {len(images)} images, got {len(mean)}")
@@ -177,27 +120,11 @@ class StyleTransfer:
         )
 
     def to_style(self, mean: Tensor, std: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return a function that restyles any number of images in one style, each on its own.
-
-        Args:
-            mean: (1, D), the means of the style.
-            std: (1, D), the standard deviations of the style.
-
-        Returns:
-            A function from images (B, C, H, W) in [0, 1] to the restyled images, of the same shape and range.
-        """
+        """Return a function that restyles images (B, C, H, W), each on its own; `mean` and `std` are (1, D)."""
         return lambda images: torch.cat([self.restyle(image[None], mean, std) for image in images])
 
     def reconstruction_error(self, images: Tensor) -> Tensor | None:
-        """Measure how much encoding and decoding change images when the style stays the same.
-
-        Args:
-            images: (B, C, H, W) in [0, 1].
-
-        Returns:
-            (1,) on the CPU: the mean absolute difference between the images before and after, in [0, 1]. None for
-            transfer "moments", which has no encoder and decoder.
-        """
+        """Return (1,): the mean absolute change in [0, 1] by encoding and decoding; None for transfer "moments"."""
         if self.transfer == "moments":
             return None
         unstyled, width = replace(self, alpha=0.0), _load_cached_codec(self.codec, images.device).channels
@@ -225,7 +152,6 @@ class StyleTransfer:
         return max(1, MAX_PIXELS // pixels)
 
     def _resize(self, images: Tensor) -> Tensor:
-        """Resize images to the transfer size, if one is set."""
         if not self.transfer_size:
             return images
         size = (self.transfer_size, self.transfer_size)
@@ -235,9 +161,7 @@ class StyleTransfer:
 def _is_small(features: Tensor, channels: Sequence[int]) -> bool:
     """Return whether PyTorch may decode one feature map with another algorithm, and other bits, than several.
 
-    Args:
-        features: (1, D, h, w), on the CPU or a GPU.
-        channels: numbers of channels of the encoder's four feature maps.
+    `channels` are those of the encoder's four feature maps.
     """
     first, second, third, fourth = channels
     smallest = min(fourth, third, 4 * second, 16 * first) * features.shape[2] * features.shape[3]  # entries of a layer
@@ -246,5 +170,4 @@ def _is_small(features: Tensor, channels: Sequence[int]) -> bool:
 
 @lru_cache(maxsize=4)
 def _load_cached_codec(name: str, device: torch.device) -> StyleCodec:
-    """Load a codec to a device; the last four are kept."""
     return load_codec(name).to(device)

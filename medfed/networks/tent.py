@@ -53,31 +53,14 @@ class Tent(nn.Module):
         self.optimizer = torch.optim.Adam(adapted, learning_rate)
 
     def train(self, mode: bool = True) -> Tent:
-        """Override `nn.Module.train`: whatever the mode, the network stays in evaluation mode, so dropout is off.
-
-        BatchNorm always uses the statistics of the batch.
-
-        Args:
-            mode: ignored.
-
-        Returns:
-            This object.
-        """
+        """Stay in evaluation mode, so that dropout is off; BatchNorm always uses the statistics of the batch."""
         self.network.eval()
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Predict a batch, then change BatchNorm's weights and biases in place by one optimiser step.
+        """Predict a batch (B, C, H, W), then change BatchNorm's weights by one optimiser step for later batches.
 
-        The step lowers the mean entropy of the predictions, so it needs no labels. The step also changes the
-        predictions for all later batches.
-
-        Args:
-            images: (B, C, H, W), the network's input.
-
-        Returns:
-            The logits that the network computed before the step, without a gradient: (B, K) for K classes, or (B, S, H,
-            W) for S structures.
+        Returns the logits before the step, without a gradient: (B, K) for classes, or (B, S, H, W) for structures.
         """
         with torch.enable_grad():
             logits = self.network(images)
@@ -87,7 +70,6 @@ class Tent(nn.Module):
         return logits.detach()
 
     def _entropy(self, logits: Tensor) -> Tensor:
-        """Return the mean entropy of the predictions, a scalar."""
         if self.sigmoid:
             entropies = nn.functional.binary_cross_entropy_with_logits(logits, logits.sigmoid(), reduction="none")
             return entropies.sum(dim=1).mean()

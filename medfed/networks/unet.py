@@ -45,34 +45,15 @@ class UNet(NetworkSettings):
     head: ClassVar[str] = "final_conv"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the U-Net with random weights.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of structures to segment.
-
-        Returns:
-            A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W). H and W should be multiples
-            of 16. For other sizes, the network pads its feature maps.
-        """
+        """H and W should be multiples of 16. For other sizes, the network pads its feature maps."""
         return BasicUNet(**self._arguments(in_channels, out_channels))
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """Return the entry `network_def` of a MONAI bundle's config, from which MONAI builds the same network.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of structures to segment.
-
-        Returns:
-            A dict with `_target_` ("monai.networks.nets.BasicUNet") and the arguments of this class.
-        """
         arguments = self._arguments(in_channels, out_channels)
         arguments["norm"] = list(arguments["norm"])
         return {"_target_": "monai.networks.nets.BasicUNet", **arguments, "features": list(self.features)}
 
     def _arguments(self, in_channels: int, out_channels: int) -> dict[str, Any]:
-        """Return the keyword arguments of MONAI's class."""
         return {
             "spatial_dims": 2,
             "in_channels": in_channels,

@@ -34,9 +34,6 @@ DOWNSAMPLING = 8
 class VGGEncoder(nn.Module):
     """VGG encoder that returns the feature maps relu1_1, relu2_1, relu3_1 and relu4_1 of an image.
 
-    Args:
-        architecture: "vgg19" or "vgg16".
-
     Attributes:
         channels: numbers of channels of the four maps: 64, 128, 256 and 512.
         downsampling: how many pixels along a side one position of the last map stands for (8).
@@ -65,14 +62,9 @@ class VGGEncoder(nn.Module):
         self.architecture = architecture
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        """Return the four feature maps relu1_1, relu2_1, relu3_1 and relu4_1 of images.
+        """Return the four feature maps of RGB images (B, 3, H, W) in [0, 1], H and W at least 9.
 
-        Args:
-            images: (B, 3, H, W) in [0, 1], RGB, H and W at least 9.
-
-        Returns:
-            Four maps with 64, 128, 256 and 512 channels. Their sides are H and W divided by 1, 2, 4 and 8, rounded up,
-            so the last map is (B, 512, ceil(H / 8), ceil(W / 8)).
+        Their sides are H and W divided by 1, 2, 4 and 8, rounded up.
         """
         levels = []
         for number, layer in enumerate(self.layers):
@@ -87,9 +79,6 @@ class Decoder(nn.Module):
 
     Nearest-neighbour upsampling replaces pooling; padding is by reflection; there is no normalisation and no final
     activation. For `vgg19` the module numbers are those of the public `decoder.pth`.
-
-    Args:
-        architecture: "vgg19" or "vgg16".
     """
 
     def __init__(self, architecture: str = "vgg19") -> None:
@@ -105,31 +94,12 @@ class Decoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Decode feature maps to RGB images.
-
-        Args:
-            features: (B, 512, h, w), the encoder's last feature maps (relu4_1), possibly with another style.
-
-        Returns:
-            (B, 3, 8h, 8w), about in [0, 1] but not clamped.
-        """
+        """Decode relu4_1 features (B, 512, h, w) to RGB images (B, 3, 8h, 8w)."""
         return self.layers(features)
 
 
 def load_encoder(path: Path | str) -> VGGEncoder:
-    """Load a VGG encoder from a file of published weights.
-
-    The names of the entries in the file decide whether a VGG-19 or a VGG-16 is built.
-
-    Args:
-        path: a `.safetensors`, `.pth` or `.pt` file with a state dict.
-
-    Returns:
-        The encoder, on the CPU.
-
-    Raises:
-        UserError: if the file is missing or not a state dict of tensors, or an entry is missing or has another shape.
-    """
+    """Load published weights of a VGG-19 or a VGG-16, which the names of the entries in the file decide."""
     entries = read_state_dict(Path(path))
     encoder = VGGEncoder("vgg16" if "conv1_1.weight" in entries else "vgg19")
     numbers = [number for number, layer in enumerate(encoder.layers) if isinstance(layer, nn.Conv2d)]
@@ -144,18 +114,6 @@ def load_encoder(path: Path | str) -> VGGEncoder:
 
 
 def load_decoder(path: Path | str, architecture: str = "vgg19") -> Decoder:
-    """Load a VGG decoder from a file of published weights.
-
-    Args:
-        path: a `.safetensors`, `.pth` or `.pt` file with a state dict.
-        architecture: "vgg19" or "vgg16", the architecture of the encoder for which the decoder was trained.
-
-    Returns:
-        The decoder, on the CPU.
-
-    Raises:
-        UserError: if the file is missing or not a state dict of tensors, or an entry is missing or has another shape.
-    """
     decoder = Decoder(architecture)
     renamed = {name.removeprefix("layers."): name for name in decoder.state_dict()}
     load_renamed_weights(decoder, read_state_dict(Path(path)), renamed, Path(path))
@@ -163,17 +121,9 @@ def load_decoder(path: Path | str, architecture: str = "vgg19") -> Decoder:
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
-    """Read a state dict from a file without running any code that the file may contain.
+    """Read a state dict from `.safetensors`, `.pt` or `.pth` without running any code that the file may contain.
 
-    Args:
-        path: a `.safetensors` file, or a `.pt` or `.pth` file that contains only tensors.
-
-    Returns:
-        Tensor by entry name, on the CPU.
-
-    Raises:
-        UserError: if the file is missing or damaged (the checksums of PyTorch's format are compared), or contains
-            anything other than tensors by name.
+    A UserError is raised if the file is missing or damaged, or contains anything other than tensors by name.
     """
     try:
         if path.suffix == ".safetensors":
@@ -200,18 +150,9 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
 def load_renamed_weights(
     module: nn.Module, entries: Mapping[str, Tensor], renamed: Mapping[str, str], path: Path
 ) -> None:
-    """Load the tensors of a file into a module whose state dict has other entry names than the file.
+    """Set a module's weights from the entries of a file; `renamed` maps a name in the file to that in the module.
 
-    Tensors of the file that `renamed` does not list are ignored.
-
-    Args:
-        module: the module whose weights are set, in place.
-        entries: dictionary from a name in the file to the tensor.
-        renamed: a dict from the name in the file to the name in the module's state dict, for every entry of the module.
-        path: the path of the file, which is only used in error messages.
-
-    Raises:
-        UserError: if an entry is missing in the file or has another shape. The message names the first such entry.
+    Entries that `renamed` does not list are ignored. `path` is for error messages.
     """
     state = module.state_dict()
     for file_name, own_name in renamed.items():

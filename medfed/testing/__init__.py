@@ -1,9 +1,4 @@
-"""Checks for methods that you write, and toy federations to test them in.
-
-`check_method` checks that a method keeps the rules of `Method`; `method_checks` lists the checks one by one, for
-pytest; a broken rule raises `ContractError`. `ToySegmentation` and `ToyClassification` are federations of three sites
-that train in about a second, for tests of your own.
-"""
+"""Checks for methods that you write, and toy federations of three sites that train in about a second."""
 
 from __future__ import annotations
 

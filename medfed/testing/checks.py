@@ -51,10 +51,8 @@ def check_method(
 ) -> None:
     """Check that a method obeys the rules of the base class `Method`, by training it in small simulated federations.
 
-    The rules concern the behaviour in a federation, for example that the order of the sites does not change the result.
-    The method's mathematics, privacy and the use of a GPU are not checked; the docstring of the module
-    `medfed.testing.checks` has the complete list. Each rule is checked for the method alone and for the method inside a
-    stack (a combination of several methods). All checks together take about ten seconds on a CPU.
+    Each rule is checked for the method alone and inside a stack (a combination of several methods), in about ten
+    seconds on a CPU. The docstring of the module `medfed.testing.checks` says what is not checked.
 
     Args:
         method: the class, which must be usable with its default settings, or an object with the settings to check.
@@ -66,8 +64,7 @@ def check_method(
             only the task of this network is checked, and `tasks` must contain it.
 
     Raises:
-        ContractError: if the method breaks a rule; the first such rule is reported. ContractError is a kind of
-            AssertionError.
+        ContractError: if the method breaks a rule; the first such rule is reported.
         ValueError: if `tasks` is empty, names an unknown task or does not fit `network`, or if `network` is no network,
             needs settings without a default, or does not fit images of any of these sides.
 
@@ -87,19 +84,12 @@ def method_checks(
 ) -> Iterator[tuple[str, Check]]:
     """Yield the name and the function of every check that `check_method` runs, so that pytest can run each as a test.
 
-    Args:
-        method: the class of the method, which must be usable with its default settings, or an object with settings.
-        network: settings, class or name of the network to train; None takes a small network for each task.
-        tasks: "segmentation", "classification" or a list of both. If `network` is given, only the task of this network
-            is checked, and `tasks` must contain it.
+    Arguments and errors are those of `check_method`.
 
     Yields:
         (name, check): a name such as `restart-segmentation-stack`, and a function without arguments that raises
         ContractError if the rule is broken. The checks of one task use the same training run, which starts when the
         first of these checks is called.
-
-    Raises:
-        ValueError: if `tasks` or `network` is wrong, as for `check_method`.
 
     >>> from medfed.methods import FedProx
     >>> [name for name, _ in method_checks(FedProx, tasks=["segmentation"])][:3]
@@ -132,7 +122,6 @@ def method_checks(
 
 
 def _network_settings(network: NetworkSettings | type[NetworkSettings] | str) -> NetworkSettings:
-    """Return the settings of a network, given the settings, their class or their name; ValueError otherwise."""
     cls = resolve("networks", network) if isinstance(network, str) else network
     if isinstance(cls, type) and issubclass(cls, NetworkSettings):
         try:

@@ -283,7 +283,6 @@ def _one_step_per_round(engine: InProcess) -> InProcess:
 
 
 def _first_sample(samples: Any) -> Any:
-    """Return samples of the same class that hold the first image only."""
     parts = vars(samples).values()  # tensors with one row per image; None; the number of patients
     return type(samples)(*(1 if isinstance(part, int) else part if part is None else part[:1] for part in parts))
 

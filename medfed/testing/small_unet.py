@@ -1,4 +1,4 @@
-"""A small U-Net for toy federations, whose training steps take milliseconds."""
+"""A small U-Net for toy federations."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from medfed.networks.base import NetworkSettings
 
 @dataclass(frozen=True)
 class SmallUNet(NetworkSettings):
-    """Settings of a 2-D U-Net with three levels and one convolution per level.
+    """Settings of a 2-D U-Net with three levels and one convolution per level, whose training steps take milliseconds.
 
-    It has the parts that federated methods use: three stages of the encoder, two levels of the decoder, and a last
-    layer. A training step takes about a third of the time of MONAI's BasicUNet with as few channels.
+    It has the parts that federated methods use: stages of the encoder, levels of the decoder, and a last layer.
 
     Args:
         features: numbers of channels of the three encoder levels, the finest first.
@@ -34,21 +33,12 @@ class SmallUNet(NetworkSettings):
     head: ClassVar[str] = "final_conv"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """Build the U-Net with random weights.
-
-        Args:
-            in_channels: number of image channels.
-            out_channels: number of structures to segment.
-
-        Returns:
-            A module from images (B, in_channels, H, W) to logits (B, out_channels, H, W). H and W must be multiples of
-            4.
-        """
+        """H and W must be multiples of 4."""
         return _SmallUNet(in_channels, out_channels, self.features, self.norm)
 
 
 class _SmallUNet(nn.Module):
-    """The network that `SmallUNet.build` returns, with the names of the parts of MONAI's BasicUNet."""
+    """The network of `SmallUNet`, with the names of the parts of MONAI's BasicUNet."""
 
     def __init__(self, in_channels: int, out_channels: int, features: tuple[int, int, int], norm: str) -> None:
         super().__init__()
@@ -68,7 +58,6 @@ class _SmallUNet(nn.Module):
         self.final_conv = nn.Conv2d(fine, out_channels, 1)
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return the logits (B, out_channels, H, W) of images (B, in_channels, H, W)."""
         fine = self.conv_0(image)
         middle = self.down_1(fine)
         up = self.upcat_2(torch.cat([middle, self.upsample(self.down_2(middle))], dim=1))

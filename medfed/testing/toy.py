@@ -1,8 +1,4 @@
-"""Toy federations that train in about a second: three sites with images of discs, one brightness per site.
-
-Use them to test a method: `ToySegmentation().engine(method)` is an engine with three sites whose images show a disc and
-whose labels are its mask; `ToyClassification` has the same images and asks whether the disc is small or large.
-"""
+"""Toy federations of three sites with images of discs, one brightness per site."""
 
 from __future__ import annotations
 
@@ -37,16 +33,9 @@ MIN_LARGE_AREA = 120  # pixels, in images of 32 x 32 pixels: a disc with more of
 
 
 def disc_slices(site: str, n_slices: int = 10, side: int = IMAGE_SIDE) -> Slices:
-    """Generate slices that show one bright disc each on a noisy background, with masks of the discs.
+    """Return images (n_slices, 1, side, side) in [0, 1] of one bright disc each, the discs' masks, and the patients.
 
-    Args:
-        site: name of the site, which determines the brightness of the discs and the random positions and sizes.
-        n_slices: number of slices.
-        side: height and width of the slices in pixels. The radius of the discs is proportional to `side`.
-
-    Returns:
-        Images (n_slices, 1, side, side) in [0, 1]; masks (n_slices, 1, side, side), 1 inside the disc and 0 outside;
-        and the index of the patient of each slice. Each patient has two slices.
+    The site's name determines the brightness, and the random positions and sizes. Each patient has two slices.
     """
     rng, scale = stream(0, "discs", site), side / IMAGE_SIDE
     rows, columns = torch.meshgrid(torch.arange(side), torch.arange(side), indexing="ij")
@@ -62,13 +51,7 @@ def disc_slices(site: str, n_slices: int = 10, side: int = IMAGE_SIDE) -> Slices
 
 @dataclass(frozen=True)
 class DiscImages:
-    """Colour images of small discs (class 0) and large discs (class 1).
-
-    Args:
-        images: (N, 3, H, W), float32 in [0, 1].
-        labels: (N,), int64, 0 or 1.
-        n_patients: number of patients that the images belong to.
-    """
+    """Colour images (N, 3, H, W) in [0, 1] of small discs (label 0) and large discs (label 1)."""
 
     images: Tensor
     labels: Tensor
@@ -81,17 +64,7 @@ class DiscImages:
 
     @classmethod
     def of_site(cls, site: str, n_images: int = 10, side: int = IMAGE_SIDE) -> DiscImages:
-        """Generate RGB images (n_images, 3, side, side) of one bright disc each, with the class of each disc.
-
-        Args:
-            site: name of the site, which determines the brightness of the discs and the random positions and sizes.
-            n_images: number of images.
-            side: height and width of the images in pixels.
-
-        Returns:
-            Images in [0, 1] with three equal channels, on a noisy background. The class is 1 if the disc covers more
-            than 120 / 1024 of the image, otherwise 0. The discs are those of `disc_slices`, and each patient has two.
-        """
+        """Return the discs of `disc_slices` in three equal channels; a disc above 120 / 1024 of the image is large."""
         slices = disc_slices(site, n_images, side)
         is_large = slices.labels.sum(dim=(1, 2, 3)) > MIN_LARGE_AREA * (side / IMAGE_SIDE) ** 2
         return cls(slices.images.expand(-1, 3, -1, -1).contiguous(), is_large.long(), (n_images + 1) // 2)
@@ -100,14 +73,6 @@ class DiscImages:
         return len(self.images)
 
     def batch(self, indices: Sequence[int]) -> Batch:
-        """Return some of the images and their classes as one batch.
-
-        Args:
-            indices: indices of the B chosen images, from 0 to N - 1.
-
-        Returns:
-            Images (B, 3, H, W) and classes (B,).
-        """
         return Batch(self.images[list(indices)], self.labels[list(indices)])
 
 
@@ -135,22 +100,15 @@ class ToyFederation:
     n_logits: int
 
     def network(self, method: Method, seed: int = 0) -> nn.Module:
-        """Return the network of the federation with random initial weights, including the layers that the method adds.
-
-        Args:
-            method: the method that is used for training.
-            seed: seed of the initial weights.
-        """
+        """Return the network with random initial weights, including the layers that the method adds."""
         with seeded_layers(seed, "initial weights"):
             return method.wrap_network(self.architecture.build(self.channels, self.n_logits), self.architecture)
 
     def start(self, method: Method, seed: int = 0) -> State:
         """Return the coordinator's state before the first round, which contains the initial weights of the network.
 
-        Args:
-            method: the method that is used for training. It may add layers to the network. If the method keeps no entry
-                of the network at the sites, the state leaves open which entries stay there, because `engine` decides.
-            seed: seed of the initial weights.
+        If the method keeps no entry of the network at the sites, the state leaves open which entries stay there,
+        because `engine` decides.
         """
         network = self.network(method, seed)
         return State.of(network, method.local_keys(network) or None)
@@ -166,7 +124,6 @@ class ToyFederation:
         """Return an engine that trains the given sites in this process, without a network connection.
 
         Args:
-            method: the method that all sites use.
             sites: names of the sites; a name determines the images of the site.
             folder: folder in which the sites store their checkpoints; None stores none.
             seed: seed of the initial weights and of all random draws.
@@ -226,9 +183,9 @@ class ToyClassification(ToyFederation):
 
     Args:
         architecture: settings of the network; None uses a DenseNet with two dense blocks, which has BatchNorm layers.
-        training: optimiser, learning rate and batch size; None uses batches of four images.
-        image_side: height and width of the images in pixels, as the network needs it.
-        n_images: number of training images at each site, at least 4. A site has n_images / 2 - 1 validation images.
+        training: as in `ToySegmentation`.
+        image_side: as in `ToySegmentation`.
+        n_images: as in `ToySegmentation`.
     """
 
     architecture: NetworkSettings = DenseNetwork(init_features=8, growth_rate=4, blocks=(1, 1))

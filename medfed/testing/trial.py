@@ -1,4 +1,4 @@
-"""One method in one small simulated federation, and the training run that several checks of the method look at."""
+"""The training run that several checks of a method look at."""
 
 from __future__ import annotations
 
@@ -50,10 +50,7 @@ HOOKS = (  # that receive tensors which they must not change in place
 class Trial:
     """One method in one small simulated federation, with a training run whose result several checks use.
 
-    Args:
-        definition: the method, or its class, which is used with default settings.
-        toy: the federation.
-        is_stacked: whether the method runs inside a stack (a combination of several methods).
+    `is_stacked`: whether the method runs inside a stack (a combination of several methods).
     """
 
     definition: Method | type[Method]
@@ -62,48 +59,31 @@ class Trial:
 
     @cached_property
     def method(self) -> Method:
-        """Return the method that the trial trains: the given method itself, or a stack that contains only this method.
-
-        A stack is a method that combines several methods.
-        """
+        """The given method itself, or a stack that contains only this method."""
         method = self.definition() if isinstance(self.definition, type) else self.definition
         return Stack((method,)) if self.is_stacked else method
 
     @cached_property
     def start(self) -> State:
-        """Return the coordinator's state before the first round, which contains the initial weights of the network."""
+        """The coordinator's state before the first round."""
         task = self.toy.task
         self.toy.architecture.check_image_size(task.image_size)
         self.method.check(task.image_size, self.toy.channels, False)  # the images lie in [0, 1]
         return self.toy.start(self.method)
 
     def first_round(self, engine: InProcess, seed: int = 0) -> Round:
-        """Train one round with all sites of an engine, from new weights, and return its result.
-
-        Args:
-            engine: the simulated sites.
-            seed: seed of the initial weights and of the coordinator's random draws.
-        """
+        """Train one round with all sites of an engine, from new weights, and return its result."""
         start = self.start if seed == 0 else self.toy.start(self.method, seed)
         return next(federate(self.method, engine, start, UNSCORED, seed))
 
     def train(self, engine: InProcess, state: State | None = None) -> list[Round]:
-        """Train with all sites of an engine until round 2, and return the result of each round.
-
-        Args:
-            engine: the simulated sites.
-            state: state of the coordinator to continue from; None starts with new weights before round 1.
-        """
+        """Train with all sites until round 2, from `state` (None: new weights), and return the result of each round."""
         state = state or self.start
         return list(islice(federate(self.method, engine, state, UNSCORED, 0), N_ROUNDS - state.round))
 
     @cached_property
     def run(self) -> CompleteRun:
-        """Return the result of training all sites for two rounds without interruption.
-
-        The first access trains; later accesses return the same result, because several checks need it. Only in this run
-        do the sites validate after each round.
-        """
+        """The result of training for two rounds, after which the sites validate; the first access trains."""
         folder = Path(tempfile.mkdtemp(prefix="medfed-check-"))
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         settings = snapshot(self.method)
@@ -142,7 +122,7 @@ class CompleteRun:
 
 @contextmanager
 def _watched_hooks(cls: type[Method]) -> Iterator[list[str]]:
-    """Context manager that lists which hooks of a class change a tensor in place that they received.
+    """List which hooks of a class change, inside the `with` block, a tensor in place that they received.
 
     torch counts the in-place changes of every tensor (`_version`), so nothing is copied.
     """
