@@ -10,14 +10,9 @@ from typing import TextIO
 def show_notes_by(
     show: Callable[[str], object], others: Callable[..., object] = lambda *warning: None
 ) -> Callable[..., None]:
-    """Return a replacement of `warnings.showwarning` that passes the text of each warning of medfed to a function.
+    """Return a `warnings.showwarning` that passes the text of each warning of medfed to `show`, and others to `others`.
 
     A warning of medfed is a UserWarning whose line is in a file of medfed.
-
-    Args:
-        show: function that is called with the text of a warning of medfed.
-        others: function that is called, with the arguments of `warnings.showwarning`, for any other warning. By default
-            nothing is done.
     """
 
     def showwarning(

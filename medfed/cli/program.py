@@ -1,8 +1,7 @@
 """What the command-line programs share: their list, their flags, their exit codes and how errors are printed.
 
 Importing torch and MONAI takes seconds. A program therefore checks its flags first: its module imports only what the
-parser needs, and the function that `run_program` calls imports what the work needs. Defaults and choices of flags that
-other modules need as well are in `medfed.cli.defaults`, or in another module that imports neither torch nor MONAI.
+parser needs, and the function that `run_program` calls imports what the work needs.
 """
 
 from __future__ import annotations
@@ -76,33 +75,22 @@ class HungUp(Terminated):
 
 
 def programs() -> dict[str, str]:
-    """Return the command-line programs of medfed, each with a one-line description. No program is imported.
-
-    Returns:
-        Dictionary from the name of a program to the first line of its docstring. A name is, for example, "train".
-    """
+    """The first docstring line of each program, by name, such as "train"; none is imported."""
     return {name: first_line(path) for name in PROGRAMS if (path := _file(name)).is_file()}
 
 
 def _file(name: str) -> Path:
-    """Return the file of a program: `medfed/NAME.py`, or the `__main__.py` of a package."""
+    """The file of a program: `medfed/NAME.py`, or the `__main__.py` of a package."""
     return PACKAGE / name / "__main__.py" if (PACKAGE / name).is_dir() else PACKAGE / f"{name}.py"
 
 
 def module_of(name: str) -> str:
-    """Return the full name of the Python module that defines the function `main` of a program.
-
-    Args:
-        name: name of the program, such as "train".
-
-    Returns:
-        A module name such as "medfed.train".
-    """
+    """The module that defines the `main` of a program, such as "medfed.train"."""
     return f"medfed.{_file(name).relative_to(PACKAGE).with_suffix('').as_posix().replace('/', '.')}"
 
 
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """Add the positional argument `config` to a parser: a YAML file, or the name of a config that comes with medfed."""
+    """Add the argument `config`: a YAML file, or the name of a config that comes with medfed."""
     parser.add_argument(
         "config",
         type=Path,
@@ -111,10 +99,7 @@ def add_config_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def add_common_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that several programs share to a command-line parser.
-
-    These are --out, --resume, --set (which may be repeated), --seed, --device, --allow-code and --quiet.
-    """
+    """Add --out, --resume, --set (which may be repeated), --seed, --device, --allow-code and --quiet."""
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="folder for the results")
     parser.add_argument("--resume", action="store_true", help="continue the run in that folder after its last round")
     parser.add_argument(
@@ -131,7 +116,7 @@ def add_common_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def add_code_flag(parser: argparse.ArgumentParser) -> None:
-    """Add the flag `--allow-code` to the parser of a program that reads configs; `run_program` takes its value."""
+    """Add `--allow-code`, whose value goes to `run_program`."""
     parser.add_argument(
         "--allow-code",
         action="store_true",
@@ -141,12 +126,7 @@ def add_code_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add the flag `--jobs` to a parser: how many processes work at the same time.
-
-    Args:
-        parser: the parser of a program.
-        what: what works at the same time, such as "sites".
-    """
+    """Add `--jobs`: how many of `what`, such as "sites", work at the same time."""
     parser.add_argument(
         "--jobs",
         type=whole_number(1),
@@ -158,14 +138,7 @@ def add_jobs_flag(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def whole_number(minimum: int) -> Callable[[str], int]:
-    """Return the type of a flag for `ArgumentParser.add_argument`: a function that converts a text to a number.
-
-    For any text that is not a whole number of at least `minimum`, the parser prints what was expected and what was
-    found, and ends the program with exit code 2.
-
-    Args:
-        minimum: the smallest number that is allowed, at least 0.
-    """
+    """Return the type of a flag that is a whole number of at least `minimum`."""
 
     def convert(text: str) -> int:
         if not text.isdecimal() or int(text) < minimum:
@@ -176,40 +149,22 @@ def whole_number(minimum: int) -> Callable[[str], int]:
 
 
 def overrides(arguments: argparse.Namespace) -> list[str]:
-    """Return the changes of the config that the user wrote as command-line flags, each as the text `KEY=VALUE`.
-
-    Args:
-        arguments: the parsed arguments of a parser with the flags of `add_common_flags`.
-
-    Returns:
-        The values of --set in the given order, then `seed=...` and `device=...` if these flags were given.
-    """
+    """The changes of the config as `KEY=VALUE`: those of --set, then `seed=...` and `device=...`."""
     short = {"seed": arguments.seed, "device": arguments.device}
     return [*arguments.set, *(f"{key}={value}" for key, value in short.items() if value is not None)]
 
 
 def run_program(name: str, work: Callable[[], int], allow_code: bool = False) -> int:
-    """Call the function that does a program's work, and return the exit code of the program.
+    """Do a program's work, and print errors that a user can correct without a traceback. Return the exit code:
 
-    Errors that a user can correct are printed without a traceback.
-
-    The exit codes are:
-
-    - the result of `work`, if it ends without an error;
-    - 1 if a file or folder cannot be written, for example because the disk is full, if the memory is not enough, or
-      for a bug in a worker process, which has printed the traceback (`WorkerBug`);
+    - the result of `work`;
+    - 1 if a file cannot be written or the memory is not enough, or for a `WorkerBug`;
     - 2 for a UserError;
     - 129 for SIGHUP, 130 for Ctrl-C and 143 for SIGTERM;
-    - 141, without a message, if the program that reads the output has ended, such as `head` in `medfed data | head`.
+    - 141, without a message, if the reader of the output has ended, such as `head` in `medfed data | head`.
 
-    Any other exception is a bug and keeps its traceback.
-
-    Args:
-        name: name of the program, such as `medfed.train`, with which each line on stderr starts.
-        work: function that does the work and returns an exit code.
-        allow_code: whether a config may name code that is in no installed package, such as a class in a file in the
-            current folder: the flag `--allow-code`. Otherwise Python finds no module in the current folder, which
-            somebody else may have sent.
+    Any other exception is a bug and keeps its traceback. `name`, such as `medfed.train`, starts each line on stderr.
+    Without `allow_code`, Python finds no module in the current folder, which somebody else may have sent.
     """
     keep_freed_memory()
     try:
@@ -245,14 +200,7 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
 
 
 def machine_sentence(error: Exception) -> str | None:
-    """Return what happened and what to do, if the machine caused an error: a full disk, or too little memory.
-
-    Args:
-        error: the error.
-
-    Returns:
-        One sentence; None for a UserError and for a bug.
-    """
+    """What to do if the machine caused an error (a full disk, too little memory); None for a UserError and a bug."""
     if isinstance(error, (MemoryError, RuntimeError)) and is_out_of_memory(error):
         return OUT_OF_MEMORY
     if isinstance(error, OSError) and error.errno in _ADVICE:
@@ -329,7 +277,7 @@ def _drop_dead_streams() -> bool:
 
 
 def _is_dead(stream: TextIO) -> bool:
-    """Return whether a stream cannot be flushed, or is a pipe whose reader has gone."""
+    """Whether a stream cannot be flushed, or is a pipe whose reader has gone."""
     try:
         stream.flush()
     except OSError:

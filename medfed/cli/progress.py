@@ -17,15 +17,10 @@ LINE, LINE_WITHOUT_TOTAL = "{percentage:3.0f}%, {n_fmt}/{total_fmt}, {remaining}
 
 
 class ProgressBar(tqdm):
-    """A progress bar of tqdm, which becomes plain lines if standard error is no terminal, for example a log file.
+    """A bar of tqdm, which becomes plain lines if standard error is no terminal, for example a log file.
 
-    A program then prints a line at most every 30 seconds, however many bars it has. A line shows all bars that are
-    open, the outermost first. It ends with a line feed and contains no carriage return. In a Jupyter notebook, bars are
-    drawn as on a terminal.
-
-    Args:
-        args: positional arguments of `tqdm.tqdm`, such as the iterable.
-        options: keyword arguments of `tqdm.tqdm`, except `file`.
+    A program then prints a line at most every 30 seconds, which shows all open bars, the outermost first. In a Jupyter
+    notebook, bars are drawn as on a terminal.
     """
 
     _last_line_s: ClassVar[float] = time.monotonic()  # of all bars of the program
@@ -36,15 +31,7 @@ class ProgressBar(tqdm):
         super().__init__(*args, dynamic_ncols=True, **options)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
-        """Draw the bar, or print a line; tqdm calls this method.
-
-        Args:
-            msg: text to draw instead of the bar; "" if the bar is removed. Lines do not use it.
-            pos: line of the terminal, counted from the cursor. Lines do not use it.
-
-        Returns:
-            Whether the bar was drawn on a terminal.
-        """
+        """Draw the bar, or print a line; tqdm calls this method."""
         if _can_redraw():
             return bool(super().display(msg, pos))
         now_s = time.monotonic()
@@ -57,45 +44,32 @@ class ProgressBar(tqdm):
         return False
 
     def clear(self, nolock: bool = False) -> None:
-        """Remove the bar from a terminal before another text is printed there; tqdm calls this method.
-
-        Args:
-            nolock: whether the caller holds tqdm's lock.
-        """
+        """Remove the bar before another text is printed there; tqdm calls this method."""
         if _can_redraw():
             super().clear(nolock)
 
     def close(self) -> None:
-        """Remove the bar, or leave its last state on the terminal, as its option `leave` says."""
         if not _can_redraw():
             self.leave = False
         super().close()
 
     def _line(self) -> str:
-        """Return the state of the bar as text without the bar itself."""
+        """The state of the bar as text without the bar itself."""
         own = self.bar_format and self.bar_format.replace("|{bar}|", ",")
         form = own or ("{desc}: " if self.desc else "") + (LINE if self.total else LINE_WITHOUT_TOTAL)
         return " ".join(self.format_meter(**self.format_dict | {"bar_format": form}).split())
 
 
 def _can_redraw() -> bool:
-    """Return whether a text on standard error can be replaced by another one."""
+    """Whether a text on standard error can be replaced by another one."""
     stream = sys.stderr
     return stream is not None and (stream.isatty() or type(stream).__module__.startswith("ipykernel"))
 
 
 class RoundProgress(AbstractContextManager):
-    """Draw one progress bar that counts the updates of all sites over all rounds, as `ProgressBar` does.
+    """One bar that counts the trainings of all sites over all rounds; `rounds` includes the finished ones.
 
-    The text of the bar shows the round, the site that trains, the training step and the last validation score.
-
-    Args:
-        rounds_done: number of rounds that are already finished.
-        rounds: number of all rounds, including the finished ones.
-        n_sites: number of sites that train in a round.
-        quiet: True draws nothing.
-        on_training: function that is called after each training of a site with (number of trainings done, number of
-            trainings of the run); None calls nothing.
+    `on_training` is called after each training of a site with (trainings done, trainings of the run).
     """
 
     def __init__(
@@ -112,29 +86,14 @@ class RoundProgress(AbstractContextManager):
         )
 
     def step(self, site: str, step: int, n_steps: int) -> None:
-        """Show which site is training, and how many training steps this site has made in this round.
-
-        Args:
-            site: name of the site.
-            step: number of steps that the site has made in this round.
-            n_steps: number of steps that the site makes in a round.
-        """
+        """Show the training step of a site in this round."""
         self._bar.set_description_str(
             f"round {self._round}/{self._rounds}, {site} {step}/{n_steps}{self._score}", refresh=False
         )
         self._bar.update(0) if step < n_steps else self._bar.refresh()
 
     def site_replied(self, kind: str, site: str, index: int, n_sites: int) -> None:
-        """Advance the bar by one if a site has finished its local training.
-
-        Replies to other requests do not change the bar.
-
-        Args:
-            kind: kind of the request that the site has answered: "share", "train" or "validate". Only "train" counts.
-            site: name of the site; not used.
-            index: number of sites that have replied to the request, from 1; not used.
-            n_sites: number of sites that were asked; not used.
-        """
+        """Advance the bar if the site has answered a "train" request."""
         if kind == "train":
             self._bar.update(1)
             self._n_done += 1
@@ -142,12 +101,7 @@ class RoundProgress(AbstractContextManager):
                 self._on_training(self._n_done, self._n_all)
 
     def round_done(self, history: dict) -> None:
-        """Show the number of the next round, and the validation score of the round that has just ended.
-
-        Args:
-            history: the row of the finished round in `history.csv`, by column. It has the column "round" (the number of
-                the round) and, if scores were computed, "validation_score".
-        """
+        """Show the next round, and the last validation score, from the finished round's row of `history.csv`."""
         self._round = int(history["round"]) + 1
         if history.get("validation_score") is not None:
             self._score = f", validation score {history['validation_score']:.3f}"

@@ -1,16 +1,9 @@
-"""Make the JSON Schema of a config, with which editors complete keys, show their meaning and mark mistakes.
+"""Make the JSON Schema of a config (`schema.json`), with which editors complete keys, show meanings and mark mistakes.
 
-The schema is in `medfed/config/schema.json`; `python -m medfed keys --json-schema` prints it. The first line of a
-config can refer to the schema: `# yaml-language-server: $schema=PATH`. The schema describes each value alone. Only the
-loader checks
-
-- whether several values fit together;
-- that a dotted name is a class outside of medfed, and the settings of this class;
-- that a whole number is written without a decimal point, and that a number is not `.nan` or `.inf`;
-- that two names of sites differ in more than upper and lower case.
-
-The entries `x-file` (the file that defines a block or name) and `x-source` (its publication, or "") are for
-`medfed.config.search`; editors ignore them.
+The first line of a config can refer to it: `# yaml-language-server: $schema=PATH`. The schema describes each value
+alone. Only the loader checks whether several values fit together, dotted names of classes and their settings, whole
+numbers with a decimal point, `.nan` and `.inf`, and names of sites that differ only in upper and lower case. `x-file`
+(the file that defines a block or name) and `x-source` (its publication) are for `medfed.config.search`.
 """
 
 from __future__ import annotations
@@ -31,12 +24,12 @@ _SITE_KEYS = ("unseen_site", "validation_site")
 
 
 def to_text() -> str:
-    """Return the content of the file `schema.json`: the JSON Schema of a config, as text."""
+    """The content of `schema.json`."""
     return json.dumps(build(), indent=1, ensure_ascii=False) + "\n"
 
 
 def build() -> dict[str, Any]:
-    """Return the JSON Schema (Draft 2020-12) of a config, as nested dictionaries."""
+    """Return the JSON Schema (Draft 2020-12) of a config."""
     definitions: dict[str, Any] = {}
     properties = {}
     classes: dict[str, type] = get_type_hints(Config)
@@ -63,7 +56,7 @@ def build() -> dict[str, Any]:
 
 
 def _named_block(block: str, base: type) -> dict[str, Any]:
-    """Return the definitions of a block that chooses its class by `name`: the block, and one for each known name.
+    """The definitions of a block that chooses its class by `name`: the block, and one for each known name.
 
     The definition with the name of the block, such as "method", has the settings of the base class. No other definition
     refers to it, because a class outside of medfed may give these settings other types.
@@ -97,7 +90,7 @@ def _named_block(block: str, base: type) -> dict[str, Any]:
 
 
 def _object(group: Group, block: str) -> dict[str, Any]:
-    """Return the schema of a block with the settings of a group and no others."""
+    """The schema of a block with the settings of a group and no others."""
     return {
         "type": "object",
         "description": group.title,
@@ -110,7 +103,6 @@ def _object(group: Group, block: str) -> dict[str, Any]:
 
 
 def _property(setting: Setting, block: str, key: str) -> dict[str, Any]:
-    """Return the schema of one setting with its meaning and default."""
     schema = dict(setting.schema)
     if (block, key) == ("data", "sites"):
         schema = {**schema, "uniqueItems": True, "items": {**schema["items"], **_SITE}}

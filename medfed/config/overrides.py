@@ -32,8 +32,8 @@ class Override:
     """A new value for one key of a config, such as `training.batch_size=8` after the flag `--set`.
 
     Args:
-        path: the parts of the dotted key, such as ("training", "batch_size").
-        value: the new value, as YAML would give it: a number, text, list or dictionary.
+        path: parts of the dotted key.
+        value: as YAML would give it.
         text: what the user wrote, for messages.
         flag: the command-line flag before the text, for messages; "" if the text itself contains the argument.
     """
@@ -45,31 +45,20 @@ class Override:
 
     @classmethod
     def of(cls, key: str, value: object) -> Override:
-        """Return an override from a dotted key and a value, for a program that changes a config.
-
-        Args:
-            key: the dotted key, such as "training.batch_size".
-            value: the new value, as YAML would give it: a number, text, list or dictionary.
-        """
+        """Return an override for a program that changes a config."""
         return cls(tuple(key.split(".")), value, f"{key}={value}")
 
     @property
     def key(self) -> str:
-        """The dotted key whose value is replaced, such as `training.batch_size`."""
+        """The dotted key, such as `training.batch_size`."""
         return ".".join(self.path)
 
     @classmethod
     def parse(cls, text: str, flag: str = "--set") -> Override:
-        """Return the override that a user wrote on the command line as `key.sub=value`.
+        """Parse `key.sub=value`, the value in YAML or empty; UserError if it is not of this form.
 
-        Args:
-            text: the dotted key and the value in YAML, such as "training.batch_size=8". If nothing follows the =, the
-                value is the empty text. A text may begin with `*` without quotes, also in a list, because a shell
-                removes the quotes of data.mask_name='*_seg'; in YAML it would be an alias.
-            flag: the command-line flag before the text, for error messages.
-
-        Raises:
-            UserError: if there is no =, a part of the key is empty, or the value is not YAML.
+        A text may begin with `*` without quotes, because a shell removes the quotes of data.mask_name='*_seg'; in YAML
+        it would be an alias.
         """
         key, equals, value = text.partition("=")
         path = tuple(key.strip().split("."))
@@ -79,16 +68,7 @@ class Override:
 
     @classmethod
     def parse_each(cls, text: str, flag: str) -> list[Override]:
-        """Return one override for each of several values of the same key, such as `training.batch_size=4,8`.
-
-        Args:
-            text: the dotted key, "=" and the values in YAML, separated by commas. Commas in brackets, braces and quotes
-                do not separate values.
-            flag: the command-line flag before the text, for error messages.
-
-        Raises:
-            UserError: if there is no =, a part of the key is empty, a value is not YAML, is empty or is given twice.
-        """
+        """Parse several values of one key, separated by commas, such as `training.batch_size=4,8`."""
         key, equals, written = text.partition("=")
         values = [value.strip() for value in split(written, ",")]
         if not equals or not all(values):
@@ -101,15 +81,7 @@ class Override:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """Split a text at a separator, but not inside quotes, brackets or braces, nor within a number such as 1e+20.
-
-    Args:
-        text: the text, such as `k=1,codec="a,b"`.
-        separator: one character, such as ",".
-
-    Returns:
-        The parts without the separators; one part if the text has no separator.
-    """
+    """Split a text, but not inside quotes, brackets or braces, nor within a number such as 1e+20."""
     parts, depth = [""], 0
     for token in _TOKEN.findall(text):
         if token == separator and not depth:
@@ -122,23 +94,13 @@ def split(text: str, separator: str) -> list[str]:
 
 @dataclass(frozen=True)
 class DroppedValues:
-    """The values of the block `method` that an override of the preset removed from a config.
-
-    Args:
-        override: the override, such as `method.preset=released`.
-        values: the removed values by key, such as `{"gamma": 0.1}`.
-    """
+    """The values of the block `method` that an override of the preset removed from a config."""
 
     override: Override
     values: Mapping[str, object]
 
     def notice(self, source: str, method: Mapping[str, object]) -> str:
-        """Return a sentence with the removed values and how to keep them; "" if no value has changed.
-
-        Args:
-            source: name of the config file.
-            method: the block `method` of the new config with all its values.
-        """
+        """Return which removed values changed in the new block, and how to keep them; "" if none did."""
         changed = {key: value for key, value in self.values.items() if key in method and method[key] != value}
         if not changed:
             return ""
@@ -157,24 +119,11 @@ class DroppedValues:
 
 
 def apply(document: dict[str, Any], overrides: Iterable[Override]) -> list[DroppedValues]:
-    """Replace values of a config document by the values of the overrides, in place.
+    """Replace values of a config document, in place; return the values that a changed preset removed.
 
-    A block is a group of keys under one name, such as `method:` in the YAML file. An override that changes the `name`
-    of the block `data`, `network` or `method` removes all other keys of this block from the document, because they
-    belong to the previous class. An override that changes the `preset` of the method (the name of a group of default
-    settings) removes all other keys of the block `method` except `name`. Such overrides are applied first; the others
-    follow in the given order.
-
-    Args:
-        document: the config as nested dictionaries. It is changed.
-        overrides: the new values.
-
-    Returns:
-        The values that a changed preset removed. Values that a changed `name` removed are not among them, because they
-        belong to another class; neither are those that another override sets.
-
-    Raises:
-        UserError: if a part of a dotted key, other than the last one, names a value that is not a block.
+    An override of the `name` of `data`, `network` or `method` removes all other keys of its block, because they belong
+    to the previous class; an override of `method.preset` removes those of `method` except `name`. Such overrides come
+    first.
     """
     order, dropped, overrides = list(_RESET), [], list(overrides)
     written = {entry.path for entry in overrides}
@@ -193,24 +142,14 @@ def apply(document: dict[str, Any], overrides: Iterable[Override]) -> list[Dropp
 
 
 def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
-    """Find the override (`--set KEY=VALUE`) that caused a mistake in a config.
+    """Return the override that caused a mistake, such as `--set seed=x`; "" if the config file did.
 
-    An override of KEY caused the mistake in each of these cases:
+    An override of KEY, the last one that fits, caused a mistake
 
-    1. The mistake is at KEY or inside KEY.
-    2. The mistake is at a block that contains KEY, and its sentence either reports an unknown key or names the last
-       part of KEY. The last part of `federation.rounds` is `rounds`.
-    3. The mistake is that two values do not fit together, and its sentence names the last part of KEY.
-    4. The mistake is a missing key in a block that the override has reset, as `method.name=...` does.
-
-    If several overrides could have caused the mistake, the last one counts.
-
-    Args:
-        mistake: one wrong value of the config.
-        overrides: the overrides that were applied to the config.
-
-    Returns:
-        The flag and the text of the override, such as `--set seed=x`; "" if the config file caused the mistake.
+    1. at KEY or inside KEY;
+    2. at a block that contains KEY, if the sentence reports an unknown key or names the last part of KEY;
+    3. of two values that do not fit together, if the sentence names the last part of KEY;
+    4. of a missing key in a block that the override has reset, as `method.name=...` does.
     """
     for override in reversed(list(overrides)):
         key, last = override.key, override.path[-1]
@@ -225,18 +164,18 @@ def origin(mistake: Mistake, overrides: Iterable[Override]) -> str:
 
 
 def _yaml(value: object) -> str:
-    """Return a value in one line of YAML, such as `[0.9, 0.999]`."""
+    """A value in one line of YAML, such as `[0.9, 0.999]`."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _quoted(text: str) -> str:
-    """Return `--set key=value` with quotes around its second part if a shell would split or change it."""
+    """`--set key=value` with quotes around its second part if a shell would split or change it."""
     flag, _, pair = text.partition(" ")
     return f"{flag} {shlex.quote(pair)}"
 
 
 def _place(override: Override, order: Sequence[tuple[str, ...]]) -> int:
-    """Return the place of an override in the order of application; those that reset a block come first."""
+    """Place of an override in the order of application; those that reset a block come first."""
     return order.index(override.path) if override.path in order else len(order)
 
 

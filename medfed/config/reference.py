@@ -1,6 +1,5 @@
 """List every setting that a config may hold, with its type, range, default, meaning and source.
 
-`medfed.config.json_schema` makes the file `schema.json` of this list, and `python -m medfed keys` prints this file.
 Types and ranges come from the annotations of the dataclasses, the meaning from the `Args:` section of their docstrings.
 """
 
@@ -38,14 +37,7 @@ _ENTRY = re.compile(r"    (\w+(?:, \w+)*): (.*)")
 
 
 def settings_of(cls: type) -> dict[str, Setting]:
-    """Return the settings that a dataclass defines, each with its type, range, default and meaning.
-
-    Args:
-        cls: a dataclass whose fields can be written in a config, such as a method.
-
-    Returns:
-        Dictionary from the name of a field to its setting, in the order of the fields.
-    """
+    """The settings of a dataclass, in the order of its fields."""
     meanings, schemas = meanings_of(cls), bounds.field_schemas(cls)
     presets: Mapping[str, Mapping[str, Any]] = cls.presets if issubclass(cls, Method) else {}
     settings = {}
@@ -58,16 +50,9 @@ def settings_of(cls: type) -> dict[str, Setting]:
 
 
 def meanings_of(cls: type) -> dict[str, str]:
-    """Read the meaning of each field of a class from the section `Args:` of docstrings.
+    """Read the meaning of each field from the section `Args:` of the docstrings of a class and its base classes.
 
-    The docstrings of the class and of its base classes are read. An entry is `name: text` or `name, other: text`; it
-    continues on lines with a deeper indent.
-
-    Args:
-        cls: a dataclass.
-
-    Returns:
-        Dictionary from the name of a field to the text of its entry.
+    An entry is `name: text` or `name, other: text`; it continues on lines with a deeper indent.
     """
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
@@ -86,14 +71,7 @@ def meanings_of(cls: type) -> dict[str, str]:
 
 @cache
 def blocks() -> dict[str, Group]:
-    """Return the settings of each block of a config.
-
-    A block is a group of keys under one name, such as `training:` in the YAML file.
-
-    Returns:
-        Dictionary from the name of a block to its settings. The settings that are in no block, such as `seed`, have the
-        name "".
-    """
+    """The settings of each block of a config; those in no block, such as `seed`, are under ""."""
     hints, top = get_type_hints(Config), settings_of(Config)
     classes = {name: hints[name] for name in top if dataclasses.is_dataclass(hints[name])}
     groups = {"": _group(Config, "", "", {name: entry for name, entry in top.items() if name not in classes})}
@@ -106,19 +84,7 @@ def blocks() -> dict[str, Group]:
 
 
 def name_settings(base: type, cls: type | None = None) -> dict[str, Setting]:
-    """Describe the key `name`, by which a config block chooses a class, and for `method` also the key `preset`.
-
-    The value of `name` is the name of a class, such as that of the method ELCFS. The value of `preset` is the name of a
-    preset, which is a set of values for the settings of a method.
-
-    Args:
-        base: `Dataset`, `NetworkSettings` or `Method`, the base class of the block.
-        cls: the only class whose name and presets are allowed; None allows all classes of the block.
-
-    Returns:
-        A dict with the key `name`, and for `Method` also the key `preset`. The values describe what may be written in
-        the config: type, allowed values, default and meaning.
-    """
+    """Describe the key `name`, by which a block chooses a class (only `cls` if given), and `preset` of a method."""
     kind = NAMED[base]
     names: dict[str, Any] = {"anyOf": [{"enum": list(registry.known_names(kind))}, {"type": "string"}]}
     presets: dict[str, Any] = {"type": "string"}
@@ -131,18 +97,7 @@ def name_settings(base: type, cls: type | None = None) -> dict[str, Setting]:
 
 @cache
 def named(kind: str, name: str) -> Group:
-    """Return the settings of one method, network or dataset.
-
-    Args:
-        kind: "methods", "networks" or "datasets".
-        name: the name in a config: a known name such as "elcfs", or `package.module.Class`.
-
-    Returns:
-        The settings with their types, ranges, defaults and meanings, and a title and source of the class.
-
-    Raises:
-        UserError: if there is no class of this name, or if its settings cannot be read.
-    """
+    """The settings of one method, network or dataset; UserError if there is no such class."""
     cls = registry.resolve(kind, name)
     block, base = next((block, base) for block, base in named_blocks().items() if NAMED[base] == kind)
     with registry.code_of(cls):
@@ -150,13 +105,7 @@ def named(kind: str, name: str) -> Group:
 
 
 def named_blocks() -> dict[str, type]:
-    """Return the base classes of the blocks of a config that choose a class by the key `name`.
-
-    These blocks are `data`, `network` and `method`.
-
-    Returns:
-        Dictionary from the name of a block to the base class of the classes that the block can choose.
-    """
+    """The base classes of the blocks that choose a class by `name`: `data`, `network` and `method`."""
     hints = get_type_hints(Config)
     return {block: hints[block] for block in hints if hints[block] in NAMED}
 
@@ -179,12 +128,12 @@ def _group(cls: type, block: str, name: str, settings: Mapping[str, Setting]) ->
 
 
 def _default(field: dataclasses.Field) -> Any:
-    """Return the default of a field as plain data; REQUIRED without one."""
+    """The default of a field as plain data; REQUIRED without one."""
     if field.default is not dataclasses.MISSING:
         return to_plain(field.default, _no_label)
     return REQUIRED if field.default_factory is dataclasses.MISSING else to_plain(field.default_factory(), _no_label)
 
 
 def _no_label(value: object) -> dict[str, Any]:
-    """Return no keys: the defaults of settings are no classes that a name chooses."""
+    """No keys: the defaults of settings are no classes that a name chooses."""
     return {}

@@ -1,9 +1,7 @@
 """Read a config: one YAML file, in which each block becomes a frozen dataclass. Data, never code.
 
-The blocks `data`, `network` and `method` choose their class by `name` (a file of `medfed/datasets`, `medfed/networks`,
-`medfed/methods`, or a dotted name that `registry.check_code` accepts). Their other keys, and those of `training`,
-`federation`, `evaluation`, `privacy` and `cache`, are the fields of the dataclass. In `method`, the values of the named
-`preset` apply first, then the written keys.
+The blocks `data`, `network` and `method` choose their class by `name`; in `method`, the values of the named `preset`
+apply first, then the written keys.
 """
 
 from __future__ import annotations
@@ -79,11 +77,6 @@ class Config:
     notices: tuple[str, ...] = field(default=(), compare=False, metadata={"derived": True})
 
     def __post_init__(self) -> None:
-        """Check every value, and that the blocks fit together.
-
-        Raises:
-            ValueError: with one sentence for each mistake.
-        """
         bounds.check(self, lambda: self.conflicts(vars(self)))
 
     @property
@@ -98,16 +91,10 @@ class Config:
 
     @staticmethod
     def conflicts(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """Find values of one block of a config that do not fit to another block.
-
-        A block is a group of keys, such as `data:` in the YAML file. An example is an unseen site that is not in the
-        data.
+        """Yield (dotted key, sentence) for each value that does not fit to another block.
 
         Args:
             values: the fields of a config by name. Fields that are missing are not checked.
-
-        Yields:
-            (dotted key, sentence) for each mistake.
         """
         if values.get("deterministic") is False and values.get("device") == "cpu":
             yield "deterministic", ONLY_FOR_GPUS
@@ -116,19 +103,10 @@ class Config:
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a config file in YAML and check it.
+    """Read and check a config file; UserError with one sentence for each mistake.
 
-    If the file is the `config.yaml` of a run's output folder, an older version of medfed may have written it. In this
-    file, old names of keys are accepted.
-
-    Args:
-        path: a YAML file.
-        overrides: values that replace those of the file, as texts such as "training.batch_size=8". The value is in
-            YAML.
-
-    Raises:
-        UserError: if the file cannot be read, or if the config has mistakes. The message has one sentence for each
-            mistake.
+    The `config.yaml` of a run's folder may have old names of keys, from an older version of medfed. `overrides` are
+    texts such as "training.batch_size=8".
     """
     document = _parse(strict_yaml.read(path), str(path))
     if Path(path).name == "config.yaml" and (Path(path).parent / "environment.json").is_file():
@@ -137,21 +115,10 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def load_text(text: str, source: str, overrides: Sequence[str] = ()) -> Config:
-    """Read a config from YAML text and check it.
+    """Read and check a config from YAML text; `source` names the text in error messages.
 
-    Some overrides reset a block, which is a group of keys such as `method:`. If an override changes the `name` of a
-    block, or the `preset` of the method (the name of a group of default settings), the other keys of this block are
-    reset to their defaults. If a changed preset replaces values of the text, a warning lists them and says how to keep
-    them.
-
-    Args:
-        text: YAML.
-        source: where the text comes from, such as the name of its file. Error messages start with it.
-        overrides: values that replace those in the text, such as "training.batch_size=8". The value is in YAML.
-
-    Raises:
-        UserError: if the config has mistakes. The message has one sentence for each mistake: the file or override, the
-            dotted key, what was found and what was expected.
+    An override that changes the `name` of a block, or the `preset` of the method, resets the block's other keys to
+    their defaults. A warning lists values of the text that a changed preset replaces.
     """
     return _assemble(_parse(text, source), source, [Override.parse(override) for override in overrides])
 
@@ -162,15 +129,9 @@ def load_dataset(
     """Recognise the dataset in a folder and apply the user's settings of the block `data`, without the other blocks.
 
     Args:
-        root: folder of the dataset, or a datalist.
-        name: name of the dataset in a config; None recognises it (`recognition.block_for`).
-        overrides: values that replace the recognised ones or come in addition, such as that of `data.mask_threshold`.
-        read_channels: whether the number of image channels is taken from a few images of every site, if no override
-            sets it (`Dataset.with_stored_channels`). With False, no image is opened for it.
-
-    Raises:
-        UserError: if an override belongs to another block, if the folder is not recognised, or if the values have
-            mistakes. The message has one sentence for each mistake.
+        name: name of the dataset in a config; None recognises it.
+        overrides: values that replace the recognised ones or come in addition; UserError for other blocks.
+        read_channels: whether the number of image channels is read from a few images, if no override sets it.
     """
     for override in overrides:
         if override.path[0] != "data" or len(override.path) == 1:
@@ -188,20 +149,9 @@ def load_dataset(
 
 
 def changed(config: Config, changes: Mapping[str, object], more: Sequence[Override] = ()) -> Config:
-    """Return a copy of a config in which some values are replaced. The new config is checked as a config file is.
+    """Return a checked copy of a config with other values, by dotted key; `more` are flags of the user.
 
-    Some changes reset a block, which is a group of keys such as `method:`. If a change sets another `name` of a block,
-    or another `preset` of the method (the name of a group of default settings), the other keys of this block are reset
-    to their defaults. If this changes values that differ from the old preset, a warning lists them.
-
-    Args:
-        config: the config to start from; it stays unchanged.
-        changes: the new values by dotted key, such as `{"federation.unseen_site": "BIDMC"}`.
-        more: further changes that the user wrote as command-line flags. If one of them causes a mistake, the error
-            message names its flag.
-
-    Raises:
-        UserError: if the new config has mistakes. The message has one sentence for each mistake.
+    Another `name` or `preset` resets the other keys of its block, as in `load_text`.
     """
     overrides = [*(Override.of(key, value) for key, value in changes.items()), *more]
     document = resolved(config)
@@ -211,10 +161,7 @@ def changed(config: Config, changes: Mapping[str, object], more: Sequence[Overri
 
 
 def resolved(config: Config) -> dict[str, Any]:
-    """Return every value of a config, including defaults, as nested dictionaries, lists, numbers and texts.
-
-    This is the content of a YAML file that gives the same config.
-    """
+    """Every value of a config, including defaults, as plain data: the content of a YAML file of the same config."""
     document = to_block(config)
     preset = config.preset if config.preset in type(config.method).presets else DEFAULT_PRESET  # of another method
     document["method"] = {"name": config.method_name, "preset": preset, **document["method"]}
@@ -222,30 +169,19 @@ def resolved(config: Config) -> dict[str, Any]:
 
 
 def to_block(settings: object) -> dict[str, Any]:
-    """Return every value of one block of a config, such as `FedProx(mu=0.3)`, as nested dictionaries and plain values.
-
-    Args:
-        settings: the object of a block, such as a method, a dataset or a `Training`. If the block of a config chooses
-            the class of this object by its key `name`, the result contains this key.
-    """
+    """Every value of one block, such as `FedProx(mu=0.3)`, as plain data, with the `name` that chooses its class."""
     return validation.to_plain(settings, _label)
 
 
 def to_yaml(config: Config) -> str:
-    """Return a config, including all defaults, as YAML text. `load_text` reads this text back to an equal config."""
+    """The config with all defaults as text, which `load_text` reads back to an equal config."""
     return config.yaml
 
 
 def check_readable(config: Config) -> None:
-    """Check that the file `config.yaml` of a run can be read back, before the run starts.
+    """UserError, before a run starts, if its `config.yaml` could not be read back to the same config.
 
     A config that was built or changed in Python can hold values that YAML cannot, such as a number with 30 digits.
-
-    Args:
-        config: the config of the run.
-
-    Raises:
-        UserError: if the file could not be read back, or would contain other values.
     """
     try:
         read = resolved(load_text(to_yaml(config), "the config"))
@@ -257,16 +193,9 @@ def check_readable(config: Config) -> None:
 
 
 def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Describe in which values two configs differ.
+    """Return a line such as `training.batch_size: 5 -> 8` for each value in which two `resolved` configs differ.
 
-    Args:
-        old: the first config, from `resolved`. It may be from an older version of medfed, so that an older run can be
-            resumed. A setting that the first config lacks counts as the default, and an old name of a setting as the
-            present name.
-        new: the second config, from `resolved` of this version.
-
-    Returns:
-        One line for each value that differs, such as `training.batch_size: 5 -> 8`.
+    The old one may be from an older version: a missing setting counts as the default, an old name as the present one.
     """
     before, after = _flat(_completed(old)), _flat(new)
     keys = [*before, *(key for key in after if key not in before)]
@@ -278,7 +207,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
 
 
 def _parse(text: str, source: str) -> dict[str, Any]:
-    """Return the document of a YAML text; UserError unless it is a block of keys and values."""
+    """The document of a YAML text; UserError unless it is a block of keys and values."""
     document = strict_yaml.parse(text, source)
     if document is None:
         raise UserError(f"{source}: is empty; expected the blocks data, network and method")
@@ -314,7 +243,7 @@ def _completed(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _preset_values(method: type[Method], preset: str) -> dict[str, Any]:
-    """Return the values that a method's settings have with a preset if a config writes none of them."""
+    """The values that a method's settings have with a preset if a config writes none of them."""
     defaults = {entry.name: entry.default for entry in bounds.written_fields(method)}
     return validation.to_plain({**defaults, **method.presets.get(preset, {})}, _label)
 
@@ -367,14 +296,14 @@ def _choose(cls: type, block: Mapping[str, Any], path: validation.Path) -> valid
 
 
 def _text(value: object) -> str:
-    """Return the value; UserError unless it is text."""
+    """The value; UserError unless it is text."""
     if not isinstance(value, str):
         raise UserError(f"expected text, got {describe_value(value)}{hint('string', value)}")
     return value
 
 
 def _label(value: object) -> dict[str, Any]:
-    """Return the `name` of a block whose class was chosen by it."""
+    """The `name` of a block whose class was chosen by it."""
     for base, kind in NAMED.items():
         if isinstance(value, base):
             return {"name": registry.name_of(kind, type(value))}
@@ -406,7 +335,7 @@ def _site_conflicts(federation: Federation, data: Dataset) -> Iterator[tuple[str
 
 
 def _flat(document: Mapping[str, Any], key: str = "") -> dict[str, Any]:
-    """Return nested dictionaries as one, by dotted key."""
+    """Nested dictionaries as one, by dotted key."""
     flat: dict[str, Any] = {}
     for name, value in document.items():
         here = validation.join_key(key, name)

@@ -19,20 +19,11 @@ from medfed.core.registry import nearest, suggestion
 
 
 def find(word: str) -> list[Group]:
-    """Search the settings of a config by the word that a user typed.
+    """Return the groups of settings for a word: all of a block or name, or those with this key alone.
 
-    Args:
-        word: a block of the config (`training`), the name of a method, network, dataset, engine or metric (`elcfs`,
-            `dice`), the dotted name of a class outside of medfed (`package.module.Class`), or the key of a setting
-            (`alpha`). A key may follow a block or a name: `training.betas`, `elcfs.alpha` or `method.alpha`. A key
-            alone finds every setting with this key.
-
-    Returns:
-        For a block or a name: one group with all its settings. For a key: one group for each block, method, network or
-        dataset that has a setting with this key. This group contains no other settings.
-
-    Raises:
-        UserError: if nothing is found. The message contains the most similar known word.
+    A word is a block (`training`), the name of a method, network, dataset, engine or metric (`elcfs`), a dotted name,
+    or a key (`alpha`), also behind a block or name (`training.betas`, `elcfs.alpha`). UserError, with the most similar
+    word, if nothing is found.
     """
     names = _names()
     block, _, rest = word.partition(".")
@@ -62,14 +53,7 @@ def find(word: str) -> list[Group]:
 
 @cache
 def blocks() -> dict[str, Group]:
-    """Return the settings of each block of a config.
-
-    A block is a group of keys under one name, such as `training:` in the YAML file.
-
-    Returns:
-        The settings of each block, by the name of the block. The name "" is for settings that are in no block, such as
-        `seed`.
-    """
+    """The settings of each block; those in no block, such as `seed`, are under ""."""
     schema = _schema()
     top = {key: entry for key, entry in schema["properties"].items() if "$ref" not in entry}
     groups = {"": _group("", "", {**schema, "properties": top})}
@@ -81,13 +65,12 @@ def blocks() -> dict[str, Group]:
 
 
 def _names() -> dict[str, tuple[str, str]]:
-    """Return the key or block of a config that takes each known name, and the kind of the name for `registry`."""
+    """The key or block that takes each known name, and the kind of the name for `registry`."""
     keys = [*BLOCK_KINDS.items(), *((key, kind) for key, kinds in VALUE_KINDS.items() for kind in kinds)]
     return {name: (key, kind) for key, kind in keys for name in registry.known_names(kind)}
 
 
 def _named(name: str, names: Mapping[str, tuple[str, str]]) -> Group:
-    """Return the settings of a dataset, network, method, engine or metric of medfed."""
     key, kind = names[name]
     if key not in BLOCK_KINDS:
         return Group(key, name, registry.known_names(kind)[name], "", registry.file_of(kind, name), {})
@@ -96,7 +79,7 @@ def _named(name: str, names: Mapping[str, tuple[str, str]]) -> Group:
 
 
 def _from_class(kind: str, name: str) -> Group:
-    """Return the settings of a class that is not in the file `schema.json`."""
+    """The settings of a class that is not in the file `schema.json`."""
     from medfed.config import reference  # imports torch and MONAI, which takes seconds
 
     return reference.named(kind, name)
@@ -104,12 +87,11 @@ def _from_class(kind: str, name: str) -> Group:
 
 @cache
 def _schema() -> dict[str, Any]:
-    """Return the JSON Schema of a config."""
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def _group(block: str, name: str, schema: Mapping[str, Any]) -> Group:
-    """Return the settings of one definition in the JSON Schema; their meanings also contain the presets."""
+    """The settings of one definition in the JSON Schema; their meanings also contain the presets."""
     settings = {
         key: Setting(entry, entry.get("default", REQUIRED), entry["description"])
         for key, entry in schema["properties"].items()
@@ -118,7 +100,6 @@ def _group(block: str, name: str, schema: Mapping[str, Any]) -> Group:
 
 
 def _with_key(group: Group, key: str) -> Group:
-    """Return a group that contains only one of the settings of the given group."""
     return dataclasses.replace(group, settings={key: group.settings[key]})
 
 
@@ -136,7 +117,7 @@ def _without_repeats(groups: list[Group]) -> list[Group]:
 
 
 def _outside(word: str, names: Iterable[str]) -> Group:
-    """Return the settings of a class outside of medfed by its dotted name, or one setting if a key follows the name."""
+    """The settings of a class outside of medfed by its dotted name, or one setting if a key follows the name."""
     parts = word.split(".")
     if not all(part.isidentifier() for part in parts) or registry.find_top_level(parts[0]) is None:
         raise _unknown(word, names, ())
@@ -157,7 +138,7 @@ def _outside(word: str, names: Iterable[str]) -> Group:
 
 
 def _unknown(word: str, names: Iterable[str], keys: Iterable[str]) -> UserError:
-    """Return the error about an unknown word: the most similar word or key, and all known blocks and names."""
+    """The error about an unknown word: the most similar word or key, and all known blocks and names."""
     words = [*filter(None, blocks()), *names]
     near = nearest(word, [*words, *keys])
     question = f"Did you mean '{near}'? " if near else ""

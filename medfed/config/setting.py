@@ -18,15 +18,12 @@ VALUE_KINDS = {"federation.engine": ("engines",), "evaluation.metrics": ("mask_m
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a config, with its type, range, default and meaning.
+    """One setting of a config.
 
     Args:
         schema: JSON Schema of its values.
-        default: value of the setting if the config does not contain it, as plain data; REQUIRED if the config must
-            contain it.
-        meaning: what the setting does, as text.
-        presets: values that the presets of a method give to the setting, by the name of the preset. Presets that do not
-            change the setting are left out.
+        default: as plain data; REQUIRED if the config must contain the setting.
+        presets: values that the presets of a method give to the setting, by preset.
     """
 
     schema: Mapping[str, Any]
@@ -37,16 +34,15 @@ class Setting:
 
 @dataclass(frozen=True)
 class Group:
-    """The settings of one block, or of one method, network or dataset.
+    """The settings of one block, or of one method, network or dataset, by key.
 
     Args:
-        block: the block of a config that holds the settings; "" for the top level. An engine or a metric has no
-            settings; for it, this is the dotted key of the config that takes its name, such as "federation.engine".
-        name: the name of the method, network, dataset, engine or metric; "" for a block.
-        title: one line that says what the block, method, network, dataset, engine or metric is.
-        source: the publication that describes the method, network or dataset; "" if there is none.
-        file: path of the file that defines the group's class, relative to the folder that holds the package.
-        settings: the settings by key.
+        block: the block of a config; "" for the top level. An engine or a metric has no settings; for it, this is the
+            dotted key that takes its name, such as "federation.engine".
+        name: of the method, network, dataset, engine or metric; "" for a block.
+        title: one line that says what it is.
+        source: its publication; "" if there is none.
+        file: path of the file that defines its class, relative to the folder that holds the package.
     """
 
     block: str
@@ -58,11 +54,7 @@ class Group:
 
 
 def describe_schema(schema: Mapping[str, Any]) -> str:
-    """Describe briefly which type and range a JSON Schema allows, such as "number in [0, 1)" or "list of 2: number".
-
-    Args:
-        schema: JSON Schema of one value. If it has a `title`, the title is the description.
-    """
+    """Describe type and range: the `title`, or text such as "number in [0, 1)" or "list of 2: number"."""
     if "title" in schema:
         return schema["title"]
     if "enum" in schema:

@@ -47,7 +47,7 @@ class _Loader(yaml.SafeLoader):
         self._has_alias = False
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:
-        """Return the next node; ComposerError if it has a tag, or is an alias of a block that contains it."""
+        """The next node; ComposerError if it has a tag, or is an alias of a block that contains it."""
         event: Any = self.peek_event()
         anchor = getattr(event, "anchor", None)
         is_alias = isinstance(event, yaml.AliasEvent)
@@ -72,7 +72,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Return a block as a dictionary; ConstructorError if a key is there twice."""
+        """A block as a dictionary; ConstructorError if a key is there twice."""
         lines: dict[str, int] = {}
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in lines:
@@ -85,7 +85,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _children(node: yaml.Node) -> list[yaml.Node]:
-    """Return the nodes directly in a list or block."""
+    """The nodes directly in a list or block."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
@@ -104,8 +104,10 @@ class _ArgumentLoader(_Loader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper. It quotes each text that `_Loader`, or a reader of YAML 1.1, would not read as text, and
-    writes a list on one line."""
+    """PyYAML's safe dumper, which quotes each text that `_Loader` or YAML 1.1 would not read as text.
+
+    A list is on one line.
+    """
 
 
 for _reader in (_Loader, _Dumper):
@@ -115,19 +117,10 @@ _Dumper.add_representer(list, lambda dumper, data: dumper.represent_sequence(_TA
 
 
 def parse(text: str, source: str, is_argument: bool = False) -> Any:
-    """Convert YAML text to dictionaries, lists, numbers, booleans and strings. The YAML is checked strictly.
+    """Read plain data from YAML, strictly; None for an empty text. `is_argument`: `*_seg` is a text and no alias.
 
-    Args:
-        text: YAML.
-        source: where the text comes from, such as the name of its file. Error messages start with it.
-        is_argument: whether the text is a value of the command line, where `*_seg` is a text and no alias.
-
-    Returns:
-        The value; None for an empty text.
-
-    Raises:
-        UserError: if the YAML is broken, has a tag, has the same key twice, has a block or list that contains
-            itself, or has aliases that repeat very many values. The message contains the line and column.
+    UserError, with line and column, for broken YAML, a tag, a key that occurs twice, a block that contains itself, or
+    aliases that repeat very many values.
     """
     try:
         return copy.deepcopy(_load(text, _ArgumentLoader if is_argument else _Loader))
@@ -151,19 +144,7 @@ def _load(text: str, loader: type[_Loader]) -> Any:
 
 
 def read(path: str | Path) -> str:
-    """Read a text file in UTF-8.
-
-    Args:
-        path: path of a YAML file.
-
-    Returns:
-        The text.
-
-    Raises:
-        UserError: if the path does not exist, is a folder, cannot be read, or is not UTF-8 text. If it does not exist,
-            the message contains the path of a config that comes with medfed, if `path` is its name; its name, if `path`
-            ends with it; or the most similar name of a YAML file in the same folder.
-    """
+    """Read a YAML file as UTF-8 text; if it does not exist, the UserError names a similar file or shipped config."""
     try:
         return read_text(Path(path), MAX_BYTES)
     except FileNotFoundError:
@@ -189,18 +170,12 @@ def read(path: str | Path) -> str:
 
 
 def _no_yaml_in(folder: Path) -> str:
-    """Return the end of the message that a YAML file is missing from a folder that has no other, or does not exist."""
+    """The end of the message about a missing file in a folder without other YAML files, or that does not exist."""
     if not folder.is_dir():
         return f"The folder {folder} does not exist; correct the path"
     return f"The folder {folder} has no YAML file; go to the folder of the file, or write the path of the file"
 
 
 def dump(document: Mapping[str, Any]) -> str:
-    """Return a document as YAML text. `parse` reads this text back to the same document.
-
-    The keys keep their order, each on a line of its own; a list is on one line.
-
-    Args:
-        document: dictionaries, lists, numbers, booleans, strings and None.
-    """
+    """Write a document that `parse` reads back; keys keep their order, a list is on one line."""
     return yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**16)

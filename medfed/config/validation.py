@@ -1,8 +1,4 @@
-"""Build frozen dataclasses from the plain values of a config, and the reverse. All mistakes are collected.
-
-`medfed.core.bounds` checks the values of one block. This module goes through nested blocks, refuses unknown keys and
-names missing ones.
-"""
+"""Build frozen dataclasses from the plain values of a config, and the reverse. All mistakes are collected."""
 
 from __future__ import annotations
 
@@ -26,11 +22,11 @@ _BLOCK = "a block of keys and values"
 
 @dataclass
 class Choice:
-    """The class from which a block of a config (a group of keys, such as `method:` in the YAML file) is built.
+    """The class from which a block of a config is built, and its values.
 
     Args:
-        cls: the class; None if the block chooses none.
-        values: the keys and values of its fields.
+        cls: None if the block chooses none.
+        values: keys and values of its fields.
         further_keys: additional keys that the block may have, which are no fields.
         mistakes: what is wrong with the values of these further keys.
     """
@@ -45,19 +41,9 @@ Choose = Callable[[type, Mapping[str, Any], Path], Choice]  # from a class, a bl
 
 
 def load_settings(cls: type[T], document: object, source: str) -> T:
-    """Build a dataclass from a YAML document that is not a config, such as the file that a hospital writes for itself.
+    """Build a dataclass, with nested ones, from a YAML document that is not a config, such as a file of a hospital.
 
-    Args:
-        cls: the dataclass. If the annotation of a field is another dataclass, the field's value in the document must be
-            a dictionary, from which that dataclass is built.
-        document: the content of the YAML file: a dictionary with the fields of `cls`.
-        source: where the document comes from, such as the name of its file. Error messages start with it.
-
-    Returns:
-        An instance of `cls`.
-
-    Raises:
-        UserError: if there are mistakes, with one sentence for each mistake.
+    UserError, which starts with `source`, with one sentence for each mistake.
     """
     instance, mistakes = build(cls, document, (), lambda cls, block, path: Choice(cls, block))
     if mistakes:
@@ -66,44 +52,21 @@ def load_settings(cls: type[T], document: object, source: str) -> T:
 
 
 def with_key(mistake: Mistake) -> str:
-    """Return the sentence of a mistake with the dotted key of the wrong value in front.
-
-    An example is `training.batch_size: must be at least 1, got 0`.
-
-    Args:
-        mistake: one wrong value of a config.
-    """
+    """Return a sentence such as `training.batch_size: must be at least 1, got 0`."""
     return f"{mistake.key}: {mistake.sentence}" if mistake.path else mistake.sentence
 
 
 def join_key(key: str, name: str) -> str:
-    """Return the dotted key of an entry of a block: "training" and "betas" become "training.betas".
-
-    Args:
-        key: dotted key of the block; "" for the top level of the config.
-        name: key of the entry in the block.
-    """
+    """ "training" and "betas" become "training.betas"; "" is the top level."""
     return f"{key}.{name}" if key else name
 
 
 def build(cls: type, block: object, path: Path, choose: Choose) -> tuple[Any, list[Mistake]]:
-    """Build an instance of a dataclass from a block of a config, and collect all mistakes instead of raising an error.
+    """Build a dataclass from a block (None is an empty one) and return (instance, []), or (None, mistakes).
 
-    A block is a dictionary of keys and values, such as `training:` in the YAML file. The class may have two attributes
-    for old configs. `renamed` maps old names of fields to new ones, and `moved` maps old names to a sentence. Keys with
-    old names are mistakes whose sentence says what to write instead. So are old values of a field that was true or
-    false, which `renamed_values` maps to new ones.
-
-    Args:
-        cls: a dataclass; fields with `metadata={"derived": True}` are not part of the block.
-        block: the values by field name; None (an empty block in YAML) has no values.
-        path: the keys that lead to the block in the config; empty for the whole config.
-        choose: function of (class in the annotation, block, path of the block). It returns the class to build: the one
-            that the block's key `name` chooses, or the class in the annotation if blocks of this kind have no such key.
-
-    Returns:
-        (instance, []), or (None, mistakes) with at least one mistake. Checks of several
-        values together are made only if each of these values is valid by itself.
+    `choose` returns the class for (class in the annotation, block, path): the one that the block's `name` chooses, if
+    blocks of this kind have a name. The attributes `renamed`, `moved` and `renamed_values` of a class make mistakes of
+    old names and values, with what to write instead. Values are checked together only if each is valid by itself.
     """
     block = {} if block is None else block
     if not isinstance(block, Mapping):
@@ -152,18 +115,12 @@ def _build_chosen(chosen: type, choice: Choice, path: Path, choose: Choose) -> t
 
 @cache
 def _type_hints(cls: type) -> dict[str, Any]:
-    """Return the types of a class's fields, with their bounds. A run asks for those of each class many times."""
+    """Types of a class's fields, with their bounds. A run asks for those of each class many times."""
     return get_type_hints(cls, include_extras=True)
 
 
 def to_plain(value: object, label: Callable[[object], Mapping[str, Any]]) -> Any:
-    """Convert a settings object to nested dictionaries, lists, numbers and texts. This is the reverse of `build`.
-
-    Args:
-        value: a dataclass instance, or a value of one of its fields.
-        label: function that returns additional keys for a dataclass instance, such as the `name` that chose its class.
-            They come before the fields.
-    """
+    """Reverse `build`; `label` returns keys that come before the fields, such as the `name` that chose the class."""
     if dataclasses.is_dataclass(value):
         names = [entry.name for entry in written_fields(type(value))]
         return {**label(value), **{name: to_plain(getattr(value, name), label) for name in names}}
@@ -175,7 +132,7 @@ def to_plain(value: object, label: Callable[[object], Mapping[str, Any]]) -> Any
 
 
 def _wrong_keys(cls: type, block: Iterable[object], known: tuple[str, ...], path: Path) -> list[Mistake]:
-    """Return a mistake for each unknown key of a block, with its new name, place, or the nearest known key."""
+    """A mistake for each unknown key of a block, with its new name, place, or the nearest known key."""
     renamed, moved = getattr(cls, "renamed", {}), getattr(cls, "moved", {})
     mistakes = []
     for name in block:
@@ -192,7 +149,7 @@ def _wrong_keys(cls: type, block: Iterable[object], known: tuple[str, ...], path
 
 
 def _renamed_value(cls: type, name: str, value: object) -> str:
-    """Return a sentence with the present name of a value of older configs; "" for any other value."""
+    """A sentence with the present name of a value of older configs; "" for any other value."""
     renamed = getattr(cls, "renamed_values", {}).get(name, {})
     if not isinstance(value, bool) or value not in renamed:
         return ""
@@ -218,11 +175,10 @@ def _with_instances(hint: Any, value: object, path: Path, choose: Choose) -> tup
 
 
 def _partial_conflicts(cls: type, values: Mapping[str, Any]) -> list[Mistake]:
-    """Return what does not fit together among the allowed values of a class that can say so without the others."""
+    """What does not fit together among the allowed values of a class that can say so without the others."""
     conflicts = getattr(cls, "conflicts", None)
     return [Mistake((key,), sentence, is_conflict=True) for key, sentence in conflicts(values)] if conflicts else []
 
 
 def _is_required(entry: dataclasses.Field) -> bool:
-    """Return whether a field has no default."""
     return entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING

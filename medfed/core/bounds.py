@@ -54,17 +54,9 @@ _STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, arbitrary
 
 
 def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | None = None) -> None:
-    """Check every field of a dataclass instance against its annotation. Call it in `__post_init__`.
+    """Raise a SettingsError if a field does not fit its annotation; a list is accepted for a tuple.
 
-    The values are not changed. A list is accepted where the annotation says tuple.
-
-    Args:
-        settings: the instance.
-        conflicts: function that checks whether several fields fit together. It returns a pair (name of the field,
-            sentence) for each mistake. It is called only if every field is valid by itself. None checks no combination.
-
-    Raises:
-        SettingsError: (a ValueError) if there is a mistake, with one sentence for each.
+    If every field is valid by itself, `conflicts` yields (field, sentence) for fields that do not fit together.
     """
     fields = written_fields(type(settings))
     _, mistakes = validate(type(settings), {field.name: getattr(settings, field.name) for field in fields})
@@ -75,16 +67,7 @@ def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | No
 
 
 def validate(cls: type, values: Mapping[str, object]) -> tuple[dict[str, Any], list[Mistake]]:
-    """Check values against the annotations of a dataclass's fields, without creating an instance.
-
-    Args:
-        cls: a dataclass.
-        values: values by field name; fields may be left out. Lists are read as tuples.
-
-    Returns:
-        The values that are allowed, by field name, and a list with one mistake for each wrong value. In the allowed
-        values, a whole number is converted to float, and a list to a tuple, where the annotation says so.
-    """
+    """Return the allowed values by field, converted (int to float, list to tuple), and a mistake for each other one."""
     given = {name: _with_tuples(value) for name, value in values.items()}
     try:
         accepted = _adapter(cls).validate_python(given)
@@ -104,50 +87,25 @@ def validate(cls: type, values: Mapping[str, object]) -> tuple[dict[str, Any], l
 
 @cache
 def field_schemas(cls: type) -> dict[str, dict[str, Any]]:
-    """Return the JSON Schema of each field of a dataclass, by field name: which values the field may have.
-
-    Fields with `metadata={"derived": True}` are left out. A field that holds another dataclass refers to
-    `#/$defs/CLASS`.
-
-    Args:
-        cls: a dataclass.
-    """
+    """The JSON Schema of each written field; a field that holds another dataclass refers to `#/$defs/CLASS`."""
     properties = _adapter(cls).json_schema(schema_generator=_JsonSchema).get("properties", {})
     return {name: _without_titles(schema) for name, schema in properties.items()}
 
 
 def written_fields(cls: type) -> list[dataclasses.Field]:
-    """Return the fields of a dataclass that may be written in a config file.
-
-    These are all fields except those with `metadata={"derived": True}`, which the program fills in.
-
-    Args:
-        cls: a dataclass.
-    """
+    """The fields that a config may contain: all but those with `metadata={"derived": True}`."""
     return [field for field in dataclasses.fields(cls) if not field.metadata.get("derived")]
 
 
 def distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Check that all values of a tuple are different, and return the tuple unchanged.
-
-    Use it in the annotation of a field: `Annotated[tuple[...], AfterValidator(distinct)]`.
-
-    Raises:
-        ValueError: if a value occurs twice.
-    """
+    """Validator for annotations: ValueError if a value occurs twice."""
     if len(set(values)) < len(values):
         raise ValueError("must be different values")
     return values
 
 
 def ordered(limits: tuple[float, float]) -> tuple[float, float]:
-    """Check that a pair is (lowest, highest), and return the pair unchanged.
-
-    Use it in the annotation of a field: `Annotated[tuple[float, float], AfterValidator(ordered)]`.
-
-    Raises:
-        ValueError: if the first number is larger than the second one.
-    """
+    """Validator for annotations: ValueError unless the pair is (lowest, highest)."""
     if limits[0] > limits[1]:
         raise ValueError("must be two numbers, the first not above the second")
     return limits
@@ -155,12 +113,9 @@ def ordered(limits: tuple[float, float]) -> tuple[float, float]:
 
 @cache
 def _adapter(cls: type) -> TypeAdapter:
-    """Return pydantic's validator of a dictionary of a dataclass's written fields.
+    """pydantic's validator of a dictionary of a dataclass's written fields; TypeError for a field that is a list.
 
     pydantic cannot validate the dataclass itself: in strict mode it takes instances only, and no dictionary.
-
-    Raises:
-        TypeError: for a field that is a list, which no frozen dataclass should hold.
     """
     hints = get_type_hints(cls, include_extras=True)
     kinds = {field.name: hints[field.name] for field in written_fields(cls)}
@@ -177,12 +132,11 @@ class _JsonSchema(GenerateJsonSchema):
     """JSON Schema also of fields that no config can hold, such as functions: any value."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> dict[str, Any]:
-        """Return the schema of any value."""
         return {}
 
 
 def _with_tuples(value: object) -> object:
-    """Return the value with every list in it as a tuple: YAML has lists, frozen dataclasses hold tuples."""
+    """Replace every list by a tuple: YAML has lists, frozen dataclasses hold tuples."""
     if isinstance(value, list | tuple):
         return tuple(map(_with_tuples, value))
     if isinstance(value, Mapping):
@@ -204,7 +158,7 @@ def _without_titles(schema: Any) -> Any:
 
 
 def _is_cast(given: object, accepted: object) -> bool:
-    """Return whether a float became a whole number, at any depth."""
+    """Whether a float became a whole number, at any depth."""
     if isinstance(given, tuple) and isinstance(accepted, tuple):
         return any(map(_is_cast, given, accepted))
     return isinstance(given, float) and type(accepted) is int

@@ -12,12 +12,9 @@ import torch
 def set_deterministic(threads: int) -> None:
     """Make PyTorch use deterministic algorithms and a fixed number of CPU threads, in the whole process.
 
-    The number of threads matters because a sum that is split among another number of threads is rounded differently.
-    The number is a setting of the config and not the number of cores, so that every machine splits a sum in the same
-    way. If an operation has no deterministic algorithm, PyTorch warns and runs the operation anyway.
-
-    Args:
-        threads: number of CPU threads, at least 1 (`training.threads`).
+    A sum that is split among another number of threads is rounded differently, so the number is a setting
+    (`training.threads`) and not the number of cores. An operation without a deterministic algorithm runs with a
+    warning.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it, cuBLAS results differ from run to run
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -27,13 +24,10 @@ def set_deterministic(threads: int) -> None:
 
 @contextmanager
 def cpu_threads(threads: int) -> Iterator[None]:
-    """Context manager, also a decorator, that sets PyTorch's number of CPU threads and restores it afterwards.
+    """Set PyTorch's number of CPU threads, and restore it afterwards; also a decorator.
 
     Many operations on small tensors, as in reading images, are fastest with one thread: several threads wait for each
     other after each operation, and ten times as long if another program uses the cores.
-
-    Args:
-        threads: number of CPU threads, at least 1.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -45,13 +39,7 @@ def cpu_threads(threads: int) -> Iterator[None]:
 
 @contextmanager
 def deterministic(threads: int) -> Iterator[None]:
-    """Context manager that calls `set_deterministic` and restores the number of CPU threads afterwards.
-
-    PyTorch's deterministic algorithms stay switched on afterwards.
-
-    Args:
-        threads: number of CPU threads, at least 1 (`training.threads`).
-    """
+    """Call `set_deterministic`, and restore the number of threads afterwards; the algorithms stay deterministic."""
     with cpu_threads(threads):
         set_deterministic(threads)
         yield

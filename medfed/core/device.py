@@ -1,5 +1,3 @@
-"""Choice of the PyTorch device that runs the computation."""
-
 from __future__ import annotations
 
 import torch
@@ -9,14 +7,7 @@ from medfed.core.errors import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """Return the PyTorch device for the value of the command-line flag `--device`.
-
-    Args:
-        name: "auto", "cpu" or "cuda"; "auto" selects CUDA if it is available, else the CPU.
-
-    Raises:
-        UserError: if `name` is none of these three, or is "cuda" and no CUDA device is available.
-    """
+    """Return the device for `--device`: "cpu", "cuda", or for "auto" CUDA if it is available; UserError otherwise."""
     if name not in ("auto", "cpu", "cuda"):
         raise UserError(
             f"device: is '{name}'; expected auto, cpu or cuda (to choose one of several GPUs, set the environment "
@@ -33,12 +24,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device. The copy from the CPU to a GPU does not wait for the GPU's earlier work.
-
-    Args:
-        tensor: a tensor of any shape and dtype, on any device.
-        device: the device of the result. If it is the device of `tensor`, the tensor itself is returned.
-    """
+    """The copy from the CPU to a GPU does not wait for the GPU's earlier work."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)  # only pinned memory can be copied without waiting
     return tensor.to(device)

@@ -20,7 +20,7 @@ class UserError(ValueError):
 
 
 class WorkerBug(RuntimeError):
-    """Error: a worker process failed because of a mistake of medfed or of a user's method, not of a user's settings.
+    """A worker process failed because of a mistake of medfed or of a user's method, not of a user's settings.
 
     The worker has printed the traceback, so the programs print only the message, and end with exit code 1.
     """
@@ -40,23 +40,18 @@ class UserErrors(UserError):
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """The sentences of the error message, one for each mistake."""
         return self._sentences
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Return whether an exception says that there is not enough memory, of the machine or of a GPU."""
+    """Whether an exception says that the memory of the machine or of a GPU is not enough."""
     text = str(error)
     return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
 
 
 @contextmanager
 def arguments_are_flags() -> Iterator[None]:
-    """Context manager in which error messages contain command-line flags (`--out`), not Python arguments (`out=`).
-
-    medfed's programs run inside this context manager. It changes what the function `argument` returns: that function
-    gives each error message the name of an argument in the form that the user can type.
-    """
+    """Context in which error messages contain command-line flags (`--out`) and not Python arguments (`out=`)."""
     global _is_program
     before, _is_program = _is_program, True
     try:
@@ -66,15 +61,9 @@ def arguments_are_flags() -> Iterator[None]:
 
 
 def argument(name: str, value: object = None) -> str:
-    """Return an argument as the user types it, for an error message: `--out` in a program, `out=` in Python.
+    """Return an argument as the user types it: `--out` inside `arguments_are_flags`, else `out=`.
 
-    The form is `--out` inside the context manager `arguments_are_flags`, and `out=` otherwise.
-
-    Args:
-        name: name of the argument in Python. The command-line flag has the same name, with "-" instead of "_".
-        value: the value of the argument, such as in `--sites Mars` and `sites=Mars`. None names only the argument.
-            True is for an argument that is switched on, False for one that is switched off: `--resume` and
-            `resume=True`, `--no-equal-effort` and `equal_effort=False`.
+    A value follows it; True and False give `--resume` (`resume=True`) and `--no-equal-effort` (`equal_effort=False`).
     """
     if not _is_program:
         return f"{name}={'' if value is None else value}"

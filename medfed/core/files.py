@@ -25,36 +25,15 @@ DAMAGED_ZIP = (zipfile.BadZipFile, zlib.error, struct.error, RuntimeError, OSErr
 
 
 def write_atomically(path: Path, *parts: bytes | str) -> None:
-    """Write a file in one step: another process sees either the old file or the complete new one.
+    """Write text (UTF-8) or bytes in one step: another process sees either the old file or the complete new one.
 
-    The parts are written to a temporary file in the same folder, flushed to the disk, and renamed to `path`. If this
-    fails (a full disk, a killed process), a file that existed before stays unchanged.
-
-    Args:
-        path: the file to create or to replace; its folder must exist.
-        parts: the content, written one after another; text is encoded as UTF-8.
-
-    Raises:
-        OSError: if the file cannot be written.
+    If this fails (a full disk, a killed process), a file that existed before stays unchanged.
     """
     stage_file(path, *parts)()
 
 
 def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
-    """Write the content of a file to a temporary file, and return a function that gives this file its final name.
-
-    Several files can thus be written first, and then be renamed together. `write_atomically` does both steps at once.
-
-    Args:
-        path: the file to create or to replace; its folder must exist.
-        parts: the content, written one after another; text is encoded as UTF-8.
-
-    Returns:
-        A function without arguments that flushes the temporary file to the disk and renames the file to `path`.
-
-    Raises:
-        OSError: if the temporary file cannot be written.
-    """
+    """Write a temporary file, and return the function that renames it to `path`, so that several change together."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.unlink(missing_ok=True)  # of a killed process; if it is a link, another file would be written through it
     with _removed_on_failure(unfinished), open(unfinished, "xb") as file:
@@ -71,13 +50,9 @@ def stage_file(path: Path, *parts: bytes | str) -> Callable[[], None]:
 
 
 def sha256_digest(*parts: bytes) -> bytes:
-    """Return the SHA-256 checksum (32 bytes) of data that are written to a file after this checksum.
+    """The SHA-256 (32 bytes) that is written in front of data, because a safetensors file has no checksum of its own.
 
-    The file then begins with the checksum, and `read_with_checksum` verifies it. A safetensors file has no checksum of
-    its own: in 500 tests in which one bit of such a file was flipped, loading the file found the error only once.
-
-    Args:
-        parts: the data in one or more parts, which are concatenated.
+    In 500 tests in which one bit of such a file was flipped, loading the file found the error only once.
     """
     checksum = hashlib.sha256()
     for part in parts:
@@ -86,15 +61,9 @@ def sha256_digest(*parts: bytes) -> bytes:
 
 
 def read_with_checksum(path: Path, advice: str) -> bytes:
-    """Read a file that begins with the SHA-256 of its content, verify the content, and return it without the SHA-256.
+    """Read a file that begins with the SHA-256 of the rest, and return the rest.
 
-    Args:
-        path: a file that was written as `write_atomically(path, sha256_digest(data), data)`.
-        advice: what the user can do if the file is damaged. The error message ends with this text.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        UserError: if it cannot be read, or if the content does not have the SHA-256 with which the file begins.
+    A mismatch is a UserError, which ends with `advice`; a missing file is a FileNotFoundError.
     """
     try:
         data = read_bounded(path)
@@ -108,25 +77,13 @@ def read_with_checksum(path: Path, advice: str) -> bytes:
 
 
 def checked_json(content: Mapping[str, Any]) -> bytes:
-    """Return JSON values as bytes, with the SHA-256 of all other values under the key "sha256".
-
-    Args:
-        content: JSON values by name, without the name "sha256".
-    """
+    """Return JSON values as bytes, with the SHA-256 of all other values under the key "sha256"."""
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return (json.dumps({**content, "sha256": digest}, indent=2, sort_keys=True) + "\n").encode()
 
 
 def read_checked_json(data: bytes) -> dict[str, Any]:
-    """Return the JSON values that `checked_json` converted to bytes, without their checksum.
-
-    Args:
-        data: the bytes.
-
-    Raises:
-        ValueError: if a byte was changed.
-        RecursionError: if changed bytes are too deeply nested.
-    """
+    """Reverse `checked_json`; ValueError if a byte was changed, RecursionError if it made the values too deep."""
     content = json.loads(data.decode())
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
@@ -137,29 +94,14 @@ def read_checked_json(data: bytes) -> dict[str, Any]:
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Read a text file in UTF-8 of a user. A pipe or a device, which may never end, is refused.
-
-    Args:
-        path: the file. A byte order mark at its beginning is left out.
-        max_bytes: the largest size of the file, in bytes.
-
-    Raises:
-        OSError: if the file cannot be read (`read_bounded`).
-        UnicodeDecodeError: if the file is not UTF-8 text.
-    """
+    """Read a user's file in UTF-8, without its byte order mark; UnicodeDecodeError if it is no such text."""
     return read_bounded(path, max_bytes).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_bounded(path: Path, max_bytes: int | None = None) -> bytes:
-    """Read a file of a user. A pipe or a device, which may never end, is refused.
+    """Read a user's file of at most `max_bytes`; a pipe or a device, which may never end, is refused.
 
-    Args:
-        path: the file.
-        max_bytes: the largest size of the file, in bytes; None reads a file of any size.
-
-    Raises:
-        OSError: if there is no such file, if it cannot be read, is no regular file or is larger. Its `strerror` is a
-            clause for an error message.
+    An OSError has a clause for an error message as its `strerror`.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # to open a pipe would otherwise wait for a writer
     with os.fdopen(handle, "rb") as file:
@@ -173,23 +115,11 @@ def read_bounded(path: Path, max_bytes: int | None = None) -> bytes:
 
 @contextmanager
 def exclusive_lock(path: Path, busy: Callable[[str], UserError], wait_s: float = 0.0) -> Iterator[int]:
-    """Context manager that holds an exclusive lock on a file, so that two processes never use one folder together.
+    """Hold an exclusive lock on a file, which contains "process N" meanwhile, so that no two processes use one folder.
 
-    The operating system releases the lock when the last process that has the file open ends, even after `kill -9`.
-
-    Args:
-        path: the lock file; it is created if it does not exist. While the lock is held, the file contains the text
-            "process N", where N is the number of the process that holds it.
-        busy: function that is called if another process still holds the lock after `wait_s` seconds. The function
-            receives the text in the lock file, and returns the error to raise.
-        wait_s: how many seconds to wait for the lock before `busy` is called; 0 does not wait.
-
-    Yields:
-        The file descriptor of the lock file. A child process that inherits it holds the lock too.
-
-    Raises:
-        UserError: the error from `busy`, if another process still holds the lock after `wait_s` seconds.
-        OSError: if the file cannot be opened.
+    The operating system releases the lock when the last process that has the file open ends, even after `kill -9`; a
+    child that inherits the yielded file descriptor holds it too. If another process still holds it after `wait_s`,
+    `busy` receives the text of the file and returns the error to raise.
     """
     give_up = time.monotonic() + wait_s
     with open(path, "a+") as file:
@@ -211,7 +141,6 @@ def exclusive_lock(path: Path, busy: Callable[[str], UserError], wait_s: float =
 
 @contextmanager
 def _removed_on_failure(path: Path) -> Iterator[None]:
-    """Context manager that deletes `path` if the block raises an exception."""
     try:
         yield
     except BaseException:
@@ -229,39 +158,24 @@ def _sync(path: Path) -> None:
 
 
 def has_utf8_name(path: Path) -> bool:
-    """Return whether a path is valid UTF-8, so that it can be printed and written to a table.
-
-    A path is not valid UTF-8 if a name in it was stored in another encoding, such as Latin-1 on an old network drive.
-    Python represents the bytes of such a name as lone surrogates (U+D800 to U+DFFF).
-    """
+    """Whether a path can be printed: a name in another encoding, as on an old network drive, has lone surrogates."""
     return str(path).isascii() or not any("\ud800" <= character <= "\udfff" for character in str(path))
 
 
 def note_absolute(path: Path) -> str:
-    """Return " (medfed looked for ABSOLUTE_PATH)" for the message that a path does not exist; "" if it is absolute.
-
-    Args:
-        path: the path as the user wrote it; a relative one starts at the current folder.
-    """
+    """Return " (medfed looked for ABSOLUTE_PATH)" for a path that does not exist; "" if it is absolute."""
     return "" if path.is_absolute() else f" (medfed looked for {path.absolute()})"
 
 
 def printable_path(path: Path) -> str:
-    """Return a path as text that can always be printed. Bytes that are not valid UTF-8 appear as `\\xNN`."""
+    r"""Bytes that are not valid UTF-8 appear as `\xNN`."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def check_checksums(file: IO[bytes], name: str, advice: str) -> None:
-    """Compare the content of a file of weights with the CRC-32 checksums that PyTorch stores in it, and never reads.
+    """Compare a file of weights with the CRC-32 checksums that PyTorch stores in it and never reads.
 
-    Args:
-        file: the opened file.
-        name: the name of the file, for error messages.
-        advice: what to do with a damaged file, for error messages.
-
-    Raises:
-        UserError: if the content does not fit its checksums, if it is compressed (PyTorch never compresses), or if the
-            file is not in PyTorch's format (a zip).
+    UserError, which ends with `advice`, if they differ, or if the file is compressed or not in PyTorch's zip format.
     """
     try:
         with zipfile.ZipFile(file) as archive:

@@ -16,12 +16,7 @@ from medfed.core.registry import PACKAGE
 
 @contextmanager
 def import_from_current_folder(allowed: bool) -> Iterator[None]:
-    """Let Python look for modules in the current folder only if this is allowed; afterwards, as before.
-
-    Args:
-        allowed: True: Python looks in the current folder, too, after all other folders, so that a class that a config
-            names may be in a file there. False: Python finds no module in the current folder, whatever PYTHONPATH says.
-    """
+    """Let Python look in the current folder, too, after all others, if allowed; else in no case."""
     before, here = list(sys.path), os.path.realpath(os.getcwd())
     if not allowed:
         sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != here]
@@ -34,11 +29,7 @@ def import_from_current_folder(allowed: bool) -> Iterator[None]:
 
 
 def child_import_path() -> str:
-    """Return the value of PYTHONPATH with which a child process finds the same modules as this process.
-
-    An empty entry of `sys.path`, which stands for the current folder, is replaced by the folder's path. The folder of
-    this medfed is put in front if `sys.path` does not contain it, or only as the current folder.
-    """
+    """Return the PYTHONPATH with which a child process finds the same modules as this process, and this medfed."""
     entries = [entry or os.getcwd() for entry in sys.path]
     root = str(PACKAGE.parent)
     if root not in entries or root == os.getcwd():

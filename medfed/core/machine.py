@@ -18,12 +18,7 @@ ROOT = Path("/")  # of the file system in which the operating system describes i
 
 
 def n_cores() -> int:
-    """Return how many CPU cores this process may use, at least 1.
-
-    The result is the smallest of three numbers: the cores of the machine, the cores in the CPU affinity of this process
-    (`taskset` and most batch systems set it), and the CPU quota of the control groups of this process (containers set
-    it), rounded up.
-    """
+    """CPU cores that this process may use: the machine's, limited by the affinity and the control groups' quota."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in _control_groups("cpu"):
         quota, period = [*_text(folder / "cpu.max").split(), "", ""][:2]
@@ -35,11 +30,7 @@ def n_cores() -> int:
 
 
 def available_memory_bytes() -> int | None:
-    """Return how many bytes of memory new processes can use without swapping; None if the system does not say it.
-
-    The result is the memory that the operating system reports as available. If a control group limits the memory of
-    this process and less is left below this limit, the result is what is left.
-    """
+    """Memory that new processes can use without swapping, within the control groups' limit; None if unknown."""
     left = [_number(_text(ROOT / "proc/meminfo"), "MemAvailable:", 1024)]
     for folder in _control_groups("memory"):
         for limit, used, cache in MEMORY_FILES:
@@ -53,24 +44,18 @@ def available_memory_bytes() -> int | None:
 
 
 def max_processes(threads: int) -> int:
-    """Return how many processes can work at the same time with the cores and the free memory, at least 1.
-
-    Each process is assumed to need as much memory as this process uses now. Memory is ignored if it is not known.
-
-    Args:
-        threads: number of CPU threads of each process, at least 1.
-    """
+    """How many processes of `threads` threads, each as large as this one, fit the cores and the memory; at least 1."""
     by_cores, free, used = n_cores() // threads, available_memory_bytes(), resident_memory_bytes()
     return max(1, min(by_cores, free // used) if free is not None and used else by_cores)
 
 
 def resident_memory_bytes() -> int | None:
-    """Return how many bytes of memory (RAM) this process uses now; None if the system does not say it."""
+    """RAM that this process uses now; None if the system does not say it."""
     return _number(_text(ROOT / "proc/self/status"), "VmRSS:", 1024)
 
 
 def _control_groups(controller: str) -> list[Path]:
-    """Return the folders of the control groups that limit this process, those of the outer groups too."""
+    """Folders of the control groups that limit this process, those of the outer groups too."""
     mounted = ROOT / "sys/fs/cgroup"
     folders = {mounted, mounted / controller}  # in a container, the group of the process is the root
     for line in _text(ROOT / "proc/self/cgroup").splitlines():
@@ -82,7 +67,7 @@ def _control_groups(controller: str) -> list[Path]:
 
 
 def _text(path: Path) -> str:
-    """Return the content of a file of the operating system; "" if there is no such file."""
+    """Content of a file of the operating system; "" if there is no such file."""
     try:
         return path.read_text()
     except OSError:
@@ -90,7 +75,7 @@ def _text(path: Path) -> str:
 
 
 def _number(text: str, name: str, unit: int = 1) -> int | None:
-    """Return the number after `name` at the start of a line, times the unit; None if there is no such line."""
+    """The number after `name` at the start of a line, times the unit; None if there is no such line."""
     for line in text.splitlines():
         if line.split()[:1] == [name]:
             return int(line.split()[1]) * unit

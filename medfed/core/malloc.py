@@ -16,15 +16,11 @@ _is_kept = False  # whether `keep_freed_memory` was applied in this process
 
 
 def keep_freed_memory() -> bool:
-    """Make training faster: keep freed memory in the process instead of returning it to the operating system.
+    """Keep freed memory in the process instead of returning it; return False on a system without glibc.
 
-    This is a setting of glibc's malloc. By default, malloc gets the memory of every large tensor from the operating
-    system and returns it afterwards. Each training step then causes page faults for all its tensors: with the small
-    U-Net these are half a million page faults per round, a sixth of the round's time. With this setting, the process
-    keeps its peak memory until it ends, except in `return_large_blocks`. CUDA memory is not affected.
-
-    Returns:
-        Whether the setting was applied; False on a system without glibc.
+    By default, glibc's malloc gets the memory of every large tensor from the operating system and returns it
+    afterwards. With the small U-Net, the page faults of a round, half a million, take a sixth of its time. The process
+    then keeps its peak memory until it ends, except in `return_large_blocks`. CUDA memory is not affected.
     """
     global _is_kept
     mallopt = _mallopt()
@@ -35,11 +31,10 @@ def keep_freed_memory() -> bool:
 
 @contextmanager
 def return_large_blocks() -> Iterator[None]:
-    """Return every new block of memory of 32 MiB or more to the operating system when it is freed, despite the setting.
+    """Return new blocks of 32 MiB or more to the operating system when they are freed, for reading large images.
 
-    Files of large images are read in this context. In the memory that a process keeps, the small blocks between the
-    large ones divide it into parts that are too small for the next image, so that the process would grow with the
-    number of images. Without `keep_freed_memory`, the context has no effect. It applies to all threads.
+    In kept memory, small blocks divide the space between the large ones into parts that are too small for the next
+    image, so the process would grow with the number of images. It applies to all threads.
     """
     mallopt = _mallopt() if _is_kept else None
     if mallopt is None:
@@ -54,7 +49,7 @@ def return_large_blocks() -> Iterator[None]:
 
 @cache
 def _mallopt() -> Callable[[int, int], int] | None:
-    """Return glibc's function that changes a parameter of malloc; None on a system without glibc."""
+    """glibc's function that changes a parameter of malloc; None on a system without glibc."""
     try:
         return ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

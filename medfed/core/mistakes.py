@@ -31,9 +31,8 @@ class Mistake:
     """One wrong value in a config, with the sentence that explains it.
 
     Args:
-        path: the keys and list positions that lead to the value; empty if several fields do not fit together.
+        path: keys and list positions of the value; empty if several fields do not fit together.
         sentence: what is wrong, such as "must be at least 0, got -1".
-        is_missing: whether the value is missing.
         is_conflict: whether the value is valid by itself, but does not fit to another value, which the sentence names.
     """
 
@@ -44,7 +43,7 @@ class Mistake:
 
     @property
     def key(self) -> str:
-        """The place of the wrong value in the config as a dotted key, such as `training.betas[1]`."""
+        """The dotted key, such as `training.betas[1]`."""
         return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.path).removeprefix(".")
 
     def __str__(self) -> str:
@@ -54,11 +53,7 @@ class Mistake:
 
 
 class SettingsError(UserErrors):
-    """Error that is raised if values of settings are not allowed. The message has one line for each wrong value.
-
-    Args:
-        mistakes: one `Mistake` for each wrong value. They are kept in the attribute `mistakes`.
-    """
+    """Values of settings are not allowed; the message has one line for each of the `mistakes`."""
 
     def __init__(self, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = tuple(mistakes)
@@ -66,13 +61,7 @@ class SettingsError(UserErrors):
 
 
 def mistake_of(error: Mapping[str, Any], values: object, schemas: Mapping[str, Schema]) -> Mistake:
-    """Convert one error of pydantic's `ValidationError.errors()` into a `Mistake` with a sentence for the user.
-
-    Args:
-        error: the error of pydantic, with the keys `type`, `loc`, `msg` and `ctx`.
-        values: the values that were validated, by field name.
-        schemas: the JSON Schema of each field (`bounds.field_schemas`).
-    """
+    """Convert an error of pydantic's `ValidationError.errors()`, given the validated values and their schemas."""
     schema: Schema = {"type": "object", "properties": schemas}
     path: list[str | int] = []
     is_optional = False
@@ -90,11 +79,7 @@ def mistake_of(error: Mapping[str, Any], values: object, schemas: Mapping[str, S
 
 
 def describe_type(schema: Schema) -> str:
-    """Describe in words which type of value a JSON Schema allows, such as "a list of 2 numbers".
-
-    Args:
-        schema: JSON Schema of one value.
-    """
+    """Describe the type that a JSON Schema allows, such as "a list of 2 numbers"."""
     if "enum" in schema:
         return f"one of {', '.join(map(str, schema['enum']))}"
     if "anyOf" in schema:
@@ -114,14 +99,7 @@ def describe_type(schema: Schema) -> str:
 
 
 def describe_rule(schema: Schema) -> str:
-    """Describe in words which values a JSON Schema allows, as a text that continues the word "must".
-
-    Args:
-        schema: JSON Schema of one value.
-
-    Returns:
-        Text such as "be at least 0", "lie in [0, 1)" or "be one of a, b".
-    """
+    """Describe the allowed values to continue "must": "be at least 0", "lie in [0, 1)" or "be one of a, b"."""
     if "anyOf" in schema:
         rules = [describe_rule(option) for option in schema["anyOf"] if option.get("type") != "null"]
         return " or ".join(rules) + (", or null" if len(rules) < len(schema["anyOf"]) else "")
@@ -132,14 +110,7 @@ def describe_rule(schema: Schema) -> str:
 
 
 def describe_limits(schema: Schema) -> str:
-    """Describe in words which range of numbers a JSON Schema allows.
-
-    Args:
-        schema: JSON Schema of a number.
-
-    Returns:
-        Text such as "at least 0", "above 0" or "in [0, 1)"; "" if the schema has no limits.
-    """
+    """Describe the range of a number, such as "at least 0" or "in [0, 1)"; "" without limits."""
     low, high = _limit(schema, "inimum"), _limit(schema, "aximum")
     if low and high:
         return f"in {'[' if low[1] else '('}{low[0]:.15g}, {high[0]:.15g}{']' if high[1] else ')'}"
@@ -149,15 +120,7 @@ def describe_limits(schema: Schema) -> str:
 
 
 def describe_value(value: object) -> str:
-    """Describe a wrong value for an error message, in at most one line.
-
-    Args:
-        value: any value from a config.
-
-    Returns:
-        The value as text, shortened if it is long; a text is written as "the text 'abc'", and a mapping as "a block of
-        keys and values".
-    """
+    """Describe a wrong value in at most one line, such as "the text 'abc'"."""
     if isinstance(value, str):
         return f"the text {reprlib.repr(value)}"
     if isinstance(value, bool) or value is None:
@@ -168,14 +131,9 @@ def describe_value(value: object) -> str:
 
 
 def hint(wanted: str, value: object) -> str:
-    """Return advice if a value has the wrong type because of a common mistake in YAML, such as missing quotes.
+    """Return advice such as "; put it in quotes" if a common mistake in YAML explains the wrong type, else "".
 
-    Args:
-        wanted: the expected type, as JSON Schema names it: "string", "number", "integer" or "array".
-        value: the wrong value.
-
-    Returns:
-        The end of an error message, such as "; put it in quotes"; "" if no common mistake explains the type.
+    `wanted` is the expected type as JSON Schema names it: "string", "number", "integer" or "array".
     """
     if wanted == "string" and isinstance(value, bool):
         return _BOOLEAN_HINT
@@ -193,7 +151,6 @@ def hint(wanted: str, value: object) -> str:
 
 
 def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_optional: bool) -> str:
-    """Return the sentence for one error of pydantic."""
     kind, found = error["type"], describe_value(value)
     quoted = repr(value) if isinstance(value, str) and len(value) < 80 else found
     if kind.startswith("dataclass") and isinstance(value, Mapping):  # a dictionary, where Python expects an object
@@ -218,7 +175,7 @@ def _sentence(error: Mapping[str, Any], schema: Schema, value: object, is_option
 
 
 def _child(schema: Schema, values: object, part: str | int) -> Schema | None:
-    """Return the schema of an entry of a block or list; None where there is none, or a choice of several types."""
+    """The schema of an entry of a block or list; None where there is none, or a choice of several types."""
     if isinstance(values, Mapping):
         return schema.get("properties", {}).get(part, schema.get("additionalProperties"))
     if not isinstance(values, tuple) or not isinstance(part, int) or part >= len(values):
@@ -241,7 +198,7 @@ def _limit(schema: Schema, word: str) -> tuple[float, bool] | None:
 
 
 def _choices(schema: Schema) -> list[Any]:
-    """Return the values that a schema lists, also within its options."""
+    """The values that a schema lists, also within its options."""
     options = [choice for option in schema.get("anyOf", ()) for choice in _choices(option)]
     return [*schema.get("enum", ()), *options]
 

@@ -47,20 +47,10 @@ _is_code_allowed = False  # whether a config may name code that is in no install
 
 
 def known_names(kind: str) -> dict[str, str]:
-    """Return the names of all classes of a kind, such as all methods, with a one-line description of each.
+    """Return the first docstring line of each file with a class of the kind, by name, without importing the file.
 
-    The name of a class is the name of its file: `elcfs` is the class in `medfed/methods/elcfs.py`. The files are read
-    but not imported. A file counts if it defines a public class that inherits, directly or indirectly, from the base
-    class of the kind. An engine needs no base class; it is a class that defines the method `exchange`.
-
-    Args:
-        kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
-
-    Returns:
-        For each name, the first line of the file's docstring. The names are sorted.
-
-    Raises:
-        UserError: if a file in the folders of this kind is not valid Python.
+    An engine is a class that defines `exchange`; other kinds have a base class. UserError if a file is not valid
+    Python.
     """
     versions = tuple(sorted((file.path, file.stat().st_mtime_ns) for file in _files(kind)))
     return dict(_names_in(KINDS[kind][2], versions))
@@ -68,7 +58,7 @@ def known_names(kind: str) -> dict[str, str]:
 
 @cache
 def _names_in(base: str, files: tuple[tuple[str, int], ...]) -> dict[str, str]:
-    """Return the names that the files, each with its time of change, define. A run asks for them about forty times."""
+    """Names that the files, each with its time of change, define. A run asks for them about forty times."""
     paths = sorted(((Path(path), changed_ns) for path, changed_ns in files), key=lambda version: version[0].stem)
     trees = {path.stem: _parse_version(path, changed_ns) for path, changed_ns in paths}
     classes = {name: [node for node in tree.body if isinstance(node, ast.ClassDef)] for name, tree in trees.items()}
@@ -78,16 +68,9 @@ def _names_in(base: str, files: tuple[tuple[str, int], ...]) -> dict[str, str]:
 
 
 def resolve(kind: str, name: str) -> type[Any]:
-    """Return the class that a name in a config stands for. Only the module of this class is imported.
+    """Import and return the class of a known name, or of a dotted name that a config may have (`check_code`).
 
-    Args:
-        kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
-        name: the name of a file of this kind without `.py`, such as "elcfs"; or the dotted name of a class, as
-            `package.module` or `package.module.Class`, that a config may name (`check_code`).
-
-    Raises:
-        UserError: if there is no such class, or if a config may not name it. If the name is unknown, the message
-            contains the most similar known name and all known names.
+    UserError, with the most similar known name, if there is no such class, or if a config may not name it.
     """
     require(kind, name)
     if "." not in name:
@@ -102,19 +85,7 @@ def resolve(kind: str, name: str) -> type[Any]:
 
 
 def require(kind: str, name: str) -> None:
-    """Check that a name in a config is a known name, such as "elcfs", or a dotted name that a config may have.
-
-    A known name is the name of a file of medfed without `.py`. The file is not imported.
-
-    Args:
-        kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
-        name: the name to check. A dotted name, such as `package.module.Class`, is accepted without looking for the
-            class.
-
-    Raises:
-        UserError: if the name is neither known nor of the form `package.module.Class`, or if a config may not name the
-            code of such a class (`check_code`).
-    """
+    """Check that a name is known or may be dotted, without importing it; UserError as in `resolve`."""
     if (kind, name) in RENAMED:
         raise UserError(f"the {KINDS[kind][0]} '{name}' is now called '{RENAMED[kind, name]}'; use that name")
     names = known_names(kind)
@@ -125,17 +96,13 @@ def require(kind: str, name: str) -> None:
 
 
 def is_dotted(name: str) -> bool:
-    """Return whether a name has the form of a dotted name, such as `package.module.Class`."""
+    """Whether a name has the form `package.module.Class`."""
     return "." in name and all(part.isidentifier() for part in name.split("."))
 
 
 @contextmanager
 def code_allowed(is_allowed: bool = True) -> Iterator[None]:
-    """Context manager in which a config may name code that is in no installed package (the flag `--allow-code`).
-
-    Args:
-        is_allowed: False changes nothing.
-    """
+    """Let a config name code that is in no installed package (`--allow-code`); False changes nothing."""
     global _is_code_allowed
     before, _is_code_allowed = _is_code_allowed, _is_code_allowed or is_allowed
     try:
@@ -145,17 +112,11 @@ def code_allowed(is_allowed: bool = True) -> Iterator[None]:
 
 
 def check_code(name: str) -> None:
-    """Check that a config may have a dotted name. Nothing is imported.
+    """UserError if a dotted name needs the flag `--allow-code` and the flag is not set. Nothing is imported.
 
     A config is data, and may come from anyone. The name may stand for code of medfed or of an installed package, or for
     a module that this process has already imported. Any other file, such as one in the working directory, would run
-    when it is imported, and needs the flag `--allow-code`.
-
-    Args:
-        name: the dotted name of a module or a class, such as `package.module.Class`.
-
-    Raises:
-        UserError: if the name needs that flag, and the flag is not set (`code_allowed`).
+    when it is imported.
     """
     file = None if _is_code_allowed else _first_file_outside(name)
     if file is not None:
@@ -167,26 +128,13 @@ def check_code(name: str) -> None:
 
 
 def file_of(kind: str, name: str) -> str:
-    """Return the path of the file that defines a known name, relative to the folder that holds the package `medfed`.
-
-    Args:
-        kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
-        name: a name from `known_names`, such as "elcfs".
-    """
+    """File of a known name, relative to the folder that holds the package `medfed`."""
     path = next(file.path for file in _files(kind) if file.name == f"{name}.py")
     return str(Path(path).relative_to(PACKAGE.parent))
 
 
 def name_of(kind: str, found: type) -> str:
-    """Return the name by which a config refers to a class; `resolve` returns the class for this name.
-
-    Args:
-        kind: "methods", "datasets", "networks", "engines", "mask_metrics" or "class_metrics".
-        found: the class.
-
-    Returns:
-        The name of the file for a class of medfed, such as "elcfs"; for any other class its dotted name.
-    """
+    """Name by which `resolve` finds a class: that of the file for a class of medfed, else the dotted name."""
     package, _, file_name = found.__module__.rpartition(".")
     folders = (f"medfed.{folder}" for folder in FOLDERS.get(kind, (kind,)))
     if package in folders and file_name in known_names(kind):
@@ -195,7 +143,7 @@ def name_of(kind: str, found: type) -> str:
 
 
 def shipped_configs() -> dict[str, Path]:
-    """Return the paths of the config files that come with medfed, by name without `.yaml`, such as "prostate"."""
+    """The config files that come with medfed, by name without `.yaml`."""
     installed, checkout = PACKAGE / "configs", PACKAGE.parent / "configs"
     folder = installed if installed.is_dir() else checkout  # beside an installed medfed, `configs` is another package's
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
@@ -203,16 +151,10 @@ def shipped_configs() -> dict[str, Path]:
 
 @contextmanager
 def code_of(cls: type) -> Iterator[None]:
-    """Context manager for calls into the code of a class that a config chooses.
+    """Context for the code of a class that a config chooses: an exception of a foreign class becomes a UserError.
 
-    Any exception of a class from outside of medfed becomes a UserError with the name of the class, because its author
-    can correct it. Exceptions of medfed's own classes are bugs of medfed and keep their type and traceback.
-
-    Args:
-        cls: the class whose code is called, or whose annotations are read.
-
-    Raises:
-        UserError: if `cls` is not a class of medfed, and the block raises an exception other than UserError.
+    The author of such a class can correct it. Exceptions of medfed's own classes are bugs of medfed and stay as they
+    are.
     """
     try:
         yield
@@ -226,20 +168,13 @@ def code_of(cls: type) -> Iterator[None]:
 
 
 def describe_error(error: Exception) -> str:
-    """Return the type and the message of an exception as one line, such as "ValueError: mu is negative"."""
+    """Return one line such as "ValueError: mu is negative"."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def suggestion(word: str, words: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown word, such as "Did you mean 'elcfs'? Known: elcfs, fedavg".
-
-    If no known word is similar to the unknown one, the text has only the part "Known: ...".
-
-    Args:
-        word: the unknown word.
-        words: the known words.
-    """
+    """Return the end of an error message, such as "Did you mean 'elcfs'? Known: elcfs, fedavg"."""
     words = list(words)
     near = nearest(word, words)
     question = f"Did you mean '{near}'? " if near else ""
@@ -247,30 +182,19 @@ def suggestion(word: str, words: Iterable[str]) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """Return the known word that is most similar to a misspelt word. Upper and lower case are not distinguished.
-
-    Args:
-        word: the misspelt word.
-        words: the known words.
-
-    Returns:
-        One of `words`; None if none is similar.
-    """
+    """The most similar known word, regardless of case; None if none is similar."""
     by_lower_case = {known_word.lower(): known_word for known_word in words}
     near = difflib.get_close_matches(word.lower(), by_lower_case, n=1)
     return by_lower_case[near[0]] if near else None
 
 
 def first_line(path: Path) -> str:
-    """Return the first line of a Python file's docstring, without importing the file.
-
-    The result is "" if the file has no docstring.
-    """
+    """The first line of a Python file's docstring, or "", without importing the file."""
     return _first_line(_parse(path))
 
 
 def _files(kind: str) -> list[os.DirEntry[str]]:
-    """Return the Python files in the folders of a kind. Directory entries are several times as fast as `Path.glob`."""
+    """Python files in the folders of a kind. Directory entries are several times as fast as `Path.glob`."""
     files: list[os.DirEntry[str]] = []
     for folder in FOLDERS.get(kind, (kind,)):
         if (PACKAGE / folder).is_dir():
@@ -280,12 +204,11 @@ def _files(kind: str) -> list[os.DirEntry[str]]:
 
 
 def _first_line(tree: ast.Module) -> str:
-    """Return the first line of the docstring of a parsed file."""
     return (ast.get_docstring(tree) or "").partition("\n")[0]
 
 
 def _parse(path: Path) -> ast.Module:
-    """Return the syntax tree of a file; UserError if it is not valid Python."""
+    """The syntax tree of a file; UserError if it is not valid Python."""
     return _parse_version(path, path.stat().st_mtime_ns)
 
 
@@ -319,7 +242,7 @@ def _outline(source: str) -> str:
 
 
 def _family(classes: list[ast.ClassDef], base: str) -> set[str]:
-    """Return the names of the classes that inherit from `base`, or that define a method of that name (engines)."""
+    """Names of the classes that inherit from `base`, or that define a method of that name (engines)."""
     family = {node.name for node in classes if any(getattr(part, "name", None) == base for part in node.body)}
     size = -1
     while len(family) > size:
@@ -329,7 +252,7 @@ def _family(classes: list[ast.ClassDef], base: str) -> set[str]:
 
 
 def _last_name(expression: ast.expr) -> str:
-    """Return the last part of a dotted name in a syntax tree."""
+    """The last part of a dotted name in a syntax tree."""
     return ast.unparse(expression).rpartition(".")[2]
 
 
@@ -352,22 +275,16 @@ def _resolve(name: str) -> object:
 
 
 def find_top_level(name: str) -> ModuleSpec | None:
-    """Return where a module or package is that is in no other package; nothing is imported.
+    """Where a module or package outside of other packages is, without importing it; None if there is none.
 
     Programs import from the current folder only with `--allow-code`. Here it counts in any case, so that an error can
     name the file and the flag.
-
-    Args:
-        name: name without a dot.
-
-    Returns:
-        The place; None if there is no such module.
     """
     return importlib.util.find_spec(name) or PathFinder.find_spec(name, [os.getcwd()])
 
 
 def _first_file_outside(name: str) -> Path | None:
-    """Return the first file or folder in no installed package that the import of a dotted name would run, or None."""
+    """The first file or folder in no installed package that the import of a dotted name would run, or None."""
     folders = {PACKAGE, Path(site.getusersitepackages()), *map(Path, site.getsitepackages())}
     folders |= {Path(sysconfig.get_path(key)) for key in ("purelib", "platlib")}
     parts, inside = name.split("."), None
@@ -391,7 +308,7 @@ def _first_file_outside(name: str) -> Path | None:
 
 
 def _only_class(kind: str, module: ModuleType) -> type[Any]:
-    """Return the only public class of a kind that a module defines; UserError if there is none or more than one."""
+    """The only public class of a kind that a module defines; UserError if there is none or more than one."""
     members = vars(module).values()
     own = [member for member in members if isinstance(member, type) and member.__module__ == module.__name__]
     found = [member for member in own if _belongs(kind, member) and member.__name__[0] != "_"]
@@ -402,7 +319,7 @@ def _only_class(kind: str, module: ModuleType) -> type[Any]:
 
 
 def _belongs(kind: str, member: type) -> bool:
-    """Return whether a class is of a kind; the base class itself is not."""
+    """Whether a class is of a kind; the base class itself is not."""
     _, module, base = KINDS[kind]
     if module is None:
         return hasattr(member, base)
@@ -411,5 +328,5 @@ def _belongs(kind: str, member: type) -> bool:
 
 
 def _relation(kind: str) -> str:
-    """Return what a class must have to be of a kind, for a message."""
+    """What a class must have to be of a kind, for a message."""
     return "method" if KINDS[kind][1] is None else "base class"

@@ -10,16 +10,10 @@ MAX_LENGTH = 64
 
 
 def check(names: Iterable[str]) -> None:
-    """Check that all site names can be folder names, and that no file system treats two of the names as equal.
+    """Raise a ValueError for a name that cannot be a folder name, or that a file system may treat as equal to another.
 
-    A name has 1 to 64 characters: letters of any script, digits, spaces and most punctuation.
-
-    Args:
-        names: the names of the sites.
-
-    Raises:
-        ValueError: for the first name that is not allowed, that occurs twice, or that differs from another name only in
-            upper and lower case or in its Unicode form.
+    A name has 1 to 64 characters: letters of any script, digits, spaces and most punctuation. Two names must differ in
+    more than upper and lower case or their Unicode form.
     """
     _check(tuple(names))
 
@@ -42,7 +36,7 @@ def _check(names: tuple[str, ...]) -> None:
 
 
 def _problem(name: str) -> str:
-    """Return why a name is not allowed, as a clause; "" if it is allowed."""
+    """Why a name is not allowed, as a clause; "" if it is allowed."""
     if not 1 <= len(name) <= MAX_LENGTH:
         return f"it has {len(name)} characters, expected 1 to {MAX_LENGTH}"
     if any(character in '/\\:*?"<>|' or not character.isprintable() for character in name):

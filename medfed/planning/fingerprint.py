@@ -28,11 +28,9 @@ class SiteFingerprint:
     """Numbers of images of one site that trains.
 
     Args:
-        name: name of the site.
-        n_images: number of images (files; a volume is one), of all parts of the split.
-        n_patients: number of patients, of all parts of the split.
-        n_training: number of slices that are used for training; a 2-D image is one slice. For volumes of which not all
-            were read, it is computed from the mean number of slices.
+        n_images, n_patients: of all parts of the split; a volume is one image.
+        n_training: slices for training; a 2-D image is one slice. Of volumes that were not all read, it is estimated
+            from the mean number of slices.
     """
 
     name: str
@@ -46,7 +44,6 @@ class Structure:
     """How large a structure is in the masks of the training patients.
 
     Args:
-        name: name of the structure.
         foreground: mean fraction of the pixels that belong to the structure, over the slices that show it.
         width: median over these slices of 2 * area / perimeter, as a fraction of the image's side. It is the width of a
             line, and 0.39 of the diameter of a disc.
@@ -62,14 +59,12 @@ class Fingerprint:
     """Properties of the images of all sites that train.
 
     Args:
-        sites: numbers of images of each site, sorted by name.
         height, width: median size of the slices in pixels.
         depth: median number of slices of an image; 1 for 2-D images.
-        spacing_mm: median size of a voxel along height, width and depth in mm; None if no file stores it.
-        channels: number of image channels.
+        spacing_mm: median size of a voxel along height, width and depth; None if no file stores it.
         intensities: medians of the percentiles 0.5 and 99.5 of the stored intensities of each image.
-        structures: size of each structure; empty for classification.
-        classes: number of images of each class by its name, in the order of the class numbers; empty for segmentation.
+        structures: empty for classification.
+        classes: number of images of each class, in the order of the class numbers; empty for segmentation.
     """
 
     sites: tuple[SiteFingerprint, ...]
@@ -99,14 +94,9 @@ class _CaseFacts:
 
 
 def with_channels_of(dataset: Dataset, cases: Iterable[Case]) -> Dataset:
-    """Return a dataset with the number of image channels that its training images need.
+    """Return a dataset with the number of channels of its training cases: next to colour images, grey ones get three.
 
-    Grey images between colour images are then repeated as three channels. Datasets other than `folder`, and volumes,
-    are returned unchanged.
-
-    Args:
-        dataset: the dataset.
-        cases: the cases of the sites that train.
+    Datasets other than `folder`, and volumes, are returned unchanged.
     """
     if not isinstance(dataset, Folder):
         return dataset
@@ -120,20 +110,10 @@ def with_channels_of(dataset: Dataset, cases: Iterable[Case]) -> Dataset:
 def take_fingerprint(
     dataset: Dataset, sites: Sequence[str], seed: int, progress: Progress | None = None
 ) -> Fingerprint:
-    """Compute the fingerprint of the sites that train. No file of another site is opened.
+    """Read the training patients of the sites that train; no file of another site, for validation or for the test.
 
-    Of each site, only the patients that train are read: neither those for validation nor those for the test. While no
-    mask that was read shows one of the structures, further cases are read.
-
-    Args:
-        dataset: the dataset with all its settings.
-        sites: names of the sites that train, at least one.
-        seed: seed of the run, which decides how the patients are split.
-        progress: function that wraps the list of cases to show a progress bar, as tqdm does; None shows none.
-
-    Raises:
-        UserError: if a file of these sites is missing, damaged or not as the dataset expects, if no mask of these sites
-            shows one of the structures, or if every mask of a site lost its foreground.
+    While no mask that was read shows one of the structures, further cases are read. UserError if none shows it, if
+    every mask of a site lost its foreground, or if a file cannot be used.
     """
     found = {site: dataset.cases(site) for site in sorted(sites)}
     training = {
@@ -168,7 +148,7 @@ def take_fingerprint(
 
 
 def _first(cases: Sequence[Case], seed: int) -> list[Case]:
-    """Return at most `MAX_READ` cases of a site, chosen by the seed."""
+    """At most `MAX_READ` cases of a site, chosen by the seed."""
     return list(cases) if len(cases) <= MAX_READ else sample_cases(cases, seed, MAX_READ / len(cases))
 
 
@@ -179,7 +159,6 @@ def _of_site(name: str, cases: Sequence[Case], n_training: int, facts: Sequence[
 
 
 def _read(dataset: Dataset, case: Case) -> _CaseFacts:
-    """Read one case and compute its properties."""
     if case.mask is None:
         image, masks, is_lost = dataset.read_image(case, []), None, False
         spacing_mm = reading.spacing_mm(case.image, image)
@@ -199,7 +178,7 @@ def _read(dataset: Dataset, case: Case) -> _CaseFacts:
 
 
 def _sizes(mask: Tensor) -> tuple[list[float], list[float]]:
-    """Return foreground fraction and relative width of a structure, (H, W, D), for each slice that shows it."""
+    """Foreground fraction and relative width of a structure, (H, W, D), for each slice that shows it."""
     slices = torch.nn.functional.pad(mask.movedim(-1, 0).bool(), (1, 1, 1, 1))
     area = slices.sum((1, 2)).double()
     edges = (slices[:, 1:] != slices[:, :-1]).sum((1, 2)) + (slices[:, :, 1:] != slices[:, :, :-1]).sum((1, 2))
@@ -230,7 +209,7 @@ def _read_until_shown(
 
 
 def _shown(facts: _CaseFacts) -> set[int]:
-    """Return the places of the structures that the mask of a case shows."""
+    """Places of the structures that the mask of a case shows."""
     return {index for index, foreground in enumerate(facts.foreground) if foreground}
 
 

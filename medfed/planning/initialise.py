@@ -30,15 +30,7 @@ SEED = 1337
 
 @dataclass(frozen=True)
 class Written:
-    """What was planned and written.
-
-    Args:
-        path: the config file.
-        fingerprint: of the sites that train.
-        plan: the plan that follows from the fingerprint.
-        config: the written config.
-        notes: sentences for the terminal about what was assumed.
-    """
+    """What was planned and written; `notes` are sentences for the terminal about what was assumed."""
 
     path: Path
     fingerprint: Fingerprint
@@ -58,22 +50,15 @@ def write_config(
 ) -> Written:
     """Plan a run for the images in a folder, and write its config with a comment for every choice.
 
-    Of the unseen site, only the names of its files are used, to recognise the layout of the folder; where the names
-    leave open whether folders are classes or masks, a few images show whether they are two-valued. No image of it
-    influences a planned value. The same folder and arguments give the same file.
+    No image of the unseen site influences a planned value: only the names of its files are used, and where they leave
+    open whether folders are classes or masks, whether a few images are two-valued. Equal arguments give the same file.
 
     Args:
         folder: folder with one folder per site, or a datalist.
-        out: the YAML file to write; it must not exist.
-        unseen: the site that does not train and is tested; None takes the last site in alphabetical order.
-        method: name of the federated method.
-        settings: the user's own values, as texts such as "data.image_size=128". The plan follows from them.
-        dataset: name of the dataset in a config, if the folder's layout does not decide it; None recognises it.
-        progress: function that wraps the list of cases to show a progress bar; None shows none.
-
-    Raises:
-        UserError: if the folder is not recognised or has one site only, if `out` exists, if a setting is wrong, or if
-            an image of a site that trains cannot be used.
+        out: the YAML file to write; UserError if it exists.
+        unseen: None takes the last site in alphabetical order.
+        settings: the user's own values, as "data.image_size=128". The plan follows from them.
+        dataset: name of the dataset in a config, if the folder's layout does not decide it.
     """
     if out.exists():
         raise UserError(f"{out}: exists already and is not overwritten; write another file with --out, or delete it")
@@ -128,14 +113,14 @@ def write_config(
 
 
 def _entries(override: Override) -> list[Override]:
-    """Return one override for each key of a whole block such as `training={batch_size: 8}`; other overrides as one."""
+    """One override for each key of a whole block such as `training={batch_size: 8}`; other overrides as one."""
     if len(override.path) > 1 or not isinstance(override.value, Mapping):
         return [override]
     return [Override((*override.path, str(key)), value, override.text) for key, value in override.value.items()]
 
 
 def _recognise(folder: Path, name: str | None, overrides: Sequence[Override], method: str) -> dict[str, Any]:
-    """Return the document of a config for a folder: the dataset, a network for its task, and the method."""
+    """The document of a config for a folder: the dataset, a network for its task, and the method."""
     settings = [override for override in overrides if override.path[0] == "data" and len(override.path) > 1]
     recognised = load_dataset(folder, name, settings, read_channels=False)
     recognised.site_names()
@@ -169,7 +154,7 @@ def _unseen(names: Sequence[str], folder: Path, wished: str | None) -> tuple[str
 
 
 def _data_block(dataset: Dataset) -> dict[str, Any]:
-    """Return the block `data`: the settings that differ from the defaults, and those that a reader looks for."""
+    """The block `data`: the settings that differ from the defaults, and those that a reader looks for."""
     block = strict_yaml.parse(format_data_block(dataset), dataset.root)["data"]
     every = to_block(dataset)
     for key in ("image_channels", "structure_names", "intensity_max"):
@@ -190,7 +175,7 @@ def _complete(document: Mapping[str, Any], plan: Plan, fixed: Mapping[str, Any])
 
 
 def _reasons(plan: Plan, fingerprint: Fingerprint, dataset: Dataset, unseen: str, method: str) -> dict[str, str]:
-    """Return the comment of every key."""
+    """The comment of every key."""
     channels = {1: "grey images", 3: "colour images"}.get(fingerprint.channels, "as the files have")
     return {
         "seed": "all random numbers follow from it: the same config gives the same weights",

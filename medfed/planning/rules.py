@@ -39,16 +39,14 @@ class Recipe:
     """A network and the values with which it is trained.
 
     Args:
-        name: name of the network in a config.
-        network: the settings of the network.
         reason: why this network was chosen, for a comment.
         whole_steps: at least this many steps of all sites together.
         batch_size: images in a batch, if each site has as many.
         learning_rate: of Adam for this batch size; the step size falls to 0 over the rounds.
         side_step: the side of the images is a multiple of this number of pixels, because the network halves it.
         min_side: smallest side of the images in pixels.
-        step_s_per_pixel: seconds that one core needs for one training step per image and pixel, rounded up from CPU
-            times of images of the largest size on a slow machine; small images need more per pixel.
+        step_s_per_pixel: seconds of one core for one training step per image and pixel, rounded up from CPU times of
+            images of the largest size on a slow machine; small images need more per pixel.
         detail_side: largest side in pixels for thin structures; classes have none.
         min_epochs: every image is seen at least this often, also if there are many.
     """
@@ -136,13 +134,7 @@ NETWORK_REASONS = {  # of the settings of the networks
 
 @dataclass(frozen=True)
 class Choice:
-    """One value of a config, and why it was chosen.
-
-    Args:
-        key: the dotted key, such as "training.batch_size".
-        value: plain data, as in YAML.
-        reason: what was found and why the value follows, for a comment.
-    """
+    """One value of a config by dotted key, with the reason (what was found and why the value follows) for a comment."""
 
     key: str
     value: Any
@@ -154,9 +146,9 @@ class Plan:
     """The settings of a run that follow from a fingerprint.
 
     Args:
-        choices: the values, in the order in which a config lists them.
-        site_steps: training steps of each site in the whole run, by the name of the site.
-        minutes: estimated time in minutes on two cores, with the method FedAvg.
+        choices: in the order in which a config lists them.
+        site_steps: training steps of each site in the whole run.
+        minutes: estimated time on two cores, with the method FedAvg.
     """
 
     choices: tuple[Choice, ...]
@@ -170,7 +162,7 @@ class Plan:
 
     @property
     def whole_steps(self) -> int:
-        """Number of training steps of all sites together."""
+        """Training steps of all sites together."""
         return sum(self.site_steps.values())
 
 
@@ -179,13 +171,9 @@ def make_plan(
     fixed: Mapping[str, Any] | None = None,
     pretrained: bool = False,
 ) -> Plan:
-    """Return the plan for a fingerprint.
+    """Return the plan of a fingerprint; the user's values in `fixed`, by dotted key, decide the others.
 
-    Args:
-        fingerprint: of the sites that train.
-        fixed: values by dotted key that the user has chosen. The other values follow from them: twice the batch size
-            halves the steps of an epoch. None if there are none.
-        pretrained: whether networks with ImageNet weights can be used.
+    For example, twice the batch size halves the steps of an epoch. `pretrained`: ImageNet weights can be used.
     """
     fixed = fixed or {}
     recipe = _recipe(fingerprint, pretrained, fixed)
@@ -229,7 +217,7 @@ def make_plan(
 
 
 def largest_side(recipe: Recipe) -> int:
-    """Return the largest side of images in pixels with which the time for 100 images is kept."""
+    """Largest side of images in pixels with which the time for 100 images is kept."""
     seconds = MINUTES * 60 * CORES * USABLE
     n_images = recipe.whole_steps * recipe.batch_size
     return _multiple(math.sqrt(seconds / (n_images * recipe.step_s_per_pixel)), recipe)
@@ -244,14 +232,7 @@ def _median_side(fingerprint: Fingerprint) -> float:
 
 
 def network_name(classifies: bool, pretrained: bool, fixed: Mapping[str, Any]) -> str:
-    """Return the name of the network of a plan: the user's choice, otherwise the best one that can be used.
-
-    Args:
-        classifies: whether the images have classes, not masks.
-        pretrained: whether networks with ImageNet weights can be used.
-        fixed: values by dotted key that the user has chosen. With an image size that the networks with
-            ImageNet weights cannot process, they are not planned.
-    """
+    """The user's network, otherwise the best one; ImageNet weights only if they accept the user's image size."""
     with_weights = PRETRAINED_CLASSIFIER if classifies else PRETRAINED_UNET
     wished = fixed.get("data.image_size", with_weights.min_side)
     fits = isinstance(wished, int) and wished >= with_weights.min_side and wished % with_weights.side_step == 0
@@ -280,7 +261,7 @@ def _recipe(fingerprint: Fingerprint, pretrained: bool, fixed: Mapping[str, Any]
 
 
 def _needs_detail(fingerprint: Fingerprint, recipe: Recipe) -> bool:
-    """Return whether a structure would be too thin in images of the usual size."""
+    """Whether a structure would be too thin in images of the usual size."""
     side = min(largest_side(recipe), _median_side(fingerprint))
     return any(0 < structure.width * side < MIN_STRUCTURE_PIXELS for structure in fingerprint.structures)
 

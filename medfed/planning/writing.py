@@ -17,15 +17,7 @@ _BLOCKS = ("data", "network", "method", "training", "federation")
 def to_text(
     document: Mapping[str, Any], reasons: Mapping[str, str], header: Sequence[str], footer: Sequence[str]
 ) -> str:
-    """Return a config as YAML text in which the keys have comments.
-
-    A short comment stands behind its value, a longer one above it.
-
-    Args:
-        document: the config as nested dictionaries. Its blocks are written in the usual order.
-        reasons: the comments by dotted key.
-        header, footer: paragraphs of comments at the beginning and at the end.
-    """
+    """Return a config as YAML with a comment behind each key, or above it if it is long, and with header and footer."""
     blocks = sorted(document, key=lambda key: (isinstance(document[key], Mapping), _place(key)))
     lines = [line for paragraph in header for line in _comment(paragraph)]
     for key in blocks:
@@ -41,7 +33,7 @@ def to_text(
 
 
 def describe(fingerprint: Fingerprint) -> list[str]:
-    """Return the fingerprint as lines of text: the sites, then the images, then the structures or classes."""
+    """The fingerprint as lines of text: the sites, then the images, then the structures or classes."""
     sites = fingerprint.sites
     lines = [
         f"  {site.name}: {count(site.n_images, 'image')} of {count(site.n_patients, 'patient')}, "
@@ -67,12 +59,9 @@ def describe(fingerprint: Fingerprint) -> list[str]:
 
 
 def advice(values: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint) -> list[str]:
-    """Return the paragraphs at the end of a config: what more time would bring, and which keys to change.
+    """The paragraphs at the end of a config: what more time would bring, and which keys to change.
 
-    Args:
-        values: the values of the written config by dotted key.
-        plan: the plan from which they come.
-        fingerprint: of the sites that train; the image size is not raised above that of the images.
+    The image size is not raised above that of the images.
     """
     rounds, side = values["federation.rounds"], values["data.image_size"]
     step = next((recipe.side_step for recipe in RECIPES if recipe.name == values["network.name"]), 16)
@@ -106,7 +95,7 @@ def advice(values: Mapping[str, Any], plan: Plan, fingerprint: Fingerprint) -> l
 
 
 def _entry(key: str, value: Any, reason: str, indent: str) -> list[str]:
-    """Return the lines of one key: a comment behind the value if it fits, otherwise above it."""
+    """The lines of one key: a comment behind the value if it fits, otherwise above it."""
     entry = [indent + line for line in strict_yaml.dump({key: value}).splitlines()]
     if not reason:
         return entry
@@ -136,5 +125,5 @@ def _place(key: str) -> int:
 
 
 def count(n: int, noun: str) -> str:
-    """Return a number with its noun, such as "1 site" or "2 sites"."""
+    """ "1 site" or "2 sites"."""
     return f"{n} {noun}" + ("" if n == 1 else "s")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 
 def add_fetch_command(commands: Commands) -> None:
-    """Add the command `fetch` to the commands of a parser, as `add_subparsers` returns them."""
     command = commands.add_parser("fetch", help="make a phantom, or explain how to get a dataset")
     command.add_argument("name", help="name in a config: prostate, prostate_phantom, ...")
     command.add_argument("--to", type=Path, metavar="FOLDER", help="target folder (default: data/NAME)")
@@ -26,17 +25,7 @@ def add_fetch_command(commands: Commands) -> None:
 
 
 def run_fetch(args: argparse.Namespace) -> int:
-    """Run `python -m medfed.data fetch`: make a phantom, or print how to get a dataset.
-
-    Args:
-        args: the flags of the command, as the parser of `add_fetch_command` returns them.
-
-    Returns:
-        The exit code 0.
-
-    Raises:
-        UserError: if there is no dataset of this name.
-    """
+    """Make a phantom, or print how to get a dataset."""
     from medfed.outputs.dataset_cards import format_card
     from medfed.phantoms.synthetic import SyntheticDataset
 
@@ -51,7 +40,6 @@ def run_fetch(args: argparse.Namespace) -> int:
 
 
 def add_prepare_command(commands: Commands) -> None:
-    """Add the command `prepare` to the commands of a parser, as `add_subparsers` returns them."""
     command = commands.add_parser(
         "prepare",
         help="write original downloads in the layout of a dataset",
@@ -66,17 +54,6 @@ def add_prepare_command(commands: Commands) -> None:
 
 
 def run_prepare(args: argparse.Namespace) -> int:
-    """Run `python -m medfed.data prepare` and print the summary.
-
-    Args:
-        args: the flags of the command, as the parser of `add_prepare_command` returns them.
-
-    Returns:
-        The exit code 0.
-
-    Raises:
-        UserError: as `medfed.preparation.prepare.prepare`.
-    """
     from medfed.preparation.prepare import format_summary, prepare
 
     summary = prepare(args.name, args.sources, args.out, progress_bar("preparing", args.quiet))
@@ -86,7 +63,6 @@ def run_prepare(args: argparse.Namespace) -> int:
 
 
 def add_dicom_seg_command(commands: Commands) -> None:
-    """Add the command `dicom-seg` to the commands of a parser, as `add_subparsers` returns them."""
     command = commands.add_parser("dicom-seg", help="store masks of a bundle as DICOM SEG objects of their series")
     command.add_argument("masks", type=Path, help="folder of the masks: SERIES_STRUCTURE.nii.gz, as a bundle writes")
     command.add_argument("series", type=Path, help="folder with one folder for each series, which the bundle has read")
@@ -94,14 +70,6 @@ def add_dicom_seg_command(commands: Commands) -> None:
 
 
 def run_dicom_seg(args: argparse.Namespace) -> int:
-    """Write the DICOM SEG objects that the command-line arguments ask for; return the exit code 0.
-
-    Args:
-        args: the parsed arguments `masks`, `series` and `out`.
-
-    Raises:
-        UserError: as `medfed.preparation.dicom_masks.write_segmentations`.
-    """
     from medfed.preparation.dicom_masks import write_segmentations
 
     n_objects = write_segmentations(args.masks, args.series, args.out)
@@ -113,12 +81,7 @@ def run_dicom_seg(args: argparse.Namespace) -> int:
 
 
 def progress_bar(text: str, quiet: bool) -> Progress:
-    """Return a function that shows the progress over cases.
-
-    Args:
-        text: what is done with the cases, such as "reading".
-        quiet: whether no bar is drawn.
-    """
+    """Return a bar over cases with a text such as "reading"."""
     from medfed.cli.progress import ProgressBar
 
     return lambda items: ProgressBar(items, desc=text, unit="case", disable=quiet, leave=False)

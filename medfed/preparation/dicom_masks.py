@@ -36,22 +36,11 @@ SERIES_NUMBER = 1000  # of the new series; medfed does not know which numbers th
 
 
 def write_segmentations(masks: Path, series: Path, out: Path) -> int:
-    """Write one DICOM SEG object for each series that has masks. If an error occurs, no folder is left.
+    """Write OUT/NAME.dcm, one DICOM SEG object, for each series with masks NAME_STRUCTURE.nii.gz; return their number.
 
-    The object has one segment for each structure, named after it, and the patient and study of the series. Its file
-    is named after the folder of the series.
-
-    Args:
-        masks: folder of the files NAME_STRUCTURE.nii.gz, where NAME is the name of a folder in `series`.
-        series: folder with one folder for each series.
-        out: folder to create; it must not exist.
-
-    Returns:
-        The number of objects.
-
-    Raises:
-        UserError: if highdicom is not installed, there are no masks, a mask has no series, its voxels are not those of
-            the series, or its values are others than 0 and 1.
+    The object has one segment for each structure, and the patient and study of the series. UserError, without leaving a
+    folder, if highdicom is not installed, there are no masks, a mask has no series or other voxels, or is not of 0 and
+    1.
     """
     if out.exists():
         raise UserError(f"{out}: exists already; remove it, or choose another folder with {argument('out')}")
@@ -80,7 +69,6 @@ def _without_identifiers() -> Iterator[None]:
 
 
 def _masks_by_series(masks: Path, series: Path) -> dict[str, dict[str, Path]]:
-    """Return the files of the masks by series and structure."""
     for folder in (masks, series):
         if not folder.is_dir():
             raise UserError(f"{folder}: is not a folder; expected the masks of a bundle and the folder of their series")
@@ -110,7 +98,7 @@ def _masks_by_series(masks: Path, series: Path) -> dict[str, dict[str, Path]]:
 
 
 def _segmentation(series: Path, files: Mapping[str, Path]) -> Any:
-    """Return the DICOM SEG object of one series: a segment for each mask, in the order of `files`."""
+    """The DICOM SEG object of one series: a segment for each mask, in the order of `files`."""
     try:
         import highdicom
         import pydicom
@@ -182,7 +170,7 @@ def _frames(file: Path, shape: tuple[int, ...], affine: np.ndarray, series: Path
 
 
 def _segments(structures: Sequence[str]) -> list[Any]:
-    """Return the descriptions of the segments; a structure's code is its name, as no dictionary has all of them."""
+    """Descriptions of the segments; a structure's code is its name, as no dictionary has all of them."""
     import highdicom
     from pydicom.sr.codedict import codes
     from pydicom.sr.coding import Code

@@ -30,7 +30,7 @@ NOTES = (
 
 
 def find(source: Path) -> Download | None:
-    """Return the cases of the training and the test part; None if a source has no soft map."""
+    """The cases of the training and the test part; None if a source has no soft map."""
     images: dict[str, Path] = {}
     maps: dict[str, Path] = {}
     for folder in walk(source):

@@ -13,13 +13,11 @@ class Entry:
     """One case of a download.
 
     Args:
-        site: the site to which the case belongs, as the dataset calls it.
-        name: name of the case in the download, for messages.
-        files: function that returns the files of the case: the path of each file relative to the output folder, and its
-            content. It is called once, and raises UserError if the case cannot be used. None for a case that is left
-            out.
-        reason: why the case is left out, without the name of the case, so that equal reasons can be counted; "" for a
-            case that is written.
+        site: as the dataset calls it.
+        name: of the case in the download, for messages.
+        files: returns the content of each file by its path in the output folder; it is called once, and raises
+            UserError if the case cannot be used. None for a case that is left out.
+        reason: why the case is left out, without its name, so that equal reasons can be counted.
     """
 
     site: str
@@ -30,13 +28,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Download:
-    """What one of the collections contains in a folder.
-
-    Args:
-        title: name of the collection.
-        entries: its cases.
-        notes: what a user must know about these files, one sentence each.
-    """
+    """What one of the collections contains in a folder; `notes` are sentences that a user must know."""
 
     title: str
     entries: tuple[Entry, ...]
@@ -44,12 +36,9 @@ class Download:
 
 
 def walk(source: Path) -> Iterator[Path]:
-    """Yield all folders in a folder, at every depth, and the folder itself, in a fixed order.
+    """Yield a folder and those in it, at every depth, in a fixed order, without hidden and system folders.
 
-    Hidden folders and folders that an operating system wrote are left out. Symbolic links are followed only at the top.
-
-    Args:
-        source: an existing folder.
+    Symbolic links are followed only at the top.
     """
     for folder, names, _ in os.walk(source):
         names[:] = sorted(name for name in names if not name.startswith(".") and name != "__MACOSX")
@@ -57,5 +46,5 @@ def walk(source: Path) -> Iterator[Path]:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """Return the files directly in a folder, in alphabetical order, without hidden files."""
+    """Files directly in a folder, in alphabetical order, without hidden files."""
     return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))

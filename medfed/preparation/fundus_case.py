@@ -20,11 +20,7 @@ NOTES = (
 
 
 def read_photograph(path: Path) -> np.ndarray:
-    """Return a photograph as (H, W, 3) uint8.
-
-    Raises:
-        UserError: if the file is damaged or not an RGB image with 8 bits.
-    """
+    """Return (H, W, 3) uint8; UserError if the file is damaged or not an RGB image with 8 bits."""
     photo = image_files.read_image_file(path, None, [])
     if len(photo) != 3:
         raise UserError("the photograph is grey; expected colour")
@@ -32,21 +28,10 @@ def read_photograph(path: Path) -> np.ndarray:
 
 
 def pair_as_png(site: str, name: str, photo: np.ndarray, disc: np.ndarray, cup: np.ndarray) -> dict[str, bytes]:
-    """Return the two files of a fundus case: `SITE/images/NAME.png` and `SITE/masks/NAME.png`.
+    """Return `SITE/images/NAME.png` and `SITE/masks/NAME.png`, cut to a square of at most `SIDE` pixels.
 
-    Args:
-        site: name of the site.
-        name: name of the case.
-        photo: (H, W, 3) uint8.
-        disc: (H, W) bool, the optic disc with the cup.
-        cup: (H, W) bool, the optic cup.
-
-    Returns:
-        The files by name, cut to a square of at most `SIDE` pixels that lies inside the photograph.
-
-    Raises:
-        UserError: if photograph and masks differ in size, a mask is empty, the disc does not fit into the square, or
-            most of the cup lies outside the disc.
+    `disc`, which includes the cup, and `cup` are (H, W) bool. UserError if sizes differ, a mask is empty, the disc does
+    not fit into the square, or most of the cup lies outside the disc.
     """
     for structure, mask in (("disc", disc), ("cup", cup)):
         if mask.shape != photo.shape[:2]:
@@ -66,7 +51,7 @@ def pair_as_png(site: str, name: str, photo: np.ndarray, disc: np.ndarray, cup: 
 
 
 def _range_around(marked: np.ndarray, length: int) -> slice:
-    """Return `SIDE` pixels, or all if there are fewer, around the middle of the marked ones, inside the image."""
+    """`SIDE` pixels, or all if there are fewer, around the middle of the marked ones, inside the image."""
     side = min(SIDE, length)
     extent = int(marked[-1] - marked[0]) + 1
     if extent > side - 2:

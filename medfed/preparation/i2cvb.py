@@ -37,7 +37,7 @@ _PATIENT = re.compile(r"patient[ _](\d+)", re.IGNORECASE)
 
 
 def find(source: Path) -> Download | None:
-    """Return the patients in all folders called Siemens or GE; None if there is no patient with a T2-weighted image."""
+    """The patients in all folders called Siemens or GE; None if there is no patient with a T2-weighted image."""
     entries = [
         _entry(folder, match[1])
         for folder in walk(source)

@@ -40,7 +40,7 @@ _MASK = re.compile(rf"({_PATIENT.pattern})(_correctedLabels|_truth)?\.nrrd", re.
 
 
 def find(source: Path) -> Download | None:
-    """Return the cases that have a mask in a source; None if there is no mask of this challenge."""
+    """The cases that have a mask in a source; None if there is no mask of this challenge."""
     masks: dict[str, Path] = {}
     series: dict[str, list[Path]] = {}
     repeated: list[Entry] = []

@@ -23,7 +23,7 @@ class Collection(Protocol):
     LAYOUT: str  # folders and files of the download
 
     def find(self, source: Path) -> Download | None:
-        """Return the cases of the collection in a folder; None if the folder does not contain the collection."""
+        """The cases of the collection in a folder; None if the folder does not contain the collection."""
 
 
 COLLECTIONS: Mapping[str, tuple[Collection, ...]] = {
@@ -58,24 +58,11 @@ class Summary:
 
 
 def prepare(dataset: str, sources: Sequence[Path], out: Path, progress: Progress | None = None) -> Summary:
-    """Write downloaded collections to a folder in the layout that a dataset of medfed reads.
+    """Write the downloads in `sources` to a folder in the layout that a dataset ("prostate" or "fundus") reads.
 
-    No file is overwritten. A file that exists with the content that would be written is accepted, so that an
-    interrupted preparation can be started again.
-
-    Args:
-        dataset: "prostate" or "fundus".
-        sources: folders with the unpacked downloads; each contains one or several of the collections.
-        out: the folder to write. Missing folders are created.
-        progress: function that wraps the list of cases to show a progress bar, as tqdm does; None shows none.
-
-    Returns:
-        The counts for each download and site.
-
-    Raises:
-        UserError: if there is no preparation for the dataset, a source is no folder or contains none of its
-            collections, the output folder lies in a source or contains a source, no case could be written, or a file in
-            `out` has another content than the one to be written.
+    No file is overwritten. One that exists with the same content is accepted, so that an interrupted preparation can be
+    started again. UserError for other content, if a source contains no collection or overlaps with the output folder,
+    or if no case could be written.
     """
     if dataset not in COLLECTIONS:
         raise UserError(f"no preparation of '{dataset}'. {suggestion(dataset, COLLECTIONS)}")
@@ -103,7 +90,7 @@ def prepare(dataset: str, sources: Sequence[Path], out: Path, progress: Progress
 
 
 def format_summary(summary: Summary) -> str:
-    """Return a summary as text: a table of the sites, the reasons for what was left out, and the notes."""
+    """A table of the sites, the reasons for what was left out, and the notes."""
     header = ("collection", "site", "found", "written", "existing", "left out")
     rows = [
         (title, site, *map(str, (count.found, count.written, count.existing, len(count.left_out))))
@@ -120,7 +107,7 @@ def format_summary(summary: Summary) -> str:
 
 
 def _find(dataset: str, source: Path, out: Path) -> list[Download]:
-    """Return the collections in one source; raise UserError if there is none."""
+    """The collections in one source; UserError if there is none."""
     layouts = "; ".join(f"{collection.TITLE}: {collection.LAYOUT}" for collection in COLLECTIONS[dataset])
     if source.is_file():
         unpack = "unpack it first" if source.name.lower().endswith(_ARCHIVES) else "name the folder of the download"
@@ -149,7 +136,7 @@ def _files(entry: Entry) -> Mapping[str, bytes]:
 
 
 def _check_source(entry: Entry, title: str, new_files: Mapping[str, bytes], sources_of: dict[str, str]) -> None:
-    """Raise UserError if a case of another download or folder has the same files."""
+    """UserError if a case of another download or folder has the same files."""
     own = f"{title}, {entry.name}"
     for name in new_files:
         if name in sources_of:

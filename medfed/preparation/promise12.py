@@ -38,7 +38,7 @@ _FILE = re.compile(r"case(\d\d)\.mhd", re.IGNORECASE)
 
 
 def find(source: Path) -> Download | None:
-    """Return the cases in all folders of a source; None if there is no pair of image and mask."""
+    """The cases in all folders of a source; None if there is no pair of image and mask."""
     entries: list[Entry] = []
     for folder in walk(source):
         paths = {path.name.lower(): path for path in files_in(folder)}

@@ -37,7 +37,7 @@ _MASK = re.compile(r"([gnvt]\d{4})\.bmp", re.IGNORECASE)
 
 
 def find(source: Path) -> Download | None:
-    """Return the photographs of the three parts; None if a source has no folder Disc_Cup_Masks with masks."""
+    """The photographs of the three parts; None if a source has no folder Disc_Cup_Masks with masks."""
     images: dict[str, Path] = {}
     masks: dict[str, Path] = {}
     for folder in walk(source):

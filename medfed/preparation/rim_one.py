@@ -36,7 +36,7 @@ NOTES = (
 
 
 def find(source: Path) -> Download | None:
-    """Return the cases of both groups; None if a source has no folder with average masks."""
+    """The cases of both groups; None if a source has no folder with average masks."""
     images: dict[str, Path] = {}
     masks: dict[str, Path] = {}
     for folder in walk(source):

@@ -22,22 +22,10 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 def pair_as_nifti(site: str, name: str, image: MetaTensor, mask: MetaTensor, path: Path) -> dict[str, bytes]:
-    """Return the two files of a prostate case: `SITE/NAME.nii.gz` and `SITE/NAME_segmentation.nii.gz`.
+    """Return `SITE/NAME.nii.gz` and `SITE/NAME_segmentation.nii.gz`, with the mask on the image's grid (nearest).
 
-    The mask is resampled to the grid of the image by nearest neighbour if both are on different grids.
-
-    Args:
-        site: name of the site.
-        name: name of the case, "Case" and a number.
-        image: (1, H, W, D) with its affine in millimetres.
-        mask: (1, H, W, D) of whole numbers with its affine; 0 is the background.
-        path: path of the mask in the download, for error messages.
-
-    Returns:
-        The files by name; equal inputs give equal bytes.
-
-    Raises:
-        UserError: if the mask is empty, or if a part of it lies outside the image.
+    Image and mask are (1, H, W, D) with affines in millimetres; equal inputs give equal bytes. UserError, with the
+    mask's `path`, if the mask is empty or a part of it lies outside the image.
     """
     marked = MetaTensor((mask.as_tensor() > 0).to(torch.uint8), affine=mask.affine, meta={"label_values": [0, 1]})
     if not marked.any():
@@ -60,17 +48,10 @@ def pair_as_nifti(site: str, name: str, image: MetaTensor, mask: MetaTensor, pat
 
 
 def read_series(folder: Path) -> MetaTensor:
-    """Read a folder with one DICOM series.
+    """Return the volume of a folder with one DICOM series, (1, H, W, D) float32, with an affine as in NIfTI.
 
-    Args:
-        folder: a folder whose DICOM files are the slices of one volume.
-
-    Returns:
-        (1, H, W, D) float32; the affine maps voxel indices to millimetres, as NIfTI defines them.
-
-    Raises:
-        UserError: if the folder contains no series or several, if the slices differ in size or orientation or lie at
-            unequal distances, or if a file cannot be read.
+    UserError if the folder has no series or several, or if slices differ in size or orientation, lie at unequal
+    distances or cannot be read.
     """
     import SimpleITK as sitk  # slow to import
 
@@ -87,7 +68,7 @@ def read_series(folder: Path) -> MetaTensor:
 
 
 def _sorted_slices(folder: Path) -> list[Path]:
-    """Return the files of the only series in a folder in the order of their positions; check their distances."""
+    """Files of the only series in a folder in the order of their positions; check their distances."""
     import SimpleITK as sitk
 
     series: dict[str, list[tuple[float, Path]]] = defaultdict(list)
