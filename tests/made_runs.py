@@ -145,13 +145,11 @@ def made_run(
     scoring.write_cases(path / "cases.csv", rows)
     folder.write_text("config.yaml", config)
     folder.write_text("ledger.csv", format_rows(COLUMNS, ledger_rows(sites, rounds)))
-    folder.write_history(
-        [
-            {"round": k, "train_loss": 1 / k, "validation_score": 0.5 + 0.1 * k}
-            | {f"train_loss/{s}": 1 / k for s in sites}
-            for k in range(1, rounds + 1)
-        ]
-    )
+    history = [
+        {"round": k, "train_loss": 1 / k, "validation_score": 0.5 + 0.1 * k} | {f"train_loss/{s}": 1 / k for s in sites}
+        for k in range(1, rounds + 1)
+    ]
+    folder.write_text("history.csv", format_rows(history[0], history))
     for name in ("unseen_cases", "training_curves"):
         (path / FIGURES / f"{name}.png").write_bytes(png())
     save_file({name: entry.numpy() for name, entry in WEIGHTS.items()}, path / "model.safetensors")

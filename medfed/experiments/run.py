@@ -197,7 +197,7 @@ def _begin(
         run_notices += [
             f"continued after round {rounds_done} in another environment, with other {name}"
             for name, value in folder.read_json("environment.json").items()
-            if value != environment()[name]
+            if value != environment().get(name)
         ]
     folder.write_json("environment.json", environment())
     folder.write_json("notices.json", run_notices)

@@ -60,17 +60,6 @@ def feature_mean_std(features: Tensor) -> tuple[Tensor, Tensor]:
     return channel_mean_std(features, EPSILON)
 
 
-def restyle_features(features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Give the channels of features (B, C, H, W) another mean and standard deviation, each (B, C).
-
-    No gradient passes through the old means and standard deviations. A constant channel becomes the new mean.
-    """
-    own = _style(features)
-    if mean.shape != own[0].shape or std.shape != own[0].shape:
-        raise ValueError(f"mean and std must be {tuple(own[0].shape)}, got {tuple(mean.shape)} and {tuple(std.shape)}")
-    return replace_mean_std(features, own, (mean.to(own), std.to(own))).to(features.dtype)
-
-
 def compute_site_style(means: Tensor, stds: Tensor) -> SiteStyle:
     """Summarise the styles of a site's N images as one site style of 4 C numbers, which StableFDG sends to other sites.
 

@@ -1,4 +1,4 @@
-"""Match or mix the histograms of feature map channels (EFDM and EFDMix).
+"""Mix the histograms of feature map channels (EFDM and EFDMix).
 
 Implements Zhang et al., "Exact Feature Distribution Matching for Arbitrary Style Transfer and Domain Generalization",
 CVPR 2022, https://arxiv.org/abs/2203.07740: the r-th smallest value of a channel becomes the r-th smallest value of the
@@ -9,15 +9,6 @@ deviation. The cost is one sort per channel, O(HW log HW).
 from __future__ import annotations
 
 from torch import Tensor
-
-
-def match_histograms(features: Tensor, style: Tensor) -> Tensor:
-    """Give each channel of `features` exactly the histogram of the same channel of `style`, both (B, C, H, W).
-
-    The gradient passes unchanged to `features`; each value of `style` gets the gradient of the pixel at which it was
-    placed. Equal values are ranked in the order of their positions.
-    """
-    return features + _matching_change(features, style)
 
 
 def mix_histograms(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
@@ -33,7 +24,9 @@ def mix_histograms(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
         partners: (B,) int64, a permutation of 0..B-1: the index of each sample's partner.
 
     Returns:
-        (B, C, H, W) in the dtype of `features`. Gradients pass to the sample and to its partner.
+        (B, C, H, W) in the dtype of `features`. Equal values are ranked in the order of their positions. The gradient
+        passes unchanged to the sample; each value of the partner gets the gradient, times 1 - ratio, of the pixel at
+        which it was placed.
 
     Raises:
         ValueError: if ratio or partners is not (B,), or a ratio is outside [0, 1].
@@ -44,14 +37,7 @@ def mix_histograms(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
     if not bool(((ratio >= 0) & (ratio <= 1)).all()):
         raise ValueError(f"ratio must be in [0, 1], got {ratio.tolist()}")
     strength = (1 - ratio).to(features)[:, None, None, None]
-    return features + strength * _matching_change(features, features[partners.to(features.device)])
-
-
-def _matching_change(features: Tensor, style: Tensor) -> Tensor:
-    """Return what exact matching adds to the features, (B, C, H, W), without a gradient to `features`."""
-    if features.shape != style.shape or features.ndim != 4:
-        shapes = f"{tuple(features.shape)} and {tuple(style.shape)}"
-        raise ValueError(f"features and style must have the same shape (B, C, H, W), got {shapes}")
-    own = features.detach().flatten(2)
+    own, style = features.detach().flatten(2), features[partners.to(features.device)].flatten(2)
     rank = own.argsort(dim=2, stable=True).argsort(dim=2, stable=True)
-    return (style.flatten(2).sort(dim=2, stable=True).values.gather(2, rank) - own).unflatten(2, features.shape[2:])
+    change = style.sort(dim=2, stable=True).values.gather(2, rank) - own
+    return features + strength * change.unflatten(2, features.shape[2:])

@@ -180,7 +180,7 @@ class RunFolder:
             "ledger.csv": format_rows(LEDGER_COLUMNS, done.ledger, not (self.path / "ledger.csv").is_file()),
             "timings.csv": format_rows(TIMING_COLUMNS, [timing], not (self.path / "timings.csv").is_file()),
         }
-        history = _historyformat_rows([*self.history(), done.history])
+        history = _format_history([*self.history(), done.history])
         entries = {name: entry_of_appended(self.path / name, text.encode()) for name, text in added.items()}
         self._announce({**entries, "history.csv": entry_of_bytes(history.encode())}, done.state.round)
         for name, text in added.items():
@@ -240,7 +240,7 @@ class RunFolder:
         # The ledger is read row by row, because it may have a million rows with many clients.
         ledger = (row for row in self.ledger() if row["bytes"] and int(row["round"]) <= last_round)
         texts = {
-            "history.csv": _historyformat_rows([row for row in self.history() if int(row["round"]) <= last_round]),
+            "history.csv": _format_history([row for row in self.history() if int(row["round"]) <= last_round]),
             "ledger.csv": format_rows(LEDGER_COLUMNS, ledger),
             "timings.csv": format_rows(TIMING_COLUMNS, (row for row in self.timings() if row["round"] <= last_round)),
         }
@@ -295,11 +295,6 @@ class RunFolder:
     def _entry_names(self) -> Collection[str]:
         """The names in the network's state dict, from the newest checkpoint or from the model."""
         return (self.load_state(rounds[-1]).weights if (rounds := self.rounds()) else self.load_model()).keys()
-
-    def write_history(self, rows: list[Mapping[str, Any]]) -> None:
-        """Replace `history.csv`. A column that is None in all rows is left out, except round, training loss and
-        validation score."""
-        self.write_text("history.csv", _historyformat_rows(rows))
 
     def write_text(self, name: str, text: str) -> None:
         """Replace a file in one step, so that a killed process leaves its complete old or new content; the manifest
@@ -446,7 +441,7 @@ def _as_json(content: Any) -> str:
     return json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n"
 
 
-def _historyformat_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+def _format_history(rows: Sequence[Mapping[str, Any]]) -> str:
     known = [key for row in rows for key, value in row.items() if value is not None]
     columns = list(dict.fromkeys([*HISTORY_COLUMNS, *known]))
     return format_rows(columns, [{key: row.get(key) for key in columns} for row in rows])

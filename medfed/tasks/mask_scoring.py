@@ -239,10 +239,8 @@ class MaskScoring(Scoring):
         values = []
         for metric in self.metrics_in(CASES):
             if column := self._common_column(metric, rows):
-                is_main, is_distance = metric.name in main_names, metric.unit == DISTANCE
-                values.append(
-                    BoxPlotValue(column.title, metric.limits, partial(_value, column.key), is_main, is_distance)
-                )
+                is_main = metric.name in main_names
+                values.append(BoxPlotValue(column.title, metric.limits, partial(_value, column.key), is_main))
         return values
 
     def _common_column(self, metric: Metric, rows: Sequence[Mapping]) -> Column | None:

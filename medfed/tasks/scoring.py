@@ -30,14 +30,12 @@ class BoxPlotValue:
         limits: (low, high) of the axis; None adapts the axis to the values.
         value: returns the quantity from a row of `cases.csv`; None if the row has no value.
         is_main: whether it is the task's first metric, or one of `evaluation.metrics`.
-        is_distance: the distances of cases with an empty mask are far above all others, so the axis needs a break.
     """
 
     title: str
     limits: tuple[float, float] | None
     value: Callable[[Mapping], float | None]
     is_main: bool = False
-    is_distance: bool = False
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from medfed.functional.feature_style import (
     explore_styles,
     feature_mean_std,
     mix_styles,
-    restyle_features,
     shift_style,
 )
 from medfed.functional.sampling import draw_mixing_partners, draw_oversampled
+from medfed.functional.style import replace_mean_std
 
 B, C = 6, 5
 
@@ -56,22 +56,6 @@ def test_moments_by_hand():
     assert (mean == 7).all() and std.flatten().tolist() == pytest.approx([1e-3] * 6)
 
 
-def test_restyled_features_have_the_given_style(features):
-    mean, std = draw(B, C, seed=5), draw(B, C, seed=6).abs() + 0.1
-    has_style(restyle_features(features, mean, std), mean, std)
-
-
-def test_the_own_style_is_the_identity(features):
-    torch.testing.assert_close(
-        restyle_features(features, *feature_mean_std(features)), features, atol=4e-15, rtol=4e-16
-    )
-
-
-def test_a_constant_channel_becomes_the_new_mean():
-    output = restyle_features(torch.full((1, 1, 4, 4), 7.0), torch.tensor([[2.0]]), torch.tensor([[5.0]]))
-    assert torch.equal(output, torch.full((1, 1, 4, 4), 2.0))
-
-
 def test_the_style_of_a_site_by_hand():
     """Means 1 and 3: mean 2, unbiased variance 2. Deviations 4 and 4: mean 4, variance 0."""
     style = compute_site_style(torch.tensor([[1.0], [3.0]]), torch.tensor([[4.0], [4.0]]))
@@ -105,7 +89,9 @@ def test_half_the_batch_is_bit_identical(features, received):
 def test_samples_that_differ_only_in_deviation_are_distinguished():
     """Two samples each with deviation 1 and 10, mean 0: the two kept ones are one of each."""
     maps = draw(4, 1, 5, 5)
-    maps = restyle_features(maps, torch.zeros(4, 1), torch.tensor([[1.0], [1.0], [10.0], [10.0]]))
+    maps = replace_mean_std(
+        maps, feature_mean_std(maps), (torch.zeros(4, 1), torch.tensor([[1.0], [1.0], [10.0], [10.0]]))
+    )
     far = SiteStyle(*(torch.tensor([value]) for value in (99.0, 1.0, 0.0, 0.0)))
     for seed in range(20):
         same = (shift_style(maps, far, generator(seed)) == maps).flatten(1).all(dim=1)
@@ -244,7 +230,6 @@ def test_half_precision_stays_and_one_pixel_is_finite(features, received):
             explore_styles(maps, partners[:2]),
             mix_styles(maps, ratio, partners),
             explore_and_mix_styles(maps, nobody, ratio, partners),
-            restyle_features(maps, *feature_mean_std(maps)),
         )
         for result in results:
             assert result.dtype == maps.dtype and result.isfinite().all()
@@ -259,7 +244,6 @@ def test_the_given_generator_determines_the_shift_and_no_other_is_used(features,
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda f, s: restyle_features(f, s.mean, s.std), "mean and std must be"),
         (lambda f, s: compute_site_style(torch.ones(0, 3), torch.ones(0, 3)), "means and stds must"),
         (lambda f, s: compute_site_style(torch.ones(2, 3), torch.ones(2, 4)), "means and stds must"),
         (lambda f, s: shift_style(f, s, generator(), n_kept=7), r"n_kept must be in 0\.\.6"),

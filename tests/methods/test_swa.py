@@ -81,12 +81,7 @@ def test_two_averages_in_a_stack_are_refused():
 
 def test_the_result_of_a_run_is_the_average_and_its_round_is_the_selected_one(tmp_path):
     folder, method = RunFolder(tmp_path), SWA(start=0.0)
-    folder.write_history(
-        [
-            {"round": 1, "train_loss": 1.0, "validation_score": 0.5},
-            {"round": 2, "train_loss": 1.0, "validation_score": 0.4},
-        ]
-    )
+    folder.write_text("history.csv", "round,train_loss,validation_score\n1,1.0,0.5\n2,1.0,0.4\n")
     first = state_of(1, 1.0, 2)
     folder.save_state(first)
     last = replace(state_of(2, 3.0, 2), memory=method.remember(first, {}, torch.Generator()))

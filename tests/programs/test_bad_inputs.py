@@ -329,9 +329,12 @@ def test_a_changed_config_is_shown_and_continues_only_if_accepted(user, undistur
         "--out",
         "--accept-config-change",
     )
+    folder = RunFolder(user.out)
+    folder.write_json("environment.json", {**folder.read_json("environment.json"), "monai_core": "1.0"})
     summary = user.goes_on(more=("--resume", "--accept-config-change"))
     assert summary["rounds"] == summary["selected_round"] == 2 and RunFolder(user.out).rounds() == [1, 2]
     assert "the config was changed after round 1: federation.rounds: 1 -> 2" in summary["notices"]
+    assert "continued after round 1 in another environment, with other monai_core" in summary["notices"]
     assert (user.out / "model.safetensors").read_bytes() == undisturbed[0]
 
 

@@ -289,7 +289,7 @@ def test_what_the_hospitals_made_goes_back_into_a_bundle(prepared, tmp_path):
     folder.path.mkdir()
     plan, last = load(prepared / "plan.yaml"), State.from_bytes(read_with_checksum(prepared / "start.state", ""))
     last = replace(last, round=1, took_part=dict.fromkeys(SITES, 1))
-    folder.write_history([{"round": 1, "train_loss": 0.5, "validation_score": None}])
+    folder.write_text("history.csv", "round,train_loss,validation_score\n1,0.5,\n")
     folder.write_text("config.yaml", to_yaml(plan))
     ended = []
 

@@ -8,7 +8,6 @@ the baselines differ. For example, the accuracy of CCST on PACS is 86.52 in its 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from medfed.config import strict_yaml, validation
 
 FOLDER = Path(__file__).parent
 DIRECTIONS = ("higher", "lower")
-CENT = Decimal("0.01")  # precision of printed averages
 
 
 @dataclass(frozen=True)
@@ -29,9 +27,8 @@ class PublishedRow:
         printed: name of the method in the paper.
         values: one number for each column; None where the number cannot be read.
         average: printed average; None if the paper has none.
-        rounded_to: precision of the printed numbers, such as 0.01 for two decimals. A difference up to this value
-            between the printed average and the mean is explained by rounding. Below 0.01, each number is shown with as
-            many decimals as it has.
+        rounded_to: precision of the printed numbers, such as 0.01 for two decimals. Below 0.01, each number is shown
+            with as many decimals as it has.
     """
 
     method: str
@@ -40,23 +37,11 @@ class PublishedRow:
     average: float | None = None
     rounded_to: float = 0.01
 
-    def mean(self) -> Decimal:
-        """The exact mean, in decimal arithmetic, of those of the row's numbers that can be read."""
-        known = [Decimal(repr(value)) for value in self.values if value is not None]
-        return sum(known, Decimal(0)) / len(known)
-
     def text(self, value: float | None) -> str:
         """A number with the decimals of the paper; "-" for None."""
         if value is None:
             return "-"
         return f"{value:g}" if self.rounded_to < 0.01 else f"{value:.{1 if self.rounded_to == 0.1 else 2}f}"
-
-    def average_is_wrong(self) -> bool:
-        """Whether the printed average differs from the mean by more than `rounded_to`; False if a number or it is
-        missing."""
-        if self.average is None or None in self.values:
-            return False
-        return abs(Decimal(repr(self.average)) - self.mean()) > Decimal(repr(self.rounded_to))
 
 
 @dataclass(frozen=True)
@@ -137,15 +122,6 @@ class PublishedTable:
     def block(self, title: str) -> PublishedBlock:
         """KeyError if the table has no block with this title."""
         return {block.title: block for block in self.blocks}[title]
-
-    def wrong_averages(self) -> tuple[Misprint, ...]:
-        """Compute the means again, and return the printed averages that differ; the result should equal `misprints`."""
-        return tuple(
-            Misprint(block.title, row.method, row.average, float(row.mean().quantize(CENT, ROUND_HALF_UP)))
-            for block in self.blocks
-            for row in block.rows
-            if row.average is not None and row.average_is_wrong()
-        )
 
 
 def table_names() -> tuple[str, ...]:
