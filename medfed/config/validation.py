@@ -57,7 +57,7 @@ def with_key(mistake: Mistake) -> str:
 
 
 def join_key(key: str, name: str) -> str:
-    """ "training" and "betas" become "training.betas"; "" is the top level."""
+    """Join the dotted key of a block, "" for the top level, and the name of an entry."""
     return f"{key}.{name}" if key else name
 
 

@@ -67,7 +67,7 @@ def check(settings: Any, conflicts: Callable[[], Iterable[tuple[str, str]]] | No
 
 
 def validate(cls: type, values: Mapping[str, object]) -> tuple[dict[str, Any], list[Mistake]]:
-    """Return the allowed values by field, converted (int to float, list to tuple), and a mistake for each other one."""
+    """Return the allowed values by field, converted (int to float, list to tuple), and a mistake for each wrong one."""
     given = {name: _with_tuples(value) for name, value in values.items()}
     try:
         accepted = _adapter(cls).validate_python(given)

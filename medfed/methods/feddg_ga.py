@@ -99,6 +99,7 @@ class FedDGGA(Method):
         return {"loss": mean_loss(local.network, local.task, samples)}
 
     def remember(self, state: State, updates: Mapping[str, Message], rng: torch.Generator) -> Tensors:
+        """Keep the loss of each site's own model, `local_loss/SITE`, also of those that were absent in this round."""
         return {**state.memory, **{LOCAL + site: update.tensors["loss"] for site, update in updates.items()}}
 
     def aggregate(self, state: State, updates: Mapping[str, Message]) -> Tensors:

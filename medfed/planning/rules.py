@@ -232,7 +232,7 @@ def _median_side(fingerprint: Fingerprint) -> float:
 
 
 def network_name(classifies: bool, pretrained: bool, fixed: Mapping[str, Any]) -> str:
-    """The user's network, otherwise the best one; ImageNet weights only if they accept the user's image size."""
+    """Return the user's network, otherwise the best one; ImageNet weights only if they accept the user's image size."""
     with_weights = PRETRAINED_CLASSIFIER if classifies else PRETRAINED_UNET
     wished = fixed.get("data.image_size", with_weights.min_side)
     fits = isinstance(wished, int) and wished >= with_weights.min_side and wished % with_weights.side_step == 0

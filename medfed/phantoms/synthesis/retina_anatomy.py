@@ -31,7 +31,7 @@ class Outlines:
 
 
 def outlines(eye: Eye, x: ndarray, y: ndarray) -> Outlines:
-    """`x` (towards the temple) and `y` (downwards) are mm from the centre of the disc, which contains the cup."""
+    """Return distances to disc and cup; `x` (to the temple) and `y` (down) are mm from the disc's centre, (Y, X)."""
     rx, ry = eye.disc_mm
     cup = (rx * min(eye.cup_ratio * eye.cup_width, 0.9), ry * eye.cup_ratio)
     away = [share * 0.5 * (outer - inner) for share, outer, inner in zip(eye.cup_offset, eye.disc_mm, cup)]

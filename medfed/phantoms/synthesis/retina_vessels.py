@@ -104,7 +104,7 @@ def _walk(rng: np.random.Generator, origin: ndarray, headings: tuple[float, floa
 
 
 def vessel_absorption(vessels: tuple[Vessel, ...], x: ndarray, y: ndarray, pixel_mm: float) -> VesselAbsorption:
-    """`x` and `y` (Y, X) are mm from the disc's centre. Vessels thinner than a pixel are paler instead of thinner."""
+    """`x` and `y` are mm from the disc's centre, (Y, X). Vessels thinner than a pixel are paler, not thinner."""
     pixels = np.column_stack([x.ravel(), y.ravel()])
     low, high = pixels.min(0) - 0.1, pixels.max(0) + 0.1
     columns, reflex = {}, np.zeros(x.shape, np.float32)

@@ -74,7 +74,7 @@ def regular_grid(z_mm: ndarray, y_mm: ndarray, x_mm: ndarray, edge_mm: float) ->
 
 
 def bend(grid: Grid, shift_x_mm: ndarray, shift_y_mm: ndarray) -> Grid:
-    """Add to the positions of a copy; a shape that is evaluated on it moves in the opposite direction."""
+    """Return a copy with displaced points; a shape that is evaluated on it moves in the opposite direction."""
     return replace(grid, x=grid.x + shift_x_mm, y=grid.y + shift_y_mm)
 
 
