@@ -1,11 +1,12 @@
 """Every method that comes with medfed keeps the rules of `Method` (`medfed.testing`)."""
 
 import pytest
-from toy_runs import rounds_of
+from toy_runs import rounds_of, shared_bits, shared_run
 
 from medfed.core.registry import known_names, resolve
 from medfed.deployment.dry_run import dry_run
 from medfed.federation.method import Method
+from medfed.federation.settings import Training
 from medfed.testing import method_checks
 from medfed.testing.small_unet import SmallUNet
 from medfed.testing.toy import ToyClassification
@@ -117,3 +118,105 @@ def test_a_method_whose_settings_use_no_shared_statistics_does_not_ask_for_them(
         assert {row["round"] for row in rows} == ({1} if expected else set())
         shown = [row["name"] for row in dry_run(engine.local_sites[0], start, 0) if row["kind"] == "share"]
         assert {name.partition("/")[0] for name in shown} == expected, "the dry run shows what will be asked for"
+
+
+FEW = {"min_patients": 1}
+STYLES_OFF = {"attention": False, "stages": (1, 2), **FEW}
+FCR_OFF = {"foreign_classifier": 0.0, "foreign_features": 0.0, "random_classifier": 0.0}
+NEUTRAL = [  # settings that turn a method into FedAvg, and settings that do not; toy sites have equally many images
+    ("bigaug", {"probability": 0.0}, {}),
+    ("dsu", {"probability": 0.0}, {"probability": 1.0}),
+    ("dsu", {"factor": 0.0, "probability": 1.0}, {"probability": 1.0}),
+    ("efdmix", {"probability": 0.0}, {"probability": 1.0}),
+    ("epi_fcr", FCR_OFF, {**FCR_OFF, "foreign_classifier": 1.0}),
+    ("epi_fcr", FCR_OFF, {**FCR_OFF, "foreign_features": 1.0}),
+    ("epi_fcr", FCR_OFF, {**FCR_OFF, "random_classifier": 1.0}),
+    ("feddg_ga", {"step": 0.0}, {}),
+    ("fedgma", {"tau": 0.0}, {"tau": 1.0}),
+    ("fedprox", {"mu": 0.0}, {"mu": 1.0}),
+    ("fedsr", {"l2": 0.0, "cmi": 0.0, "stochastic": False}, {"l2": 1.0, "cmi": 0.0, "stochastic": False}),
+    ("fisc", {"contrast": 0.0, "regularisation": 0.0, **FEW}, {"margin": 3.0, "transfer": "moments", **FEW}),
+    ("gin", {"probability": 0.0}, {}),
+    ("harmofl", {"normalise": False, "perturbation": 0.0}, {"normalise": False}),
+    ("harmofl", {"normalise": False, "perturbation": 0.0}, {"perturbation": 0.0, **FEW}),
+    ("mixstyle", {"probability": 0.0}, {"probability": 1.0}),
+    ("norm_clipping", {"bound": 1e9, "times": 1e9}, {"bound": 1e-3}),
+    ("rsc", {"position_share": 0.0, "channel_share": 0.0}, {}),
+    ("rsc", {"sample_shares": (0.0,)}, {}),
+    ("stable_fdg", {"probability": 0.0, **STYLES_OFF}, STYLES_OFF),
+    ("stable_fdg", {"style": False, **STYLES_OFF}, STYLES_OFF),
+    ("trimmed_mean", {"trim": 0.0}, {}),
+]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(("name", "neutral", "other"), NEUTRAL)
+def test_neutral_settings_are_bit_identical_to_fedavg(any_toy, name, neutral, other):
+    cls, fedavg = resolve("methods", name), resolve("methods", "fedavg")()
+    if name == "epi_fcr":
+        any_toy.settings = Training(batch_size=6)  # all images of a site in one batch
+    assert shared_bits(any_toy, cls(**neutral), 2) == shared_bits(any_toy, fedavg, 2)
+    if name == "fedsr" and any_toy.architecture.decoder_levels:
+        return  # on masks it has no other settings
+    assert shared_bits(any_toy, cls(**other), 2) != shared_bits(any_toy, fedavg, 2)
+
+
+@pytest.mark.parametrize("name", ["bigaug", "dsu", "efdmix", "mixstyle"])
+def test_only_weights_are_shared(any_toy, name):
+    method, fedavg = resolve("methods", name)(probability=1.0), resolve("methods", "fedavg")()
+    rows, plain = (shared_run(any_toy, one).rounds[0].ledger for one in (method, fedavg))
+    assert [row["name"] for row in rows] == [row["name"] for row in plain]
+
+
+INVALID = {  # each setting alone is refused, and the sentence begins with its name
+    "bigaug": (
+        {"probability": 2.0}, {"noise": (-0.1, 0.1)}, {"blur": (0.0, 1.0)}, {"contrast": (0.0, 1.0)},
+        {"deformation": 0.5}, {"scaling": (1.5, 0.5)}, {"rotation_deg": (20.0, -20.0)},
+    ),
+    "ccst": ({"style": "each"}, {"k": 0}, {"alpha": 1.5}, {"transfer": "gan"}, {"site_weights": "equal"}),
+    "copa": ({"weight": -1.0},),
+    "dsu": ({"factor": -1.0}, {"stages": (2, 2)}, {"probability": 1.1}),
+    "efdmix": ({"concentration": 0.0}, {"stages": (0,)}, {"probability": 1.1}),
+    "elcfs": (
+        {"alpha": 0.5}, {"alpha": -0.1}, {"ratio": "half"}, {"ratio": 1.5}, {"ratio": -0.1}, {"ratio": [0.6, 0.2]},
+        {"ratio": [0.5, 1.5]}, {"boundary_pairs": "patient"}, {"boundary_features": "theta"}, {"denominator": "all"},
+        {"bank_share": 0.0}, {"temperature": 0.0}, {"gamma": -1.0}, {"decoder_levels": 0},
+    ),
+    "epi_fcr": (
+        {"foreign_classifier": -1.0}, {"foreign_features": -1.0}, {"warm_up": 0}, {"random_classifier": -0.1},
+        {"domain_learning_rate": 0.0},
+    ),
+    "fedbn": ({"unseen_bn": "own"}, {"site_weights": "all"}),
+    "feddg_ga": ({"step": -0.1},),
+    "feddyn": ({"alpha": -1.0},),
+    "fedgma": ({"tau": 1.5}, {"step": 0.0}, {"votes": "all"}),
+    "fedprox": ({"mu": -1.0},),
+    "fedsr": ({"l2": -1.0}, {"cmi": -1.0}, {"n_samples": -1}, {"site_weights": "some"}),
+    "fisc": (
+        {"positives": "close"}, {"restyled_loss": True, "positives": "augmented"}, {"median": "upper"},
+        {"site_clusters": "all"}, {"margin": -1.0}, {"alpha": 2.0}, {"transfer": "paint"}, {"spread": "none"},
+    ),
+    "fpl": ({"temperature": 0.0}, {"contrast": -1.0}, {"min_images": 0}, {"ring_width": 0}),
+    "gin": ({"kernel_sizes": (1, 2)},),
+    "harmofl": ({"half_width": -1}, {"perturbation": -0.1}, {"min_patients": 0}),
+    "jigen": ({"weight": -1.0}, {"ordered": 1.5}, {"grey": -0.1}, {"n_orders": 1}),
+    "mixstyle": ({"concentration": 0.0}, {"stages": ()}, {"probability": -0.1}),
+    "norm_clipping": ({"bound": 0.0}, {"times": -1.0}, {"site_weights": "by size"}),
+    "rsc": (
+        {"mask": "both"}, {"position_share": 1.2}, {"channel_share": -0.1}, {"rounds_each": 0}, {"sample_shares": ()},
+        {"sample_shares": (0.3, 2.0)},
+    ),
+    "scaffold": ({"site_weights": "all"},),
+    "stable_fdg": (
+        {"sharing": "nearest"}, {"stages": ()}, {"stages": (1, 1)}, {"probability": 1.5}, {"concentration": 0.0},
+        {"level": -1.0}, {"received": -1}, {"similarity": "dot"}, {"query_of": "other"}, {"kept": "all"},
+    ),
+    "trimmed_mean": ({"trim": 0.5}, {"trim": float("nan")}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_settings_are_rejected_by_name(name):
+    for settings in INVALID[name]:
+        with pytest.raises(ValueError, match=f"^{next(iter(settings))}"):
+            resolve("methods", name)(**settings)

@@ -179,5 +179,3 @@ def test_a_head_that_is_not_linear_is_rejected(any_toy):
     setattr(network.get_submodule(place), name, torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
     with pytest.raises(UserError, match="head is Sequential; choose another network"):
         COPA().wrap_network(network, any_toy.architecture)
-    with pytest.raises(ValueError, match="weight"):
-        COPA(weight=-1.0)

@@ -378,27 +378,3 @@ def test_no_tensor_of_an_images_size_is_sent(toy):
     weights = set(toy.start(method).weights)
     up = [r for r in done.ledger if r["direction"] == "up" and r["dtype"] != "fact" and r["name"] not in weights]
     assert {r["name"] for r in up} == {WINDOWS} and {r["shape"] for r in up} == {"6x1x25"}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"alpha": 0.5}, "alpha must lie in"),
-        ({"alpha": -0.1}, "alpha must lie in"),
-        ({"ratio": "half"}, "ratio must be"),
-        ({"ratio": 1.5}, "ratio must be"),
-        ({"ratio": -0.1}, "ratio must be"),
-        ({"ratio": [0.6, 0.2]}, "ratio must be two numbers, the first not above the second"),
-        ({"ratio": [0.5, 1.5]}, "ratio must be"),
-        ({"boundary_pairs": "patient"}, "boundary_pairs must be one of batch, image"),
-        ({"boundary_features": "theta"}, "boundary_features must be one of before_inner_step, after_inner_step"),
-        ({"denominator": "all"}, "denominator must be"),
-        ({"bank_share": 0.0}, "bank_share must lie in"),
-        ({"temperature": 0.0}, "temperature must be above 0"),
-        ({"gamma": -1.0}, "gamma must be at least 0"),
-        ({"decoder_levels": 0}, "decoder_levels must be at least 1"),
-    ],
-)
-def test_settings_out_of_range_are_rejected(settings, message):
-    with pytest.raises(ValueError, match=message):
-        ELCFS(**settings)

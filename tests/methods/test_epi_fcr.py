@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from toy_runs import rounds_of, shared_bits, shared_run, shared_weights
+from toy_runs import rounds_of, shared_run, shared_weights
 
 from medfed.core.errors import UserError
 from medfed.core.seeds import stream
@@ -54,14 +54,6 @@ def with_entries_of(network, other, names) -> torch.nn.Module:
     entries = other.state_dict()
     made.load_state_dict({**made.state_dict(), **{name: entries[name] for name in names}})
     return made
-
-
-def test_without_its_terms_it_is_bit_identical_to_fedavg(any_toy):
-    any_toy.settings = ONE_STEP
-    assert shared_bits(any_toy, EpiFCR(**ZERO), 2) == shared_bits(any_toy, FedAvg(), 2)
-    for name in ZERO:
-        other = shared_weights(any_toy, EpiFCR(**{**ZERO, name: 1.0}), 2)
-        assert any(not torch.equal(entry, other[n]) for n, entry in shared_weights(any_toy, FedAvg(), 2).items()), name
 
 
 def test_the_terms_equal_those_of_networks_combined_by_hand(any_toy):
@@ -242,18 +234,3 @@ def test_attention_at_the_head_is_rejected(any_toy, order):
     methods = EpiFCR(), StableFDG(min_patients=1, stages=(1, 2))
     with pytest.raises(UserError, match="adds a layer to it .*set attention to false"):
         rounds_of(any_toy, Stack(tuple(methods[i] for i in order)))
-
-
-@pytest.mark.parametrize(
-    "invalid",
-    [
-        {"foreign_classifier": -1.0},
-        {"foreign_features": -1.0},
-        {"warm_up": 0},
-        {"random_classifier": -0.1},
-        {"domain_learning_rate": 0.0},
-    ],
-)
-def test_invalid_settings_are_rejected(invalid):
-    with pytest.raises(ValueError, match=next(iter(invalid))):
-        EpiFCR(**invalid)

@@ -187,8 +187,3 @@ def test_batch_norm_that_stays_at_the_sites_has_neither_g_nor_h():
     shared = set(trainable_parameters(site.network)) - site.local_keys
     assert site.local_keys and set(last.state.memory) == {"h/" + name for name in shared}
     assert {name for name in site.memory if name.startswith("gradient/")} == {"gradient/" + name for name in shared}
-
-
-def test_a_negative_alpha_is_rejected():
-    with pytest.raises(ValueError, match="alpha must be at least 0, got -1"):
-        FedDyn(alpha=-1.0)

@@ -1,12 +1,10 @@
 from types import SimpleNamespace
 
-import pytest
 import torch
 from toy_runs import shared_bits
 
 from medfed.core.batch import Batch
 from medfed.methods.elcfs import ELCFS
-from medfed.methods.fedavg import FedAvg
 from medfed.methods.gin import GIN
 from medfed.methods.stack import Stack
 
@@ -14,10 +12,6 @@ from medfed.methods.stack import Stack
 def changed(method: GIN, image: torch.Tensor) -> torch.Tensor:
     local = SimpleNamespace(rng=torch.Generator().manual_seed(0))
     return method.augment(local, Batch(image, torch.zeros(len(image), dtype=torch.long))).image
-
-
-def test_probability_zero_is_bit_identical_to_fedavg(any_toy):
-    assert shared_bits(any_toy, GIN(probability=0.0)) == shared_bits(any_toy, FedAvg()) != shared_bits(any_toy, GIN())
 
 
 def test_images_stay_between_0_and_1_and_a_blank_image_stays_blank():
@@ -46,8 +40,3 @@ def test_about_a_share_of_the_images_is_changed():
 def test_in_a_stack_with_elcfs_both_have_an_effect(any_toy):
     elcfs = ELCFS(alpha=0.1, views=1)
     assert shared_bits(any_toy, Stack((GIN(), elcfs))) not in (shared_bits(any_toy, GIN()), shared_bits(any_toy, elcfs))
-
-
-def test_an_even_kernel_is_rejected():
-    with pytest.raises(ValueError, match="kernel_sizes: expected odd numbers.*got 2"):
-        GIN(kernel_sizes=(1, 2))

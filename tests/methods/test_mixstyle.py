@@ -1,62 +1,58 @@
+"""MixStyle, EFDMix and DSU: a layer after each chosen stage changes the style of the features."""
+
 import pytest
-from toy_runs import shared_bits, shared_run
+from toy_runs import shared_bits
 
 from medfed.core.errors import UserError
 from medfed.methods.ccst import CCST
+from medfed.methods.dsu import DSU
+from medfed.methods.efdmix import EFDMix
 from medfed.methods.fedavg import FedAvg
 from medfed.methods.mixstyle import MixStyle
 from medfed.methods.stack import Stack
-from medfed.networks.style_layers import MixStyle as Layer
+from medfed.networks import style_layers
 from medfed.networks.unet import UNet
 from medfed.outputs.bundle.export import select_inference_weights
 from medfed.testing.toy import ToySegmentation
 
-
-@pytest.mark.parametrize("neutral", [{"probability": 0.0}])
-def test_neutral_settings_are_bit_identical_to_fedavg(any_toy, neutral):
-    actual, plain, other = (shared_bits(any_toy, m) for m in (MixStyle(**neutral), FedAvg(), MixStyle(probability=1.0)))
-    assert actual == plain != other
+each = pytest.mark.parametrize("kind", [MixStyle, EFDMix, DSU])
 
 
-def test_with_probability_zero_dropout_is_the_same_as_in_fedavg():
+@each
+def test_with_probability_zero_dropout_is_the_same_as_in_fedavg(kind):
     toy = ToySegmentation(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3), n_images=6)
-    assert shared_bits(toy, MixStyle(probability=0.0)) == shared_bits(toy, FedAvg())
+    assert shared_bits(toy, kind(probability=0.0)) == shared_bits(toy, FedAvg())
 
 
-def test_its_layers_follow_the_chosen_stages_with_its_settings(any_toy):
-    network = any_toy.network(MixStyle(stages=(2,), probability=0.25, concentration=0.7))
-    actual = {name: part for name, part in network.named_modules() if isinstance(part, Layer)}
-    layer = actual.pop("mixstyle_2")
-    assert not actual and layer.probability == 0.25 and layer.concentration == 0.7
+@each
+def test_its_layers_follow_the_chosen_stages_with_its_settings(any_toy, kind):
+    strength = {"factor" if kind is DSU else "concentration": 0.7}
+    network = any_toy.network(kind(stages=(2,), probability=0.25, **strength))
+    cls = getattr(style_layers, kind.__name__)
+    actual = {name: part for name, part in network.named_modules() if isinstance(part, cls)}
+    layer = actual.pop(f"{kind.__name__.lower()}_2")
+    assert not actual and {"probability": 0.25, **strength}.items() <= vars(layer).items()
     hooks = network.get_submodule(any_toy.architecture.encoder_stages[1])._forward_hooks.values()
     assert [hook.layer for hook in hooks] == [layer]
 
 
-def test_only_weights_are_shared(any_toy):
-    done, plain = (shared_run(any_toy, method).rounds[0].ledger for method in (MixStyle(probability=1.0), FedAvg()))
-    assert [row["name"] for row in done] == [row["name"] for row in plain]
-
-
-def test_a_bundle_contains_the_plain_network(any_toy):
-    method = MixStyle(probability=1.0)
+@each
+def test_a_bundle_contains_the_plain_network(any_toy, kind):
+    method = kind(probability=1.0)
     weights = any_toy.start(method).weights
     exported, wrap = select_inference_weights(method, any_toy.architecture, any_toy.task, weights)
     assert wrap is None and exported.keys() == any_toy.start(FedAvg()).weights.keys()
 
 
 @pytest.mark.filterwarnings("ignore:.*(method.k is|along the outlines of the masks)")
-def test_in_a_stack_with_ccst_both_methods_have_an_effect(any_toy):
+@each
+def test_in_a_stack_with_ccst_both_methods_have_an_effect(any_toy, kind):
     ccst = CCST(k=2, transfer="moments", min_patients=1)
-    both = shared_bits(any_toy, Stack((ccst, MixStyle(probability=1.0))))
-    assert both not in (shared_bits(any_toy, Stack((ccst,))), shared_bits(any_toy, MixStyle(probability=1.0)))
+    both = shared_bits(any_toy, Stack((ccst, kind(probability=1.0))))
+    assert both not in (shared_bits(any_toy, Stack((ccst,))), shared_bits(any_toy, kind(probability=1.0)))
 
 
-def test_a_stage_that_the_network_lacks_is_rejected(toy):
-    with pytest.raises(UserError, match="method.stages: .* stages 1 to 3; remove all other numbers"):
-        toy.network(MixStyle(stages=(1, 6)))
-
-
-@pytest.mark.parametrize("invalid", [{"concentration": 0.0}, {"stages": ()}, {"probability": -0.1}])
-def test_invalid_settings_are_rejected(invalid):
-    with pytest.raises(ValueError, match=next(iter(invalid))):
-        MixStyle(**invalid)
+@each
+def test_a_stage_that_the_network_lacks_is_rejected(toy, kind):
+    with pytest.raises(UserError, match="method.stages: .* stages 1 to 3"):
+        toy.network(kind(stages=(1, 6)))

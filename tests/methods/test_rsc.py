@@ -42,15 +42,6 @@ def batch_of(toy, n: int = 6) -> Batch:
     return toy.samples("north").batch(range(n))
 
 
-@pytest.mark.parametrize(
-    "neutral",
-    [{"position_share": 0.0, "channel_share": 0.0}, {"sample_shares": (0.0,)}],
-    ids=["nothing left out", "no sample"],
-)
-def test_neutral_settings_are_bit_identical_to_fedavg(any_toy, neutral):
-    assert shared_bits(any_toy, RSC(**neutral)) == shared_bits(any_toy, FedAvg()) != shared_bits(any_toy, RSC())
-
-
 @pytest.mark.parametrize("mask", ["positions", "channels"])
 def test_the_loss_equals_that_of_features_masked_by_hand(mask):
     """On a ResNet, with mean over positions and linear head computed by hand.
@@ -226,19 +217,3 @@ def test_it_works_with_dropout_after_the_features():
     toy = ToySegmentation(UNet(features=(4, 4, 4, 8, 8, 4), dropout=0.3), n_images=4)
     one, other = (first_round(toy, RSC()).state for _ in range(2))
     assert digest(one.to_bytes()) == digest(other.to_bytes())
-
-
-@pytest.mark.parametrize(
-    "invalid",
-    [
-        {"mask": "both"},
-        {"position_share": 1.2},
-        {"channel_share": -0.1},
-        {"rounds_each": 0},
-        {"sample_shares": ()},
-        {"sample_shares": (0.3, 2.0)},
-    ],
-)
-def test_invalid_settings_are_rejected(invalid):
-    with pytest.raises(ValueError, match=next(iter(invalid))):
-        RSC(**invalid)

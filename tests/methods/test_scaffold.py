@@ -132,8 +132,3 @@ def test_the_checkpoint_contains_the_global_control(any_toy):
     last = shared_run(any_toy, SCAFFOLD(), 2).rounds[-1].state
     restored = State.from_bytes(last.to_bytes())
     assert controls(restored.memory) and all(torch.equal(e, restored.memory[n]) for n, e in last.memory.items())
-
-
-def test_unknown_site_weights_are_rejected():
-    with pytest.raises(ValueError, match="site_weights"):
-        SCAFFOLD(site_weights="all")

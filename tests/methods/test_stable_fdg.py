@@ -22,13 +22,6 @@ from medfed.testing.toy import DiscImages, ToyClassification
 SMALL = {"min_patients": 1, "stages": (1, 2)}
 
 
-@pytest.mark.parametrize("neutral", [{"probability": 0.0}, {"style": False}], ids=["never", "without style"])
-def test_without_both_halves_it_is_bit_identical_to_fedavg(any_toy, neutral):
-    method = StableFDG(attention=False, **SMALL, **neutral)
-    actual, plain = (first_round(any_toy, one).state.weights for one in (method, FedAvg()))
-    assert digest(State(1, actual).to_bytes()) == digest(State(1, plain).to_bytes())
-
-
 def styles(n: int, channels: int = 3) -> dict:
     return {
         f"s{i}": {
@@ -191,26 +184,6 @@ def test_attention_on_masks_is_rejected(toy):
 def test_a_stage_that_the_network_lacks_is_rejected(toy):
     with pytest.raises(UserError, match="method.stages: .* stages 1 to 3; remove"):
         toy.network(StableFDG(attention=False, stages=(1, 7)))
-
-
-@pytest.mark.parametrize(
-    "invalid",
-    [
-        {"sharing": "nearest"},
-        {"stages": ()},
-        {"stages": (1, 1)},
-        {"probability": 1.5},
-        {"concentration": 0.0},
-        {"level": -1.0},
-        {"received": -1},
-        {"similarity": "dot"},
-        {"query_of": "other"},
-        {"kept": "all"},
-    ],
-)
-def test_invalid_settings_are_rejected(invalid):
-    with pytest.raises(ValueError, match=next(iter(invalid))):
-        StableFDG(**invalid)
 
 
 def test_a_layer_between_pooling_and_head_is_rejected_before_training():
