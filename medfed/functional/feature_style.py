@@ -158,12 +158,9 @@ def mix_styles(features: Tensor, ratio: Tensor, partners: Tensor) -> Tensor:
         std  = ratio * own std  + (1 - ratio) * partner's std
 
     Args:
-        features: (B, C, H, W), floating point.
+        features: (B, C, H, W), floating point, as the result.
         ratio: (B,) in [0, 1], the weight of a sample's own style. 1 returns the sample, up to rounding.
         partners: (B,) int64, a permutation of 0..B-1: the index of each sample's partner.
-
-    Returns:
-        (B, C, H, W) in the dtype of `features`.
 
     Raises:
         ValueError: if ratio or partners is not (B,), or a ratio is outside [0, 1].

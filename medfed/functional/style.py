@@ -114,14 +114,10 @@ class PixelMoments:
 
         n = n_a + n_b,  d = mean_b - mean_a,  mean = mean_a + d n_b / n,  M = M_a + M_b + d^2 n_a n_b / n
 
-    This is CCST's overall style of a site. Batches are merged in float64 with the formula of Chan, Golub and LeVeque
-    ("Algorithms for Computing the Sample Variance", The American Statistician 37(3), 1983), because a sum of squares
-    would lose half of the digits in float32.
-
-    Args:
-        count: n, number of pixels so far.
-        mean: (C,), float64, mean of each channel.
-        deviations: M, (C,), float64, sum of the squared differences from the mean.
+    This is the overall style of a site in CCST (https://arxiv.org/abs/2210.00912). `count` is n, `deviations` is M, the
+    sum of the squared differences from the mean. Batches are merged in float64 with this formula of Chan, Golub and
+    LeVeque ("Algorithms for Computing the Sample Variance", The American Statistician 37(3), 1983), because a sum of
+    squares would lose half of the digits in float32.
     """
 
     count: int

@@ -24,18 +24,12 @@ def clustered_site_style(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Summarise the styles of a site's images as one style in which rare kinds of images count as much as common ones.
 
-    Implements eq. 1-2 of FISC: FINCH clusters the images by their styles, `mean` and `std` (N, C). The style of a
-    cluster is the mean and the standard deviation over all pixels of its images; the site's mean is the average of the
-    clusters' means. With a single cluster, the result is CCST's overall style.
+    Implements eq. 1-2 of FISC: FINCH clusters the images by their styles, `mean` and `std` (N, C); the site's mean is
+    the average of the clusters' means. `spread` "mixture" takes the standard deviation of a mixture of all clusters
+    with equal weights, as the released code does, which grows with the distance between the clusters; "mean" averages
+    the clusters' standard deviations. With a single cluster, the result is CCST's overall style.
 
-    Args:
-        partition: the finest ("first") or coarsest ("last") of FINCH's partitions, or "none" for one cluster.
-        spread: "mixture" takes the standard deviation of a mixture of all clusters with equal weights, as the released
-            code does, which grows with the distance between the clusters; "mean" averages the clusters' standard
-            deviations.
-
-    Returns:
-        mean (C,) and std (C,), both float64, and the cluster of each image, (N,) int64 from 0.
+    Returns mean (C,) and std (C,), both float64, and the cluster of each image, (N,) int64 from 0.
     """
     mean, std = mean.double(), std.double()
     label = _partition_styles(torch.cat([mean, std], dim=1), partition)
@@ -61,8 +55,7 @@ def interpolation_style(
     fewer always form one cluster, so the result is their mean style. For an even number of clusters, "middle" is the
     mean of the two middle values, "lower" the smaller of the two, as in `torch.median` and in the released code.
 
-    Returns:
-        mean (C,) and std (C,), both float64, and the number of clusters.
+    Returns mean (C,) and std (C,), both float64, and the number of clusters.
     """
     styles = torch.cat([mean, std], dim=1).double()
     label = _partition_styles(styles, partition)

@@ -95,14 +95,10 @@ class ClassMetric(Metric):
         raise NotImplementedError
 
     def values_without_each_patient(self, images: ScoredImages, patient_of: np.ndarray) -> np.ndarray | None:
-        """Compute the metric without each patient faster than `values` does; None if there is no faster way.
+        """Compute `values` without each of P patients, (P,) float64, faster; None if there is no faster way.
 
-        Args:
-            images: N images with one weighting, in which all weights are 1.
-            patient_of: (N,) integers in 0..P-1, the patient of each image.
-
-        Returns:
-            (P,) float64: the values of `values` under the P weightings that leave one patient out.
+        `images` has one weighting, in which all weights are 1; `patient_of` (N,) has the patient, 0..P-1, of each
+        image.
         """
         return None
 
@@ -112,10 +108,7 @@ def compute_class_metrics(
 ) -> dict[str, np.ndarray]:
     """Compute several metrics of a set of classified images, once for each of several weightings of the images.
 
-    Args:
-        probabilities: (N, K) in [0, 1], K classes, at least 2.
-        labels: (N,), true classes, integers in 0..K-1.
-        weights: (R, N), at least 0, for example how often a bootstrap sample contains each image.
+    The arrays are those of `ScoredImages`; weights are for example how often a bootstrap sample contains each image.
 
     Returns:
         By name of a metric, (R,) float64: one value per row of weights; NaN where the metric is undefined.

@@ -19,14 +19,9 @@ SHARE_METHOD = "exact binomial, Clopper and Pearson 1934"
 
 @dataclass(frozen=True)
 class Share:
-    """The share of patients for whom something failed.
+    """The share, `count` of `n` patients, for whom something failed, and the ends of its 95 % interval in [0, 1].
 
-    Args:
-        count: number of failed patients. With several images, models or seeds, it is the sum over the patients of the
-            fraction of their scores that failed.
-        n: number of patients.
-        low: lower end of the 95 % interval of the share, in [0, 1].
-        high: upper end.
+    With several images, models or seeds, `count` adds up the fraction of each patient's scores that failed.
     """
 
     count: float

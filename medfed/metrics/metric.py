@@ -48,10 +48,7 @@ class Metric:
 class Column:
     """A metric in one unit: one column of `cases.csv`, one part of a comparison table, or one axis of a figure.
 
-    Args:
-        key: the column's name in files, for example "hd95_mm".
-        unit: for example "mm"; "%" for fractions; "" for no unit.
-        metric: the metric.
+    `key` is the column's name in files, such as "hd95_mm"; `unit` is "%" for fractions, and "" for no unit.
     """
 
     key: str

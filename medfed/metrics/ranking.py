@@ -13,12 +13,10 @@ N_BOOTSTRAP = 2000
 
 @dataclass(frozen=True)
 class Rank:
-    """The rank of one method among all methods by the average over sites, 1 for the best; equal methods share a rank.
+    """The rank of one method by the average over sites, 1 for the best; equal methods share a rank.
 
-    Args:
-        low: percentile 2.5 of the rank over the bootstrap samples.
-        high: percentile 97.5.
-        first_share: fraction of the bootstrap samples in which the rank is 1, in [0, 1].
+    `low` and `high` are the percentiles 2.5 and 97.5 of the rank over the bootstrap samples, `first_share` is the
+    fraction of these samples, in [0, 1], in which the rank is 1.
     """
 
     rank: int

@@ -34,23 +34,13 @@ def summarise(
     A row has the results of one image, or of one structure of one image. The role of a site is "seen" (it trained),
     "unseen" (it did not train) or "validation" (it did not train, but may have helped to select the round).
 
-    Args:
-        structure_of: function from a row to the name of its structure.
-        score_group: function from the rows of one role, site and structure to the counts by name and, for each of
-            `metrics`, a dict with at least `n` (number of values), `mean`, and the entries of `interval_entries`.
-        counts: names of the counts that are summed over sites. The first is the number of cases that should have
-            values.
-        metrics: the smallest and the largest possible value of each metric, by its name.
-        in_gap: names of those metrics for which the gap between seen and unseen sites is computed.
-        with_spread: True adds the standard deviation over the sites, as `sd`, to each mean over the sites.
-
-    Returns:
-        `result[role]["sites"][site][structure]` is the result of `score_group`. `result[role]["mean"][structure]` has
-        the summed counts and, for each metric, `n_sites`, the mean over these sites with equal weights, and its 95 %
-        interval, `low` and `high` (None if a site has no interval). A site counts for a metric only if all its cases
-        have a value. `result["gap"][structure][metric]` is the mean of the seen minus the mean of the unseen sites;
-        None if a site lacks the metric, or if a role has no sites. The role "validation" is included only if rows have
-        it.
+    `score_group` returns, for the rows of one role, site and structure, the `counts` (the first is the number of cases
+    that should have values) and, for each of `metrics`, at least `n`, `mean` and the `interval_entries`. This is
+    `result[role]["sites"][site][structure]`. `result[role]["mean"][structure]` has the summed counts and, for each
+    metric, `n_sites`, the mean over these sites with equal weights, its 95 % interval, `low` and `high` (None if a site
+    has no interval), and the standard deviation `sd` if `with_spread`. A site counts for a metric only if all its cases
+    have a value. `result["gap"][structure][metric]`, for the metrics `in_gap`, is the mean of the seen minus the mean
+    of the unseen sites; None if a site lacks the metric, or if a role has no sites.
     """
     summary: dict = {}
     for role in present_roles(rows):

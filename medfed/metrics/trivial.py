@@ -22,7 +22,10 @@ def small_mask(mask: torch.Tensor) -> np.ndarray:
 
 
 def mean_mask(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the mean slice (H, W, 1) of masks (H, W, D), at the threshold with the best mean Dice on these masks."""
+    """Return the mean of all slices of masks (H, W, D) as one mask (H, W, 1) of 0 and 1.
+
+    The threshold is that with the best mean Dice on these masks.
+    """
     total = sum(mask.sum(axis=-1) for mask in masks)
     mean = (total / sum(mask.shape[-1] for mask in masks))[..., None]
     if not mean.any():

@@ -59,7 +59,7 @@ class DenseNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """None if `norm` is "batch_statistics", which MONAI cannot build."""
+        """Return None if `norm` is "batch_statistics", which MONAI cannot build."""
         if self.norm == "batch_statistics":
             return None
         arguments = self._arguments(in_channels, out_channels)

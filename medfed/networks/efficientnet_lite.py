@@ -65,7 +65,7 @@ class _PretrainedLite(NetworkSettings):  # private, so that the registry lists n
             )
 
     def check_image_size(self, size: int) -> None:
-        """The network halves the side five times, so sizes are multiples of 32, from 64."""
+        """Check that the size is a multiple of 32, because the network halves it five times, and at least 64."""
         if size % STRIDE or size < 2 * STRIDE:
             raise UserError(
                 f"data.image_size is {size}, but this network halves the image 5 times: choose a multiple of {STRIDE} "

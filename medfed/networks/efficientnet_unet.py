@@ -60,7 +60,7 @@ class EfficientNetUNet(_PretrainedLite):
         return name
 
     def optional_modules(self) -> tuple[str, ...]:
-        """The decoder, which published files lack."""
+        """Return the decoder, which published files lack."""
         return (*self.decoder_levels, self.head)
 
 

@@ -120,7 +120,7 @@ class MonaiNetwork(NetworkSettings):
         return complete.state_dict()
 
     def translate_weight_name(self, name: str) -> str:
-        """ "" for the second names of DynUNet's weights."""
+        """Return "" for the second names of DynUNet's weights."""
         return "" if self.architecture == "DynUNet" and name.startswith(SKIP_LAYERS) else name
 
     def check_image_size(self, size: int) -> None:

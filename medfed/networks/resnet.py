@@ -52,7 +52,7 @@ class ResidualNetwork(NetworkSettings):
 
     @property
     def embedding(self) -> str:
-        """The pooling "avgpool", or the linear layer "fc.embedding" that `embedding_size` adds."""
+        """The path of the pooling, "avgpool", or of the linear layer that `embedding_size` adds, "fc.embedding"."""
         return "fc.embedding" if self.embedding_size else "avgpool"
 
     @property
@@ -75,17 +75,17 @@ class ResidualNetwork(NetworkSettings):
         return network
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any] | None:
-        """None if `embedding_size` adds a linear layer, because MONAI has no such ResNet."""
+        """Return None if `embedding_size` adds a linear layer, because MONAI has no such ResNet."""
         if self.embedding_size:
             return None
         return {"_target_": "monai.networks.nets.ResNet", **self._arguments(in_channels, out_channels)}
 
     def translate_weight_name(self, name: str) -> str:
-        """Torchvision's last layer "fc" is "fc.head" if `embedding_size` adds a linear layer."""
+        """Translate torchvision's last layer "fc" to "fc.head" if `embedding_size` adds a linear layer."""
         return re.sub(r"^fc\.(weight|bias)$", rf"{self.head}.\1", name)
 
     def optional_modules(self) -> tuple[str, ...]:
-        """ "fc", which also has the linear layer of `embedding_size` that published files lack."""
+        """Return "fc", which also has the linear layer of `embedding_size` that published files lack."""
         return ("fc",)
 
     def check_image_size(self, size: int) -> None:

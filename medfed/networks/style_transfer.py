@@ -52,7 +52,7 @@ class StyleTransfer:
         return (self.codec,) if self.transfer == "codec" and self.codec != BUNDLED_CODEC else ()
 
     def check(self, image_size: int, channels: int) -> None:
-        """Raise a UserError if the codec cannot be loaded, or cannot process images of this side and channels."""
+        """Raise a UserError if the codec cannot be loaded, or cannot process images of this size in pixels."""
         if self.transfer == "moments":
             return
         min_side, side = load_codec(self.codec).min_side, self.transfer_size or image_size

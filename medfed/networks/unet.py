@@ -20,12 +20,6 @@ class UNet(NetworkSettings):
         features: numbers of channels of the five encoder levels, the finest first, and of the last decoder level.
         norm: normalisation after each convolution: "instance" (without running statistics) or "batch".
         dropout: probability of dropout after each convolution, in [0, 1).
-
-    Example:
-        >>> import torch
-        >>> network = UNet(features=(16, 16, 32, 64, 128, 16)).build(in_channels=1, out_channels=2)
-        >>> network(torch.rand(4, 1, 64, 64)).shape
-        torch.Size([4, 2, 64, 64])
     """
 
     features: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (
@@ -45,7 +39,7 @@ class UNet(NetworkSettings):
     head: ClassVar[str] = "final_conv"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """H and W should be multiples of 16. For other sizes, the network pads its feature maps."""
+        """Build the U-Net, which pads its feature maps unless H and W are multiples of 16."""
         return BasicUNet(**self._arguments(in_channels, out_channels))
 
     def network_def(self, in_channels: int, out_channels: int) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class SmallUNet(NetworkSettings):
     head: ClassVar[str] = "final_conv"
 
     def build(self, in_channels: int, out_channels: int) -> nn.Module:
-        """H and W must be multiples of 4."""
+        """Build the U-Net for images whose H and W are multiples of 4."""
         return _SmallUNet(in_channels, out_channels, self.features, self.norm)
 
 
