@@ -52,6 +52,7 @@ def runs() -> dict[str, tuple[str, dict[str, Any]]]:
         result[f"prostate {stack}"] = "prostate", {**PROSTATE, "method.name": "stack", "method.methods": methods}
     for method in (*ON_BOTH_TASKS, *ON_CLASSES):
         result[f"camelyon17 {method}"] = "camelyon17", {**CAMELYON17, "method.name": method}
+    result["camelyon17 harmofl"][1]["data.standardise"] = "none"  # it reads non-negative images
     for config in ("prostate", "fundus", "camelyon17", "camelyon17_fisc", "camelyon17_stablefdg"):
         result[f"configs/{config}.yaml"] = config, ONE_ROUND
     return result
