@@ -47,7 +47,7 @@ def add_textures(patient: Patient, grid: Grid) -> Grid:
 
 
 def sample_gland(patient: Patient, grid: Grid) -> Gland:
-    """Draw the gland: a rounded trapezium, narrow in front and with a groove behind, a conical apex, a blunt base."""
+    """Compute a rounded trapezium, narrow in front and with a groove behind, a conical apex and a blunt base."""
     width, thick, length = (side / 2 for side in patient.gland_mm)
     t = grid.z / length
     below, above = (patient.widest - t) / (1 + patient.widest), (t - patient.widest) / (1 - patient.widest)

@@ -38,7 +38,7 @@ class Eye:
 
     @classmethod
     def sample(cls, rng: np.random.Generator, melanin_shift: float = 0.0) -> Eye:
-        """Draw a random eye; `melanin_shift` is added to the mean pigmentation 0.5 and describes a site's population."""
+        """Draw an eye; `melanin_shift`, which describes a site's population, is added to the mean pigmentation 0.5."""
         height = float(np.clip(rng.normal(0.92, 0.08), 0.74, 1.12))
         disc_mm = (height * float(np.clip(rng.normal(0.92, 0.05), 0.8, 1.05)), height)
         cup_ratio = float(np.clip(0.2 + 0.65 * rng.beta(1.8, 1.7), 0.2, 0.85))
