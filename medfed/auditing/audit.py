@@ -55,7 +55,7 @@ def audit(
 
     Returns:
         The content of `audit.json`, and for figures the images that were reconstructed from statistics and from
-            updates.
+        updates.
 
     Raises:
         UserError: if no site that trains has this name, or if the trained weights cannot be used.

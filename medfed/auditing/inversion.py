@@ -133,8 +133,8 @@ def score(estimates: Tensor, originals: Tensor, distance: float) -> tuple[list[d
 
     Returns:
         For each original image "correlation" and "detail_correlation" (as in `reconstruction.Reconstruction`); "ssim",
-            the structural similarity after the linear change of brightness and contrast that fits best; and "misfit",
-            the given distance. And one channel of the reconstructed images, (B, H, W), each aligned with its original.
+        the structural similarity after the linear change of brightness and contrast that fits best; and "misfit", the
+        given distance. And one channel of the reconstructed images, (B, H, W), each aligned with its original.
     """
     channel = scored_channel(originals)
     pairs = [[align(estimate, original) for estimate in estimates[:, channel]] for original in originals[:, channel]]

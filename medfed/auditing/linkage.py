@@ -39,8 +39,8 @@ def reidentify(
 
     Returns:
         {"n": N, "perturbations": {NAME: {"top_1", "chance", "n"}}}: the fraction of correct choices, the fraction
-            expected by chance, and the number of choices. None if the site does not send one vector for each image, or
-            if fewer than two vectors can be assigned to an image.
+        expected by chance, and the number of choices. None if the site does not send one vector for each image, or if
+        fewer than two vectors can be assigned to an image.
     """
     if not shared.per_image_entries:
         return None

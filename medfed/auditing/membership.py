@@ -33,10 +33,10 @@ def membership_inference(
 
     Returns:
         "members" and "others", the numbers of tested patients, and two attacks: "same_images" uses the patient's
-            unchanged images, "second_look" copies with changed brightness, shift, noise and JPEG compression. An attack
-            has {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap interval;
-            None if statistics could be computed for fewer than two members or two others. None if there are fewer than
-            two members or two others.
+        unchanged images, "second_look" copies with changed brightness, shift, noise and JPEG compression. An attack has
+        {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap interval; None if
+        statistics could be computed for fewer than two members or two others. None if there are fewer than two members
+        or two others.
     """
     if held_out is None:
         return None

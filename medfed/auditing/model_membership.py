@@ -103,10 +103,10 @@ def membership_in_model(
 
     Returns:
         The numbers of patients "members" and "others", and for "loss", "calibrated", "untrained" and "overfitted"
-            {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap interval over
-            patients. "loss" also has "tpr": false positive rate -> fraction of members that are found, if there are
-            enough other patients (20 for the rate 0.1, 200 for 0.01). None without trained weights, or with fewer than
-            two members or two others.
+        {"auc", "low", "high"}: the area under the ROC curve (0.5 is chance) with its 95 % bootstrap interval over
+        patients. "loss" also has "tpr": false positive rate -> fraction of members that are found, if there are enough
+        other patients (20 for the rate 0.1, 200 for 0.01). None without trained weights, or with fewer than two members
+        or two others.
     """
     if trained is None or held_out is None or not can_measure(site, held_out):
         return None

@@ -28,8 +28,8 @@ def identify_sites(sites: Sequence[SharedStatistics], tick: Callable[[], object]
 
     Returns:
         "sites" (how many count: they share statistics and have at least two patients), "halvings" (number of splits),
-            "top_1" (fraction of correct identifications over all sites), "chance" (1 / number of sites) and "own" (as
-            "top_1", of the audited site). None if fewer than two sites count, or if the audited site does not count.
+        "top_1" (fraction of correct identifications over all sites), "chance" (1 / number of sites) and "own" (as
+        "top_1", of the audited site). None if fewer than two sites count, or if the audited site does not count.
     """
     compared = [site for site in sites if site.sent and len(images_by_patient(site.site.training)) > 1]
     if len(compared) < 2 or compared[0] is not sites[0]:
@@ -59,10 +59,10 @@ def leave_one_out(
 
     Returns:
         None for fewer than three patients. Otherwise "patients", the number of removed ones; "mean_change" and
-            "largest_change", the Euclidean distance from the complete statistics divided by their norm; and
-            "of_distance", the largest distance from the complete statistics divided by their median distance from those
-            of the other sites, each statistic standardised over the sites first (missing if fewer than two other sites
-            share statistics).
+        "largest_change", the Euclidean distance from the complete statistics divided by their norm; and "of_distance",
+        the largest distance from the complete statistics divided by their median distance from those of the other
+        sites, each statistic standardised over the sites first (missing if fewer than two other sites share
+        statistics).
     """
     patients = images_by_patient(shared.site.training)
     if len(patients) < 3:

@@ -1,9 +1,8 @@
-"""Updates of a site for the audit: its own local training on small copies of its own images.
+"""Updates of a site (weights after local training) for the audit, as replies of the site itself (`Site.reply`).
 
-An update is the network's weights after local training, which a site sends to the coordinator in every round. All
-updates of the audit are replies of the site itself (`Site.reply`), so that the optimiser, the batches, the clipping and
-the noise are those of the plan. To keep the attack short, and to make it easier, the images have 64 x 64 pixels, and
-augmentation, the method's own changes of images and its further loss terms are left out.
+Optimiser, batches, clipping and noise are therefore those of the plan. To keep the attack short, and to make it easier,
+the images have 64 x 64 pixels, and augmentation, the method's changes of images and its further loss terms are left
+out.
 """
 
 from __future__ import annotations

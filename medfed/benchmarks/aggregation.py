@@ -27,9 +27,9 @@ def time_aggregation(n_sites: int = 50, repeats: int = 3) -> dict[str, float]:
 
     Returns:
         `replies_mb`, the size of the weights of all sites in MB (10^6 bytes); `medfed_s`, `numpy_s` and `reading_s`,
-            the median times; `times_faster`, `numpy_s` / `medfed_s`; `limit`, `numpy_s` / `reading_s`; `max_difference`
-            between the two averages; and `peak_models`, the memory that `average` needs in addition to the sites'
-            weights, in multiples of the size of the model.
+        the median times; `times_faster`, `numpy_s` / `medfed_s`; `limit`, `numpy_s` / `reading_s`; `max_difference`
+        between the two averages; and `peak_models`, the memory that `average` needs in addition to the sites' weights,
+        in multiples of the size of the model.
     """
     replies, fractions = _replies(n_sites)
     work = {

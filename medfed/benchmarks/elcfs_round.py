@@ -87,8 +87,8 @@ def time_elcfs(cases: Sequence[Case] = CASES, repeats: int = 3) -> dict[str, Any
 
     Returns:
         `rows`, one for each case: `fedavg_ms` and `elcfs_ms`, the median time of a training step; `over_fedavg`, their
-            ratio; `over_limit`, this ratio divided by 8/3; `round_s`, the time of a round of two sites with validation
-            and the profiler's own overhead; and `parts_s`, seconds by part of the round.
+        ratio; `over_limit`, this ratio divided by 8/3; `round_s`, the time of a round of two sites with validation and
+        the profiler's own overhead; and `parts_s`, seconds by part of the round.
     """
     with deterministic(threads=1):
         return {"repeats": repeats, "rows": [_measure(case, repeats) for case in cases]}

@@ -27,8 +27,8 @@ def time_exchange(size: int = 384, n_images: int = 5, n_sites: int = 5, repeats:
 
     Returns:
         The arguments, `threads`, the median times in ms for all restyled images and their ratios; and
-            `max_relative_difference`, the largest difference between a pixel of medfed and of another implementation,
-            relative to the brightest pixel.
+        `max_relative_difference`, the largest difference between a pixel of medfed and of another implementation,
+        relative to the brightest pixel.
     """
     implementations = _implementations(size, n_images, n_sites)
     views = {name: list(run()) for name, run in implementations.items()}  # warms up, too

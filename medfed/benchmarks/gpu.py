@@ -63,7 +63,7 @@ def time_gpu(cases: Cases = CASES, repeats: int = 3, n_steps: int = 6, device: s
 
     Returns:
         `gpu`, its name or "", and `rows`, empty without a GPU, with dicts by name of a variant: `step_ms`, the median
-            time of a training step, and `peak_gib`, the largest memory that PyTorch held on the GPU.
+        time of a training step, and `peak_gib`, the largest memory that PyTorch held on the GPU.
     """
     if device == "cuda" and not torch.cuda.is_available():
         return {"gpu": "", "repeats": repeats, "rows": []}

@@ -44,9 +44,9 @@ def time_images(sets: Sequence[Set] = SETS, repeats: int = 3) -> dict[str, Any]:
 
     Returns:
         `rows`, one for each set: `ours_ms` and `pillow_ms`, the median time for one image and its mask (medfed reads,
-            checks and resizes them; Pillow opens and resizes them); `times_pillow`, their ratio; `prepared_mib`, the
-            size of all prepared images and masks; `peak_mib`, the peak memory of a process that prepares the set, above
-            its memory at the start; and `times_prepared`, their ratio.
+        checks and resizes them; Pillow opens and resizes them); `times_pillow`, their ratio; `prepared_mib`, the size
+        of all prepared images and masks; `peak_mib`, the peak memory of a process that prepares the set, above its
+        memory at the start; and `times_prepared`, their ratio.
     """
     rows = []
     for name, shape, n_images, size in sets:

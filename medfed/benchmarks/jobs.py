@@ -49,8 +49,8 @@ def time_jobs(
 
     Returns:
         `round_1_s` and `round_s`, the median seconds in one and in `jobs` processes; `round_times_faster`, their ratio;
-            `round_limit`, its largest possible value for the way in which the sites are divided; and the same four of
-            `runs`.
+        `round_limit`, its largest possible value for the way in which the sites are divided; and the same four of
+        `runs`.
     """
     jobs = jobs or max(2, max_processes(threads=1))
     with tempfile.TemporaryDirectory() as folder, deterministic(threads=1):

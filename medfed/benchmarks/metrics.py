@@ -31,9 +31,9 @@ def time_metrics(shape: tuple[int, int, int] = (384, 384, 24), repeats: int = 3)
 
     Returns:
         For each pair `hd95_ms` and `all_ms`, median times of medfed's HD95 and of the four distances together;
-            `monai_ms` and `monai_box_ms`, of MONAI's HD95 on the whole volume and on the bounding box of the masks;
-            `times_faster` and `times_faster_box`, these two divided by `hd95_ms`; and `difference_mm` between medfed's
-            and MONAI's HD95.
+        `monai_ms` and `monai_box_ms`, of MONAI's HD95 on the whole volume and on the bounding box of the masks;
+        `times_faster` and `times_faster_box`, these two divided by `hd95_ms`; and `difference_mm` between medfed's and
+        MONAI's HD95.
     """
     pairs = {name: _ellipsoids(shape, name) for name in RADII}
     pairs["full"] = np.ones(shape, bool), np.ones(shape, bool)

@@ -35,8 +35,7 @@ def time_networks(
 
     Returns:
         `rows`, of each network and size: the median times `step_ms` and `predict_ms` with feature maps channels last,
-            and `step_times_faster` and `predict_times_faster`, the time with contiguous feature maps divided by this
-            time.
+        and `step_times_faster` and `predict_times_faster`, the time with contiguous feature maps divided by this time.
     """
     rows = []
     for settings, batch_size in networks:

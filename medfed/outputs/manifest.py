@@ -1,9 +1,8 @@
 """The manifest of a run: a JSON file with the size and the SHA-256 of every result file, so that damage is found.
 
-CSV, JSON, PNG and safetensors files have no checksum of their own. A manifest is written before the files that it
-lists are changed, and keeps what it listed before. A process that is killed in between therefore leaves files that have
-either the new or the old content, and both are known. The files in `states/` and `sites/` begin with their own SHA-256,
-which is verified when they are read; the manifest lists it, so that a file of another run is found.
+It is written before the files that it lists are changed, and keeps what it listed before, so that both contents of a
+file are known if a process is killed in between. Files in `states/` and `sites/` begin with their own SHA-256, which is
+verified when they are read; the manifest lists it, so that a file of another run is found.
 """
 
 from __future__ import annotations

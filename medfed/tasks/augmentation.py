@@ -22,7 +22,7 @@ def draw_affine(
 
     Returns:
         (n, 2, 3) float64 on the CPU, from output to input coordinates. Coordinates are in the order (H, W), and run
-            from -1 to 1 across the image.
+        from -1 to 1 across the image.
     """
     angle, scale, mirror = torch.rand(3, n, generator=rng, dtype=torch.float64)
     angle = (2 * angle - 1) * math.radians(max_rotation_deg)

@@ -29,7 +29,7 @@ def boundary_distance(levels: Sequence[Tensor], mask: Tensor) -> Tensor:
 
     Returns:
         (n,) float64 in [0, 2]: 1 minus the cosine similarity, for each image and structure whose boundary and ring both
-            contain a pixel.
+        contain a pixel.
     """
     size = mask.shape[-2:]
     width = max(2, round(5 * min(size) / 384))

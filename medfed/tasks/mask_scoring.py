@@ -1,9 +1,8 @@
 """Results of segmentation: one row per image and structure.
 
-A row is a plain dict: `site`, `role` ("seen", "unseen" or "validation"), `patient`, `image` (the name of a case),
-`structure`, a value for each column of the metrics (None if it is not defined), and `status`
-(`medfed.metrics.mask_metric.STATUSES`). Scores are means over patients; the value of a patient is the mean of the
-patient's images.
+A row has `site`, `role` ("seen", "unseen" or "validation"), `patient`, `image` (name of the case), `structure`, a value
+for each column of the metrics (None if undefined), and `status` (`medfed.metrics.mask_metric.STATUSES`). Scores are
+means over patients; the value of a patient is the mean of the patient's images.
 """
 
 from __future__ import annotations

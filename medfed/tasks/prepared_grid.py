@@ -1,9 +1,8 @@
 """Metrics of masks on the prepared grid, the pixels that the network receives, for `evaluation.also_on: prepared`.
 
-Papers often score the resized images. The same prediction has another distance in pixels there than in the file: a
-fundus photograph of 800 x 800 pixels that is resized to 384 x 384 has about half. Each metric has the definition of the
-metric from which it is derived; only the grid differs. All prepared slices have the same size, so that their distances
-can be averaged in pixels; for a volume they are in voxels, with the distance 1 between two slices.
+Papers often score the resized images, on which a distance has another number of pixels than in the file. Only the grid
+differs from the metric of the same name. All prepared slices have the same size, so that distances can be averaged in
+pixels; for a volume they are in voxels, with the distance 1 between two slices.
 """
 
 from __future__ import annotations

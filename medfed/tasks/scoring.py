@@ -195,7 +195,7 @@ class Scoring(ABC):
 
         Returns:
             "p": the two-sided p value; None if there is none. "n": the number of pairs; None if the metric has no value
-                for each patient, such as the AUROC of a site. "reason": why there is no p value; None if there is one.
+            for each patient, such as the AUROC of a site. "reason": why there is no p value; None if there is one.
         """
 
     @abstractmethod

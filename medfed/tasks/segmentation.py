@@ -237,8 +237,8 @@ class Segmentation(Task):
 
         Returns:
             The masks on the grid of the file, (K, H, W, D) uint8 of 0 and 1; the probabilities on the same grid, or
-                None if they are not known; and the masks on the prepared slices, (K, S, S, D), or None if no metric
-                needs them.
+            None if they are not known; and the masks on the prepared slices, (K, S, S, D), or None if no metric needs
+            them.
         """
         item, preprocessing = self._probabilities(network, volume, match)
         to_masks = Compose(self._masks_from_probabilities())

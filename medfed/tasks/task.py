@@ -163,7 +163,7 @@ class Task(ABC):
 
         Returns:
             "score" in [0, 1], where higher is better. For segmentation also "boundary_distance" in [0, 2], if the
-                setting asks for it and `decoder_levels` (names of decoder modules, finest first) is not empty.
+            setting asks for it and `decoder_levels` (names of decoder modules, finest first) is not empty.
         """
 
     @abstractmethod
@@ -205,7 +205,7 @@ class Task(ABC):
 
         Returns:
             Samples with `len()` (the number of images or slices), `n_patients`, and `batch(indices)`, which returns a
-                `Batch`.
+            `Batch`.
 
         Raises:
             UserError: if a file cannot be read.

@@ -1,9 +1,8 @@
 """Check that a folder or zip file is a MONAI bundle that cannot run arbitrary code. The check executes nothing.
 
 MONAI instantiates every `_target_` and evaluates every string that begins with `$`, so a bundle's config is a program.
-This check allows only the classes listed below, and only expressions of the small grammar in `expressions`. MONAI reads
-`model.pt` with `weights_only=True`, and `program` checks the content of `model.pt2`. TorchScript, which earlier
-versions of medfed exported, is refused, because it can write files.
+Only the classes listed below and the grammar of `expressions` are allowed. MONAI reads `model.pt` with
+`weights_only=True`; `program` checks `model.pt2`. TorchScript is refused, because it can write files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A network as an exported program: `models/model.pt2` of a bundle whose network MONAI cannot build.
+"""The exported program `models/model.pt2` (tensor operations and weights) of a network that MONAI cannot build.
 
-The file holds the tensor operations of the network (`torch.export`) and its weights. MONAI's config loads it with
-PyTorch alone. `torch.export.load` can unpickle parts of a file and look up any function of PyTorch by its name, so this
-module also checks that a file holds only known tensor operations, plain tensors, and nothing that is unpickled.
+MONAI's config loads it with PyTorch alone. `torch.export.load` can unpickle parts of a file and look up any function of
+PyTorch by its name, so this module also checks that a file holds only known tensor operations and plain tensors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Descriptions of the entries of a ledger: what each one is, and what it could reveal about patients.
+"""What each entry of a ledger is, and what it could reveal about patients, by method (names may have two meanings).
 
 A data-protection officer reads these sentences, so they promise nothing that the code does not do. An entry without a
-description here is reported as unknown. Descriptions are by method, because two methods may use the same name for
-different things.
+description here is reported as unknown.
 """
 
 from __future__ import annotations

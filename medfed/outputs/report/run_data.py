@@ -181,7 +181,7 @@ def read_runs(paths: Iterable[Path], progress: Callable = iter) -> tuple[list[Ru
 
     Returns:
         The single runs named in `paths`, and the comparisons; single runs that differ in method, unseen site or seed
-            form one more comparison.
+        form one more comparison.
     """
     paths = list(dict.fromkeys(paths))
     folders = {path: ComparisonFolder.read(path) for path in paths if not (path / "config.yaml").is_file()}
