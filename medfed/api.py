@@ -433,35 +433,17 @@ def leave_two_sites_out(
     `leave_one_site_out`.
 
     Args:
-        config: the base config, or anything that `load_config` reads. The sites and the seed change in each run.
-        methods: the methods to compare, each a name (`"fedavg"`), a name with settings (`"ccst:k=1,style=single"`),
-            several methods that are applied together (`"ccst+elcfs"`), a dictionary (`{"name": "ccst", "k": 1}`), a
-            class that inherits from `Method`, or an object of one (`FedProx(mu=0.3)`). The text `"all"` takes every
-            method that works on the task. `"pooled"`, `"local"` and `"fedavg@steps=ccst"` are rows as in
-            `leave_one_site_out`.
+        config, methods, vary, out, resume, jobs, progress, baseline, equal_effort: as in `leave_one_site_out`.
         pairs: (name of the unseen site, name of the validation site) of each run; None pairs each site with the next
             one.
         seeds: number of runs of each method and pair. The runs use the config's seed, seed + 1, ...
         sites: names of the unseen sites; None takes every site. `sites` cannot be given together with `pairs`.
-        vary: lists of values by dotted key, such as `{"federation.participating": [1, 2]}`. Every method is run with
-            each combination of the values. None varies nothing.
-        out: folder for tables and runs. None uses a temporary folder, which is deleted with the returned object.
-        resume: whether to continue the comparison in `out`: finished runs are not repeated.
-        jobs: how many runs work at the same time, each in a process of its own. With 1, all runs work in this process,
-            one after another. None starts processes if they are expected to save time: as many as CPU cores and memory
-            allow, and none on a GPU. The results do not depend on `jobs`.
-        progress: whether to draw progress bars and print notes to stderr.
-        baseline: the method with which all other methods are compared, written as in `methods`.
-        equal_effort: whether to add FedAvg with as many steps and images as each method that takes more than FedAvg,
-            and to compare the method with it.
 
     Returns:
-        The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
-        is in `Comparison.failed`.
+        The comparison, as `leave_one_site_out` returns it.
 
     Raises:
-        UserError: if a method, a site, a pair or a setting is unknown, if a method or a setting cannot be used with the
-            data, or if there are fewer than three sites; nothing has been trained then.
+        UserError: as in `leave_one_site_out`, and if a pair is unknown or there are fewer than three sites.
     """
     return _compare(
         config, methods, True, pairs, seeds, sites, vary, out, resume, jobs, progress, baseline, equal_effort

@@ -137,7 +137,7 @@ def _finish(plan: Config, engine: Engine, folder: RunFolder, last: State) -> Non
             "deterministic": plan.deterministic,
             "config_sha256": hashlib.sha256(to_yaml(plan).encode()).hexdigest(),
             "versions": versions(),
-            "method_facts": plan.method.facts(final),
+            "method_facts": plan.method.summarise(final),
             "sent_bytes": sum_bytes(folder.ledger()),
             "privacy": privacy_accounting.format_budget(plan.privacy, by_site),
         }

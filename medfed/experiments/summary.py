@@ -68,7 +68,7 @@ def summarise(
         "versions": versions(),
         "start_weights": _start_weights(config.network),
         "sites_kept_entries": any(site.local_keys for site in experiment.sites),
-        "method_facts": config.method.facts(final),
+        "method_facts": config.method.summarise(final),
         "transductive": bool(transductive),
         **({"transductive_by": transductive} if transductive else {}),
         **changes,

@@ -499,7 +499,7 @@ class Method:
         """
         return None
 
-    def facts(self, state: State) -> dict[str, Any]:
+    def summarise(self, state: State) -> dict[str, Any]:
         """Return values that a reader of a run's scores should know, such as a number of clusters. Default: none.
 
         Args:

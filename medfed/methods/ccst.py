@@ -211,7 +211,7 @@ class CCST(Method):
         self._check_masks(local.site, samples, expanded)
         return expanded
 
-    def facts(self, state: State) -> dict[str, Any]:
+    def summarise(self, state: State) -> dict[str, Any]:
         """Return the sites' mean `codec_error`, the error that encoding and decoding alone add to restyled images."""
         errors = [float(entry) for name, entry in state.memory.items() if name.endswith(ERROR)]
         return {"codec_reconstruction_error": sum(errors) / len(errors)} if errors else {}

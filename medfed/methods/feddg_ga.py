@@ -108,7 +108,7 @@ class FedDGGA(Method):
         weights = weights if weights.sum() > 0 else torch.ones_like(weights)
         return average([update.weights for update in updates.values()], weights / weights.sum())  # sum_k a_k w_k
 
-    def facts(self, state: State) -> dict[str, Any]:
+    def summarise(self, state: State) -> dict[str, Any]:
         """Return the final weight of each site, rounded to 4 decimals."""
         weights = {site: round(float(entry), 4) for site, entry in select_prefix(state.memory, WEIGHT).items()}
         return {"aggregation_weights": weights} if weights else {}

@@ -113,7 +113,7 @@ class CommonStyle:
         """Send the interpolation style, `style/mean` and `style/std`, to every site."""
         return {name: entry for name, entry in state.memory.items() if name.startswith(STYLE)}
 
-    def facts(self, state: State) -> dict[str, Any]:
+    def summarise(self, state: State) -> dict[str, Any]:
         """Return the number of clusters of the sites, and of the images of each site."""
         if "n_clusters" not in state.memory:
             return {}

@@ -180,7 +180,7 @@ class FPL(Method):
         """Send the cluster means of all classes to every site."""
         return dict(state.memory)
 
-    def facts(self, state: State) -> dict[str, Any]:
+    def summarise(self, state: State) -> dict[str, Any]:
         """Return the number of clusters of each class."""
         clusters = select_prefix(state.memory, CLUSTERS)
         return {"clusters_of_classes": {kind: len(means) for kind, means in clusters.items()}}

@@ -218,12 +218,12 @@ class Stack(Method):
         i, method = next((i, method) for i, method in enumerate(self.methods) if kind in method.match_kinds)
         return method.matcher(_own(state, i), kind, ratio)
 
-    def facts(self, state: State) -> dict[str, Any]:
-        """Join the facts; of two with the same name, the later one counts."""
-        facts: dict[str, Any] = {}
+    def summarise(self, state: State) -> dict[str, Any]:
+        """Join the values; of two with the same name, the later one counts."""
+        summary: dict[str, Any] = {}
         for i, method in enumerate(self.methods):
-            facts |= method.facts(_own(state, i))
-        return facts
+            summary |= method.summarise(_own(state, i))
+        return summary
 
     def score_maps(self, network: nn.Module, architecture: Architecture, image: Tensor) -> Tensor | None:
         """Return the maps of the first method that has any."""

@@ -94,25 +94,25 @@ def all_columns(metrics: Iterable[Metric]) -> tuple[Column, ...]:
 
 def describe_metric(metric: Metric) -> dict[str, Any]:
     """Return the attributes of `Metric` for `summary.json`, which can be shown without the metric's code."""
-    facts = {name: getattr(metric, name) for name in DECLARED_FIELDS}
-    return facts | {"limits": None if metric.limits is None else list(metric.limits)}
+    entry = {name: getattr(metric, name) for name in DECLARED_FIELDS}
+    return entry | {"limits": None if metric.limits is None else list(metric.limits)}
 
 
-def metric_from_description(facts: Mapping[str, Any]) -> Metric:
+def metric_from_description(entry: Mapping[str, Any]) -> Metric:
     """Create a metric from `describe_metric`, which can be shown, but not computed."""
     metric = Metric()
     kinds = {"higher_is_better": bool, "decimals": int}
     for name in DECLARED_FIELDS:
-        value = facts.get(name)
+        value = entry.get(name)
         if name == "limits":
             value = None if value is None else tuple(float(end) for end in value)
             if value is not None and (len(value) != 2 or not all(map(math.isfinite, value))):
-                raise ValueError(f"the metric {facts.get('name')!r} has limits {value}; expected two finite numbers")
+                raise ValueError(f"the metric {entry.get('name')!r} has limits {value}; expected two finite numbers")
         elif name == "decimals" and (type(value) is not int or not 0 <= value <= MAX_DECIMALS):
-            raise ValueError(f"the metric {facts.get('name')!r} has decimals {value!r}; expected 0 to {MAX_DECIMALS}")
+            raise ValueError(f"the metric {entry.get('name')!r} has decimals {value!r}; expected 0 to {MAX_DECIMALS}")
         elif not isinstance(value, kinds.get(name, str)):
             raise ValueError(
-                f"the metric {facts.get('name')!r} has {name} {value!r}; expected {kinds.get(name, str).__name__}"
+                f"the metric {entry.get('name')!r} has {name} {value!r}; expected {kinds.get(name, str).__name__}"
             )
         object.__setattr__(metric, name, value)
     return metric

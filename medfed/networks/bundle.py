@@ -15,7 +15,7 @@ from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 from medfed.networks.bundle_config import NETWORKS, NetworkDefinition, plain_arguments, read_network_def
 from medfed.networks.densenet import DenseNetwork
-from medfed.networks.monai_network import DOWNLOADS, OWN_ARGUMENTS, Architecture, MonaiNetwork
+from medfed.networks.monai_network import DOWNLOADS, OWN_ARGUMENTS, MonaiClass, MonaiNetwork
 from medfed.networks.resnet import ARCHITECTURES, ResidualNetwork
 from medfed.networks.unet import UNet
 
@@ -45,7 +45,7 @@ def _resnet_settings(arguments: Arguments) -> Iterator[NetworkSettings]:
     yield from (ResidualNetwork(depth, arguments["block_inplanes"][0]) for depth in ARCHITECTURES)
 
 
-# The networks that a bundle may name, with those of `Architecture`: of these, medfed knows the submodules that methods
+# The networks that a bundle may name, with those of `MonaiClass`: of these, medfed knows the submodules that methods
 # need.
 BASE_CLASSES = {f"DenseNet{depth}": "DenseNet" for depth in (121, 169, 201, 264)}
 SETTINGS_BUILDERS: dict[str, Callable[[Arguments], Iterator[NetworkSettings]]] = {
@@ -83,7 +83,7 @@ class Bundle(NetworkSettings):
         """The settings, such as `UNet`, that build exactly the network of `network_def` in the bundle's config."""
         definition = read_network_def(Path(self.path))
         place = f"{definition.file}: network_def"
-        if definition.name in get_args(Architecture):
+        if definition.name in get_args(MonaiClass):
             arguments = {
                 key: _with_tuples(value)
                 for key, value in definition.arguments.items()
@@ -94,7 +94,7 @@ class Bundle(NetworkSettings):
             except ValueError as error:
                 raise UserError(f"{place}: {error}") from error
         if definition.name not in SETTINGS_BUILDERS:
-            known = ", ".join((*SETTINGS_BUILDERS, *get_args(Architecture)))
+            known = ", ".join((*SETTINGS_BUILDERS, *get_args(MonaiClass)))
             raise UserError(f"{place} is '{definition.target}'; expected one of {known} of {NETWORKS[:-1]}")
         expected, monai_class = _complete_arguments(definition), BASE_CLASSES.get(definition.name, definition.name)
         try:

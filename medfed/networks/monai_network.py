@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from medfed.core.errors import UserError
 from medfed.networks.base import NetworkSettings
 
-Architecture = Literal["UNet", "SegResNet", "DynUNet", "FlexibleUNet", "SwinUNETR", "SEResNet50"]
+MonaiClass = Literal["UNet", "SegResNet", "DynUNet", "FlexibleUNet", "SwinUNETR", "SEResNet50"]
 EFFICIENTNET_STACKS = (0, 1, 2, 4, 6)  # the last stacks before the map is halved, and the last one
 SKIP_LAYERS = "skip_layers."  # DynUNet's second name for the weights of all its other layers
 OUTPUTS = {"SEResNet50": "num_classes"}  # argument for the output channels, if it is not `out_channels`
@@ -55,7 +55,7 @@ class MonaiNetwork(NetworkSettings):
         torch.Size([4, 2, 64, 64])
     """
 
-    architecture: Architecture
+    architecture: MonaiClass
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

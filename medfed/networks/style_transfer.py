@@ -84,8 +84,8 @@ class StyleTransfer:
         """
         path = codec_path(self.codec)
         codec = hashlib.sha256(path.read_bytes()).hexdigest() if self.transfer == "codec" else ""
-        facts = repr((self, codec, torch.__version__, torch.get_num_threads(), device.type))
-        checksum = hashlib.sha256(facts.encode())
+        settings = repr((self, codec, torch.__version__, torch.get_num_threads(), device.type))
+        checksum = hashlib.sha256(settings.encode())
         for tensor in tensors:
             checksum.update(repr((tensor.dtype, tensor.shape)).encode() + tensor.numpy().tobytes())
         return checksum.hexdigest()

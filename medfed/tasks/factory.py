@@ -57,7 +57,7 @@ def scoring_of(summary: Mapping[str, Any], source: object = "summary.json") -> S
     own_metrics = {metric.name: metric for metric in task.own_metrics}
     try:
         metrics: tuple[Metric, ...] = tuple(
-            own_metrics.get(facts["name"]) or metric_from_description(facts) for facts in declared
+            own_metrics.get(description["name"]) or metric_from_description(description) for description in declared
         )
         scoring = task.scoring_class(metrics, tuple(summary.get("chosen_metrics", ())))
         return scoring.with_settings(summary)

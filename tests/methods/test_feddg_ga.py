@@ -68,7 +68,7 @@ def test_the_first_round_is_uniform_and_later_rounds_use_the_weights(any_toy):
     actual = site_weights(done[1].state)
     assert max(abs(a - 1 / 3) for a in actual.values()) == pytest.approx(0.1), "by d, of the extreme site"
     assert sum(actual.values()) == pytest.approx(1) and all(a >= 0 for a in actual.values())
-    assert FedDGGA().facts(done[1].state) == {"aggregation_weights": pytest.approx(actual, abs=1e-4)}
+    assert FedDGGA().summarise(done[1].state) == {"aggregation_weights": pytest.approx(actual, abs=1e-4)}
 
 
 def test_the_average_uses_the_weights_and_not_the_numbers_of_images():

@@ -73,7 +73,7 @@ def test_three_sites_are_one_cluster_with_a_warning(any_toy):
     method = FISC(transfer="moments", **FEW)
     with pytest.warns(UserWarning, match="one cluster of up to three sites"):
         memory = first_round(any_toy, method).state.memory
-    facts = method.facts(State(1, {}, memory))
+    facts = method.summarise(State(1, {}, memory))
     assert facts["clusters_of_sites"] == 1 and set(facts["clusters_of_images"]) == {"north", "south", "west"}
 
 

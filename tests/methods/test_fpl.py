@@ -113,7 +113,7 @@ def test_the_coordinator_clusters_each_class_over_the_sites_that_have_it():
     assert memory[f"{CLUSTERS}4"].tolist() == [[5.0, 5.0]] and memory[f"{CLUSTERS}7"].equal(old[f"{CLUSTERS}7"])
     state = State(1, {}, memory)
     assert FPL().broadcast(state, "a").keys() == memory.keys()
-    assert FPL().facts(state) == {"clusters_of_classes": {"0": 2, "4": 1, "7": 1}}
+    assert FPL().summarise(state) == {"clusters_of_classes": {"0": 2, "4": 1, "7": 1}}
 
 
 def test_the_loss_equals_the_papers_formula(any_toy):

@@ -26,7 +26,7 @@ from medfed.outputs.tables.learning import did_not_learn
 from medfed.tasks.factory import task_of_images
 from medfed.tasks.task import Task
 
-FACTS = (  # keys of summary.json whose values are copied to the bundle's metadata
+COPIED_KEYS = (  # keys of summary.json whose values are copied to the bundle's metadata
     "unseen_site",
     "validation_site",
     "clients",
@@ -114,7 +114,7 @@ def provenance(config: Config, summary: dict[str, Any]) -> dict[str, Any]:
         "network": to_block(config.network.without_weights()),
         "training_settings": asdict(config.training),
         "sites": summary.get("source_sites"),
-        **{key: summary.get(key) for key in FACTS},
+        **{key: summary.get(key) for key in COPIED_KEYS},
     }
 
 

@@ -50,10 +50,10 @@ def joining_csv(joining: Joining) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns.split())
     for one in joining.differences:
-        facts = (joining.data, one.structure, one.metric, one.unit, one.meaning, one.first, one.second, one.images)
+        key = (joining.data, one.structure, one.metric, one.unit, one.meaning, one.first, one.second, one.images)
         for site, mean in one.by_site.items():
             numbers = (None if number is None else f"{number:.6f}" for number in (mean.mean, mean.low, mean.high))
-            writer.writerow([*facts, site, *numbers, mean.n])
+            writer.writerow([*key, site, *numbers, mean.n])
     return text.getvalue()
 
 

@@ -60,30 +60,31 @@ def to_csv(table: Table, role: str = "unseen") -> str:
     together.
     """
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     columns = f"data selection structure metric unit method {role}_site mean sd n_seeds low high n_patients"
     columns += " compared_with difference difference_low difference_high n_pairs p p_holm verdict detectable"
     columns += " seeds_low seeds_high baseline_difference baseline_difference_low baseline_difference_high"
-    writer.writerow(f"{columns} n_missed n_cases worst_site rank rank_low rank_high first_share".split())
+    names = f"{columns} n_missed n_cases worst_site rank rank_low rank_high first_share".split()
+    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer.writeheader()
     for block in table.blocks:
         for line in block.lines:
             differences = line.differences or (None,) * len(table.sites)
             cells = zip((*table.sites, "average"), (*line.cells, line.average), (*differences, line.difference))
             for site, cell, difference in cells:
-                facts = (table.data, table.selection, block.structure, block.metric, block.unit, line.method, site)
-                values = (*facts, *_score_fields(cell), line.against, *_difference_fields(difference))
+                key = (table.data, table.selection, block.structure, block.metric, block.unit, line.method, site)
+                values = (*key, *_score_fields(cell), line.against, *_difference_fields(difference))
                 other = line.from_baseline if site == "average" else None
                 values += (other.mean, other.low, other.high) if other else (None,) * 3
-                values += _line_fields(line) if site == "average" else (None,) * 7
-                writer.writerow([f"{value:.6f}" if isinstance(value, float) else value for value in values])
+                values += _line_fields(line) if site == "average" else ()
+                texts = [f"{value:.6f}" if isinstance(value, float) else value for value in values]
+                writer.writerow(dict(zip(names, texts)))
     for failures in table.failures:
         for of_method in failures.lines:
             for site, share in zip((*table.sites, "all"), (*of_method.sites, of_method.total)):
-                facts = (table.data, table.selection, failures.structure, failures.kind, "%", of_method.method, site)
+                key = (table.data, table.selection, failures.structure, failures.kind, "%", of_method.method, site)
                 numbers = [None if number is None else f"{100 * number:.6f}" for number in _share_numbers(share)]
-                mean, low, high = numbers
-                n = share.n if share else None
-                writer.writerow([*facts, mean, None, None, low, high, n, *[None] * 21])
+                shown = dict(zip(("mean", "low", "high"), numbers)) | ({"n_patients": share.n} if share else {})
+                writer.writerow({**dict(zip(names, key)), **shown})
     return text.getvalue()
 
 
