@@ -433,11 +433,12 @@ def leave_two_sites_out(
     `leave_one_site_out`.
 
     Args:
-        config, methods, vary, out, resume, jobs, progress, baseline, equal_effort: as in `leave_one_site_out`.
+        config, methods: as in `leave_one_site_out`.
         pairs: (name of the unseen site, name of the validation site) of each run; None pairs each site with the next
             one.
         seeds: number of runs of each method and pair. The runs use the config's seed, seed + 1, ...
         sites: names of the unseen sites; None takes every site. `sites` cannot be given together with `pairs`.
+        vary, out, resume, jobs, progress, baseline, equal_effort: as in `leave_one_site_out`.
 
     Returns:
         The comparison, as `leave_one_site_out` returns it.
