@@ -148,7 +148,7 @@ def tiny_phantom(tmp_path_factory) -> Path:
 
     The first worker that needs the phantom makes it, for all workers.
     """
-    from medfed.phantoms.synthesis.prostate import make_prostate_phantom
+    from medfed.phantoms import ProstatePhantom
 
     own = tmp_path_factory.getbasetemp()
     root = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "data" / "prostate_phantom"
@@ -156,7 +156,7 @@ def tiny_phantom(tmp_path_factory) -> Path:
     with open(root.parent / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
         if not root.exists():
-            make_prostate_phantom(root, cases_per_site=4, matrix=40, seed=0)
+            ProstatePhantom(root=str(root), cases_per_site=4, matrix=40).ensure_available()
     return root
 
 

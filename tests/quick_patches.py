@@ -8,11 +8,12 @@ from unittest import mock
 import numpy as np
 from numpy import ndarray
 
+from medfed.datasets.base import PHANTOM_MARK
 from medfed.phantoms.synthesis import histology
-from medfed.phantoms.synthesis.collection import stream
+from medfed.phantoms.synthesis.common import stream
 
 
-def quick_patch(patient: int, number: int, label: int, seed: int = 0, severity: float = 1.0) -> tuple[ndarray, ndarray]:
+def quick_patch(patient: int, number: int, label: int, seed: int = 0) -> tuple[ndarray, ndarray]:
     """Draw a patch of 36 random colours around the colour of its patient; tumour is darker. Return it and its mask."""
     colour = stream(seed, "colour", patient).uniform(120, 230, 3)
     squares = colour + stream(seed, "squares", patient, number).normal(0, 20, (6, 6, 3)) - 40 * label
@@ -21,6 +22,8 @@ def quick_patch(patient: int, number: int, label: int, seed: int = 0, severity: 
 
 
 def make_quick_patches(root: Path, patches_per_site: int, patients_per_site: int) -> None:
-    """Write the folder that `make_histology_phantom` writes with these numbers, with other images."""
+    """Write the folder of the histology phantom with these numbers, with other images."""
+    root.mkdir(parents=True)
     with mock.patch.object(histology, "simulate_patch", quick_patch):
-        histology.make_histology_phantom(root, patches_per_site, patients_per_site)
+        histology.write_patches(root, patches_per_site, patients_per_site, 0, lambda cases: cases)
+    (root / PHANTOM_MARK).write_text('{"synthetic": true}')

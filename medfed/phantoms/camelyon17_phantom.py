@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from medfed.core.bounds import PositiveInt
-from medfed.datasets.base import Card
+from medfed.datasets.base import Card, Progress
 from medfed.datasets.camelyon17 import TABLE, Camelyon17
-from medfed.phantoms.synthesis.histology import VERSION, make_histology_phantom
-from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
+from medfed.phantoms.synthesis.histology import VERSION, write_patches
+from medfed.phantoms.synthetic import SyntheticDataset
 
 
 @dataclass(frozen=True)
@@ -55,17 +55,17 @@ class Camelyon17Phantom(SyntheticDataset, Camelyon17):
     @property
     def generator_settings(self) -> dict[str, object]:
         return {
+            "what": "synthetic lymph nodes, stained and scanned by simulated laboratories; no patient data",
             "generator": "medfed histology phantom",
             "version": VERSION,
             "seed": self.phantom_seed,
             "patches_per_site": self.patches_per_site,
             "patients_per_site": self.patients_per_site,
-            "severity": 1.0,
         }
 
     @property
     def expected_names(self) -> frozenset[str]:
         return frozenset({TABLE, "patches"})
 
-    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
-        make_histology_phantom(folder, self.patches_per_site, self.patients_per_site, self.phantom_seed, count)
+    def write_collection(self, folder: Path, progress: Progress) -> None:
+        write_patches(folder, self.patches_per_site, self.patients_per_site, self.phantom_seed, progress)

@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from medfed.core.bounds import PositiveInt
-from medfed.datasets.base import Card
+from medfed.datasets.base import Card, Progress
 from medfed.datasets.fundus import Fundus
 from medfed.phantoms.synthesis import fundus_sites
-from medfed.phantoms.synthesis.fundus import VERSION, make_fundus_phantom
-from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
+from medfed.phantoms.synthesis.fundus import VERSION, write_photographs
+from medfed.phantoms.synthetic import SyntheticDataset
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,17 @@ class FundusPhantom(SyntheticDataset, Fundus):
     @property
     def generator_settings(self) -> dict[str, object]:
         return {
+            "what": "synthetic photographs from simulated fundus cameras; no patient data",
             "generator": "medfed fundus phantom",
             "version": VERSION,
             "seed": self.phantom_seed,
             "size": self.size,
             "images_per_site": self.images_per_site,
-            "severity": 1.0,
         }
 
     @property
     def expected_names(self) -> frozenset[str]:
         return frozenset(site.folder for site in fundus_sites.SITES.values())
 
-    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
-        make_fundus_phantom(folder, self.images_per_site, self.size, self.phantom_seed, count)
+    def write_collection(self, folder: Path, progress: Progress) -> None:
+        write_photographs(folder, self.images_per_site, self.size, self.phantom_seed, progress)

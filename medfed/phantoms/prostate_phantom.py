@@ -9,10 +9,10 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from medfed.core.bounds import PositiveInt
-from medfed.datasets.base import Card
+from medfed.datasets.base import Card, Progress
 from medfed.datasets.prostate import SITES, Prostate
-from medfed.phantoms.synthesis.prostate import VERSION, make_prostate_phantom
-from medfed.phantoms.synthetic import ProgressCount, SyntheticDataset
+from medfed.phantoms.synthesis.prostate import VERSION, write_examinations
+from medfed.phantoms.synthetic import SyntheticDataset
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,17 @@ class ProstatePhantom(SyntheticDataset, Prostate):
     @property
     def generator_settings(self) -> dict[str, object]:
         return {
+            "what": "synthetic prostate anatomy on simulated T2 MRI scanners; no patient data",
+            "generator": "medfed prostate phantom",
             "version": VERSION,
             "seed": self.phantom_seed,
             "matrix": self.matrix,
             "cases_per_site": self.cases_per_site,
-            "severity": 1.0,
         }
 
     @property
     def expected_names(self) -> frozenset[str]:
         return frozenset(SITES)
 
-    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
-        make_prostate_phantom(folder, self.cases_per_site, self.matrix, self.phantom_seed, count)
+    def write_collection(self, folder: Path, progress: Progress) -> None:
+        write_examinations(folder, self.cases_per_site, self.matrix, self.phantom_seed, progress)

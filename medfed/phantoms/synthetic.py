@@ -10,13 +10,11 @@ import json
 import shutil
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from medfed.core.errors import UserError
 from medfed.datasets.base import PHANTOM_MARK, Dataset, Progress
-
-ProgressCount = Callable[[int, int], None]  # called with (number of finished cases, total number of cases)
 
 
 class SyntheticDataset(ABC):
@@ -38,8 +36,8 @@ class SyntheticDataset(ABC):
         """Names that the generator writes directly into the folder, without `PHANTOM.json`."""
 
     @abstractmethod
-    def write_collection(self, folder: Path, count: ProgressCount | None) -> None:
-        """Generate all images in a new folder; call `count(finished cases, all cases)` after each case."""
+    def write_collection(self, folder: Path, progress: Progress) -> None:
+        """Generate all images in an empty folder; `progress` wraps the list of cases."""
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
@@ -51,26 +49,29 @@ class SyntheticDataset(ABC):
         return True
 
     def ensure_available(self, progress: Progress | None = None) -> Dataset:
-        """Generate the images if needed; UserError if the folder has files of another origin."""
-        self.create_if_missing(progress)
-        assert isinstance(self, Dataset), "a phantom inherits from its real dataset too"
-        return self
+        """Generate the images, unless they exist with the same settings; an interruption leaves the old ones.
 
-    def create_if_missing(self, progress: Progress | None = None) -> None:
-        """Generate the images, unless they exist with the same settings; an interruption leaves the old ones."""
+        Raises:
+            UserError: if the folder has files of another origin.
+        """
+        assert isinstance(self, Dataset), "a phantom inherits from its real dataset too"
         root = Path(self.root)
         if root.is_dir() and any(root.iterdir()):
             if self._is_up_to_date():
-                return
+                return self
             self._check_replaceable(root)
         root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{root.name}.", dir=root.parent) as temporary:
             new, old = Path(temporary) / "new", Path(temporary) / "old"
-            self.write_collection(new, _as_counter(progress))
+            new.mkdir()
+            self.write_collection(new, progress or (lambda cases: cases))
+            facts = {"synthetic": True, **self.generator_settings}
+            (new / PHANTOM_MARK).write_text(json.dumps(facts, indent=2) + "\n")
             if root.exists():
                 root.rename(old)
             new.rename(root)
             shutil.rmtree(old, ignore_errors=True)
+        return self
 
     def _is_up_to_date(self) -> bool:
         """Whether `root` holds a collection that was created with the present settings."""
@@ -88,19 +89,3 @@ class SyntheticDataset(ABC):
             raise UserError(
                 f"{root}: {reason}, so this is not a phantom that can be replaced; set data.root to another folder"
             )
-
-
-def _as_counter(progress: Progress | None) -> ProgressCount | None:
-    """Convert an iterable wrapper such as `tqdm.tqdm` to a callback that receives (finished, total)."""
-    if progress is None:
-        return None
-    steps: Iterator | None = None
-
-    def count(done: int, total: int) -> None:
-        nonlocal steps
-        steps = steps or iter(progress(range(total)))
-        next(steps, None)
-        if done == total:
-            next(steps, None)  # one step past the end closes the progress bar
-
-    return count

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import nibabel as nib
@@ -10,9 +9,7 @@ import pytest
 from medfed.core.errors import UserError
 from medfed.datasets.base import PHANTOM_MARK
 from medfed.datasets.prostate import SITES, Prostate
-from medfed.phantoms import prostate_phantom
 from medfed.phantoms.prostate_phantom import ProstatePhantom
-from medfed.phantoms.synthesis.prostate import VERSION
 
 AFFINE = np.diag([-0.6, -0.6, 3.6, 1])
 SHAPE = (8, 8, 3)
@@ -142,19 +139,15 @@ def test_impossible_values_are_refused(values):
 
 @pytest.fixture
 def maker(monkeypatch):
-    """Stands in for the synthesis, which takes seconds: writes the mark and one case a site, and counts its calls."""
+    """Stands in for the synthesis, which takes seconds: writes one case a site, and counts its calls."""
     calls = []
 
-    def make(root: Path, cases_per_site: int, matrix: int, seed: int, progress) -> None:
-        calls.append((cases_per_site, matrix, seed))
-        for done, site in enumerate(SITES, 1):
-            write_case(root / site)
-            if progress:
-                progress(done, len(SITES))
-        facts = {"version": VERSION, "seed": seed, "matrix": matrix, "cases_per_site": cases_per_site, "severity": 1.0}
-        (root / PHANTOM_MARK).write_text(json.dumps(facts))
+    def make(self, folder: Path, progress) -> None:
+        calls.append((self.cases_per_site, self.matrix, self.phantom_seed))
+        for site in progress(sorted(SITES)):
+            write_case(folder / site)
 
-    monkeypatch.setattr(prostate_phantom, "make_prostate_phantom", make)
+    monkeypatch.setattr(ProstatePhantom, "write_collection", make)
     return calls
 
 
@@ -193,7 +186,7 @@ def test_a_failed_making_leaves_the_old_phantom(tmp_path, maker, monkeypatch):
     def fail(*arguments) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(prostate_phantom, "make_prostate_phantom", fail)
+    monkeypatch.setattr(ProstatePhantom, "write_collection", fail)
     with pytest.raises(OSError):
         ProstatePhantom(root=str(tmp_path / "p"), matrix=64).ensure_available()
     assert ProstatePhantom(root=str(tmp_path / "p")).ensure_available().site_names() == sorted(SITES)
@@ -208,7 +201,7 @@ def test_the_bar_walks_over_every_case(tmp_path, maker):
             seen.append(item)
 
     ProstatePhantom(root=str(tmp_path / "p")).ensure_available(bar)
-    assert seen == list(range(6))
+    assert seen == sorted(SITES)
 
 
 def test_the_phantom_generator_writes_what_the_dataset_reads(tmp_path):

@@ -13,7 +13,7 @@ from medfed.experiments.setup import build_experiment
 from medfed.federation.message import Message
 from medfed.functional.fourier import exchange_amplitude, low_frequency_window
 from medfed.methods.elcfs import ELCFS, WINDOWS
-from medfed.phantoms.synthesis.prostate import make_prostate_phantom
+from medfed.phantoms import ProstatePhantom
 from medfed.testing.toy import ToyClassification
 
 pytestmark = pytest.mark.hardening
@@ -60,7 +60,8 @@ def test_r13_numbers_per_shared_spectrum(measurement):
 def phantom(tmp_path_factory, request):
     n_cases = max(8, round(16 * request.config.getoption("--hardening-scale")))
     root = tmp_path_factory.mktemp("audited") / "prostate_phantom"
-    make_prostate_phantom(root, cases_per_site=n_cases, matrix=64, seed=request.config.getoption("--hardening-seed"))
+    seed = request.config.getoption("--hardening-seed")
+    ProstatePhantom(root=str(root), cases_per_site=n_cases, matrix=64, phantom_seed=seed).ensure_available()
     return root
 
 

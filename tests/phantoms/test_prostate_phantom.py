@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from medfed.core.errors import UserError
-from medfed.datasets.base import PHANTOM_MARK
-from medfed.phantoms.synthesis.collection import stream
+from medfed.datasets.base import PHANTOM_MARK, Progress
+from medfed.phantoms.prostate_phantom import ProstatePhantom
+from medfed.phantoms.synthesis.common import stream
 from medfed.phantoms.synthesis.mri_scanner import Scanner, acquire, average_slices, tissue_signal, to_stored_units
-from medfed.phantoms.synthesis.prostate import VERSION, make_prostate_phantom, simulate_examination
+from medfed.phantoms.synthesis.prostate import VERSION, simulate_examination
 from medfed.phantoms.synthesis.prostate_anatomy import add_textures, anatomy, zone_coverage
 from medfed.phantoms.synthesis.prostate_patient import Patient
 from medfed.phantoms.synthesis.prostate_sites import REFERENCE, SITES
@@ -26,17 +27,25 @@ SMALL = 32  # of the images of the collection, whose tests do not look at the an
 ENDORECTAL = [name for name, site in SITES.items() if site.coil == "endorectal"]
 
 
+def make_phantom(root: Path, progress: Progress | None = None) -> Path:
+    ProstatePhantom(root=str(root), cases_per_site=2, matrix=SMALL, phantom_seed=5).ensure_available(progress)
+    return root
+
+
 @pytest.fixture(scope="module")
-def steps() -> list[tuple[int, int]]:
-    """Return what the generator of the collection reported after each case."""
+def steps() -> list:
+    """Return the cases of the collection that the generator has finished."""
     return []
 
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory, steps) -> Path:
-    root = tmp_path_factory.mktemp("phantom") / "prostate"
-    make_prostate_phantom(root, 2, SMALL, seed=5, progress=lambda done, total: steps.append((done, total)))
-    return root
+    def count(cases):
+        for case in cases:
+            yield case
+            steps.append(case)
+
+    return make_phantom(tmp_path_factory.mktemp("phantom") / "prostate", count)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +99,7 @@ def test_phantom_json_contains_the_generator_settings(collection):
 
 
 def test_the_same_arguments_give_identical_files(collection, tmp_path):
-    make_prostate_phantom(tmp_path / "again", cases_per_site=2, matrix=SMALL, seed=5)
+    make_phantom(tmp_path / "again")
     files = sorted(path.relative_to(collection) for path in collection.rglob("*") if path.is_file())
     assert len(files) == 25
     assert all((collection / name).read_bytes() == (tmp_path / "again" / name).read_bytes() for name in files)
@@ -208,20 +217,6 @@ def test_a_narrow_field_of_view_makes_the_gland_large_in_pixels(examinations):
     assert pixels_per_mm("BIDMC") > 1.25 * pixels_per_mm("RUNMC") > 1.3 * pixels_per_mm("I2CVB")
 
 
-def test_severity_zero_removes_the_scanner_differences():
-    assert all(
-        scanner.interpolate_from(REFERENCE, 0.0) == REFERENCE for site in SITES.values() for scanner in site.scanners
-    )
-
-
-def test_severity_interpolates_and_extrapolates():
-    philips = SITES["BMC"].scanners[0]
-    whole, half, double = (philips.interpolate_from(REFERENCE, severity) for severity in (1.0, 0.5, 2.0))
-    assert whole.te_ms == pytest.approx(132) and whole.flare == pytest.approx(0.52)
-    assert half.te_ms == pytest.approx((104 * 132) ** 0.5) and half.flare == pytest.approx(0.26)
-    assert double.te_ms == pytest.approx(132**2 / 104) and double.flare == pytest.approx(1.04)
-
-
 def test_the_signal_equation_has_the_computed_values():
     """TE = T2 ln 2 halves the signal and TR = T1 ln 4 leaves three quarters of it: 0.8 * 0.75 * 0.5 = 0.3."""
     tissue = Tissue(proton_density=0.8, t1_ms=1000, t2_ms=100)
@@ -319,26 +314,26 @@ def test_the_transition_zone_lies_within_the_gland():
 
 def test_a_folder_with_other_files_is_not_changed(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="is not empty"):
-        make_prostate_phantom(tmp_path, 1, 32)
+    with pytest.raises(UserError, match="found notes.txt, so this is not a phantom"):
+        ProstatePhantom(root=str(tmp_path), cases_per_site=1, matrix=32).ensure_available()
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_an_interruption_leaves_no_files_behind(tmp_path):
-    def stop(done: int, total: int) -> None:
-        if done == 2:
-            raise KeyboardInterrupt
+    def stop(cases):
+        yield cases[0]
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        make_prostate_phantom(tmp_path / "p", 1, 32, progress=stop)
+        ProstatePhantom(root=str(tmp_path / "p"), cases_per_site=1, matrix=32).ensure_available(stop)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_progress_counts_every_case(collection, steps):
-    assert steps == [(n, 12) for n in range(1, 13)]
+    assert len(steps) == 12
 
 
-@pytest.mark.parametrize("wrong", [{"cases_per_site": 0}, {"matrix": 16}, {"severity": -1.0}])
-def test_invalid_arguments_are_rejected(tmp_path, wrong):
-    with pytest.raises(ValueError, match="need cases_per_site >= 1"):
-        make_prostate_phantom(tmp_path / "p", **wrong)
+@pytest.mark.parametrize("wrong", [{"cases_per_site": 0}, {"matrix": 31}])
+def test_invalid_values_are_rejected(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        ProstatePhantom(root="x", **wrong)

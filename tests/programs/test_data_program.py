@@ -12,6 +12,7 @@ from medfed import init
 from medfed.cli.progress import ProgressBar
 from medfed.config.schema import load, load_text
 from medfed.data import main
+from medfed.phantoms.prostate_phantom import ProstatePhantom
 
 
 @pytest.fixture
@@ -177,8 +178,7 @@ def test_a_dataset_without_a_download_is_explained(capsys):
 
 def test_fetching_a_phantom_creates_it(tmp_path, monkeypatch):
     made = []
-    maker = "medfed.phantoms.prostate_phantom.make_prostate_phantom"
-    monkeypatch.setattr(maker, lambda root, *values: made.append(root.mkdir()))
+    monkeypatch.setattr(ProstatePhantom, "write_collection", lambda *arguments: made.append(arguments))
     assert main(["fetch", "prostate_phantom", "--to", str(tmp_path / "p"), "--quiet"]) == 0
     assert made and (tmp_path / "p").is_dir()
 

@@ -5,7 +5,6 @@ The images contain no patient data. Scores on them show whether the code works, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +12,10 @@ import numpy as np
 from numpy import ndarray
 from PIL import Image
 
-from medfed.phantoms.synthesis.collection import atomic_collection, stream
+from medfed.datasets.base import Progress
+from medfed.phantoms.synthesis.common import stream
 from medfed.phantoms.synthesis.fundus_camera import take_photograph
-from medfed.phantoms.synthesis.fundus_sites import REFERENCE, SITES
+from medfed.phantoms.synthesis.fundus_sites import SITES
 from medfed.phantoms.synthesis.retina_anatomy import outlines, reflectance
 from medfed.phantoms.synthesis.retina_eye import Eye
 from medfed.phantoms.synthesis.shapes import regular_grid
@@ -34,13 +34,11 @@ class FundusCase:
     eye: Eye
 
 
-def simulate_photograph(
-    site_name: str, number: int, size: int = 192, seed: int = 0, severity: float = 1.0
-) -> FundusCase:
+def simulate_photograph(site_name: str, number: int, size: int = 192, seed: int = 0) -> FundusCase:
     """Simulate one case, which equal arguments repeat; anatomy and field of view are the same for every `size`."""
     site, rng = SITES[site_name], stream(seed, "fundus camera", site_name, number)
     eye = Eye.sample(stream(seed, "eye", site_name, number), site.melanin_shift)
-    camera = site.camera.interpolate_from(REFERENCE, severity).sample_session(rng)
+    camera = site.camera.sample_session(rng)
     pixel_mm = camera.field_mm / size
     across = (np.arange(size) - (size - 1) / 2) * pixel_mm
     right, down = rng.normal(0, 0.05 * camera.field_mm, 2).clip(-0.4, 0.4)  # error of the detector that centres crops
@@ -53,36 +51,11 @@ def simulate_photograph(
     return FundusCase(image, mask, eye)
 
 
-def make_fundus_phantom(
-    root: Path,
-    images_per_site: int = 24,
-    size: int = 192,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    severity: float = 1.0,
-) -> None:
-    """Write the photographs and masks of four sites, completely or not at all; equal arguments give identical files.
-
-    `severity` 0 gives all sites the same camera, 1 each site its own; larger values exaggerate the differences.
-    """
-    if images_per_site < 1 or size < 32 or severity < 0:
-        given = f"{images_per_site}, {size} and {severity}"
-        raise ValueError(f"need images_per_site >= 1, size >= 32 and severity >= 0, got {given}")
-    facts = {
-        "what": "synthetic photographs from simulated fundus cameras; no patient data",
-        "generator": "medfed fundus phantom",
-        "version": VERSION,
-        "seed": seed,
-        "size": size,
-        "images_per_site": images_per_site,
-        "severity": severity,
-    }
+def write_photographs(folder: Path, images_per_site: int, size: int, seed: int, progress: Progress) -> None:
+    """Write the photographs and masks of all sites to a folder, with the settings of `FundusPhantom`."""
     cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:images_per_site]]
-    with atomic_collection(root, **facts) as folder:
-        for done, (name, number) in enumerate(cases, 1):
-            _write(folder, name, number, simulate_photograph(name, number, size, seed, severity))
-            if progress:
-                progress(done, len(cases))
+    for name, number in progress(cases):
+        _write(folder, name, number, simulate_photograph(name, number, size, seed))
 
 
 def _write(root: Path, site_name: str, number: int, case: FundusCase) -> None:

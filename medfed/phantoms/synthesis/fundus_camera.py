@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy import ndarray
-from PIL import Image
 from scipy import ndimage
 
-SIGNED = ("axis_mm", "glare", "colours")  # these may be 0 or negative, so they are interpolated linearly
+from medfed.phantoms.synthesis.common import jpeg_compressed
 
 
 @dataclass(frozen=True)
@@ -30,25 +27,7 @@ class Camera:
     blur_mm: float  # standard deviation of the point spread function
     sharpening: float  # strength of unsharp masking
     noise: float  # standard deviation of the shot noise at white, as a fraction of white
-    jpeg_quality: float  # 1 to 95
-
-    def interpolate_from(self, reference: Camera, severity: float) -> Camera:
-        """Return `reference` for severity 0, this camera for 1, and an extrapolation above.
-
-        Parameters that may be 0 or negative are interpolated linearly, the others geometrically.
-        """
-        values: dict[str, Any] = {}
-        for field in fields(self):
-            own, of_reference = (np.asarray(getattr(camera, field.name), float) for camera in (self, reference))
-            linear = field.name in (*SIGNED, "sharpening")
-            blend = (
-                of_reference + severity * (own - of_reference)
-                if linear
-                else of_reference * (own / of_reference) ** severity
-            )
-            values[field.name] = _plain(blend.tolist())
-        values |= {"jpeg_quality": min(values["jpeg_quality"], 95.0)}
-        return Camera(**(values | {name: max(values[name], 0.0) for name in ("glare", "sharpening")}))
+    jpeg_quality: int  # 1 to 95
 
     def sample_session(self, rng: np.random.Generator) -> Camera:
         """Return a copy with small random changes, as between sessions with different operators."""
@@ -76,7 +55,7 @@ def take_photograph(light: ndarray, camera: Camera, x: ndarray, y: ndarray, rng:
     if camera.sharpening:
         width = 0.03 / pixel_mm
         displayed = displayed + camera.sharpening * (displayed - ndimage.gaussian_filter(displayed, (width, width, 0)))
-    return _as_jpeg(np.rint(displayed.clip(0, 1) * 255).astype(np.uint8), int(round(camera.jpeg_quality)))
+    return jpeg_compressed(np.rint(displayed.clip(0, 1) * 255).astype(np.uint8), camera.jpeg_quality)
 
 
 def _illumination(camera: Camera, x: ndarray, y: ndarray, rng: np.random.Generator) -> ndarray:
@@ -92,16 +71,3 @@ def _shoulder(light: ndarray) -> ndarray:
     """Compress highlights: linear up to 0.7, then an exponential approach to 1, so that the disc does not saturate."""
     over = np.clip(light - 0.7, 0, None)
     return np.clip(np.minimum(light, 0.7) + 0.3 * (1 - np.exp(-over / 0.3)), 0, 1).astype(np.float32)
-
-
-def _as_jpeg(image: ndarray, quality: int) -> ndarray:
-    """Compress and decode again."""
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "JPEG", quality=quality)
-    with Image.open(file) as decoded:
-        return np.asarray(decoded)
-
-
-def _plain(values: object) -> object:
-    """Convert nested lists to nested tuples."""
-    return tuple(map(_plain, values)) if isinstance(values, list) else values

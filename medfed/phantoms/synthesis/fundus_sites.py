@@ -60,7 +60,6 @@ CANON = Camera(
     field_mm=4.5, colours=((0.86, 0.14, 0.0), (0.17, 0.74, 0.09), (0.12, 0.28, 0.60)),
     white_balance=(1.02, 1.10, 1.36), exposure=0.98, gamma=0.46, vignetting=0.28, axis_mm=4.2, gradient=0.13,
     glare=0.035, blur_mm=0.030, sharpening=0.4, noise=0.038, jpeg_quality=78)  # fmt: skip
-REFERENCE = DRISHTI
 
 SITES = {
     "DRISHTI-GS": FundusSite("Domain1", 50, 51, "{kind}drishtiGS_{number:03d}", ("g", "n"), DRISHTI, 0.12),

@@ -6,7 +6,7 @@ The images contain no patient data. Scores on them show whether the code works, 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,8 @@ import numpy as np
 from numpy import ndarray
 from PIL import Image
 
-from medfed.phantoms.synthesis.collection import atomic_collection, stream
+from medfed.datasets.base import Progress
+from medfed.phantoms.synthesis.common import stream
 from medfed.phantoms.synthesis.histology_microscope import scan_slide, stain_vectors, transmittance
 from medfed.phantoms.synthesis.histology_patient import HistologyPatient
 from medfed.phantoms.synthesis.histology_section import make_section
@@ -34,6 +35,7 @@ class PatchRow:
     """One row of `metadata.csv`, the table of all patches."""
 
     patient: int  # 0 to 99; each site has 20 consecutive numbers
+    number: int  # of the patch among the patient's, from 0; not in the file
     node: int  # number of the lymph node, 0 to 4
     x: int  # column in the slide, in pixels
     y: int  # row in the slide, in pixels
@@ -60,17 +62,15 @@ def patch_table(patches_per_site: int, patients_per_site: int, seed: int) -> Ite
                 n = index // patients_per_site
                 split = int(stream(seed, "histology split", patient, n).random() < _VALIDATION_SHARE)
                 x, y = (int(start) + SIDE * step for start, step in zip(corner, (n % 32, n // 32)))
-                yield PatchRow(patient, node, x, y, n % 2, slide, centre, split)
+                yield PatchRow(patient, n, node, x, y, n % 2, slide, centre, split)
 
 
-def simulate_patch(
-    patient: int, number: int, label: int, seed: int = 0, severity: float = 1.0
-) -> tuple[ndarray, ndarray]:
+def simulate_patch(patient: int, number: int, label: int, seed: int = 0) -> tuple[ndarray, ndarray]:
     """Return a patch, (96, 96, 3) uint8 RGB, and the mask of the tumour, (96, 96) bool; equal arguments repeat them.
 
     `label` 1 means tumour in the middle 32 x 32 pixels; `number` is that of the patch among the patient's.
     """
-    site = SITES[f"hospital_{patient // _PATIENTS_PUBLISHED + 1}"].at_severity(severity)
+    site = SITES[f"hospital_{patient // _PATIENTS_PUBLISHED + 1}"]
     parameters = _patient_parameters(seed, patient, site.stain_spread)
     section = make_section(
         parameters, label, stream(seed, "histology section", patient, number), SIDE * FINER, site.um_per_pixel / FINER
@@ -81,46 +81,15 @@ def simulate_patch(
     return image, np.asarray(_pixels(section.tumour).any(axis=0))
 
 
-def make_histology_phantom(
-    root: Path,
-    patches_per_site: int = 240,
-    patients_per_site: int = 6,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    severity: float = 1.0,
-) -> None:
-    """Write the patches and the table of five sites, completely or not at all; equal arguments give identical files.
-
-    More patches leave the others unchanged. `severity` 0 gives all sites the same stain and scanner, 1 each site its
-    own; larger values exaggerate the differences.
-    """
-    if not 1 <= patients_per_site <= _PATIENTS_PUBLISHED or patches_per_site < patients_per_site or severity < 0:
-        given = f"patches_per_site {patches_per_site}, patients_per_site {patients_per_site} and severity {severity}"
-        raise ValueError(
-            f"patients_per_site must be 1 to {_PATIENTS_PUBLISHED}, patches_per_site at least patients_per_site, and "
-            f"severity at least 0; got {given}"
-        )
-    facts = {
-        "what": "synthetic lymph nodes, stained and scanned by simulated laboratories; no patient data",
-        "generator": "medfed histology phantom",
-        "version": VERSION,
-        "seed": seed,
-        "patches_per_site": patches_per_site,
-        "patients_per_site": patients_per_site,
-        "severity": severity,
-    }
+def write_patches(folder: Path, patches_per_site: int, patients_per_site: int, seed: int, progress: Progress) -> None:
+    """Write the patches of all sites and `metadata.csv` to a folder, with the settings of `Camelyon17Phantom`."""
     table = list(patch_table(patches_per_site, patients_per_site, seed))
-    with atomic_collection(root, **facts) as folder:
-        _write_table(folder / "metadata.csv", table)
-        numbers: dict[int, int] = {}
-        for done, row in enumerate(table, 1):
-            number = numbers[row.patient] = numbers.get(row.patient, -1) + 1
-            image, _ = simulate_patch(row.patient, number, row.tumour, seed, severity)
-            file = folder / "patches" / row.file
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(image).convert("RGBA").save(file, compress_level=3)  # RGBA, as published
-            if progress:
-                progress(done, len(table))
+    _write_table(folder / "metadata.csv", table)
+    for row in progress(table):
+        image, _ = simulate_patch(row.patient, row.number, row.tumour, seed)
+        file = folder / "patches" / row.file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).convert("RGBA").save(file, compress_level=3)  # RGBA, as published
 
 
 def _pixels(fine: ndarray) -> ndarray:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 from numpy import ndarray
-from PIL import Image
 from scipy.ndimage import gaussian_filter
 
+from medfed.phantoms.synthesis.common import jpeg_compressed
 from medfed.phantoms.synthesis.histology_sites import HistologySite
 
 # Optical density of red, green and blue for one unit of each stain, after Ruifrok and Johnston, "Quantification of
@@ -44,13 +42,7 @@ def scan_slide(light: ndarray, site: HistologySite, rng: np.random.Generator) ->
     colour = np.clip(light, 0, 1) ** site.gamma
     grey = (colour @ _LUMINANCE.astype(light.dtype))[..., None]
     colour = np.clip(grey + site.saturation * (colour - grey), 0, 1)
-    return jpeg_compressed((colour * 255 + 0.5).astype(np.uint8), round(site.jpeg_quality))
-
-
-def jpeg_compressed(image: ndarray, quality: int) -> ndarray:
-    file = io.BytesIO()
-    Image.fromarray(image).save(file, "JPEG", quality=quality)
-    return np.asarray(Image.open(file))
+    return jpeg_compressed((colour * 255 + 0.5).astype(np.uint8), site.jpeg_quality)
 
 
 def _rotate_stain(stain: ndarray, towards: ndarray, degrees: float) -> ndarray:

@@ -6,10 +6,7 @@ Philips). All numbers are plausible choices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
-
-Value = float | tuple[float, ...]
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -28,33 +25,11 @@ class HistologySite:
     gamma: float = 1.0  # exponent of the display curve; above 1 darkens the mid-tones
     saturation: float = 1.0  # factor of the colour saturation
     noise: float = 0.010  # standard deviation at white, as a fraction of white
-    jpeg_quality: float = 88.0  # 10 to 95
-
-    def at_severity(self, severity: float) -> HistologySite:
-        """Interpolate linearly from the reference site (0) to this site (1) and beyond, clipped to valid ranges."""
-        reference, moved = HistologySite(), dict[str, Any]()
-        for field in fields(self):
-            moved[field.name] = _between(getattr(reference, field.name), getattr(self, field.name), severity)
-        moved["jpeg_quality"] = min(95.0, max(10.0, moved["jpeg_quality"]))
-        positive: dict[str, Any] = {name: _clip_positive(name, value) for name, value in moved.items()}
-        return replace(self, **positive)
-
-
-def _between(start: Value, end: Value, severity: float) -> Value:
-    """Interpolate linearly between two numbers or two colours; colours are limited to 1."""
-    if isinstance(start, tuple) and isinstance(end, tuple):
-        return tuple(min(1.0, one + severity * (other - one)) for one, other in zip(start, end, strict=True))
-    assert not isinstance(start, tuple) and not isinstance(end, tuple), "both have the type of their field"
-    return start + severity * (end - start)
-
-
-def _clip_positive(name: str, value: Value) -> Value:
-    """Clip a number to at least 0.02 (noise: 0); rotations and colours are returned unchanged."""
-    return value if name.endswith("_turn") or isinstance(value, tuple) else max(0.02 if name != "noise" else 0.0, value)
+    jpeg_quality: int = 88  # 10 to 95
 
 
 SITES = {
-    # 3DHISTECH: close to the reference, violet.
+    # 3DHISTECH: close to the default values, violet.
     "hospital_1": HistologySite(haematoxylin_turn=3.0, haematoxylin=1.05, stain_spread=0.10),
     # 3DHISTECH: little haematoxylin and much eosin, so the slides are pink; poor focus.
     "hospital_2": HistologySite(

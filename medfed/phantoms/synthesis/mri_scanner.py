@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy import ndarray
@@ -30,21 +30,6 @@ class Scanner:
     flare: float  # exponent of the decay with distance from an endorectal coil, 0 without; 1: uncorrected loop
     gain: float  # stored intensity units per unit of signal
     gamma: float  # exponent of the vendor's intensity curve
-
-    def interpolate_from(self, reference: Scanner, severity: float) -> Scanner:
-        """Return `reference` for severity 0, this scanner for 1, and an extrapolation above.
-
-        Parameters that may be 0 are interpolated linearly, the others geometrically.
-        """
-
-        def blend(name: str) -> float:
-            own, of_reference = getattr(self, name), getattr(reference, name)
-            if name in ("array_gain", "flare"):
-                return max(of_reference + severity * (own - of_reference), 0.0)
-            return of_reference * (own / of_reference) ** severity
-
-        values = {field.name: blend(field.name) for field in fields(self)}
-        return Scanner(**(values | {"sharpness": min(values["sharpness"], 1.0)}))
 
     def sample_session(self, rng: np.random.Generator) -> Scanner:
         """Return a copy with small random changes, as between sessions with the same protocol."""

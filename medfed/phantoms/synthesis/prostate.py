@@ -7,7 +7,6 @@ The images contain no patient data. Scores on them show whether the code works, 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,8 @@ import nibabel as nib
 import numpy as np
 from numpy import ndarray
 
-from medfed.phantoms.synthesis.collection import atomic_collection, stream
+from medfed.datasets.base import Progress
+from medfed.phantoms.synthesis.common import stream
 from medfed.phantoms.synthesis.mri_scanner import (
     SLICE_PROFILE,
     acquire,
@@ -26,7 +26,7 @@ from medfed.phantoms.synthesis.mri_scanner import (
 )
 from medfed.phantoms.synthesis.prostate_anatomy import add_textures, anatomy, zone_coverage
 from medfed.phantoms.synthesis.prostate_patient import Patient
-from medfed.phantoms.synthesis.prostate_sites import REFERENCE, REFERENCE_FOV_MM, SITES
+from medfed.phantoms.synthesis.prostate_sites import SITES
 from medfed.phantoms.synthesis.shapes import regular_grid
 
 VERSION = 1
@@ -46,14 +46,12 @@ class Examination:
     affine: ndarray
 
 
-def simulate_examination(
-    site_name: str, number: int, matrix: int = 128, seed: int = 0, severity: float = 1.0
-) -> Examination:
+def simulate_examination(site_name: str, number: int, matrix: int = 128, seed: int = 0) -> Examination:
     """Simulate one case, which equal arguments repeat; for every `matrix`, anatomy and field of view are the same."""
     site, rng = SITES[site_name], stream(seed, "scan", site_name, number)
     patient = Patient.sample(stream(seed, "patient", site_name, number), balloon=site.coil == "endorectal")
-    scanner = site.scanners[rng.integers(len(site.scanners))].interpolate_from(REFERENCE, severity).sample_session(rng)
-    spacing = REFERENCE_FOV_MM * (rng.uniform(*site.fov_mm) / REFERENCE_FOV_MM) ** severity / matrix
+    scanner = site.scanners[rng.integers(len(site.scanners))].sample_session(rng)
+    spacing = rng.uniform(*site.fov_mm) / matrix
     gap = float(rng.uniform(*site.gap_mm))
     z, y, x = _prescribe(patient, spacing, gap, matrix, rng)
     parts_of_slice = [place * gap * site.thickness_ratio for place, _ in SLICE_PROFILE]
@@ -96,37 +94,11 @@ def _write(path: Path, array: ndarray, affine: ndarray) -> None:
     path.write_bytes(gzip.compress(image.to_bytes(), 1, mtime=0))
 
 
-def make_prostate_phantom(
-    root: Path,
-    cases_per_site: int = 8,
-    matrix: int = 128,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-    severity: float = 1.0,
-) -> None:
-    """Write the volumes and masks of six sites, completely or not at all; equal arguments give identical files.
-
-    `severity` 0 gives all sites the same scanner and field of view, 1 each site its own; larger values exaggerate the
-    differences. An endorectal coil compresses the prostate with every severity.
-    """
-    if cases_per_site < 1 or matrix < 32 or severity < 0:
-        given = f"{cases_per_site}, {matrix} and {severity}"
-        raise ValueError(f"need cases_per_site >= 1, matrix >= 32 and severity >= 0, got {given}")
-    facts = {
-        "what": "synthetic prostate anatomy on simulated T2 MRI scanners; no patient data",
-        "generator": "medfed prostate phantom",
-        "version": VERSION,
-        "seed": seed,
-        "matrix": matrix,
-        "cases_per_site": cases_per_site,
-        "severity": severity,
-    }
+def write_examinations(folder: Path, cases_per_site: int, matrix: int, seed: int, progress: Progress) -> None:
+    """Write the volumes and masks of all sites to a folder, with the settings of `ProstatePhantom`."""
     cases = [(name, number) for name, site in SITES.items() for number in site.numbers[:cases_per_site]]
-    with atomic_collection(root, **facts) as folder:
-        for done, (name, number) in enumerate(cases, 1):
-            case = simulate_examination(name, number, matrix, seed, severity)
-            (folder / name).mkdir(exist_ok=True)
-            _write(folder / name / f"Case{number:02d}.nii.gz", case.image, case.affine)
-            _write(folder / name / f"Case{number:02d}{SITES[name].suffix}.nii.gz", case.mask, case.affine)
-            if progress:
-                progress(done, len(cases))
+    for name, number in progress(cases):
+        case = simulate_examination(name, number, matrix, seed)
+        (folder / name).mkdir(exist_ok=True)
+        _write(folder / name / f"Case{number:02d}.nii.gz", case.image, case.affine)
+        _write(folder / name / f"Case{number:02d}{SITES[name].suffix}.nii.gz", case.mask, case.affine)

@@ -25,7 +25,6 @@ class MriSite:
     thickness_ratio: float = 1.0  # slice thickness divided by the distance between slices
 
 
-REFERENCE_FOV_MM = 196.0
 REFERENCE = Scanner(
     field_tesla=3.0, te_ms=104, tr_ms=4200, snr=26, sharpness=0.90, shading=0.10, array_gain=0.5, flare=0.0, gain=1300,
     gamma=1.0)  # fmt: skip
