@@ -54,15 +54,7 @@ _ADVICE = {
     errno.EROFS: "choose a writable folder with --out",
     errno.EACCES: "change the permissions, or choose another folder with --out",
     errno.EPERM: "change the permissions, or choose another folder with --out",
-    errno.EFBIG: "allow larger files (ulimit -f), or choose another folder with --out",
-    errno.ELOOP: "remove the symbolic link, which leads to itself",
-    errno.ENAMETOOLONG: "choose a shorter name",
-    errno.ENOENT: "it was removed, or a name is wrong; check the path",
-    errno.EIO: "the disk or the network drive failed; try again",
-    errno.ESTALE: "the network drive failed; try again",
     errno.EMFILE: "allow more open files (ulimit -n)",
-    errno.EEXIST: "there is a file where a folder is needed; choose another path",
-    errno.ENOTDIR: "there is a file where a folder is needed; choose another path",
 }
 
 
@@ -200,11 +192,12 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
 
 
 def machine_sentence(error: Exception) -> str | None:
-    """What to do if the machine caused an error (a full disk, too little memory); None for a UserError and a bug."""
+    """What to do if the machine caused an error (an unusable file, too little memory); None for a UserError and a bug."""
     if isinstance(error, (MemoryError, RuntimeError)) and is_out_of_memory(error):
         return OUT_OF_MEMORY
-    if isinstance(error, OSError) and error.errno in _ADVICE:
-        return f"{error.filename or 'a file could not be written'}: {error.strerror}; {_ADVICE[error.errno]}"
+    if isinstance(error, OSError) and error.errno and (error.filename or error.errno in _ADVICE):
+        advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
+        return f"{error.filename or 'a file could not be written'}: {error.strerror}{advice}"
     return None
 
 

@@ -14,8 +14,13 @@ import torch
 
 def stream_seed(seed: int, *purpose: str | int) -> int:
     """The seed, in [0, 2**63), of the stream of a purpose such as ("train", site, round); the same on every machine."""
+    return int.from_bytes(digest(seed, *purpose)[:8], "little") >> 1
+
+
+def digest(seed: int, *purpose: str | int) -> bytes:
+    """32 bytes that depend only on seed and purpose. They rank patients in the splits, so they never change."""
     text = "\x1f".join([str(seed), *map(str, purpose)])
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+    return hashlib.sha256(text.encode()).digest()
 
 
 def stream(seed: int, *purpose: str | int) -> torch.Generator:

@@ -7,12 +7,12 @@ are met exactly where every patient has one image, and otherwise up to the image
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 
+from medfed.core.seeds import digest
 from medfed.datasets.case import Case
 from medfed.datasets.splits import Split
 
@@ -161,7 +161,7 @@ def dirichlet_shares(
     """
     n_images = np.array([len(training[site]) for site in sorted(training)])
     patients_by_site = [_rank_patients(training[site], seed) for site in sorted(training)]
-    rng = np.random.default_rng(int.from_bytes(_hash(seed, "dirichlet", *sorted(training)), "big"))
+    rng = np.random.default_rng(int.from_bytes(digest(seed, "dirichlet", *sorted(training)), "big"))
     is_possible = n_images.sum() >= n_clients * min_images
     for _ in range(MAX_DRAWS // DRAWS_PER_BATCH if is_possible else 0):
         samples = rng.dirichlet(np.full(n_clients, concentration), (DRAWS_PER_BATCH, len(patients_by_site)))
@@ -230,7 +230,7 @@ def _rank_patients(cases: Iterable[Case], seed: int) -> list[list[Case]]:
     by_patient: dict[tuple[str, str], list[Case]] = {}
     for case in cases:
         by_patient.setdefault((case.site, case.patient), []).append(case)
-    return [by_patient[patient] for patient in sorted(by_patient, key=lambda patient: _hash(seed, "client", *patient))]
+    return [by_patient[patient] for patient in sorted(by_patient, key=lambda patient: digest(seed, "client", *patient))]
 
 
 def _client_of_each_patient(
@@ -245,7 +245,3 @@ def _client_of_each_patient(
     sizes = np.array([len(cases) for cases in patients], dtype=np.float64)
     borders = (np.cumsum(share[order]) * sizes.sum()).round(9)
     return order[np.searchsorted(borders[:-1], np.cumsum(sizes) - sizes / 2, side="right")]
-
-
-def _hash(seed: int, *purpose: str) -> bytes:
-    return hashlib.sha256("\x1f".join((str(seed), *purpose)).encode()).digest()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from medfed.core.seeds import digest
 from medfed.datasets.case import Case
 
 PARTS = ("train", "validation", "test")
@@ -72,7 +72,7 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
             divided = split([replace(case, part="") for case in train], seed, validation_ratio, 0.0)
             train, validation = divided.train, divided.validation
         return Split(train, validation, test)
-    ranked = sorted({(case.site, case.patient) for case in cases}, key=lambda patient: _rank(seed, *patient))
+    ranked = sorted({(case.site, case.patient) for case in cases}, key=lambda patient: digest(seed, *patient))
     n_validation, n_test = _counts(len(ranked), validation_ratio, test_ratio)
     parts = ranked[n_validation + n_test :], ranked[:n_validation], ranked[n_validation : n_validation + n_test]
     return Split(*([case for case in cases if (case.site, case.patient) in part] for part in map(set, parts)))
@@ -92,12 +92,8 @@ def sample_cases(cases: Iterable[Case], seed: int, ratio: float) -> list[Case]:
     Returns:
         The sampled cases, sorted by `Case.name`, which is the name of the case.
     """
-    ranked = sorted(cases, key=lambda case: _rank(seed, case.site, f"case {case.name}"))
+    ranked = sorted(cases, key=lambda case: digest(seed, case.site, f"case {case.name}"))
     return sorted(ranked[: max(1, int(len(ranked) * ratio + 0.5))], key=lambda case: case.name)
-
-
-def _rank(seed: int, site: str, patient: str) -> bytes:
-    return hashlib.sha256("\x1f".join((str(seed), site, patient)).encode()).digest()
 
 
 def _counts(n: int, validation_ratio: float, test_ratio: float) -> tuple[int, int]:
