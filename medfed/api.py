@@ -489,37 +489,9 @@ def compare(
     baseline: str = BASELINE,
     equal_effort: bool = True,
 ) -> Comparison:
-    """Train, test and compare methods, and write the tables.
+    """Train, test and compare methods, and write the tables; the program `medfed.evaluate` calls this function.
 
-    The program `medfed.evaluate` calls this function, and so do `leave_one_site_out` and `leave_two_sites_out`.
-
-    Args:
-        config: the base config. The unseen site and the seed change in each run.
-        methods: the methods. One with the label "all" stands for every method that works on the task.
-        out: folder for tables and runs; None uses a temporary folder, which is deleted with the returned object.
-        leave_two_out: whether each run also has a validation site. Like the unseen site, the validation site does not
-            train.
-        pairs: with `leave_two_out`, the names of the unseen site and the validation site of each run; None pairs each
-            site with the next one.
-        seeds: number of runs of each method and unseen site. The runs use the config's seed, seed + 1, ...
-        sites: names of the unseen sites; None takes every site. `sites` cannot be given together with `pairs`.
-        varied: for each varied setting, a list of its values. Every method is run with each combination of the values.
-        resume: whether to continue the comparison in `out`: finished runs are not repeated.
-        jobs: how many runs work at the same time, each in a process of its own. With 1, all runs work in this process,
-            one after another. None starts processes if they are expected to save time: as many as CPU cores and memory
-            allow, and none on a GPU. The results do not depend on `jobs`.
-        progress: whether to draw progress bars and print notes to stderr.
-        baseline: the method with which all other methods are compared, written as in `methods`.
-        equal_effort: whether to add FedAvg with as many steps and images as each method that takes more than FedAvg,
-            and to compare the method with it.
-
-    Returns:
-        The comparison: its tables and its runs. A run that fails does not stop the others: a warning names it, and it
-        is in `Comparison.failed`.
-
-    Raises:
-        UserError: if a method, a site, a pair or a setting is unknown, or if a method or a setting cannot be used with
-            the data.
+    The arguments are those of `leave_one_site_out` and `leave_two_sites_out`.
     """
     check_arguments(jobs=jobs)
     with _folder(out, resume) as (folder, keep):

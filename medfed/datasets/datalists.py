@@ -107,7 +107,7 @@ def other_columns(path: Path) -> list[str]:
     Args:
         path: a datalist that `read_datalist` reads.
     """
-    return [name for name in _columns(path, _records(path)) if name not in COLUMNS]
+    return [name for name in _columns(_records(path)) if name not in COLUMNS]
 
 
 def find_datalists(folder: Path) -> dict[str, bool]:
@@ -133,13 +133,13 @@ def tables(folder: Path) -> dict[str, set[str]]:
     for path in sorted(folder.iterdir()):
         if path.suffix.lower() in SUFFIXES and path.is_file() and path.name != MSD_LIST:
             try:
-                found[path.name] = set(_columns(path, _records(path)))
+                found[path.name] = set(_columns(_records(path)))
             except OSError:
                 continue
             except UserError:  # another kind of file, or a table in another encoding, whose header has no accents
                 header = path.read_bytes().partition(b"\n")[0].decode("utf-8", "replace") + "\n-"
                 found[path.name] = (
-                    set() if path.suffix.lower() == ".json" else set(_columns(path, _csv_records(header, path)))
+                    set() if path.suffix.lower() == ".json" else set(_columns(_csv_records(header, path)))
                 )
     return found
 
@@ -282,7 +282,7 @@ def _read_version(path: Path, changed_ns: int) -> tuple[tuple[Row, ...], Mapping
     records = _records(path)
     if not records:
         raise UserError(f"{path}: the datalist has no rows; expected one row for each image")
-    columns = _columns(path, records)
+    columns = _columns(records)
     for needed in (("site",), ("image",), ("mask", "class")):
         if not set(needed) & set(columns):
             wanted = " or ".join(f"'{name}'" for name in needed)
@@ -366,7 +366,7 @@ def _csv_records(text: str, path: Path) -> list[tuple[str, Mapping[str, Any]]]:
     return [(f"line {reader.line_num}", record) for record in reader]
 
 
-def _columns(path: Path, records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def _columns(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """Return the names of all columns of a datalist."""
     return list(dict.fromkeys(name for _, record in records[:1000] for name in record if name))
 

@@ -66,7 +66,7 @@ def run_coordinator(args: argparse.Namespace) -> int:
     if args.reply_seconds is not None:  # only the coordinator waits, so that the plan of the hospitals stays the same
         settings = changed(plan, {"federation.reply_timeout_s": args.reply_seconds}).federation
     kits = args.kits or args.folder / "kits" / "medfed" / "prod_00"
-    server_kit, admin = find_kits(kits, sites)
+    server_kit, admin = find_kits(kits)
     set_deterministic(plan.training.threads)
     folder = RunFolder(args.folder / RUN)
     with folder.locked():
@@ -180,12 +180,8 @@ def site_folders(folder: Path) -> list[str]:
     return sites
 
 
-def find_kits(kits: Path, sites: list[str]) -> tuple[Path, Path]:
+def find_kits(kits: Path) -> tuple[Path, Path]:
     """Return the folders of the kits of FLARE's server and of the admin console.
-
-    Args:
-        kits: the folder with the startup kits.
-        sites: the names of the hospitals.
 
     Raises:
         UserError: if a kit is missing.

@@ -284,7 +284,7 @@ def _draw_style_maps(run: Results, sites: dict[str, RestyledImages], first: Site
         return
     if len(sites) > 1:
         save_style_map(sites, run.folder / "tsne.png", run.label)
-    images, patients = _shown_images(run, first)
+    images, patients = _shown_images(first)
     panels = {
         title: RestyledImages(
             images,
@@ -299,12 +299,12 @@ def _draw_style_maps(run: Results, sites: dict[str, RestyledImages], first: Site
 
 def _restyled(run: Results, site: Site) -> RestyledImages:
     """Return evenly spaced training images of a site, and the same images in the styles of the other sites."""
-    images, patients = _shown_images(run, site)
+    images, patients = _shown_images(site)
     styled = {name: other for name, other in run.method.styles(run.state, images).items() if name != site.name}
     return RestyledImages(images, styled, patients)
 
 
-def _shown_images(run: Results, site: Site) -> tuple[Tensor, list[int]]:
+def _shown_images(site: Site) -> tuple[Tensor, list[int]]:
     """Return evenly spaced training images of a site, and the patient of each."""
     samples, n = site.training, len(site.training)
     chosen = torch.linspace(0, n - 1, min(n, STYLED_IMAGES)).round().long().tolist()

@@ -24,7 +24,6 @@ class FocalStructure:
 
 @dataclass(frozen=True)
 class Patient:
-    volume_ml: float  # volume of the gland before the random deformation
     gland_mm: tuple[float, float, float]  # width, thickness (front to back) and length of the gland
     widest: float  # position of the widest slice, from -1 (apex) to 1 (base)
     dent_mm: float  # depth of the groove that the rectum presses into the gland
@@ -53,7 +52,6 @@ class Patient:
         rectum_mm = rng.uniform(17, 20.5) if balloon else rng.uniform(9.5, 16.5)
         body = Body.sample(rng, tuple(gland), rectum_mm)
         return cls(
-            volume_ml=volume_ml,
             gland_mm=(float(gland[0]), float(gland[1]), float(gland[2])),
             widest=rng.uniform(0.0, 0.3),
             dent_mm=rng.uniform(1.0, 3.5) + 2.0 * balloon,
