@@ -192,7 +192,7 @@ def run_program(name: str, work: Callable[[], int], allow_code: bool = False) ->
 
 
 def machine_sentence(error: Exception) -> str | None:
-    """What to do if the machine caused an error (an unusable file, too little memory); None for a UserError and a bug."""
+    """What to do if the machine caused an error (an unusable file, little memory); None for a UserError and a bug."""
     if isinstance(error, (MemoryError, RuntimeError)) and is_out_of_memory(error):
         return OUT_OF_MEMORY
     if isinstance(error, OSError) and error.errno and (error.filename or error.errno in _ADVICE):
