@@ -31,16 +31,17 @@ Progress = Callable[[Iterable], Iterable]  # wraps an iterable to show a progres
 class Dataset:
     """Base class of all datasets. Its fields are the keys of the block `data` in a config.
 
-    Each dataset is one file in `medfed/datasets`. A subclass defines where its files are (`find_sites`, `find_cases`)
-    and how they are read (`read_image`, `read_mask`); this class makes the checks that all datasets share.
+    A subclass defines where its files are (`find_sites`, `find_cases`) and how they are read (`read_image`,
+    `read_mask`); this class makes the checks that all datasets share. A case is one image with its mask (segmentation)
+    or its class (classification).
 
     Args:
         root: folder that contains the sites, relative to the working directory.
         image_size: side length in pixels, from 1 to 4096, of the square images that the network receives. Slices are
             resized to it.
         sites: names of the sites to use; an empty list uses every site that is found in `root`.
-        validation_ratio: fraction of each source site's patients, in [0, 1), that is used to select the best round.
-            The unseen site is not split.
+        validation_ratio: fraction of each source site's patients, in [0, 1), that is used to select the best round. The
+            unseen site is not split.
         test_ratio: fraction of each source site's patients, in [0, 1), that is used to compute the score on seen sites.
             validation_ratio + test_ratio must be below 1; the remaining patients are used for training.
         standardise: which mean and standard deviation each image channel is scaled by before the network, after
@@ -52,8 +53,8 @@ class Dataset:
         min_patients: with `standardise: dataset`, a site with fewer training patients than this does not share the
             moments of its images, because they would describe single patients. Such a site trains as usual. At least 1.
             What a method shares has its own minimum, `method.min_patients`.
-        if_missing: "error" stops if `root` does not exist; "phantom" creates and uses a synthetic phantom instead,
-            and every result states that the data are synthetic.
+        if_missing: "error" stops if `root` does not exist; "phantom" creates and uses a synthetic phantom instead, and
+            every result states that the data are synthetic.
         follow_symlinks: true also reads files outside `root`, if a symbolic link inside `root` points to them.
         ignore_mask_geometry: true accepts a mask whose header places it elsewhere than its image (another voxel size,
             orientation or position) and assumes that their voxels correspond one to one.
@@ -90,69 +91,51 @@ class Dataset:
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Check whether a folder has the layout of folders and files that this dataset expects.
+        """Return a dataset with settings that fit the files of an existing folder.
 
-        `python -m medfed.data check FOLDER` tries the datasets in the order of their `generality`: first published
-        collections (0), then datasets for any images in a particular layout (1), then datasets for any folder (2). It
-        ends as soon as a dataset fits.
-
-        Args:
-            root: an existing folder.
-
-        Returns:
-            A dataset of this class for the folder, with settings that fit the files. None if the folder has another
-            layout. The base class always returns None.
+        None if the folder has another layout of folders and files than this dataset expects, and always in the base
+        class. `medfed.datasets.recognise` calls this method of all datasets, in the order of their `generality`.
         """
         return None
 
     @property
     def channels(self) -> int:
-        """Number of image channels: 1 for MRI or grey images, 3 for colour images.
-
-        A subclass must override this property.
-        """
+        """Number of image channels: 1 for MRI or grey images, 3 for colour images. A subclass must define it."""
         raise TypeError(f"{type(self).__name__} must define the property channels")
 
     @property
     def structures(self) -> tuple[str, ...]:
         """Names of the structures (organs or other regions that the masks show), in the order of the mask channels.
 
-        A classification dataset has none; the tuple is then empty.
+        Empty for classification.
         """
         return ()
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the class numbers, which start at 0.
-
-        A segmentation dataset has none; the tuple is then empty.
-        """
+        """Names of the classes, in the order of the class numbers, which start at 0. Empty for segmentation."""
         return ()
 
     @property
     def ratio_structures(self) -> tuple[str, str] | None:
         """Names of the (inner, outer) structures whose ratio of vertical diameters is reported.
 
-        For fundus images these are ("cup", "disc"), for the vertical cup-to-disc ratio. If the value is None, no ratio
-        is reported. The base class returns None.
+        For fundus images these are ("cup", "disc"), for the vertical cup-to-disc ratio. If None, as here, no ratio is
+        reported.
         """
         return None
 
     @property
     def intensity_range(self) -> tuple[float, float] | None:
-        """Stored intensities (low, high) that are mapped to 0 and 1 for the network, or None.
+        """Stored intensities (low, high) that are mapped to 0 and 1 for the network; (0, 255) for 2-D image files.
 
-        For 2-D image files these are (0, 255). If the value is None, as for MRI, the percentiles 0.5 and 99.5 of each
-        volume are mapped to 0 and 1. The base class returns None.
+        None, as here and for MRI, maps the percentiles 0.5 and 99.5 of each volume to 0 and 1.
         """
         return None
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic.
-
-        If they are, every result of a run says so. The base class returns False.
-        """
+        """Whether the images are synthetic; every result of a run then says so. False in the base class."""
         return False
 
     def with_stored_channels(self) -> Dataset:
@@ -160,59 +143,40 @@ class Dataset:
         return self
 
     def find_sites(self) -> dict[str, Path]:
-        """Find the sites in the folder `root`. A subclass must override this method.
-
-        Returns:
-            Dictionary from the name of a site to its folder.
-        """
+        """Return the folder in `root` of each site, by the name of the site. A subclass must define this method."""
         raise TypeError(f"{type(self).__name__} must define find_sites")
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the cases of one site by the names of its files, without opening the files.
-
-        A subclass must override this method. A case is one image with its mask (segmentation) or its class
-        (classification).
+        """Find the cases of one site by the names of its files, without opening them. A subclass must define it.
 
         Args:
             site: name of the site.
             folder: folder of the site, from `find_sites`.
 
         Returns:
-            Two lists. The first contains the cases, in any order. The second contains the problems: one sentence for
-            each image without a mask, for each mask without an image, and for each file that exists twice.
+            The cases, in any order; and the problems: one sentence for each image without a mask, for each mask without
+            an image, and for each file that exists twice.
         """
         raise TypeError(f"{type(self).__name__} must define find_cases")
 
     def has_cases(self) -> bool:
-        """Return whether at least one site in `root` has a case.
-
-        A case is one image with its mask (segmentation) or its class (classification). No image file is opened.
-        """
+        """Return whether at least one site in `root` has a case. No image file is opened."""
         return any(self.find_cases(site, folder)[0] for site, folder in self.find_sites().items())
 
     def site_warnings(self, site: str) -> list[str]:
-        """Return warnings about one site: about things that are allowed, but may be a mistake of the user.
-
-        Args:
-            site: name of the site.
-
-        Returns:
-            One sentence per warning. The base class returns an empty list.
-        """
+        """Return one sentence for each property of a site that is allowed, but may be a mistake. Empty in the base
+        class."""
         return []
 
     def root_warnings(self) -> list[str]:
-        """Return warnings about the folder `root` as a whole: about things that are allowed, but may be a mistake.
-
-        Returns:
-            One sentence per warning. The base class returns an empty list.
-        """
+        """Return one sentence for each property of `root` that is allowed, but may be a mistake. Empty in the base
+        class."""
         return []
 
     def unread(self, cases: Iterable[Case], problems: Iterable[str]) -> list[str]:
-        """Describe the files and folders in `root` that are not read, so that no image is dropped without a word.
+        """Describe the files and folders in `root` that are not read, so that no image is dropped without a message.
 
-        If the field `sites` lists sites, the folders of other sites are left out. So are text files and tables in the
+        The folders of sites that the field `sites` leaves out are not described, nor are text files and tables in the
         folder of a published collection.
 
         Args:
@@ -230,11 +194,12 @@ class Dataset:
         return unread.describe_unread(Path(self.root), known, self.names_to_ignore(), documents=self.generality > 0)
 
     def lists_in_root(self) -> tuple[str, ...]:
-        """Return the files that the dataset reads in addition to images and masks, relative to `root`: none."""
+        """Return the files that the dataset reads in addition to images and masks, relative to `root`. Empty in the
+        base class."""
         return ()
 
     def names_to_ignore(self) -> tuple[str, ...]:
-        """Return the patterns of the names of files and folders that the user wants to leave out: none."""
+        """Return patterns of names of files and folders that the user wants to leave out. Empty in the base class."""
         return ()
 
     def check_sizes(self, case: Case) -> None:
@@ -242,21 +207,16 @@ class Dataset:
 
         A subclass that accepts a mask of another size must override this method.
 
-        Args:
-            case: a case of this dataset, with a mask.
-
         Raises:
             UserError: if the sizes differ.
         """
         reading.check_stored_sizes(case.image, case.mask_path)
 
     def fit_mask(self, case: Case, image: MetaTensor, mask: MetaTensor, notices: list[str]) -> MetaTensor:
-        """Check that a mask has the voxel grid of its image, and return the mask.
-
-        A subclass may resample a mask that has another grid.
+        """Check that a mask has the voxel grid of its image, and return the mask. A subclass may resample it first.
 
         Args:
-            case: a case of this dataset.
+            case: the case of image and mask.
             image: (C, H, W, D), from `read_image`.
             mask: (S, H, W, D), from `read_mask`.
             notices: short descriptions of conversions are appended to this list.
@@ -284,7 +244,7 @@ class Dataset:
         return reading.read_image(case.image, self.channels, notices)
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the mask of a case. A subclass for segmentation must override this method.
+        """Read the mask of a case. A subclass for segmentation must define this method.
 
         Args:
             case: a case of this dataset.
@@ -299,11 +259,10 @@ class Dataset:
         raise TypeError(f"{type(self).__name__} must define read_mask")
 
     def phantom(self) -> Dataset:
-        """Return the synthetic dataset ("phantom") that is used instead of this dataset if its images are missing.
+        """Return the synthetic dataset ("phantom") that replaces this dataset if its images are missing.
 
         If this dataset is called NAME in a config and its folder is ROOT, the phantom is called `NAME_phantom` and its
-        folder is `ROOT_phantom`. All other settings are the same. This method creates no image; `ensure_available`
-        does.
+        folder is `ROOT_phantom`. All other settings are the same. This method creates no image.
 
         Raises:
             UserError: if this dataset has no phantom.
@@ -318,14 +277,13 @@ class Dataset:
         return registry.resolve("datasets", name)(**{**settings, "root": f"{Path(self.root)}_phantom"})
 
     def ensure_available(self, progress: Progress | None = None) -> Dataset:
-        """Return this dataset if its folder exists. If not, create and return its phantom, a synthetic dataset.
+        """Return this dataset, or create and return its phantom if `root` is missing and `if_missing` is "phantom".
 
-        The phantom is created only if the field `if_missing` is "phantom". A phantom that exists with the same
-        settings is used again.
+        A phantom that exists with the same settings is used again.
 
         Args:
-            progress: function that wraps the iterable of the phantom's cases while they are created, to show a progress
-                bar, as tqdm does; None shows none.
+            progress: wraps the iterable of the phantom's cases while they are created, to show a progress bar, as tqdm
+                does; None shows none.
 
         Raises:
             UserError: if `root` does not exist and `if_missing` is "error", if this dataset has no phantom, or if the
@@ -341,9 +299,7 @@ class Dataset:
         )
 
     def site_names(self) -> list[str]:
-        """Return the names of the sites in use, sorted.
-
-        These are the names in the field `sites`. If this field is empty, all sites in the folder `root` are in use.
+        """Return the sorted names of the sites in use: those in the field `sites`, or all in `root` if it is empty.
 
         Raises:
             UserError: if `root` contains no site or a site with an invalid name, or if a site in `sites` is missing.
@@ -357,14 +313,8 @@ class Dataset:
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
         """Find the cases of one site, and every problem with the names and locations of its files. No file is opened.
 
-        A case is one image with its mask (segmentation) or its class (classification).
-
-        Args:
-            site: name of a site that `find_sites` finds.
-
         Returns:
-            Two lists. The first contains the usable cases, sorted by `Case.name`, the name of the case. The second
-            contains the problems, one sentence each.
+            The usable cases, sorted by `Case.name`; and the problems, one sentence each.
         """
         folder = self._site_folders()[site]
         cases, problems = self.find_cases(site, folder)
@@ -398,13 +348,7 @@ class Dataset:
         return sorted(cases, key=lambda case: case.name), problems
 
     def cases(self, site: str) -> list[Case]:
-        """Find the cases of one site. A case is one image with its mask (segmentation) or its class (classification).
-
-        Args:
-            site: name of the site.
-
-        Returns:
-            The cases, sorted by `Case.name`.
+        """Return the cases of one site, sorted by `Case.name`.
 
         Raises:
             UserError: if there is a problem with the names or locations of the site's files. One message lists all
@@ -413,19 +357,11 @@ class Dataset:
         return self.cases_by_site([site])[site]
 
     def cases_by_site(self, sites: Iterable[str]) -> dict[str, list[Case]]:
-        """Find the cases of several sites.
-
-        A case is one image with its mask (segmentation) or its class (classification).
-
-        Args:
-            sites: names of the sites.
-
-        Returns:
-            Dictionary from the name of a site to the list of its cases, which is sorted by `Case.name`.
+        """Return the cases of each of the sites, sorted by `Case.name`.
 
         Raises:
-            UserError: if there is a problem with the names or locations of the files of these sites. One message lists
-                all problems.
+            UserError: if there is a problem with the names or locations of these sites' files. One message lists all
+                problems.
         """
         by_site = {site: self.cases_and_problems(site) for site in sites}
         problems = [problem for _, site_problems in by_site.values() for problem in site_problems]
@@ -434,14 +370,7 @@ class Dataset:
         return {site: cases for site, (cases, _) in by_site.items()}
 
     def load(self, case: Case) -> Volume:
-        """Read the image and the mask of one case, and check that both have the same voxel grid.
-
-        Args:
-            case: a case of this dataset, with a mask.
-
-        Returns:
-            A `Volume` with the image (C, H, W, D), the mask (S, H, W, D) of 0 and 1, the voxel size in mm, and notices
-            about conversions and unusual properties.
+        """Read image and mask of a case that has a mask, and check that both have the same voxel grid.
 
         Raises:
             UserError: if a file is missing or damaged, or if image and mask differ in shape or position.
@@ -454,15 +383,12 @@ class Dataset:
         return Volume(image, mask, reading.spacing_mm(case.image, image), tuple(notices))
 
     def missing_structures(self, mask: MetaTensor) -> list[str]:
-        """Return the names of the structures that a mask does not contain.
-
-        Args:
-            mask: (S, H, W, D), one channel for each of the dataset's S structures. A structure is missing if all values
-                of its channel are 0.
-        """
+        """Return the names of the structures that a mask (S, H, W, D) does not contain: those whose channel is 0
+        everywhere."""
         return [name for name, channel in zip(self.structures, mask, strict=True) if not channel.any()]
 
     def _site_folders(self) -> dict[str, Path]:
+        """Find the sites, and raise UserError if there is none, if there are too many, or if a name is invalid."""
         folders = self.find_sites()
         if not folders:
             raise UserError(f"data.root: the folder '{self.root}' contains no site; expected {self._layout_and_help()}")
@@ -483,7 +409,7 @@ class Dataset:
         return f"{self.card.layout}; `python -m medfed.data card {name}` explains how to get the dataset"
 
     def _is_inside(self, path: Path) -> bool:
-        """Return whether a file, and the file with its voxels, lie in `root`, or links may be followed."""
+        """Return whether links may be followed, or the file and the file with its voxels lie in `root`."""
         try:
             files = {path, *(dicom_files.all_files(path) if path.is_dir() else [volume_headers.data_file(path)])}
         except (OSError, UserError):  # damaged: reading the file will report it
@@ -491,11 +417,8 @@ class Dataset:
         return self.follow_symlinks or all(lies_inside(Path(self.root), file) for file in files)
 
     def _own_table(self, path: Path) -> Path:
-        """Return the path of a table that says which images there are.
-
-        Raises:
-            UserError: if the path begins with `root`, but leads out of it by a symbolic link that may not be followed.
-        """
+        """Return the path of a table of images; UserError if it is named inside `root`, but a symbolic link leads
+        outside."""
         is_named_inside = Path(os.path.abspath(path)).is_relative_to(os.path.abspath(self.root))
         if is_named_inside and not (self.follow_symlinks or lies_inside(Path(self.root), path)):
             raise table_outside(path, Path(self.root))

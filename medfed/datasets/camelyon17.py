@@ -76,67 +76,35 @@ class Camelyon17(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset if metadata.csv is in the given folder or in its subfolder camelyon17_v1.0.
-
-        Args:
-            root: an existing folder.
-
-        Returns:
-            The dataset with default settings; None if metadata.csv is in neither folder.
-        """
         has_table = any((folder / TABLE).is_file() for folder in (root, root / FOLDER))
         return cls(root=str(root)) if has_table else None
 
     @property
     def channels(self) -> int:
-        """Number of image channels: 3, red, green and blue."""
         return 3
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of the class numbers: ("normal", "tumour")."""
         return ("normal", "tumour")
 
     @property
     def intensity_range(self) -> tuple[float, float]:
-        """Stored intensities (low, high) that are mapped to 0 and 1 for the network: (0, 255)."""
         return 0.0, 255.0
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic.
-
-        Synthetic images are marked by the file PHANTOM.json in the same folder as metadata.csv.
-        """
         return (self._home() / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
-        """Find the sites that metadata.csv lists.
-
-        Returns:
-            Dictionary from the name of a site ("hospital_1" to "hospital_5") to its folder. All sites have the same
-            folder, the one that contains metadata.csv.
-
-        Raises:
-            UserError: if metadata.csv is missing or invalid.
-        """
+        """Return the folder that contains metadata.csv for each site that it lists; all sites have the same folder."""
         home = self._home()
         centres = np.unique(self._table()[:, metadata.CENTRE])
         return {f"hospital_{centre + 1}": home for centre in centres.tolist()}
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the patches of one site that metadata.csv lists and that exist on the disk. The files are not opened.
+        """Find the patches that metadata.csv lists and that exist on the disk, at most `max_per_site`.
 
-        If the field `max_per_site` is above 0, at most this number of patches is selected.
-
-        Args:
-            site: "hospital_1" to "hospital_5".
-            folder: the folder that contains metadata.csv.
-
-        Returns:
-            Two lists. The first contains the patches, one `Case` each. The second contains the problems: one sentence
-            for each slide whose folder lacks patches, or lies outside `root` although the field `follow_symlinks` is
-            False.
+        The problems are one sentence for each slide whose folder lacks patches, or lies outside `root` behind a link.
         """
         table = self._table()
         rows = table[table[:, metadata.CENTRE] == int(site.removeprefix("hospital_")) - 1]
@@ -144,45 +112,16 @@ class Camelyon17(Dataset):
         return slides.existing_cases(cases, Path(self.root), self.follow_symlinks)
 
     def cases_and_problems(self, site: str) -> tuple[list[Case], list[str]]:
-        """Find the patches of one site, and every problem with the names and locations of its files.
-
-        The files are not opened. Each call lists the folders again, so it notices files that were added or removed
-        since the last call.
-
-        Args:
-            site: "hospital_1" to "hospital_5".
-
-        Returns:
-            Two lists. The first contains the usable patches, one `Case` each, sorted by `Case.name`, the name of the
-            patch. The second contains the problems, one sentence each.
-        """
         slides.clear_listings()  # files may have been added or removed since the last call
         found = super().cases_and_problems(site)
         slides.clear_listings()  # frees 200 bytes for each patch
         return found
 
     def unread(self, cases: Iterable[Case], problems: Iterable[str]) -> list[str]:
-        """Return an empty list: metadata.csv says which patches there are, and `max_per_site` leaves most of them out.
-
-        Args:
-            cases: not used.
-            problems: not used.
-        """
+        """Return nothing: metadata.csv says which patches there are, and `max_per_site` leaves most of them out."""
         return []
 
     def read_image(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the image of one patch.
-
-        Args:
-            case: a patch of this dataset.
-            notices: short descriptions of conversions and unusual properties are appended to this list.
-
-        Returns:
-            (3, H, W, 1) float32 in [0, 255].
-
-        Raises:
-            UserError: if the file is missing, damaged or not an RGB image.
-        """
         image_notices: list[str] = []
         image = super().read_image(case, image_notices)
         # The patches are published as RGBA with full opacity, so a dropped alpha channel is not worth a notice.

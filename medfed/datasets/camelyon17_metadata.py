@@ -24,19 +24,13 @@ _HELP = "copy the file again from its source"
 
 
 def read(path: Path, with_split: bool = False) -> np.ndarray:
-    """Read metadata.csv, the table of all patches of Camelyon17-WILDS, and check its values.
-
-    The result stays in a cache in memory until the file changes.
-
-    Args:
-        path: metadata.csv.
-        with_split: True also reads the column `split`: the part of the published split to which a patch belongs.
+    """Read and check metadata.csv; the array stays in memory until the file changes.
 
     Returns:
-        (N, 8) int64, read-only, one row per patch. The columns are: (0) number of the patient, (1) number of the lymph
-        node, which identifies the slide, (2) x and (3) y, the position of the patch in its slide, (4) tumour, 0 or 1,
-        (5) centre, the number of the hospital from 0 to 4, (6) split, which is 0 for training, 1 for validation and -1
-        if `with_split` is False, and (7) the number of the line in the file.
+        (N, 8) int64, read-only, one row per patch: the numbers of the patient and of the lymph node (which together
+        identify the slide), x and y of the patch in its slide, tumour (0 or 1), centre (0 to 4), the column `split` of
+        the published split (0 training, 1 validation; -1 if `with_split` is False), and the number of the line in the
+        file.
 
     Raises:
         UserError: if the file cannot be read, a column is missing, a value is invalid, a patch is listed twice, or a
@@ -48,6 +42,7 @@ def read(path: Path, with_split: bool = False) -> np.ndarray:
 
 @lru_cache(maxsize=2)
 def _read(path: Path, with_split: bool, changed_ns: int, size: int) -> np.ndarray:
+    """Read and check the table; time and size of the file are part of the key of the cache."""
     numbers = _numbers(path, (*COLUMNS, *(("split",) if with_split else ())))
     if not with_split:
         numbers = np.insert(numbers, SPLIT, -1, axis=1)
@@ -77,6 +72,7 @@ def _numbers(path: Path, columns: tuple[str, ...]) -> np.ndarray:
 
 
 def _rows(path: Path, reader: TableReader, pick: Callable[[list], tuple], columns: tuple[str, ...]) -> np.ndarray:
+    """Return what `_numbers` returns; `pick` selects the columns of a row of text."""
     numbers, row = array("q"), []
     try:
         for row in reader:
@@ -105,6 +101,7 @@ def _column_indices(path: Path, header: list[str], columns: tuple[str, ...]) -> 
 
 
 def _check_values(path: Path, numbers: np.ndarray, name: str, column: int, expected: str, allowed: range) -> None:
+    """Raise UserError if a value of the array's column is outside the range `allowed`."""
     is_invalid = (numbers[:, column] < allowed.start) | (numbers[:, column] >= allowed.stop)
     if is_invalid.any():
         row = numbers[is_invalid.argmax()]

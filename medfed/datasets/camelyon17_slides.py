@@ -13,24 +13,16 @@ from medfed.datasets.case import Case
 
 
 class SlideFiles(NamedTuple):
-    """Names of the files in a folder, and the names among them that are symbolic links."""
+    """Names of all files in a folder, and of the symbolic links among them."""
 
     names: frozenset[str]
     links: frozenset[str]
 
 
 def existing_cases(cases: Iterable[Case], root: Path, follow_symlinks: bool) -> tuple[list[Case], list[str]]:
-    """Select the patches of Camelyon17 whose image files exist on the disk. The files are not opened.
+    """Return the patches whose image files exist, and one sentence for each slide folder with a problem.
 
-    Args:
-        cases: the patches to search for, each with the path at which its image file should be.
-        root: folder of the dataset.
-        follow_symlinks: True accepts slide folders that lie outside `root`, behind a symbolic link. False leaves out
-            the patches in such a folder and reports a problem.
-
-    Returns:
-        Two lists. The first contains the cases whose files exist. The second contains the problems: one sentence for
-        each slide folder in which files are missing, or which lies outside `root` although `follow_symlinks` is False.
+    Problems are missing files, and a folder that lies outside `root` behind a link although `follow_symlinks` is False.
     """
     folders: dict[Path, list[Case]] = defaultdict(list)
     for case in cases:
@@ -53,22 +45,11 @@ def existing_cases(cases: Iterable[Case], root: Path, follow_symlinks: bool) -> 
 
 
 def is_link(path: Path) -> bool:
-    """Return whether a file is a symbolic link; False if it does not exist.
-
-    The first call for a folder lists all its files. Later calls use this list from a cache, until `clear_listings`
-    clears the cache.
-
-    Args:
-        path: the file.
-    """
+    """Return whether a file is a symbolic link, by a listing of its folder that is cached until `clear_listings`."""
     return path.name in _listing(str(path.parent)).links
 
 
 def clear_listings() -> None:
-    """Clear the cache of file lists that `existing_cases` and `is_link` use.
-
-    After this call, both functions list the folders again and notice files that were added or removed.
-    """
     _listing.cache_clear()
 
 
@@ -84,7 +65,6 @@ def _listing(folder: str) -> SlideFiles:
 
 
 def _missing_patches(folder: Path, expected: list[Case], names: frozenset[str]) -> str:
-    """Describe in one sentence which of the expected patches are missing in a folder."""
     missing = [case.image.name for case in expected if case.image.name not in names]
     return (
         f"{folder}: {len(missing):,} of the {len(expected):,} patches that metadata.csv lists are missing, the first "

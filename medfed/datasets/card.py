@@ -14,7 +14,7 @@ class Card:
         description: what the images show, how many there are, and from which sites.
         licence: licence or terms of use.
         citation: publications to cite.
-        how_to_get: how to obtain the files and where to put them, in a sentence.
+        how_to_get: how to obtain the files and where to put them.
         layout: names of the folders and files that the dataset expects.
     """
 

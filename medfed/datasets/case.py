@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)  # slots, because a dataset may have half a million cases
 class Case:
-    """One examination of one patient: the paths of its image and its mask.
+    """One image of one patient: the paths of the image and its mask, or the image's class.
 
     Args:
         site: name of the site that holds the case.
@@ -46,11 +46,7 @@ class Case:
 
     @property
     def mask_path(self) -> Path:
-        """Path of the mask file of this case.
-
-        Raises:
-            TypeError: if the case has no mask, because it belongs to a classification dataset.
-        """
+        """The path `mask`; TypeError if there is none, because the case belongs to a classification dataset."""
         if self.mask is None:
             raise TypeError(f"{self.image}: this case has a class and no mask; read it with read_image")
         return self.mask
@@ -58,16 +54,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Volume:
-    """One loaded case: image and mask on the voxel grid of the image file.
-
-    Args:
-        image: (C, H, W, D) float32, finite. Volumes keep their stored intensities; 2-D image files are scaled to
-            [0, 255] and have D = 1.
-        mask: (S, H, W, D) uint8 of 0 and 1, one channel per structure, in the order of the dataset's `structures`.
-            `mask.meta["label_values"]` lists the values that the file contains.
-        spacing_mm: voxel size along H, W, D in mm; None if the file does not store it (PNG, for example).
-        notices: short descriptions of what was converted or looks unusual, without the file's name.
-    """
+    """One loaded case: image and mask on the voxel grid of the image file."""
 
     image: MetaTensor
     mask: MetaTensor
@@ -76,10 +63,6 @@ class Volume:
 
 
 def numbered_patients(cases: Sequence[Case]) -> Tensor:
-    """Return a number for the patient of each case: (N,) int64, equal for cases of the same patient.
-
-    Args:
-        cases: N cases. The same name of a patient at two sites means two patients.
-    """
+    """Return int64 (N,) for N cases: equal numbers mean the same patient. Equal names at two sites are two patients."""
     numbers: dict[tuple[str, str], int] = {}
     return torch.tensor([numbers.setdefault((case.site, case.patient), len(numbers)) for case in cases])

@@ -66,71 +66,34 @@ class Fundus(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset if a folder contains at least one pair of image and mask.
-
-        A pair is found by the names that the published collection gives to its folders and files.
-
-        Args:
-            root: an existing folder.
-
-        Returns:
-            The dataset with `root` and default settings; None if no pair is found.
-        """
         dataset = cls(root=str(root))
         return dataset if dataset.has_cases() else None
 
     @property
     def channels(self) -> int:
-        """Number of image channels: 3, red, green and blue."""
         return 3
 
     @property
     def structures(self) -> tuple[str, ...]:
-        """Names of the structures in the order of the mask channels: ("disc", "cup")."""
         return ("disc", "cup")
 
     @property
     def ratio_structures(self) -> tuple[str, str]:
-        """Names of the (inner, outer) structures whose ratio of vertical diameters is reported: ("cup", "disc").
-
-        This ratio is known as the vertical cup-to-disc ratio.
-        """
         return ("cup", "disc")
 
     @property
     def intensity_range(self) -> tuple[float, float]:
-        """Stored intensities (low, high) that are mapped to 0 and 1 for the network: (0, 255)."""
         return 0.0, 255.0
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic. Synthetic images are marked by the file PHANTOM.json in `root`."""
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
-        """Find the folders of the collection's four sites in `root`, such as Domain1 or DRISHTI-GS.
-
-        Returns:
-            Dictionary from the name of a site to its folder. Sites without a folder are missing.
-
-        Raises:
-            UserError: if two folders belong to the same site.
-        """
         return file_names.site_folders(Path(self.root), SITES)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the pairs of image and mask of one site by the names of the files, without opening the files.
-
-        The published folders `train` and `test` are both searched.
-
-        Args:
-            site: name of the site.
-            folder: folder of the site, from `find_sites`.
-
-        Returns:
-            Two lists. The first contains the pairs, one `Case` each. The second contains the problems, one sentence
-            each, such as an image without a mask, a mask without an image, or a missing folder.
-        """
+        """Find the pairs of image and mask of one site; the published folders `train` and `test` are both searched."""
         by_name: dict[str, Case] = {}
         problems = []
         for part, images, masks in self._folders(folder):
@@ -160,22 +123,11 @@ class Fundus(Dataset):
         return list(by_name.values()), problems
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the mask of a case: one channel for the disc and one for the cup. The disc includes the cup.
+        """Return the channels disc and cup, (2, H, W, 1); the disc includes the cup.
 
         In the file, 0 is the cup, 128 the rim of the disc, and 255 the background. Other grey values, as in smoothed
-        masks, are assigned by thresholds: values up to 50 are the cup, values from 51 to 200 are the rim, and higher
-        values are the background. In this case, a notice is added.
-
-        Args:
-            case: a case of this dataset: one photograph with its mask.
-            notices: short descriptions of conversions and unusual properties are appended to this list.
-
-        Returns:
-            (2, H, W, 1) uint8 of 0 and 1; the channels are disc and cup.
-
-        Raises:
-            UserError: if the file is missing or damaged, if none of the four corners of the mask is background, or if a
-                value is above 255.
+        masks, are thresholded with a notice: up to 50 is the cup, up to 200 the rim. UserError if no corner is
+        background.
         """
         grey = reading.read_labels(case.mask_path, notices)
         corners = grey[0][:: max(grey.shape[1] - 1, 1), :: max(grey.shape[2] - 1, 1)]
@@ -195,10 +147,8 @@ class Fundus(Dataset):
         return mask
 
     def _folders(self, folder: Path) -> list[tuple[str, Path | None, Path | None]]:
-        """Return (part, folder of images, folder of masks) for each part of one site, in either layout.
-
-        A missing folder is None; a part without both folders is left out.
-        """
+        """Return (part, folder of images, folder of masks) for each part of one site, in either layout; a missing
+        folder is None."""
         candidates: list[tuple[str, Path, str, str]] = [("", folder, "images", "masks")]
         for part in PARTS:
             part_folder = file_names.find_subfolder(folder, part)
@@ -212,6 +162,6 @@ class Fundus(Dataset):
 
 
 def _patient(site: str, name: str) -> str:
-    """Return the identifier of the patient if the name of the image contains it (RIM-ONE); otherwise ""."""
+    """Return the identifier of the patient if the name of the image contains it (RIM-ONE), or ""."""
     match = _EYE.fullmatch(name) if site == "RIM-ONE-r3" else None
     return match[1] if match else ""

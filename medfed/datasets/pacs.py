@@ -55,19 +55,7 @@ class PACS(_ClassFolders):
     )
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the images of all classes of one domain; with `lists`, each image has its part of the published split.
-
-        Args:
-            site: name of the domain.
-            folder: folder of the domain, which contains one folder per class.
-
-        Returns:
-            Two lists. The first contains the images, one `Case` each. The second contains the problems, one sentence
-            each, such as an image that is in no list.
-
-        Raises:
-            UserError: if a list is missing.
-        """
+        """Find the images of one domain; with `lists`, each image has its part of the published split."""
         cases, problems = super().find_cases(site, folder)
         if self.lists is None:
             return cases, problems
@@ -83,7 +71,7 @@ class PACS(_ClassFolders):
 
 
 def _listed(folder: Path, site: str, word: str) -> list[str]:
-    """Return the DOMAIN/CLASS/NAME of each line of a list."""
+    """Return the DOMAIN/CLASS/NAME of each line of the list of one domain; `word` is "train" or "crossval"."""
     path = folder / f"{site}_{word}_kfold.txt"
     try:
         lines = read_text(path, MAX_LIST_BYTES).splitlines()

@@ -52,56 +52,25 @@ class Prostate(Dataset):
 
     @classmethod
     def recognise(cls, root: Path) -> Dataset | None:
-        """Return this dataset if a folder contains at least one pair of image and mask.
-
-        A pair is found by the names that the published collection gives to its folders and files.
-
-        Args:
-            root: an existing folder.
-
-        Returns:
-            The dataset with `root` and default settings; None if no pair is found.
-        """
         dataset = cls(root=str(root))
         return dataset if dataset.has_cases() else None
 
     @property
     def channels(self) -> int:
-        """Number of image channels: 1, because MRI has one intensity per voxel."""
         return 1
 
     @property
     def structures(self) -> tuple[str, ...]:
-        """Names of the structures in the order of the mask channels: ("prostate",)."""
         return ("prostate",)
 
     @property
     def is_phantom(self) -> bool:
-        """Whether the images are synthetic. Synthetic images are marked by the file PHANTOM.json in `root`."""
         return (Path(self.root) / PHANTOM_MARK).is_file()
 
     def find_sites(self) -> dict[str, Path]:
-        """Find the folders of the collection's six sites in `root`, such as RUNMC or BMC.
-
-        Returns:
-            Dictionary from the name of a site to its folder. Sites without a folder are missing.
-
-        Raises:
-            UserError: if two folders belong to the same site.
-        """
         return file_names.site_folders(Path(self.root), SITES)
 
     def find_cases(self, site: str, folder: Path) -> tuple[list[Case], list[str]]:
-        """Find the pairs of image and mask of one site by the names of the files, without opening the files.
-
-        Args:
-            site: name of the site.
-            folder: folder of the site, from `find_sites`.
-
-        Returns:
-            Two lists. The first contains the pairs, one `Case` each. The second contains the problems: one sentence for
-            each image without a mask, for each mask without an image, and for each file that exists twice.
-        """
         images: dict[str, Path] = {}
         masks: dict[str, Path] = {}
         problems = []
@@ -122,18 +91,5 @@ class Prostate(Dataset):
         return [Case(site, name, images[name], masks[name]) for name in images if name in masks], problems
 
     def read_mask(self, case: Case, notices: list[str]) -> MetaTensor:
-        """Read the prostate mask of a case.
-
-        In the file, 0 is the background. The values 1 and 2 may mark two zones; both belong to the prostate.
-
-        Args:
-            case: a case of this dataset: one MRI volume with its mask.
-            notices: short descriptions of conversions and unusual properties are appended to this list.
-
-        Returns:
-            (1, H, W, D) uint8 of 0 and 1.
-
-        Raises:
-            UserError: if the file is missing or damaged, or has values other than 0, 1 and 2.
-        """
+        """Return the whole gland, (1, H, W, D): the values 1 and 2, which mark two zones at some sites."""
         return reading.read_mask(case.mask_path, LABELS, self.structures, notices)

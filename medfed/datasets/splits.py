@@ -13,13 +13,7 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Split:
-    """Training, validation and test cases of one site; no patient is in two parts.
-
-    Args:
-        train: training cases, sorted by `Case.name`.
-        validation: validation cases, sorted by `Case.name`.
-        test: test cases, sorted by `Case.name`.
-    """
+    """Training, validation and test cases of one site, each sorted by `Case.name`; no patient is in two parts."""
 
     train: list[Case]
     validation: list[Case]
@@ -33,32 +27,16 @@ class Split:
 def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio: float) -> Split:
     """Split one site's cases into training, validation and test parts. All cases of a patient are in the same part.
 
-    The patients (`Case.patient`) are ordered by the SHA-256 of (seed, site, patient). In this order, the first patients
-    are used for validation, the next patients for test, and the remaining patients for training. The order of `cases`
-    has no influence. If a patient is added, few other patients move to another part.
+    The patients are ordered by the SHA-256 of (seed, site, patient): the first ones are used for validation, the next
+    ones for test, the others for training. If a patient is added, few other patients move to another part.
 
-    The numbers of validation and test patients are the ratios times the number of patients, rounded. If
-    `validation_ratio` is above 0 and there are two or more patients, at least one patient is used for validation. If
-    `test_ratio` is above 0 and there are three or more patients, at least one patient is used for test. At least one
-    patient is always used for training. While there is none, the larger of the other two parts gives one patient to
-    the training part. If the two parts are equally large, the test part does.
+    The numbers of validation and test patients are the ratios (each in [0, 1), sum below 1) times the number of
+    patients, rounded, and at least 1 if the ratio is above 0 and there are two patients (validation) or three (test).
+    One patient is always left for training: the larger of the other two parts gives it, or the test part if they are
+    equally large.
 
-    If the dataset comes with a published split, the field `part` of each case names its part, and the ratios are not
-    used. There is one exception: if the published split has no validation part, the fraction `validation_ratio` of its
-    training patients is used for validation, selected as above.
-
-    Args:
-        cases: cases of one site, in any order.
-        seed: seed of the run; another seed gives another split.
-        validation_ratio: fraction of the patients for validation, in [0, 1).
-        test_ratio: fraction of the patients for test, in [0, 1).
-
-    Returns:
-        The cases of the three parts. Each part is sorted by `Case.name`, which is the name of the case (the patient
-        is `Case.patient`).
-
-    Raises:
-        ValueError: if a ratio is negative or their sum is not below 1.
+    A published split (`Case.part`) replaces all this, except that a fraction `validation_ratio` of its training
+    patients is used for validation if it has no validation part.
     """
     if not (validation_ratio >= 0 and test_ratio >= 0 and validation_ratio + test_ratio < 1):
         raise ValueError(
@@ -79,18 +57,10 @@ def split(cases: Iterable[Case], seed: int, validation_ratio: float, test_ratio:
 
 
 def sample_cases(cases: Iterable[Case], seed: int, ratio: float) -> list[Case]:
-    """Sample a fraction of the cases of one site at random. Cases of a patient are sampled independently of each other.
+    """Sample a fraction `ratio`, in (0, 1], of one site's cases, at least one; return them sorted by `Case.name`.
 
-    The cases are ordered by the SHA-256 of (seed, site, case), and the first ones are taken. The order of `cases` has
-    no influence, and the cases for a smaller ratio are among those for a larger one.
-
-    Args:
-        cases: cases of one site, in any order.
-        seed: seed of the run; another seed samples other cases.
-        ratio: fraction of the cases, in (0, 1]. Their number is rounded, and is at least 1 if there is a case.
-
-    Returns:
-        The sampled cases, sorted by `Case.name`, which is the name of the case.
+    The cases with the smallest SHA-256 of (seed, site, case) are taken, so that those for a smaller ratio are among
+    those for a larger one.
     """
     ranked = sorted(cases, key=lambda case: digest(seed, case.site, f"case {case.name}"))
     return sorted(ranked[: max(1, int(len(ranked) * ratio + 0.5))], key=lambda case: case.name)
