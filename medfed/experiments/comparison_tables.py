@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from medfed.config.schema import resolved
 from medfed.core.files import write_atomically
@@ -24,6 +25,7 @@ from medfed.outputs.tables.joining_text import joining_csv, joining_json, joinin
 from medfed.outputs.tables.latex import to_latex
 from medfed.outputs.tables.table import align_columns, to_csv, to_json, to_markdown, to_text
 from medfed.tasks.factory import scoring_of
+from medfed.tasks.scoring import Scoring
 
 TEXT_WIDTH = 110  # of the conclusions in a terminal
 
@@ -100,6 +102,15 @@ class ComparisonTables:
         write_atomically(out / "table.md", f"{markdown}\n### Cost\n\n{costs}\n\n{parts}\n\n- {NOTE}\n{self.published}")
 
 
+class _FinishedRun(NamedTuple):
+    """The files of a finished fold from which the tables are computed."""
+
+    fold: Fold
+    summary: dict[str, Any]
+    scoring: Scoring
+    cases: list[dict]
+
+
 def _as_markdown(rows: list[list[str]]) -> str:
     head, *lines = rows
     ruled = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
@@ -116,15 +127,16 @@ def build_tables(plan: ComparisonPlan) -> ComparisonTables:
         The tables of scores and costs, and published numbers on the same data.
     """
     finished = _complete_folds(plan.folds)
-    unseen = _table(finished, "unseen", plan)
-    validation = _table(finished, "validation", plan) if plan.leaves_two_out else None
+    runs = [_read(fold) for fold in finished]
+    unseen = _table(runs, "unseen", plan)
+    validation = _table(runs, "validation", plan) if plan.leaves_two_out else None
     data = (validation or unseen).data
-    keys = [_published_key(fold) for fold in finished if fold.row.arrangement not in SENT]
+    keys = [_published_key(run) for run in runs if run.fold.row.arrangement not in SENT]
     published = to_published_markdown(resolved(finished[0].config)["data"], data, keys)
     costs = costs_by_row([(fold.row, fold.site, fold.config.seed, fold.folder) for fold in finished])
     baselines = {fold.row.label: fold.row.baseline_label(plan.baseline) for fold in finished}
     references = {fold.row.label: fold.row.equal_effort for fold in finished if fold.row.equal_effort}
-    effort, joining = effort_notes(costs, baselines, references), _joining(finished, unseen)
+    effort, joining = effort_notes(costs, baselines, references), _joining(runs, unseen)
     unseen = with_all_conclusions(unseen, effort, joining, tuple(baselines.values()))
     return ComparisonTables(unseen, validation, costs, published, joining)
 
@@ -135,33 +147,33 @@ def _complete_folds(folds: Sequence[Fold]) -> list[Fold]:
     return [fold for fold in folds if fold.folder.is_finished() and fold.planned.key("unseen") not in incomplete]
 
 
-def _joining(finished: Sequence[Fold], table: Table) -> Joining | None:
+def _read(fold: Fold) -> _FinishedRun:
+    path, summary = fold.folder.path, fold.folder.read_json("summary.json")
+    scoring = scoring_of(summary, path / "summary.json")
+    return _FinishedRun(fold, summary, scoring, scoring.read_cases(path / "cases.csv"))
+
+
+def _joining(runs: Sequence[_FinishedRun], table: Table) -> Joining | None:
     """Return the differences between the federated rows and `local` and `pooled`; None without such rows."""
-    if all(fold.row.arrangement not in SENT for fold in finished):
+    if all(run.fold.row.arrangement not in SENT for run in runs):
         return None
-    runs = []
-    for fold in finished:
-        path, summary = fold.folder.path, fold.folder.read_json("summary.json")
-        scoring = scoring_of(summary, path / "summary.json")
-        runs.append(ScoredRun(fold.row, fold.site, fold.config.seed, scoring.read_cases(path / "cases.csv")))
+    scored = [ScoredRun(run.fold.row, run.fold.site, run.fold.config.seed, run.cases) for run in runs]
     structures = list(dict.fromkeys(block.structure for block in table.blocks))
-    return build_joining(runs, scoring, structures, table.data)
+    return build_joining(scored, runs[-1].scoring, structures, table.data)
 
 
-def _published_key(fold: Fold) -> CompletedRun:
+def _published_key(run: _FinishedRun) -> CompletedRun:
     """Return the method and settings of a finished fold, with which published rows are compared, and its scores."""
-    unseen = fold.folder.read_json("summary.json")["unseen"]
-    return CompletedRun(fold.config.method_name, fold.row.changes, resolved(fold.config)["method"], unseen)
+    config = run.fold.config
+    return CompletedRun(config.method_name, run.fold.row.changes, resolved(config)["method"], run.summary["unseen"])
 
 
-def _table(finished: list[Fold], role: str, plan: ComparisonPlan) -> Table:
+def _table(runs: Sequence[_FinishedRun], role: str, plan: ComparisonPlan) -> Table:
     """Return the table over the sites of a role ("unseen" or "validation"), from the cases of finished folds."""
     results: list[dict] = []
     structures: dict[str, None] = {}
-    for fold in finished:
-        path, summary = fold.folder.path, fold.folder.read_json("summary.json")
-        scoring = scoring_of(summary, path / "summary.json")
-        rows = [row for row in scoring.read_cases(path / "cases.csv") if row["role"] == role]
+    for fold, summary, scoring, cases in runs:
+        rows = [row for row in cases if row["role"] == role]
         structures |= dict.fromkeys(map(scoring.structure_of, rows))
         results.append(
             {
@@ -175,7 +187,7 @@ def _table(finished: list[Fold], role: str, plan: ComparisonPlan) -> Table:
                 "data": summary["data"],
                 "summary": summary,
                 "transductive_by": summary.get("transductive_by") or ["tent"] * bool(summary.get("transductive")),
-                "unadapted": read_unadapted(path, summary, scoring) if role == "unseen" else (),
+                "unadapted": read_unadapted(fold.folder.path, summary, scoring) if role == "unseen" else (),
             }
         )
     planned = {fold.planned.key(role) for fold in plan.folds}
