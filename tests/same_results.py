@@ -82,16 +82,16 @@ def train_all(only: str) -> None:
         medfed.run(medfed.load_config(config, changes), folder, jobs=1, resume=folder.exists())
         print(f"  {number:3}/{len(chosen)}  {name:40}{time.monotonic() - start:7.1f} s", flush=True)
     config, changes = runs()["prostate ccst"]
-    if only in "two jobs":
+    if only in "two jobs" and not Path("two jobs/summary.json").exists():
         medfed.run(medfed.load_config(config, changes), "two jobs", jobs=2)
-    if only in "killed and resumed":
+    if only in "killed and resumed" and not Path("killed and resumed/summary.json").exists():
         _kill_and_resume("killed and resumed", config, changes)
 
 
 def _kill_and_resume(folder: str, config: str, changes: dict[str, Any]) -> None:
     """Kill a run as soon as it has stored its first round, and continue it."""
-    command = [sys.executable, "-m", "medfed.train", config, "--out", folder, "--quiet", "--jobs", "1", "--set"]
-    command += [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+    command = [sys.executable, "-m", "medfed.train", config, "--out", folder, "--quiet", "--jobs", "1"]
+    command += [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
     while process.poll() is None and not any(Path(folder).rglob("round_*1*.safetensors")):
         time.sleep(0.02)
