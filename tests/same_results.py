@@ -93,7 +93,7 @@ def _kill_and_resume(folder: str, config: str, changes: dict[str, Any]) -> None:
     command = [sys.executable, "-m", "medfed.train", config, "--out", folder, "--quiet", "--jobs", "1"]
     command += [word for key, value in changes.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-    while process.poll() is None and not any(Path(folder).rglob("round_*1*.safetensors")):
+    while process.poll() is None and not any(Path(folder).rglob("round_00001*")):
         time.sleep(0.02)
     if process.poll() is not None:
         raise SystemExit(f"{folder}: the run ended with code {process.returncode} before it was killed")
